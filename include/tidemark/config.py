@@ -207,7 +207,8 @@ def directory_of(info: ValidationInfo) -> Path:
 
 
 def _problem(item: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
-    field = ".".join(str(part) for part in item["loc"])
+    """(field, rule). Names in parentheses are those of a field's alternatives, and nothing that a file has."""
+    field = ".".join(str(part) for part in item["loc"] if not str(part).startswith("("))
     if item["type"] == "missing":
         return field, "is required"
     if item["type"] == "extra_forbidden":

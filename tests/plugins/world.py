@@ -219,6 +219,7 @@ def commit(
     states: Mapping[str, DateState] | None = None,
     evidence: Sequence[EvidenceRow] = (),
     kind: str = "ingest",
+    columns: Sequence[str] = (),
 ) -> Ledger:
     """Commit a ledger with these partitions to the table, as a job does, without any row.
 
@@ -242,6 +243,7 @@ def commit(
             "partitions": tuple({**parent.by_partition, **{one.key: one for one in partitions}}.values()),
             "dates": {**parent.dates, **(states or {})},
             "dates_changed": tuple(dates),
+            "field_ids": {**parent.field_ids, **{name: len(parent.field_ids) + 1 for name in columns}},
             "committed_at": utc_now(),
         }
     )

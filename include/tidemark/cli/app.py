@@ -15,6 +15,7 @@ from tidemark.cli.incidents import incidents
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, iso_dates
 from tidemark.cli.read_models import agent_problems, files_of, opened, status_of, summary_of
 from tidemark.cli.restore import restore
+from tidemark.cli.schema import schema_app
 from tidemark.endpoints import resolver_of
 from tidemark.store import clock
 from tidemark.terminal import Output
@@ -22,12 +23,13 @@ from tidemark.topics import load_topics
 
 _HELP = (
     "What Tidemark's tables and its remote tier hold, and whether its configuration is right. Only acknowledge-gap, "
-    "backfill and restore write."
+    "backfill, restore and schema dismiss write."
 )
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=_HELP)
 config_app = typer.Typer(no_args_is_help=True, help="The topics file.")
 app.add_typer(config_app, name="config")
+app.add_typer(schema_app, name="schema")
 
 
 @app.command(epilog="Example: tidemark files orders --dt 2026-11-20 --topics include/topics.yaml")

@@ -195,8 +195,8 @@ class RunPlan(StoredObject):
 
     A compaction replaces the files of each task by one file with the table's ``columns``; ``dates`` are theirs.
 
-    A run of the kind ``schema`` only adds ``columns``. A rebuild that ``accepts`` a version of a registry's schema makes
-    the rows with the columns that this proposes.
+    A run of the kind ``schema`` only adds ``columns``. A rebuild that ``accepts`` a version of a registry's schema
+    makes the rows with the columns that this proposes.
 
     ``unread`` names what of the live end is damaged. It lands when it is sealed; nothing else waits for it.
 

@@ -18,6 +18,7 @@ IncidentKind = Literal[
     "mirror",
     "quarantine",
     "scan",
+    "schema",
     "stuck",
     "topics_file",
     "unmeasured",
@@ -32,6 +33,7 @@ Source = Literal[
     "mirrors",  # how far catalogs list the tables
     "objects",  # any object that could not be read
     "scan",  # what the triggerer says of its scan
+    "schema",  # which schema of a registry a topic's columns come from
     "sightings",  # by which agents a topic was ever seen
     "topics file",
     "verdict",  # what the last audits of a topic said
@@ -61,6 +63,7 @@ KINDS: Final[Mapping[IncidentKind, Kind]] = {
     "mirror": _kind("mirrors"),
     "quarantine": _kind("ledger", page="replay"),
     "scan": _kind("scan"),
+    "schema": _kind("schema"),
     "stuck": _kind("leaders"),
     "topics_file": _kind("topics file"),
     "unmeasured": _kind("agents", "leaders"),

@@ -26,7 +26,7 @@ from tidemark.monitoring.kinds import found_by
 from tidemark.monitoring.observe_topic import Around, look_at_topic
 from tidemark.monitoring.observer_state import Sightings, TopicSighting
 from tidemark.store import Store, open_store
-from tidemark.table.delta_table import open_topic_table
+from tidemark.table.delta_table import configured_table
 from tidemark.topics import Deployment
 
 _READERS: Final = 16
@@ -85,7 +85,7 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
 
     looks = in_parallel(
         lambda topic: look_at_topic(
-            open_topic_table(deployment, topic),
+            configured_table(deployment, topic),
             around(topic.topic),
             before.topics.get(topic.topic, TopicSighting()),
             now,

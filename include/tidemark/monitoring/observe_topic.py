@@ -13,7 +13,7 @@ from tidemark.formats.audit_report import AuditVerdict
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.watermark_index import LeaderEntry
 from tidemark.inspection.agent_sightings import check_seen
-from tidemark.monitoring import promise_conditions, topic_conditions
+from tidemark.monitoring import promise_conditions, schema_conditions, topic_conditions
 from tidemark.monitoring.deployment_conditions import unreadable, unseen
 from tidemark.monitoring.health import TopicHealth, WaitingSince, marked, topic_health
 from tidemark.monitoring.incidents import Condition, Unknown
@@ -21,6 +21,8 @@ from tidemark.monitoring.kinds import Source, found_by
 from tidemark.monitoring.observer_state import TopicSighting, latest
 from tidemark.monitoring.overview import TopicSummary
 from tidemark.monitoring.quarantine_samples import samples_of
+from tidemark.parsers.settings import followed_by
+from tidemark.schemas.adopted import read_state
 from tidemark.table.delta_table import TopicTable, committed_ledger
 
 _REREAD_AFTER: Final = timedelta(hours=1)
@@ -64,7 +66,12 @@ def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now:
     found: list[Condition] = []
     unknown: list[Unknown] = []
     sighting = before
-    steps: tuple[tuple[Step, Source], ...] = ((_seen, "sightings"), (_ledger, "ledger"), (_verdict, "verdict"))
+    steps: tuple[tuple[Step, Source], ...] = (
+        (_seen, "sightings"),
+        (_ledger, "ledger"),
+        (_verdict, "verdict"),
+        (_schema, "schema"),
+    )
     for step, source in steps:
         try:
             new, sighting = step(table, around, sighting, now)
@@ -83,6 +90,16 @@ def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now:
             unknown.append(Unknown(frozenset({"stuck"}), table.topic.topic))
         sighting = sighting.model_copy(update={"rotated": rotated})
     return TopicLook(tuple(found), tuple(unknown), sighting)
+
+
+def _schema(
+    table: TopicTable, around: Around, before: TopicSighting, now: datetime
+) -> tuple[list[Condition], TopicSighting]:
+    """What waits of the schema that the topic follows, if it follows one."""
+    if followed_by(table.topic.parser) is None:
+        return [], before
+    found = read_state(table.store, table.keys)
+    return [] if found is None else list(schema_conditions.of(table.topic, found.value)), before
 
 
 def _rotated(

@@ -151,6 +151,13 @@ class _OfTheNumber(Exception):
     """What the registry says of one number, for good; the message is the reason."""
 
 
+def _number(document: Any, name: str) -> int:
+    found = document.get(name)
+    if not isinstance(found, int):
+        raise _OfTheNumber(f"has no {name}")
+    return found
+
+
 class SchemaRegistry(Schemas):
     """``GET <url>/schemas/ids/<number>`` of Confluent's API; what it finds is kept for the process."""
 
@@ -169,10 +176,7 @@ class SchemaRegistry(Schemas):
         """
         try:
             main = self._schema(f"/subjects/{quote(subject, safe='')}/versions/latest")
-            number, version = main.get("id"), main.get("version")
-            if not isinstance(number, int) or not isinstance(version, int):
-                raise _OfTheNumber("has no id, or no version")
-            return Registered(number, version, self._whole(main))
+            return Registered(_number(main, "id"), _number(main, "version"), self._whole(main))
         except _OfTheNumber as reason:
             rule = f"{subject}: its newest schema {reason}; correct the subject, or what is registered under it"
             raise ConfigError(self._url, [("parser.schema.subject", rule)]) from reason

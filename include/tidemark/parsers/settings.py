@@ -262,7 +262,7 @@ class RegistrySchema(Settings):
 
 
 def _source(value: object) -> str:
-    return "registry" if isinstance(value, Mapping | RegistrySchema) else "file"
+    return "(registry)" if isinstance(value, Mapping | RegistrySchema) else "(file)"
 
 
 class JsonParser(_Declared):
@@ -274,7 +274,7 @@ class JsonParser(_Declared):
     framing: Framing = "none"
 
     def adopting(self, definition: SettingsFile) -> JsonParser:
-        """These settings with columns, which ``definition`` holds as JSON, instead of where they are to be taken from."""
+        """These settings with columns, which ``definition`` has as JSON, instead of where they are to be taken from."""
         columns = TypeAdapter(tuple[JsonColumn, ...]).validate_json(definition.data)
         return self.model_copy(update={"columns": columns, "followed": None})
 
@@ -304,7 +304,7 @@ class AvroParser(_Parser):
 
     kind: Literal["avro"]
     schema_file: Annotated[
-        Annotated[JsonFile, Tag("file")] | Annotated[RegistrySchema, Tag("registry")], Discriminator(_source)
+        Annotated[JsonFile, Tag("(file)")] | Annotated[RegistrySchema, Tag("(registry)")], Discriminator(_source)
     ] = Field(alias="schema")
     framing: Framing = "none"
     registry: Registry | None = None

@@ -91,14 +91,21 @@ class LiveFile(NamedTuple):
     dt: str
 
 
+def configured_table(deployment: Deployment, topic: TopicSettings) -> TopicTable:
+    """The table of ``topic`` as the topics file has it, for what does not ask for columns."""
+    return TopicTable(
+        deployment, topic, open_store(deployment.lake_store, deployment.store), deployment.table_keys(topic)
+    )
+
+
 def open_topic_table(deployment: Deployment, topic: TopicSettings) -> TopicTable:
     """The table of ``topic``, with the schema that was adopted for it if it follows a registry's.
 
     Raises:
         StoreError, FormatError: that schema cannot be read.
     """
-    store, keys = open_store(deployment.lake_store, deployment.store), deployment.table_keys(topic)
-    return TopicTable(deployment, with_adopted(topic, store, keys), store, keys)
+    table = configured_table(deployment, topic)
+    return table._replace(topic=with_adopted(topic, table.store, table.keys))
 
 
 def open_delta(table: TopicTable) -> DeltaTable | None:

@@ -1,13 +1,15 @@
 """How other DAGs are notified about a table: events of two assets, a partition key per date, at least once.
 
 ==================  ===================================================================================================
-``<table>``         a date's rows have changed: they landed, were rebuilt, or were removed by retention
+``<table>``         a date's rows have changed: they landed, were rebuilt, or were removed by retention; or, without a
+                    partition key, the table has new columns, because its schema follows a registry
 ``<table>.final``   a date is closed, with these rows: when it first closes, when it closes again after late rows, and
                     when it is rebuilt while it is closed
 ==================  ===================================================================================================
 
 ``extra`` has ``cluster``, ``topic``, the ``ledger`` and its ``attempt`` up to which the event speaks, and the table's
-``rows``; events of ``<table>.final`` also ``incomplete``, those of their dates that closed with offsets outstanding.
+``rows``, and ``columns_added`` if there are any; events of ``<table>.final`` also ``incomplete``, those of their dates
+that closed with offsets outstanding.
 
 Airflow stores the events of a task when it stores its success, in one transaction. What it has stored is read back
 before anything counts as sent, see :mod:`tidemark_airflow.assets.outbox`.
@@ -109,16 +111,19 @@ def announced(context: Context, table: TopicTable, ledger: Ledger) -> list[Asset
             "rows": news.rows,
         }
         incomplete: list[JsonValue] = [dt for dt, state in news.closed.items() if state.state == "final_incomplete"]
+        columns: list[JsonValue] = list(news.columns)
         for asset, dates, said in (
-            (assets.rows, news.dates, extra),
+            (assets.rows, news.dates, {**extra, "columns_added": columns} if columns else extra),
             (assets.final, tuple(news.closed), {**extra, "incomplete": incomplete}),
         ):
-            if dates:
+            if dates or (columns and asset is assets.rows):
                 outlets.append(asset)
                 event = context["outlet_events"][asset]
-                event.add_partitions(list(dates))
+                if dates:
+                    event.add_partitions(list(dates))
                 event.extra = said
-            log.info("ledger %d: events of %s: %s", news.commit.n, asset.name, ", ".join(dates) or "none")
+            told = [*dates, *(f"new column {one}" for one in news.columns if asset is assets.rows)]
+            log.info("ledger %d: events of %s: %s", news.commit.n, asset.name, ", ".join(told) or "none")
     return None if news is None else outlets
 
 

@@ -42,14 +42,16 @@ class Commit(NamedTuple):
 class UnpublishedCommits(NamedTuple):
     """What was committed since the pointer, up to the ledger ``commit``.
 
-    ``dates`` are those whose rows changed. ``closed`` are those that are closed now and were not, or not with these
-    rows; a date that was closed and has been reopened meanwhile is not among them. ``rows`` is what the table has.
+    ``dates`` are those whose rows changed, ``columns`` those that the table has got since. ``closed`` are dates that
+    are closed now and were not, or not with these rows; one that was closed and has been reopened meanwhile is not
+    among them. ``rows`` is what the table has.
     """
 
     commit: Commit
     dates: tuple[str, ...]
     closed: dict[str, DateState]
     rows: int
+    columns: tuple[str, ...] = ()
 
 
 def read_published(table: TopicTable) -> Pointer:
@@ -96,7 +98,7 @@ def unpublished(table: TopicTable, newest: Ledger, stored: Collection[Commit]) -
             break
         after.append(ledger)
     news = _news(newest, after, known)
-    sent = newest if not (news.dates or news.closed) else known
+    sent = newest if not (news.dates or news.closed or news.columns) else known
     if sent is not None and sent.n > published.n:
         move(table, Commit.of(sent))
     return None if sent is newest else news
@@ -111,7 +113,13 @@ def _news(newest: Ledger, after: list[Ledger], known: Ledger | None) -> Unpublis
         for dt, state in sorted(newest.dates.items())
         if state.closed and (dt in dates or not _is_same_closing(state, before.get(dt)))
     }
-    return UnpublishedCommits(Commit.of(newest), tuple(sorted(dates)), closed, newest.rows)
+    columns = tuple(sorted(_columns(newest) - _columns(known))) if known else ()
+    return UnpublishedCommits(Commit.of(newest), tuple(sorted(dates)), closed, newest.rows, columns)
+
+
+def _columns(ledger: Ledger) -> set[str]:
+    """The columns of the table, those within others excepted."""
+    return {path for path in ledger.field_ids if "." not in path}
 
 
 def _is_same_closing(state: DateState, before: DateState | None) -> bool:

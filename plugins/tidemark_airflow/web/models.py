@@ -73,6 +73,20 @@ class TopicsAnswer(BaseModel):
     incidents: list[IncidentNow]
 
 
+class SchemaNow(BaseModel):
+    """The schema that a topic follows: what is adopted of ``subject``, since when, and what ``waits`` of which version.
+
+    ``changes`` are those of the version that is adopted. Both are in words.
+    """
+
+    subject: str
+    version: int
+    adopted_at: AwareDatetime
+    changes: list[str]
+    waiting_version: int | None
+    waits: list[str]
+
+
 class TopicAnswer(BaseModel):
     """A topic now. ``counts`` of partitions by filter; ``failure`` says why the watermark indexes cannot be read.
 
@@ -102,6 +116,7 @@ class TopicAnswer(BaseModel):
     dates: dict[str, int]
     failure: str
     may_acknowledge: bool
+    followed: SchemaNow | None
     incidents: list[IncidentNow]
 
 

@@ -15,6 +15,7 @@ from tidemark.endpoints import resolver_of
 from tidemark.formats.gaps import Acknowledgement
 from tidemark.formats.keys import DeploymentKeys
 from tidemark.formats.ledger import Ledger
+from tidemark.formats.schema_state import SchemaState
 from tidemark.formats.watermark_index import IndexEntry
 from tidemark.inspection.gap_acknowledgement import words_of
 from tidemark.monitoring import overview
@@ -22,6 +23,8 @@ from tidemark.monitoring.health import TopicHealth, topic_health
 from tidemark.monitoring.incident_store import read_incidents
 from tidemark.monitoring.incidents import Incident
 from tidemark.monitoring.overview import Overview, TopicSample
+from tidemark.parsers.settings import followed_by
+from tidemark.schemas.adopted import read_state
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.table.effective_evidence import EffectiveEvidence
@@ -83,7 +86,10 @@ class Kept(Generic[Key, Value]):
 
 
 class TopicNow(NamedTuple):
-    """A topic as ledger and watermark indexes have it ``at`` one time; ``failure`` if the indexes cannot be read."""
+    """A topic as ledger and watermark indexes have it ``at`` one time; ``failure`` if the indexes cannot be read.
+
+    ``followed`` is the state of the schema that it follows, if it follows one and has adopted one.
+    """
 
     at: datetime
     table: TopicTable
@@ -91,6 +97,7 @@ class TopicNow(NamedTuple):
     entries: dict[tuple[int, int], IndexEntry]
     health: TopicHealth
     failure: str
+    followed: SchemaState | None
 
 
 class Reader:
@@ -208,6 +215,7 @@ class Reader:
             {(entry.incarnation, entry.partition): entry for entry in entries},
             topic_health(table.topic, ledger, entries, at, brokers=brokers),
             indexes.failure_of(table.topic.topic),
+            _followed(table),
         )
 
     def _count_quarantined(self, key: tuple[str, str, int, int]) -> dict[str, int]:
@@ -218,3 +226,9 @@ class Reader:
 def reader() -> Reader:
     """The reader that all requests of this process share."""
     return Reader()
+
+
+def _followed(table: TopicTable) -> SchemaState | None:
+    topic = table.deployment.topic(table.topic.topic, table.topic.cluster)
+    found = read_state(table.store, table.keys) if followed_by(topic.parser) else None
+    return found.value if found else None

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from tidemark.formats.gaps import Acknowledgement, Gap
 from tidemark.formats.ledger import DateState
+from tidemark.formats.schema_state import SchemaChange, SchemaState
 from tidemark.inspection.offset_lineage import Derivation
 from tidemark.monitoring.health import Key, PartitionHealth
 from tidemark.monitoring.incidents import Incident
@@ -25,6 +26,7 @@ from tidemark_airflow.web.models import (
     LineageAnswer,
     PartitionFilter,
     PartitionRow,
+    SchemaNow,
     TopicAnswer,
     TopicRow,
     TopicsAnswer,
@@ -135,8 +137,25 @@ def topic_answer(
         dates=dict(Counter(one.state for one in health.dates.values())),
         failure=now.failure,
         may_acknowledge=may_acknowledge,
+        followed=_followed(now.followed) if now.followed else None,
         incidents=_open(one for one in incidents if one.topic == topic.topic),
     )
+
+
+def _followed(state: SchemaState) -> SchemaNow:
+    proposal = state.proposal
+    return SchemaNow(
+        subject=state.subject,
+        version=state.adopted.version,
+        adopted_at=state.adopted.at,
+        changes=[_told(one) for one in state.adopted.changes],
+        waiting_version=proposal.version if proposal else None,
+        waits=[_told(one) for one in proposal.changes] if proposal else [],
+    )
+
+
+def _told(change: SchemaChange) -> str:
+    return f"{change.path}: {change.detail}"
 
 
 def _passes(one: PartitionHealth, only: PartitionFilter) -> bool:

@@ -27,9 +27,9 @@ def numbered(known: Mapping[str, int], columns: Iterable[pa.Field[Any]]) -> dict
     """
     ids = dict(known)
     for column in (DT, *columns):
-        if column.name not in ids:
-            first = max(ids.values(), default=0) + 1
-            ids |= {path: first + place for place, path in enumerate(_paths(column.name, column.type))}
+        new = [path for path in _paths(column.name, column.type) if path not in ids]
+        first = max(ids.values(), default=0) + 1
+        ids |= {path: first + place for place, path in enumerate(new)}
     return ids
 
 

@@ -31,7 +31,7 @@ class Airflow:
         self.events: list[tuple[str, str, dict[str, Any]]] = []
 
     def run(self, planned: Planned = NOTHING, *, succeeds: bool = True) -> list[tuple[str, str]]:
-        """(asset, partition key) of the events of a task that publishes and then succeeds, or is killed."""
+        """(asset, partition key or nothing) of the events of a task that publishes and then succeeds, or is killed."""
         accessors = OutletEventAccessors()
         task = SimpleNamespace(outlets=["as declared"])
         context = {"ti": SimpleNamespace(task=task), "outlet_events": accessors}
@@ -39,7 +39,7 @@ class Airflow:
         found = [
             (asset.name, key, dict(accessors[asset].extra))
             for asset in cast("Sequence[Any]", task.outlets)
-            for key in sorted(accessors[asset].partition_keys)
+            for key in sorted(accessors[asset].partition_keys) or [""]
         ]
         if succeeds:
             self.events += found
@@ -117,6 +117,19 @@ def test_a_commit_without_a_date_is_no_event_but_moves_the_pointer(airflow: Airf
 
     assert airflow.run() == []
     assert read_published(world.table()).value.n == 1
+
+
+def test_new_columns_are_an_event_without_a_date(airflow: Airflow, world: World) -> None:
+    table = world.table()
+    commit(table, state(0, 10), columns=["dt", "id"])
+    assert airflow.run() == [("orders", DATE)]
+    commit(table, kind="schema", dates=(), columns=["vip"])
+    assert airflow.run() == [("orders", "")]
+    assert [extra.get("columns_added") for _, _, extra in airflow.events] == [None, ["vip"]]
+    assert airflow.run() == []
+    commit(table, state(0, 20), columns=["city"])
+    assert airflow.run() == [("orders", DATE)]
+    assert airflow.events[-1][2]["columns_added"] == ["city"]
 
 
 def test_the_assets_of_a_table_have_names_that_no_other_table_has(world: World) -> None:

@@ -19,6 +19,7 @@ from tests.plugins.world import CLUSTER, commit, entry, gap, state
 from tests.support.paths import ROOT
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.ledger import Ledger
+from tidemark.formats.schema_state import Definition, SchemaChange, SchemaState, SchemaVersion
 from tidemark.monitoring.health import topic_health
 from tidemark.monitoring.overview import Overview, TopicSummary, record
 from tidemark.timestamps import utc_now
@@ -167,10 +168,32 @@ def test_a_promise_is_shown_with_what_keeps_it_from_being_held(server: PageServe
     health = topic_health(topic, ledger, entries.values(), now)
 
     shown = topic_answer(
-        TopicNow(now, table._replace(topic=topic), ledger, entries, health, ""), None, (), may_acknowledge=False
+        TopicNow(now, table._replace(topic=topic), ledger, entries, health, "", None), None, (), may_acknowledge=False
     )
 
     assert (shown.promise, shown.unmeasured, shown.unstored_since) == (60, 1, now - timedelta(seconds=90))
+
+
+def test_the_schema_that_a_topic_follows_is_shown_with_what_waits(server: PageServer) -> None:
+    table = server.world.table("orders")
+    ledger = Ledger.genesis(CLUSTER, "orders", "orders")
+    now = utc_now()
+    health = topic_health(table.topic, ledger, (), now)
+    added = SchemaChange(path="vip", kind="added", detail="boolean")
+    wider = SchemaChange(path="id", kind="wider", detail="int becomes long")
+    state = SchemaState(
+        kind="avro",
+        subject="orders-value",
+        adopted=Definition(number=11, version=1, at=now, changes=(added,), definition=""),
+        newest=SchemaVersion(number=12, version=2, at=now),
+        proposal=Definition(number=12, version=2, at=now, changes=(wider,), definition=""),
+    )
+
+    shown = topic_answer(TopicNow(now, table, ledger, {}, health, "", state), None, (), may_acknowledge=False).followed
+
+    assert shown is not None
+    assert (shown.subject, shown.version, shown.waiting_version) == ("orders-value", 1, 2)
+    assert (shown.changes, shown.waits) == (["vip: boolean"], ["id: int becomes long"])
 
 
 def test_a_partition_is_a_strip_without_holes(ann: httpx.Client) -> None:

@@ -119,6 +119,16 @@ def test_each_kind_has_an_example() -> None:
         ("{kind: json, columns: [{name: a, type: int8}], event_time: {field: a}}", "event_time.unit: a is a number"),
         ("{kind: json, columns: [{name: a, type: string}], event_time: {field: a}}", "neither a time nor"),
         ("{kind: avro, schema: nowhere.avsc}", r"avro\.schema: .*nowhere.avsc cannot be read"),
+        (
+            "{kind: avro, framing: confluent, schema: {registry: {url: nowhere}, subject: x}}",
+            r"avro\.schema\.registry\.url: .*but it is 'nowhere'",
+        ),
+        ("{kind: avro, schema: {registry: {url: 'http://r'}, subject: x}}", "needs framing: confluent"),
+        ("{kind: protobuf, message: A}", "needs either descriptors, a file, or schema"),
+        (
+            "{kind: json, columns: [{name: a, type: string}], schema: {registry: {url: 'http://r'}, subject: x}}",
+            "has either",
+        ),
         ("{kind: avro, schema: bad.avsc}", "bad.avsc is not valid JSON"),
         ("{kind: avro, schema: enum.avsc}", "must be the schema of a record"),
         ("{kind: avro, schema: dt.avsc}", "'dt': dt is the table's own"),

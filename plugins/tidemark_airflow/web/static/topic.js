@@ -47,6 +47,7 @@ function head(at, now, openBackfill) {
     ["Owner", now.owner],
     ["Table", el("code", {}, now.table)],
     ["Dates in", now.time_zone],
+    ...(now.followed === null ? [] : [["Schema", followed(now.followed)]]),
   ];
   return el(
     "div",
@@ -66,6 +67,13 @@ function head(at, now, openBackfill) {
     incidents(now.incidents),
     el("dl", {class: "facts card"}, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
   );
+}
+
+// The version of its registry's schema that a topic has adopted, what that changed, and what waits for a person.
+function followed(schema) {
+  const changes = schema.changes.length ? ` (${schema.changes.join("; ")})` : "";
+  const waits = schema.waits.length ? `. Version ${schema.waiting_version} waits: ${schema.waits.join("; ")}` : "";
+  return [`${schema.subject}, version ${schema.version}, since `, time(schema.adopted_at), changes, waits];
 }
 
 // What a topic with a freshness promises, from the append on, and how long the oldest byte has waited for the store.

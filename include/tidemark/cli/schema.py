@@ -1,0 +1,95 @@
+"""``tidemark schema``: which version of its registry's schema a topic has adopted, and what waits for a person."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics
+from tidemark.errors import ConfigError
+from tidemark.formats.schema_state import SchemaChange, SchemaState
+from tidemark.monitoring.incidents import in_utc
+from tidemark.parsers.settings import followed_by
+from tidemark.schemas.adopted import read_state
+from tidemark.table.delta_table import TopicTable, configured_table
+from tidemark.terminal import Output
+from tidemark.topics import load_topics
+
+schema_app = typer.Typer(no_args_is_help=True, help="The schema that a topic follows.")
+
+
+@schema_app.command(epilog="Example: tidemark schema show orders --output json")
+def show(topic: TopicName, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = None, output: As = Output.text) -> None:
+    """Show what was adopted, when, and what waits. Exits with 1 if something waits."""
+    table = _following(topics, topic, cluster)
+    found = read_state(table.store, table.keys)
+    if found is None:
+        typer.echo("null" if output is Output.json else f"{topic}: nothing was adopted yet; its next run does it")
+        return
+    state = found.value
+    if output is Output.json:
+        typer.echo(json.dumps(_dumped(state), ensure_ascii=False))
+    else:
+        typer.echo("\n".join(_lines(topic, state)))
+    if state.proposal is not None and state.proposal.version != state.dismissed:
+        raise typer.Exit(1)
+
+
+@schema_app.command(epilog="Example: tidemark schema dismiss orders --version 7")
+def dismiss(
+    topic: TopicName,
+    version: Annotated[int, typer.Option(help="The version that waits; see `tidemark schema show`.")],
+    topics: Topics = DEFAULT_TOPICS,
+    cluster: Cluster = None,
+) -> None:
+    """Close the incident of a version that does not fit the table: its records land with what fits.
+
+    To accept it instead, rebuild the whole table with `rebuild.py --all --schema VERSION`.
+    """
+    from tidemark.schemas import following
+
+    table = _following(topics, topic, cluster)
+    following.dismiss(table, version)
+    typer.echo(f"{topic}: version {version} is dismissed; the next look closes its incident")
+
+
+def _following(topics: Path, name: str, cluster: str | None) -> TopicTable:
+    deployment = load_topics(topics)
+    topic = deployment.topic(name, cluster)
+    if followed_by(topic.parser) is None:
+        rule = f"{topic.cluster}/{topic.topic} follows no registry: its parser has no schema with registry and subject"
+        raise ConfigError(str(topics), [("topics", rule)])
+    return configured_table(deployment, topic)
+
+
+def _dumped(state: SchemaState) -> dict[str, Any]:
+    """The state without definitions, which are base64."""
+    found = state.model_dump(
+        mode="json", exclude={"format": True, "adopted": {"definition"}, "proposal": {"definition"}}
+    )
+    return found | {"definition": _definition(state)}
+
+
+def _definition(state: SchemaState) -> Any:
+    """What was adopted, as JSON; Protobuf's descriptors stay in base64."""
+    return state.adopted.definition if state.kind == "protobuf" else json.loads(state.adopted.data)
+
+
+def _lines(topic: str, state: SchemaState) -> Iterator[str]:
+    yield f"{topic}: {state.subject}, version {state.adopted.version}, adopted {in_utc(state.adopted.at)}"
+    for step in state.history:
+        told = "; ".join(map(_told, step.changes)) or "no change of columns"
+        yield f"  version {step.version}, {in_utc(step.at)}: {told}"
+    if state.proposal is not None:
+        said = ", dismissed" if state.proposal.version == state.dismissed else ""
+        yield f"  version {state.proposal.version} waits{said}: {'; '.join(map(_told, state.proposal.changes))}"
+    if state.unanswered_since is not None:
+        yield f"  the registry has not answered since {in_utc(state.unanswered_since)}: {state.reason}"
+
+
+def _told(change: SchemaChange) -> str:
+    return f"{change.path} {change.kind} ({change.detail})"
