@@ -25,7 +25,8 @@ class CatalogSettings(Settings):
 
     ``properties`` are pyiceberg's own (https://py.iceberg.apache.org/configuration). Those that are secret are in
     ``secrets``, each with the name of the environment's variable that holds it. An Airflow ``connection`` gives ``uri``
-    and, as ``credential``, login and password. Snapshots older than ``keep`` are expired.
+    and, as ``credential``, login and password. Snapshots older than ``keep`` are expired. With a ``delta_suffix``, the
+    catalog also has the Delta table itself, whose name ends so; only Glue's can.
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")
@@ -37,6 +38,7 @@ class CatalogSettings(Settings):
     secrets: dict[str, str] = Field(default_factory=dict)
     connection: str | None = None
     keep: Duration = Field(default=timedelta(days=1), ge=timedelta(hours=1), le=LONGEST_KEPT)
+    delta_suffix: str | None = Field(default=None, pattern=r"^[a-z0-9_]{1,32}$")
 
     @field_validator("uri")
     @classmethod
@@ -67,6 +69,12 @@ class CatalogSettings(Settings):
             raise ValueError(f"catalog {self.name}: uri is required, or secrets.uri, or an Airflow connection")
         return self
 
+    @model_validator(mode="after")
+    def _check_delta(self) -> Self:
+        if self.delta_suffix is not None and self.kind != "glue":
+            raise ValueError(f"catalog {self.name}: delta_suffix is for kind glue only: no other has Delta tables, too")
+        return self
+
     @property
     def variable(self) -> str:
         """The variable in which Airflow hands the connection to a job: JSON of pyiceberg's properties."""
@@ -74,6 +82,11 @@ class CatalogSettings(Settings):
 
 
 CONNECTION_VARIABLE: Final = "TIDEMARK_CATALOG_CONNECTION_"
+
+
+def delta_table(table: str, suffix: str) -> str:
+    """The name that the Delta table itself has beside it: Glue has no upper-case letters."""
+    return f"{catalog_table(table)}{suffix}".lower()
 
 
 def catalog_table(table: str) -> str:

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, Field, StrictBool, field_validator, model_validator
 
-from tidemark.catalogs import CatalogSettings, catalog_table
+from tidemark.catalogs import CatalogSettings, catalog_table, delta_table
 from tidemark.config import Duration, Settings, Share, Size, load
 from tidemark.endpoints import EndpointSettings, StoreUrl, check_served
 from tidemark.errors import ConfigError
@@ -234,10 +234,13 @@ class Deployment(Settings):
             if unknown:
                 rule = f"{', '.join(unknown)} is not one of the catalogs of the file, which has: {', '.join(names)}"
                 raise ValueError(f"topic {topic.cluster}/{topic.topic}: catalogs: {rule}")
-        listed = [catalog_table(one.table) for one in self.topics] if self.catalogs else []
-        twice = sorted({name for name in listed if listed.count(name) > 1})
-        if twice:
-            raise ValueError(f"catalogs: two tables would have the name {', '.join(twice)} there; rename one")
+        for catalog in self.catalogs:
+            listed = [catalog_table(one.table) for one in self.topics]
+            if catalog.delta_suffix is not None:
+                listed += [delta_table(one.table, catalog.delta_suffix) for one in self.topics]
+            twice = sorted({name for name in listed if listed.count(name) > 1})
+            if twice:
+                raise ValueError(f"catalogs: two tables would have the name {', '.join(twice)} there; rename one")
         return self
 
     def catalogs_of(self, topic: TopicSettings) -> tuple[CatalogSettings, ...]:

@@ -149,9 +149,9 @@ def spark_jars() -> Path:
 
 def install(pins: Path, target: Path) -> None:
     """Install what ``pins`` names into the folder ``target``, from where the Makefile does it."""
-    command = [env_bin("build", "uv"), "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
+    command: list[str | Path] = [env_bin("build", "uv"), "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
     command += ["--python", env_python("build"), "--target", target, "--requirement", pins]
-    asked = [env_bin("build", "pip"), "config", "get", "global.index-url"]
+    asked: list[str | Path] = [env_bin("build", "pip"), "config", "get", "global.index-url"]
     index = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
     environment = {"UV_CACHE_DIR": str(cache_dir() / "uv"), **({"UV_DEFAULT_INDEX": index} if index else {})}
     subprocess.run(command, env={**environment, **os.environ}, check=True)

@@ -41,6 +41,12 @@ def test_a_topic_is_listed_in_all_catalogs_unless_it_names_some(tmp_path: Path) 
         ("{name: a, kind: glue, namespace: n, secrets: {token: 'not a name'}}", "must name a variable"),
         ("{name: a, kind: glue, namespace: 'n..m'}", "namespace"),
         ("{name: a, kind: glue, namespace: n, keep: 6d}", "keep"),
+        ("{name: a, kind: glue, namespace: n, delta_suffix: ''}", "delta_suffix"),
+        ("{name: a, kind: glue, namespace: n, delta_suffix: _Delta}", "delta_suffix"),
+        (
+            "{name: a, kind: hive, uri: 'thrift://a', namespace: n, delta_suffix: _delta}",
+            "delta_suffix is for kind glue",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(tmp_path: Path, catalog: str, rule: str) -> None:
@@ -57,6 +63,9 @@ def test_names_are_checked(tmp_path: Path) -> None:
         loaded(tmp_path, REST, topics="[{topic: a, catalogs: [mine]}]")
     with pytest.raises(ConfigError, match="two tables would have the name a_b there"):
         loaded(tmp_path, REST, topics="[{topic: a-b}, {topic: a.b}]")
+    glue = "{name: other, kind: glue, namespace: kafka, delta_suffix: _delta}"
+    with pytest.raises(ConfigError, match="two tables would have the name a_delta there"):
+        loaded(tmp_path, REST, glue, topics="[{topic: A}, {topic: a_delta}]")
     with pytest.raises(ConfigError, match="engines do not know az:// URLs"):
         loaded(tmp_path, REST, lake="az://lake/tables")
     assert catalog_table("orders-eu.v2") == "orders_eu_v2"

@@ -29,6 +29,7 @@ from tidemark.table.tampering import check_untampered
 from tidemark_spark.mirror.catalog import answering
 from tidemark_spark.mirror.cleanup import remove_unused
 from tidemark_spark.mirror.delta_versions import DeltaVersion, ListedFile, arrow_schema, listed_files, versions_from
+from tidemark_spark.mirror.glue_delta import register_delta
 from tidemark_spark.mirror.mirrored_table import Listed, MirroredTable
 
 TRIES: Final = 5
@@ -110,6 +111,7 @@ def _caught_up(table: TopicTable, settings: CatalogSettings, mirrored: MirroredT
             break
     if _expire(table, settings, mirrored):
         remove_unused(table, settings.name, mirrored)
+    register_delta(mirrored.catalog, settings, table, arrow_schema(delta.schema()))
     snapshot = mirrored.iceberg.current_snapshot()
     if listed is None or snapshot is None:
         raise CommitFailedException("the table is not there any more")

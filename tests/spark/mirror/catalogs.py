@@ -17,6 +17,7 @@ from pyiceberg.table import Table
 from typing_extensions import override
 
 from tests.spark.world import World
+from tests.support.glue import REGION, GlueServer
 from tests.support.iceberg import JavaReader, RestCatalogs, SparkReader
 from tidemark.catalogs import CatalogSettings
 from tidemark.formats.mirror_status import MirrorState
@@ -64,6 +65,29 @@ class RestBeside(Beside):
         assert settings.uri is not None
         for one in self._readers:
             yield one.rows(settings.uri, NAME).to_pylist()
+
+
+class GlueBeside(Beside):
+    """A catalog in Glue, which forgets the stores of one folder when those of another come."""
+
+    def __init__(self, server: GlueServer) -> None:
+        """Those who call ``server`` take credentials from the environment."""
+        self._server = server
+        self._folder: Path | None = None
+
+    @override
+    def settings(self, folder: Path) -> CatalogSettings:
+        if folder != self._folder:
+            self._server.forget()
+            self._folder = folder
+        return glue_catalog(self._server, folder)
+
+
+def glue_catalog(server: GlueServer, folder: Path, **more: object) -> CatalogSettings:
+    """The catalog of ``server``, whose warehouse is in ``folder``."""
+    properties = {"glue.endpoint": server.endpoint, "glue.region": REGION}
+    fields = {"name": "local", "kind": "glue", "warehouse": f"file://{folder}", "properties": properties}
+    return CatalogSettings.model_validate({**fields, "namespace": "kafka", **more})
 
 
 beside = Beside()

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.spark.mirror import catalogs
+from tests.support.glue import ENV, GlueServer
 from tests.support.iceberg import JavaReader, RestCatalogs, SparkReader
 
 
@@ -32,13 +33,28 @@ def spark_reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRead
         yield found
 
 
-@pytest.fixture(params=["sql", "rest"])
+@pytest.fixture(scope="package")
+def glue_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GlueServer]:
+    """Glue's API, with what tests before have left there."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENV.items():
+            patch.setenv(name, value)
+        with GlueServer(tmp_path_factory.mktemp("glue")) as found:
+            yield found
+
+
+@pytest.fixture(params=["sql", "rest", pytest.param("glue", marks=pytest.mark.full)])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, full: bool) -> Iterator[str]:
-    """The kind of the catalogs beside the test's worlds. Java reads what ``rest`` lists, and if ``full``, Spark does."""
+    """The kind of the catalogs beside the test's worlds.
+
+    Iceberg's reader in Java also reads what ``rest`` lists, and if ``full``, Spark 4.1 does.
+    """
     name = str(request.param)
     with ExitStack() as until:
         if name == "rest":
             readers = ["java_reader", "spark_reader"] if full else ["java_reader"]
             rest, *found = (request.getfixturevalue(one) for one in ("rest_catalogs", *readers))
             monkeypatch.setattr(catalogs, "beside", catalogs.RestBeside(rest, found, until))
+        if name == "glue":
+            monkeypatch.setattr(catalogs, "beside", catalogs.GlueBeside(request.getfixturevalue("glue_server")))
         yield name
