@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.parsers.base import bounds
@@ -54,12 +53,21 @@ def numbered(values: pa.Array[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64
 def unframed(values: pa.Array[Any]) -> tuple[pa.Array[Any], dict[int, str]]:
     """(binary ``values`` without their first bytes, null where these are not a frame; why not, by row)."""
     framed, _ = numbered(values)
-    bad = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), np.bool_)
-    bad[framed] = False
-    contents: pa.Array[Any] = pc.binary_slice(values, HEAD)
-    if bad.any():
-        contents = pc.if_else(pa.array(bad), None, contents)
-    return contents, dict.fromkeys(np.flatnonzero(bad).tolist(), NOT_FRAMED)
+    starts, data = bounds(values)
+    good = np.zeros(len(values), np.bool_)
+    good[framed] = True
+    lengths = np.where(good, np.diff(starts) - HEAD, 0)
+    kept = np.zeros(len(data), np.bool_)
+    kept[starts[0] : starts[-1]] = True
+    for place in range(HEAD):
+        kept[starts[framed] + place] = False
+    for row in np.flatnonzero(~good).tolist():
+        kept[starts[row] : starts[row + 1]] = False
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    buffers: list[NDArray[Any]] = [np.packbits(good, bitorder="little"), offsets, data[kept]]
+    contents = pa.Array.from_buffers(pa.binary(), len(values), [pa.py_buffer(one.data) for one in buffers])
+    bad = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False) & ~good)
+    return contents, dict.fromkeys(bad.tolist(), NOT_FRAMED)
 
 
 def split_message(value: bytes) -> tuple[tuple[int, ...], bytes]:

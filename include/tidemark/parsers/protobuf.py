@@ -16,25 +16,24 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from google.protobuf import descriptor_pool, message_factory
-from google.protobuf.descriptor import Descriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf import message_factory
 from google.protobuf.message import DecodeError
 
 from tidemark.parsers.base import Parsed
 from tidemark.parsers.block_parser import Group, parse_in_blocks
-from tidemark.parsers.confluent_framing import of_message, split_frame, split_message
+from tidemark.parsers.confluent_framing import by_frequency, numbered, of_message, split_frame, split_message
+from tidemark.parsers.protobuf_descriptors import indexes_of, message_of
 from tidemark.parsers.protobuf_tables import block_reader
 from tidemark.parsers.protobuf_types import has_maps, message_fields
 from tidemark.parsers.protobuf_unknown import UnknownFields
+from tidemark.parsers.protobuf_writers import ProtobufWriters
 from tidemark.parsers.row_parser import Record, RefusedRecord, read_rows
-from tidemark.parsers.settings import ProtobufParser, SettingsFile
+from tidemark.parsers.schema_registry import SchemaRegistry
+from tidemark.parsers.settings import ProtobufParser
 from tidemark.parsers.slots import BlockReader, Unsupported
 
 _OUT_OF_MEMORY: Final = "Arena alloc failed"
 """What Google's library says in a DecodeError where memory runs out (upb's ``kUpb_DecodeStatus_OutOfMemory``)."""
-
-_KNOWN: Final = tuple(f"google/protobuf/{name}.proto" for name in ("any", "duration", "empty", "timestamp", "wrappers"))
 
 
 class ProtobufColumns:
@@ -47,7 +46,10 @@ class ProtobufColumns:
         assert settings.descriptors is not None, "a schema that is followed was adopted"
         message = message_of(settings.descriptors, settings.message)
         self._class = message_factory.GetMessageClass(message)
-        self._indexes = _indexes(message)
+        self._indexes = indexes_of(message)
+        self._writers: ProtobufWriters | None = None
+        if settings.registry is not None:
+            self._writers = ProtobufWriters(SchemaRegistry(settings.registry, "PROTOBUF"), message)
         fields = message_fields(message)
         # FindInitializationErrors of protobuf 7.36.2 may end the process where a message with a map is within another.
         self._has_maps = has_maps(message)
@@ -65,6 +67,8 @@ class ProtobufColumns:
     def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
         """... in blocks where that is possible, or row by row."""
         values = rows.column(f"kafka_{self._settings.columns_from}")
+        if self._writers is not None:
+            self._writers.learn(by_frequency(numbered(values)[1]))
         return parse_in_blocks(
             values,
             self._groups(values) if vectorised else (),
@@ -77,7 +81,14 @@ class ProtobufColumns:
         """The rows that are framed as they should be."""
         if self._loop is None:
             return
-        if self._settings.framing == "confluent":
+        if self._writers is not None:
+            framed, numbers = numbered(values)
+            for indexes, names in self._writers.readable.items():
+                named = np.zeros(len(values), np.bool_)
+                named[framed[np.isin(numbers, names)]] = True
+                for rows, skipped in of_message(values, indexes):
+                    yield Group(self._loop, rows[named[rows]], skipped)
+        elif self._settings.framing == "confluent":
             for rows, skipped in of_message(values, self._indexes):
                 yield Group(self._loop, rows, skipped)
         else:
@@ -85,10 +96,12 @@ class ProtobufColumns:
 
     def _read(self, value: bytes) -> Record:
         if self._settings.framing == "confluent":
-            indexes, value = split_message(split_frame(value)[1])
-            if indexes != self._indexes:
+            number, rest = split_frame(value)
+            wanted = self._writers.indexes(number) if self._writers is not None else self._indexes
+            indexes, value = split_message(rest)
+            if indexes != wanted:
                 raise RefusedRecord(
-                    f"has message {list(indexes)} of its file, but {self._settings.message} is {list(self._indexes)}"
+                    f"has message {list(indexes)} of its file, but {self._settings.message} is {list(wanted)}"
                 )
         try:
             found: Any = self._class.FromString(value)
@@ -103,43 +116,3 @@ class ProtobufColumns:
             return Record({name: take(found) for name, take in self._takes}, self._unknown.of(found))
         except ValueError as error:
             raise RefusedRecord(f"has a value that no column holds: {error}") from error
-
-
-def message_of(descriptors: SettingsFile, name: str) -> Descriptor:
-    """The message's descriptor, in a pool of its own. Raises ValueError."""
-    files = FileDescriptorSet()
-    try:
-        files.ParseFromString(descriptors.data)
-    except DecodeError as error:
-        raise ValueError(f"descriptors: {descriptors.path} is not a valid FileDescriptorSet: {error}") from error
-    pool = descriptor_pool.DescriptorPool()
-    present = {one.name for one in files.file}
-    try:
-        for known in _KNOWN:
-            if known not in present:
-                pool.AddSerializedFile(_well_known(known))
-        for one in files.file:
-            pool.AddSerializedFile(one.SerializeToString())
-        return pool.FindMessageTypeByName(name)
-    except KeyError as error:
-        raise ValueError(f"message: {descriptors.path} has no message {name}") from error
-    except TypeError as error:
-        raise ValueError(f"descriptors: {descriptors.path} lacks an import: {error}") from error
-
-
-def _well_known(name: str) -> bytes:
-    from google.protobuf import any_pb2, duration_pb2, empty_pb2, timestamp_pb2, wrappers_pb2
-
-    modules: tuple[Any, ...] = (any_pb2, duration_pb2, empty_pb2, timestamp_pb2, wrappers_pb2)
-    found: dict[str, bytes] = {one.DESCRIPTOR.name: one.DESCRIPTOR.serialized_pb for one in modules}
-    return found[name]
-
-
-def _indexes(message: Descriptor) -> tuple[int, ...]:
-    """From the file's messages inward, as Confluent's framing counts them."""
-    outer = message.containing_type
-    if outer is None:
-        names = [one.full_name for one in message.file.message_types_by_name.values()]
-        return (names.index(message.full_name),)
-    names = [one.full_name for one in outer.nested_types]
-    return (*_indexes(outer), names.index(message.full_name))

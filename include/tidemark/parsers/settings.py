@@ -349,15 +349,21 @@ class ProtobufParser(_Parser):
     followed: RegistrySchema | None = Field(default=None, alias="schema")
     message: str = Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
     framing: Framing = "none"
+    registry: Registry | None = None
 
     def adopting(self, definition: SettingsFile) -> ProtobufParser:
         """These settings with a descriptor set, instead of where it is to be taken from."""
-        return self.model_copy(update={"descriptors": definition, "followed": None})
+        known = {"registry": self.followed.registry} if self.followed else {}
+        return self.model_copy(update={"descriptors": definition, "followed": None, **known})
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.descriptors is None) == (self.followed is None):
             raise ValueError("needs either descriptors, a file, or schema, with a registry and a subject")
+        if self.framing == "none" and (self.registry or self.followed):
+            raise ValueError("a registry needs framing: confluent, whose records name their schema")
+        if self.registry and self.followed:
+            raise ValueError("schema names registry itself")
         return self
 
 

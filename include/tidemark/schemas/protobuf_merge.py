@@ -5,8 +5,6 @@ https://protobuf.dev/programming-guides/proto3/#updating
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -17,16 +15,12 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorProto,
     FileDescriptorSet,
 )
-from google.protobuf.message import DecodeError
 
-from tidemark.parsers.protobuf import message_of
+from tidemark.parsers.protobuf_descriptors import message_of, registered_files
 from tidemark.parsers.protobuf_types import check_column
 from tidemark.parsers.schema_registry import Written
 from tidemark.parsers.settings import SettingsFile
 from tidemark.schemas.merge import NESTED, Changes, Merge
-
-MAIN: Final = "registered.proto"
-"""The name of the file that is registered under the subject itself; its imports have their own."""
 
 _F: Final = FieldDescriptor
 _WIDER: Final = {(_F.TYPE_INT32, _F.TYPE_INT64), (_F.TYPE_SINT32, _F.TYPE_SINT64)}
@@ -39,7 +33,7 @@ def merged(adopted: bytes | None, newest: Written, message: str, *, widen: bool 
     Raises:
         ValueError: ``newest`` has no descriptors, or not this message, or no field of it can be a column.
     """
-    theirs = _files(newest)
+    theirs = registered_files(newest)
     new = _Messages(theirs)
     if message not in new.found:
         raise ValueError(f"has no message {message}, but {', '.join(sorted(new.found)) or 'none'}")
@@ -55,23 +49,6 @@ def merged(adopted: bytes | None, newest: Written, message: str, *, widen: bool 
     if not merge.old.found[message].field:
         raise ValueError("; ".join(f"{one.path}: {one.detail}" for one in merge.changes.found) or "has no field")
     return Merge(ours.SerializeToString(deterministic=True), tuple(merge.changes.found))
-
-
-def files_of(written: Written) -> bytes:
-    """The descriptor set of a registered schema. Raises ValueError."""
-    return _files(written).SerializeToString(deterministic=True)
-
-
-def _files(written: Written) -> FileDescriptorSet:
-    found = FileDescriptorSet()
-    for name, text in zip((*written.names, MAIN), written.texts, strict=True):
-        try:
-            file = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
-        except (binascii.Error, DecodeError, ValueError) as error:
-            raise ValueError(f"{name}: the registry does not give its descriptor (format=serialized)") from error
-        file.name = name
-        found.file.append(file)
-    return found
 
 
 class _Messages:

@@ -13,6 +13,7 @@ from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import Record, batch
 from tests.tidemark.parsers.registry_server import Registry, serving
 from tests.tidemark.parsers.test_avro import encoded, framed
+from tests.tidemark.schemas import test_protobuf_merge as proto
 from tidemark.errors import ConfigError, RegistryUnavailable
 from tidemark.formats.plan import RunPlan, RunResult
 from tidemark.formats.schema_state import SchemaState
@@ -60,13 +61,15 @@ class Followed(World):
         self.registry = registry
         self.number = 0
         source = f"schema: {{registry: {{url: '{registry.url}'}}, subject: orders-value}}"
-        parser = ", ".join([f"kind: {kind}", "framing: confluent", source, *more])
+        framing = [] if any(one.startswith("framing") for one in more) else ["framing: confluent"]
+        parser = ", ".join([f"kind: {kind}", source, *framing, *more])
         super().__init__(root, f"parser: {{{parser}}}")
 
-    def register(self, schema: Any) -> None:
+    def register(self, schema: Any, kind: str = "AVRO") -> None:
         """The newest version; numbers are those of versions and 10."""
         self.number += 1
-        self.registry.register("orders-value", 10 + self.number, self.number, json.dumps(schema))
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        self.registry.register("orders-value", 10 + self.number, self.number, text, kind)
 
     def upload(self, *records: tuple[int, Any, Any]) -> None:
         """A segment of records, each with the version that wrote it, its schema and its value."""
@@ -322,3 +325,91 @@ def test_two_jobs_that_see_a_newer_schema_adopt_it_once(tmp_path: Path, registry
     assert first.topic == second.topic
     assert [one.kind for one in ledgers(world)] == ["ingest", "schema"]
     assert len(world.state.history) == 2
+
+
+def test_a_field_more_within_a_struct_comes_with_a_rebuild(tmp_path: Path, registry: Registry) -> None:
+    def order(*fields: tuple[str, Any]) -> dict[str, Any]:
+        return record(("id", "int"), ("to", {**record(*fields), "name": "Address"}))
+
+    old, new = order(("city", "string")), order(("city", "string"), ("zip", "int"))
+    world = Followed(tmp_path, registry)
+    world.register(old)
+    world.upload((1, old, {"id": 1, "to": {"city": "Wien"}}))
+    world.land()
+    world.register(new)
+    world.upload((2, new, {"id": 2, "to": {"city": "Graz", "zip": 8010}}))
+    world.land()
+    assert changes(world) == [("to.zip", "wider")]
+    assert [row["to"] for row in world.values()] == [{"city": "Wien"}, {"city": "Graz"}]
+    before = world.ledger.field_ids
+    rebuild(world, 2)
+    assert [row["to"] for row in world.values()] == [{"city": "Wien", "zip": None}, {"city": "Graz", "zip": 8010}]
+    after = world.ledger.field_ids
+    assert after == {**before, "to.zip": max(before.values()) + 1}
+    world.upload((2, new, {"id": 3, "to": {"city": "Linz", "zip": 4020}}))
+    world.land()
+    assert world.values()[-1]["to"] == {"city": "Linz", "zip": 4020}
+
+
+def protobuf_frame(number: int, data: bytes, index: int = 0) -> bytes:
+    """Confluent's frame of a message that is at ``index`` in its file."""
+    return framed(number, (b"\0" if index == 0 else bytes([2, 2 * index])) + data)
+
+
+def test_protobuf_follows_and_does_not_read_by_a_schema_that_means_something_else(
+    tmp_path: Path, registry: Registry
+) -> None:
+    world = Followed(tmp_path, registry, "protobuf", "message: shop.Order")
+    first = proto.file(("id", 1, proto.F.TYPE_INT32), ("note", 2, proto.F.TYPE_STRING))
+    world.register(proto.written(first).texts[0], "PROTOBUF")
+    world.upload_values(protobuf_frame(11, proto.encoded(first, id=1, note="a")))
+    world.land()
+    assert world.columns == {"id": "integer", "note": "string"}
+
+    second = proto.file(("id", 1, proto.F.TYPE_INT64), ("vip", 3, proto.F.TYPE_BOOL))
+    second.message_type.insert(0, second.message_type.pop(1))  # Order is the second message of its file now
+    world.register(proto.written(second).texts[0], "PROTOBUF")
+    large = [protobuf_frame(12, proto.encoded(second, id=n << 40, vip=True), 1) for n in range(1, 21)]
+    world.upload_values(*large, protobuf_frame(11, proto.encoded(first, id=2, note="b")))
+    world.land()
+    assert changes(world) == [("id", "wider")]
+    assert set(world.columns) == {"id", "note", "vip"}
+    assert [row["id"] for row in world.values()] == [1, 2], "and no number without its upper half"
+    reasons = {row["reason"] for row in world.quarantine()}
+    assert reasons == {"names schema 12, which has the type int64 for id, which the table has as int32"}
+
+    rebuild(world, 2)
+    assert [row["id"] for row in world.values()] == [1, *(n << 40 for n in range(1, 21)), 2]
+    third = proto.file(("number", 1, proto.F.TYPE_INT64))
+    world.register(proto.written(third).texts[0], "PROTOBUF")
+    world.upload_values(protobuf_frame(13, proto.encoded(third, number=5)))
+    world.land()
+    assert ("id", "misfit") in changes(world)
+    assert {row["reason"] for row in world.quarantine()} == {
+        "names schema 13, which has the name number for field 1, which the table has as id"
+    }
+
+
+@pytest.mark.parametrize("framing", ["confluent", "none"])
+def test_json_follows_in_both_framings(tmp_path: Path, registry: Registry, framing: str) -> None:
+    def sent(number: int, value: Any) -> bytes:
+        data = json.dumps(value).encode()
+        return framed(number, data) if framing == "confluent" else data
+
+    integer, text = {"type": "integer"}, {"type": "string"}
+    world = Followed(tmp_path, registry, "json", f"framing: {framing}")
+    world.register({"type": "object", "properties": {"id": integer, "to": {"properties": {"city": text}}}}, "JSON")
+    world.upload_values(sent(11, {"id": 1, "to": {"city": "Wien"}}))
+    world.land()
+    assert world.columns == {"id": "long", "to_city": "string"}
+    world.register({"type": "object", "properties": {"id": text, "vip": {"type": "boolean"}}}, "JSON")
+    bad = [b"", b"{}", b"\0\0\0\0"] if framing == "confluent" else [b"["]
+    world.upload_values(sent(11, {"id": 2}), sent(12, {"id": 3, "vip": True}), sent(12, {"id": "x"}), *bad)
+    world.land()
+    assert changes(world) == [("id", "misfit")]
+    assert world.values() == [
+        {"id": 1, "to_city": "Wien", "vip": None},
+        {"id": 2, "to_city": None, "vip": None},
+        {"id": 3, "to_city": None, "vip": True},
+    ]
+    assert len(world.quarantine()) == 1 + len(bad)
