@@ -80,6 +80,7 @@ _TOGETHER = {
         "tests/uploader_agent/broker/test_zookeeper.py",
     ),
     "quick brokers": ("tests/consumer/",),
+    "Iceberg's catalog": ("tests/spark/mirror/",),
     "Spark's cluster": (
         "tests/spark/cluster/test_executors.py",
         "tests/spark/test_export.py",

@@ -97,6 +97,8 @@ class SparkReader(JavaGatewayProcess):
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
         super().__init__(path, "-Xmx1g", *opened, log=folder / "java.log")
         self._catalogs: dict[str, str] = {}
+        self.session: Any = None
+        """Spark's session, as Java has it."""
 
     @override
     def _start(self) -> None:
@@ -109,16 +111,23 @@ class SparkReader(JavaGatewayProcess):
             "spark.sql.shuffle.partitions": "1",
         }.items():
             builder.config(name, value)
-        self._session = builder.getOrCreate()
+        self.session = builder.getOrCreate()
 
     @override
     def __exit__(self, *error: object) -> None:
-        self._session.stop()
+        self.session.stop()
         super().__exit__(*error)
 
     def rows(self, uri: str, name: str) -> pa.Table:
         """The rows of a table in the REST catalog at ``uri``."""
-        catalog = self._catalogs.setdefault(uri, f"catalog{len(self._catalogs)}")
+        catalog = self._catalogs.get(uri)
+        if catalog is None:
+            catalog = self._catalogs[uri] = f"catalog{len(self._catalogs)}"
+            self.know(catalog, uri)
+        return self.collect(self.session.table(f"{catalog}.{name}"))
+
+    def know(self, catalog: str, uri: str) -> None:
+        """Give the REST catalog at ``uri`` the name ``catalog``."""
         for setting, value in {
             "": "org.apache.iceberg.spark.SparkCatalog",
             ".type": "rest",
@@ -126,9 +135,12 @@ class SparkReader(JavaGatewayProcess):
             ".cache-enabled": "false",
             **{f".{key}": value for key, value in _FILES.items()},
         }.items():
-            self._session.conf().set(f"spark.sql.catalog.{catalog}{setting}", value)
+            self.session.conf().set(f"spark.sql.catalog.{catalog}{setting}", value)
+
+    def collect(self, frame: Any) -> pa.Table:
+        """The rows of a DataFrame of Java's."""
         passed = self._folder / "rows"
-        self._session.table(f"{catalog}.{name}").coalesce(1).write().mode("overwrite").parquet(str(passed))
+        frame.coalesce(1).write().mode("overwrite").parquet(str(passed))
         return pq.read_table(passed)
 
 
