@@ -303,7 +303,7 @@ def test_protobuf_fields_that_the_descriptor_lacks(tmp_path: Path) -> None:
         good + field(1 << 28) + field(127) * 3,
         good + message(7, field(9), field(127)) + message(7, field(9)) * 2,
         good,
-        good + field(127)[:1],
+        good + field(127) + field(127)[:1],
     ]
     assert read_by_loop(parser, values) == len(values) - 1
     assert refused_alike(parser, [*values, None]) == 1
@@ -342,6 +342,16 @@ def test_protobuf_enums_extensions_and_maps_of_messages(tmp_path: Path) -> None:
     extension = file.extension.add(name="x", number=100, type=F.TYPE_INT32, label=F.LABEL_OPTIONAL)
     extension.extendee = ".old.I"
     assert unknown(protobuf(tmp_path, file, "old.R"), values) == expected
+
+
+def test_a_protobuf_row_whose_values_do_not_fit_does_not_count(tmp_path: Path) -> None:
+    """proto2 takes any bytes for text, so that the library reads the record, and the table's column refuses it."""
+    file = FileDescriptorProto(name="old.proto", package="old", syntax="proto2")
+    _add(file.message_type.add(name="R"), "text", 1, F.TYPE_STRING)
+    values = [b"\x0a\x01\xff" + field(9), b"\x0a\x01a" + field(9)]
+    parser = protobuf(tmp_path, file, "old.R")
+    assert refused_alike(parser, values) == 1
+    assert unknown(parser, values) == {"9": 1}
 
 
 def _add(
