@@ -16,7 +16,7 @@ from tidemark.formats import object_sizes
 from tidemark.formats.base import StoredObject
 from tidemark.topics import Deployment, TopicSettings
 
-Mode = Literal["rebuild", "compare", "missing", "replay", "repair"]
+Mode = Literal["rebuild", "compare", "missing", "replay", "repair", "schema"]
 """What is done with the dates.
 
 * ``rebuild``: all their records are converted from raw again, and replace the files there are
@@ -24,6 +24,7 @@ Mode = Literal["rebuild", "compare", "missing", "replay", "repair"]
 * ``missing``: a rebuild of those dates alone of which files are lost
 * ``replay``: their quarantined records are parsed again, without raw
 * ``repair``: the whole table is made right from raw after somebody else changed it; the dates say nothing
+* ``schema``: the whole table is made again with the columns of a version of its registry's schema; likewise
 """
 
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
@@ -42,6 +43,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "dry_run": True,
     "reason": None,
     "configuration": None,
+    "schema_version": None,
 }
 FIELDS: Final = ("topics", "from_date", "to_date", *DEFAULTS)
 
@@ -67,6 +69,7 @@ class BackfillRequest(StoredObject):
     reason: str
     by: str = ""
     run: str = ""
+    schema_version: int | None = None
 
     @property
     def dates(self) -> list[str]:
@@ -76,7 +79,7 @@ class BackfillRequest(StoredObject):
     @property
     def compares(self) -> bool:
         """Whether rows are compared one by one; of lost files there are none to compare with."""
-        return self.mode == "compare" or (self.mode == "rebuild" and self.differences)
+        return self.mode == "compare" or (self.mode in {"rebuild", "schema"} and self.differences)
 
     @property
     def rewrites(self) -> bool:
@@ -115,6 +118,7 @@ def check_request(
     numbers = {name: checked.number(name, least) for name, least in (("max_gib", 1), ("approve_above_gib", 0))}
     extend, differences, dry_run = (checked.flag(name) for name in ("extend", "differences", "dry_run"))
     mode, reason = checked.mode(), checked.reason()
+    version = checked.schema_version(topics)
     checked.settings(topics)
     if checked.problems:
         raise ConfigError("the backfill's form", checked.problems)
@@ -133,6 +137,7 @@ def check_request(
             reason=reason,
             by=by,
             run=run,
+            schema_version=version,
         )
         for one in topics
     ]
@@ -213,11 +218,26 @@ class _Form:
         if value not in MODES:
             self._wrong("mode", f"{value!r} must be one of {', '.join(MODES)}")
             return "compare"
-        if value in {"missing", "repair"} and self._form["extend"] is True:
+        if value in {"missing", "repair", "schema"} and self._form["extend"] is True:
             rule = f"cannot be with mode {value}, which adds no date; untick it, or choose mode rebuild"
             self._wrong("extend", rule)
         found: Mode = value
         return found
+
+    def schema_version(self, topics: list[TopicSettings]) -> int | None:
+        value = self._form["schema_version"]
+        if self._form["mode"] != "schema":
+            if value is not None:
+                self._wrong("schema_version", "is for mode schema alone; clear it, or choose that mode")
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            self._wrong(
+                "schema_version", "is needed in mode schema: the version that `tidemark schema show` says waits"
+            )
+            return None
+        if len(topics) > 1:
+            self._wrong("topics", "must be one in mode schema, since each has versions of its own")
+        return value
 
     def reason(self) -> str:
         value = self._form["reason"] or ""

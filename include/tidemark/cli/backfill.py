@@ -32,6 +32,7 @@ class BackfillMode(StrEnum):
     missing = "missing"
     replay = "replay"
     repair = "repair"
+    schema = "schema"
 
 
 def backfill(
@@ -48,6 +49,9 @@ def backfill(
     extend: Annotated[bool, typer.Option("--extend", help="Also the dates that exchange rows with these.")] = False,
     differences: Annotated[bool, typer.Option(help="Before a rebuild, report the rows that change.")] = True,
     configuration: Annotated[str | None, typer.Option(help="Refuse unless the topics file has these settings.")] = None,
+    schema_version: Annotated[
+        int | None, typer.Option(min=1, help="With --mode schema: the version that waits to be accepted.")
+    ] = None,
     max_gib: Annotated[int, typer.Option(min=1, help="Refuse to read more of a topic.")] = DEFAULTS["max_gib"],
     approve_above_gib: Annotated[
         int | None, typer.Option(min=0, help="Wait for an approval above this; at most the deployment's own limit.")
@@ -72,7 +76,12 @@ def backfill(
         "differences": differences,
         "max_gib": max_gib,
     }
-    given = {"reason": reason, "configuration": configuration, "approve_above_gib": approve_above_gib}
+    given = {
+        "reason": reason,
+        "configuration": configuration,
+        "schema_version": schema_version,
+        "approve_above_gib": approve_above_gib,
+    }
     started = server.start(DAG, conf | {name: value for name, value in given.items() if value is not None})
     where = f"{server.url}/dags/{DAG}/runs/{started}"
     typer.echo(f"started {where}", err=True)

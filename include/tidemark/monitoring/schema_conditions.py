@@ -21,7 +21,7 @@ def of(topic: TopicSettings, state: SchemaState) -> Iterator[Condition]:
     if proposal is not None and proposal.version != state.dismissed:
         rebuilt = any(one.kind == "wider" for one in proposal.changes)
         rebuild = f"spark-submit spark/jobs/rebuild.py {options} --all --schema {proposal.version}"
-        mend = f"{rebuild} makes all rows so, and with --compare shows which would be read otherwise"
+        mend = f"{rebuild} makes all rows so (or tidemark_backfill in mode schema); --compare shows which rows change"
         if not rebuilt:
             mend = "register a version that fits, or give the topic another table"
         yield Condition(

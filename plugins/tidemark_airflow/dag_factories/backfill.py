@@ -41,6 +41,7 @@ _MODES = {
     "missing": "Missing only: rebuild the dates of which files are lost",
     "replay": "Replay quarantine: parse refused rows again",
     "repair": "Repair: make the whole table right from raw after somebody else changed it",
+    "schema": "Schema: make the whole table again with the columns of a newer version of its registry's schema",
 }
 
 
@@ -110,6 +111,13 @@ def form(deployment: Deployment) -> dict[str, Param]:
             "Optional: refuse to run unless the topics file has these, as `tidemark config check` prints them.",
             pattern="^[0-9a-f]{16}$",
             **text,
+        ),
+        "schema_version": field(
+            "schema_version",
+            "Schema version",
+            "In mode schema: the version that waits, see `tidemark schema show`.",
+            type=["null", "integer"],
+            minimum=1,
         ),
         "max_gib": field("max_gib", "At most, GiB", "Refuse to read more of a topic.", minimum=1, **amount),
         "approve_above_gib": field(

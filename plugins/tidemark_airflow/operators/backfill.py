@@ -104,6 +104,8 @@ def arguments_of(request: BackfillRequest) -> list[str]:
     if request.mode == "replay":
         dates = [*request.dates, *(["none"] if request.extend else [])]
         found += (word for dt in dates for word in ("--dt", dt))
+    elif request.mode == "schema":
+        found += ["--all", "--schema", str(request.schema_version)]
     elif request.mode != "repair":
         found += ["--from", str(request.first), "--to", str(request.last)]
         found += ["--missing"] if request.mode == "missing" else []

@@ -98,6 +98,7 @@ def previewed(world: World, **change: Any) -> Previewed:
         ({}, ["rebuild.py", "--from", "2026-01-01", "--to", "2026-01-02", "--dry-run"]),
         (WET | {"extend": True}, ["rebuild.py", "--from", "2026-01-01", "--to", "2026-01-02", "--extend"]),
         (WET | {"mode": "repair"}, ["repair.py"]),
+        (WET | {"mode": "schema", "schema_version": 7}, ["rebuild.py", "--all", "--schema", "7"]),
         (WET | {"mode": "missing"}, ["rebuild.py", "--from", "2026-01-01", "--to", "2026-01-02", "--missing"]),
         (WET | {"mode": "replay"}, ["replay.py", "--dt", "2026-01-01", "--dt", "2026-01-02"]),
         (

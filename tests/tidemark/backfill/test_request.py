@@ -69,7 +69,18 @@ def test_a_form_is_a_request_for_each_topic() -> None:
             "is in the future (today is 20",
             id="future",
         ),
-        pytest.param({"mode": "erase"}, "mode", "must be one of rebuild, compare, missing, replay, repair", id="mode"),
+        pytest.param(
+            {"mode": "erase"}, "mode", "must be one of rebuild, compare, missing, replay, repair, schema", id="mode"
+        ),
+        pytest.param({"mode": "schema"}, "schema_version", "is needed in mode schema", id="no version"),
+        pytest.param({"schema_version": 7}, "schema_version", "is for mode schema alone", id="version of no schema"),
+        pytest.param({"mode": "schema", "schema_version": True}, "schema_version", "is needed", id="a flag"),
+        pytest.param(
+            {"mode": "schema", "schema_version": 7, "topics": ["east/orders", "east/clicks"]},
+            "topics",
+            "must be one in mode schema",
+            id="schema of two topics",
+        ),
         pytest.param({"mode": "missing", "extend": True}, "extend", "cannot be with mode missing", id="extend"),
         pytest.param({"mode": "repair", "extend": True}, "extend", "cannot be with mode repair", id="extended repair"),
         pytest.param({"max_gib": 0}, "max_gib", "must be a whole number of GiB, 1 or more", id="zero"),
@@ -108,12 +119,13 @@ def test_the_settings_that_are_asked_for_must_be_those_of_the_topics_file() -> N
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_a_mode_does(mode: str) -> None:
-    [wet] = checked(mode=mode, dry_run=False, reason="INC-7")
-    [dry] = checked(mode=mode)
+    version = {"schema_version": 7} if mode == "schema" else {}
+    [wet] = checked(mode=mode, dry_run=False, reason="INC-7", **version)
+    [dry] = checked(mode=mode, **version)
 
     assert wet.rewrites is (mode != "compare")
     assert not dry.rewrites
-    assert wet.compares is (mode in {"rebuild", "compare"})
+    assert wet.compares is (mode in {"rebuild", "compare", "schema"})
 
 
 def test_a_comparison_needs_no_reason_and_a_rebuild_may_go_without_differences() -> None:
