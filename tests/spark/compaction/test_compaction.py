@@ -140,7 +140,7 @@ def test_the_same_state_gives_the_same_plan_and_an_attempt_lands_once(world: Wor
     assert run(world.table, plan, in_process) == first
     world.table.store.delete(world.table.keys.result(plan.attempt))
     again = run(world.table, plan, in_process)
-    assert again == first.model_copy(update={"bytes_read": 0, "seconds": {}})
+    assert again == first.model_copy(update={"bytes_read": 0, "seconds": {}, "unknown": None})
     late = other.model_copy(update={"attempt": 6})
     write_plan(world.table, late)
     assert run(world.table, late, in_process).status == "stale"
