@@ -8,8 +8,9 @@ what somebody else has listed in the meantime, see :data:`PROPERTIES`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import DateType, DecimalType, IcebergType, ListType, NestedField
+from pyiceberg.types import DateType, DecimalType, IcebergType, ListType, NestedField, StructType
 
 from tidemark.catalogs import CatalogSettings, catalog_table
 from tidemark.errors import MirrorError
@@ -184,16 +185,16 @@ class MirroredTable:
     def _adopt(self, transaction: Transaction, wanted: Schema) -> None:
         """Give the table the columns that are ``wanted``, in a transaction."""
         there = {one.name: one for one in transaction.table_metadata.schema().fields}
-        new = sorted((one for one in wanted.fields if one.name not in there), key=lambda one: one.field_id)
-        wider = [one for one in wanted.fields if one.name in there and there[one.name].field_type != one.field_type]
-        if new or wider:
+        if any(one.name not in there or there[one.name].field_type != one.field_type for one in wanted.fields):
+            new: list[_New] = []
             with transaction.update_schema() as update:
-                for one in wider:
-                    self._widen(update, (one.name,), there[one.name].field_type, one.field_type)
-                for one in new:
-                    update.add_column(one.name, one.field_type)
-                if len(there) == 1:
-                    names = [one.name for one in wanted.fields]
+                self._compare(update, (), list(there.values()), wanted.fields, new)
+            while new:
+                with transaction.update_schema() as update:
+                    _add_some(update, new)
+            if len(there) == 1:
+                names = [one.name for one in wanted.fields]
+                with transaction.update_schema() as update:
                     update.move_after(DT.name, names[names.index(DT.name) - 1])
         schema = transaction.table_metadata.schema()
         if {one.name: one for one in schema.fields} != {one.name: one for one in wanted.fields}:
@@ -206,9 +207,37 @@ class MirroredTable:
         if changed.items() - transaction.table_metadata.properties.items():
             transaction.set_properties(changed)
 
-    def _widen(self, update: UpdateSchema, path: tuple[str, ...], before: IcebergType, after: IcebergType) -> None:
+    def _compare(
+        self,
+        update: UpdateSchema,
+        path: tuple[str, ...],
+        before: Sequence[NestedField],
+        after: Sequence[NestedField],
+        new: list[_New],
+    ) -> None:
+        """Make columns wider, and collect the columns and fields that only ``after`` has."""
+        there = {one.name: one.field_type for one in before}
+        for one in after:
+            place = (*path, one.name)
+            if one.name not in there:
+                new.append(_New(one.field_id, place, one.field_type))
+            elif there[one.name] != one.field_type:
+                self._widen(update, place, there[one.name], one.field_type, new)
+
+    def _widen(
+        self,
+        update: UpdateSchema,
+        path: tuple[str, ...],
+        before: IcebergType,
+        after: IcebergType,
+        new: list[_New],
+    ) -> None:
         if isinstance(before, ListType) and isinstance(after, ListType):
-            self._widen(update, (*path, "element"), before.element_type, after.element_type)
+            if before.element_type != after.element_type:
+                self._widen(update, (*path, "element"), before.element_type, after.element_type, new)
+            return
+        if isinstance(before, StructType) and isinstance(after, StructType):
+            self._compare(update, path, before.fields, after.fields, new)
             return
         # pyiceberg 0.12.0 does not look at the scale.
         scales = {one.scale for one in (before, after) if isinstance(one, DecimalType)}
@@ -243,6 +272,53 @@ class MirroredTable:
         for snapshot in iceberg.snapshots():
             found += [snapshot.manifest_list, *(one.manifest_path for one in snapshot.manifests(iceberg.io))]
         return {file_name(one) for one in found}
+
+
+class _New(NamedTuple):
+    """A column, or a field within one, that a catalog lacks."""
+
+    field_id: int
+    path: tuple[str, ...]
+    kind: IcebergType
+
+    def at_first(self, later: list[_New]) -> IcebergType:
+        """The type with the fields within that have the ids right after, as a catalog gives them; others: ``later``.
+
+        A field that a struct has got since has a greater id than columns that were there before it.
+        """
+        ids = count(self.field_id + 1)
+        expected = next(ids)
+
+        def kept(kind: IcebergType, path: tuple[str, ...]) -> IcebergType:
+            nonlocal expected
+            if isinstance(kind, ListType):
+                expected = next(ids)
+                element = kept(kind.element_type, (*path, "element"))
+                return ListType(kind.element_id, element, element_required=False)
+            if not isinstance(kind, StructType):
+                return kind
+            fields = []
+            for one in kind.fields:
+                if one.field_id == expected:
+                    expected = next(ids)
+                    fields.append(NestedField(one.field_id, one.name, kept(one.field_type, (*path, one.name))))
+                else:
+                    later.append(_New(one.field_id, (*path, one.name), one.field_type))
+            return StructType(*fields)
+
+        return kept(self.kind, self.path)
+
+
+def _add_some(update: UpdateSchema, new: list[_New]) -> None:
+    """Add columns and fields in the order of their ids, up to one within a column that this update adds."""
+    added: set[tuple[str, ...]] = set()
+    while new:
+        new.sort(key=lambda one: one.field_id)
+        if any(new[0].path[:length] in added for length in range(1, len(new[0].path))):
+            return
+        one = new.pop(0)
+        added.add(one.path)
+        update.add_column(one.path if len(one.path) > 1 else one.path[0], one.at_first(new))
 
 
 def file_name(location: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.spark.inline import Inline
+from tests.spark.mirror import catalogs
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import Record, batch
 from tests.tidemark.parsers.registry_server import Registry, serving
@@ -451,3 +452,32 @@ def test_the_jobs_follow_show_what_waits_and_accept_it(tmp_path: Path, registry:
     assert [row["id"] for row in world.values()] == [1, 1 << 40]
     assert job(world, run_plan.main, "--plan", preview["plan"]) == 0, "again, after it has landed"
     world.check()
+
+
+@pytest.mark.parametrize("listed_before", [True, False])
+def test_a_catalog_has_the_fields_that_a_struct_has_got(
+    tmp_path: Path, registry: Registry, *, listed_before: bool
+) -> None:
+    def order(*fields: tuple[str, Any], more: tuple[Any, ...] = ()) -> dict[str, Any]:
+        address = {**record(*fields), "name": "Address"}
+        return record(("id", "int"), ("to", address), ("last", "int"), *more)
+
+    place = {**record(("lat", "double"), ("lon", "double")), "name": "Place"}
+    versions = [
+        order(("city", "string")),
+        order(("city", "string"), ("zip", "int"), ("at", place), more=(("vip", "boolean"),)),
+    ]
+    values = [
+        {"id": 1, "last": 1, "to": {"city": "Wien"}},
+        {"id": 2, "last": 2, "vip": True, "to": {"city": "Graz", "zip": 8010, "at": {"lat": 47.1, "lon": 15.4}}},
+    ]
+    world = Followed(tmp_path, registry)
+    for number, (schema, value) in enumerate(zip(versions, values, strict=True), 1):
+        world.register(schema)
+        world.upload((number, schema, value))
+        world.land()
+        if listed_before:
+            catalogs.listed(world)
+    rebuild(world, 2)
+    catalogs.listed(world)
+    assert world.values()[1]["to"] == {"city": "Graz", "zip": 8010, "at": {"lat": 47.1, "lon": 15.4}}
