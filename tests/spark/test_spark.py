@@ -15,6 +15,7 @@ from typing import Any
 
 import duckdb
 import duckdb_extension_httpfs
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs
 import pytest
@@ -189,7 +190,7 @@ def test_every_engine_reads_the_same_rows(deployed: Deployed) -> None:
         endpoint_override=deployed.server.endpoint.removeprefix("http://"), scheme="http", region="us-east-1"
     )
     paths = [url.removeprefix("s3://") for url in files]
-    hive = ds.partitioning(flavor="hive")
+    hive = ds.partitioning(pa.schema([("dt", pa.date32())]), flavor="hive")
     assert _plain(ds.dataset(paths, filesystem=store, partitioning=hive).to_table().to_pylist()) == expected
     jars = os.pathsep.join(class_path(name) for name in ("spark-s3a", "delta-spark"))
     conf = {
