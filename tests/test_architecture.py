@@ -30,6 +30,7 @@ FLOORS = {
         "catalogs decode endpoints",
         "parsers",
         "topics",
+        "schemas",
         "table",
         "backfill raw",
         "planning remote",
@@ -172,6 +173,7 @@ def test_importing_the_agent_loads_nothing_heavy() -> None:
     "module",
     [
         "topics",
+        "schemas",
         "formats.ledger",
         "formats.plan",
         "table.delta_table",

@@ -50,10 +50,10 @@ def dismiss(
 
     To accept it instead, rebuild the whole table with `rebuild.py --all --schema VERSION`.
     """
-    from tidemark.schemas import following
+    from tidemark.planning import schema_following
 
     table = _following(topics, topic, cluster)
-    following.dismiss(table, version)
+    schema_following.dismiss(table, version)
     typer.echo(f"{topic}: version {version} is dismissed; the next look closes its incident")
 
 

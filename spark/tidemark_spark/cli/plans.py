@@ -10,7 +10,7 @@ from tidemark.backfill.preview import Preview
 from tidemark.backfill.report import write_part
 from tidemark.formats.plan import RunPlan
 from tidemark.planning import write_plan
-from tidemark.schemas.following import accept
+from tidemark.planning.schema_following import accept
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.audit.worker import AuditTask, Examine, Tally, examine
 from tidemark_spark.cli.common import report_name, show

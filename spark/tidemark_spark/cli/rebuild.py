@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from tidemark.errors import ConfigError
 from tidemark.planning import lost_files
-from tidemark.schemas.following import proposed
+from tidemark.planning.schema_following import proposed
 from tidemark_spark.cli.common import add_topic, begun_table, day, executor_of, exit_code, job_parser
 from tidemark_spark.cli.plans import (
     add_preview,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tidemark.errors import ConfigError
 from tidemark.planning import read_plan
-from tidemark.schemas.following import proposed
+from tidemark.planning.schema_following import proposed
 from tidemark_spark.cli.common import add_topic, begun_table, executor_of, exit_code, job_parser, report_name
 from tidemark_spark.cli.plans import carry_out, show_comparison
 from tidemark_spark.cluster.executor import Executor

@@ -8,7 +8,7 @@ from tidemark.errors import ConfigError
 from tidemark.formats.plan import RunPlan
 from tidemark.planning import write_plan
 from tidemark.planning.common import following
-from tidemark.schemas.following import accept, follow, proposed
+from tidemark.planning.schema_following import accept, follow, proposed
 from tidemark.table.delta_table import TopicTable, ledger_of, open_delta
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run.delta_log import check_columns, widened
@@ -21,7 +21,7 @@ def followed(table: TopicTable) -> TopicTable:
     If this is killed after the schema is adopted, the next run adds the columns with its own commit.
 
     Raises:
-        RegistryUnavailable, ConfigError: see :func:`tidemark.schemas.following.follow`.
+        RegistryUnavailable, ConfigError: see :func:`tidemark.planning.schema_following.follow`.
         PublishError: the columns were not added; run it again.
     """
     found = follow(table)

@@ -21,8 +21,8 @@ from tidemark.formats.plan import RunPlan, RunResult
 from tidemark.formats.schema_state import SchemaState
 from tidemark.parsers import schema_registry
 from tidemark.planning import plan_ingest, write_plan
+from tidemark.planning.schema_following import accept, dismiss, proposed
 from tidemark.schemas.adopted import read_state
-from tidemark.schemas.following import accept, dismiss, proposed
 from tidemark.table.delta_table import open_delta, open_topic_table
 from tidemark_spark.cli import ingest, run_plan
 from tidemark_spark.cli import rebuild as rebuild_job
