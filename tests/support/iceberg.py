@@ -21,7 +21,7 @@ from tests.support.jars import class_path
 from tests.support.java_client import JavaGatewayProcess
 from tests.support.paths import ROOT, cache_dir, env_bin, env_python, site_packages
 from tests.support.ports import HOST
-from tests.support.spark import local_conf
+from tests.support.spark import local_conf, s3a_conf
 
 _FILES: Final = {"io-impl": "org.apache.iceberg.hadoop.HadoopFileIO"}
 
@@ -33,21 +33,31 @@ _OPENED: Final = (
 
 
 class _IcebergJvm(JavaGatewayProcess):
-    """A JVM with a jar set of Iceberg's, and Hadoop from Spark's jars; its log lies in ``folder``."""
+    """A JVM with a jar set of Iceberg's, and Hadoop from Spark's jars; its log lies in ``folder``.
 
-    def __init__(self, jars: str, folder: Path, *others: str) -> None:
-        self._folder = folder
+    With an endpoint ``s3``, it also has what lies there; the credentials are the environment's.
+    """
+
+    def __init__(self, jars: str, folder: Path, *others: str, s3: str | None = None) -> None:
+        self._folder, self._s3 = folder, s3
         folder.mkdir(parents=True, exist_ok=True)
         spark = site_packages("dev") / "pyspark" / "jars"
-        names = ("hadoop-client-api", "hadoop-client-runtime", "jcl-over-slf4j", *others)
+        names = ["hadoop-client-api", "hadoop-client-runtime", "jcl-over-slf4j", *others]
+        names += ["netty-*", "jackson-*", "commons-codec", "commons-lang3"] if s3 else []
         more = [str(jar) for name in names for jar in spark.glob(f"{name}-[0-9]*.jar")]
-        path = os.pathsep.join((class_path(jars), *more))
+        first = [class_path("spark-s3a")] if s3 else []  # of one of its classes, Iceberg's tests have their own
+        path = os.pathsep.join((*first, class_path(jars), *more))
         super().__init__(path, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", log=folder / "java.log")
 
     def _initialize(self, catalog: Any, properties: dict[str, str]) -> None:
-        """Let ``catalog`` begin; it has Hadoop's files of this machine, without more files for their checksums."""
+        """Let ``catalog`` begin, with objects in S3, or with files here that have no others for their checksums."""
         conf = self.jvm.org.apache.hadoop.conf.Configuration()
-        conf.set("fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
+        if self._s3 is None:
+            conf.set("fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
+        else:
+            conf.set("fs.s3.impl", "org.apache.hadoop.fs.s3a.S3AFileSystem")
+            for name, value in s3a_conf(self._s3).items():
+                conf.set(name.removeprefix("spark.hadoop."), value)
         catalog.setConf(conf)
         found = self.jvm.java.util.HashMap()
         for name, value in {**properties, **_FILES}.items():
@@ -56,14 +66,14 @@ class _IcebergJvm(JavaGatewayProcess):
 
 
 class RestCatalogs(_IcebergJvm):
-    """Iceberg's REST catalogs over tables in files of this machine; usable with ``with``.
+    """Iceberg's REST catalogs over tables in files of this machine or in S3; usable with ``with``.
 
     What answers is the servlet that Iceberg's tests use. Its own ``RESTCatalogServer`` would listen on all addresses.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, s3: str | None = None) -> None:
         """Nothing is started yet."""
-        super().__init__("iceberg-rest", folder)
+        super().__init__("iceberg-rest", folder, s3=s3)
 
     @contextmanager
     def catalog(self) -> Iterator[str]:
@@ -172,9 +182,9 @@ def install(pins: Path, target: Path) -> None:
 class JavaReader(_IcebergJvm):
     """Iceberg 1.12.0's generic reader; usable with ``with``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, s3: str | None = None) -> None:
         """Nothing is started yet. What is read passes through files in ``folder``."""
-        super().__init__("iceberg-spark-4.1", folder, "slf4j-api", "zstd-jni")
+        super().__init__("iceberg-spark-4.1", folder, "slf4j-api", "zstd-jni", s3=s3)
         self._passed = folder / "rows.parquet"
 
     def rows(self, uri: str, name: str) -> pa.Table:
