@@ -24,6 +24,9 @@ from tidemark.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "TIDEMARK__"
 
+ALTERNATIVE = "alternative of Tidemark's: "
+"""With this begin the tags of a field's alternatives, which are no part of a file, so no error names them."""
+
 _DIRECTORY = "directory"
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _LONGEST = timedelta(days=36_500)
@@ -207,8 +210,8 @@ def directory_of(info: ValidationInfo) -> Path:
 
 
 def _problem(item: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
-    """(field, rule). Names in parentheses are those of a field's alternatives, and nothing that a file has."""
-    field = ".".join(str(part) for part in item["loc"] if not str(part).startswith("("))
+    """(field, rule)."""
+    field = ".".join(str(part) for part in item["loc"] if not str(part).startswith(ALTERNATIVE))
     if item["type"] == "missing":
         return field, "is required"
     if item["type"] == "extra_forbidden":

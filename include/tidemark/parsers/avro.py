@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.parsers.avro_bounds import UnboundedSchema, check_levels
+from tidemark.parsers.avro_misfits import fitting
 from tidemark.parsers.avro_program import block_reader
 from tidemark.parsers.avro_types import Types, table_type
 from tidemark.parsers.avro_unknown import unknown_fields
@@ -63,6 +64,7 @@ class AvroColumns:
         self._loop = self._loop_by(self._reader)
         self._loops: dict[int, BlockReader | None] = {}
         self._unknown: dict[int, Mapping[str, int]] = {}
+        self._fitting: dict[int, Any] = {}
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
         """Decode each value by the schema that wrote it; one that this cannot read is refused with the reason."""
@@ -117,7 +119,8 @@ class AvroColumns:
                 writer = writers.get(number).parsed
             except RefusedRecord:
                 return {}
-            self._unknown[number] = {} if writer is self._reader else unknown_fields(writer, self._reader)
+            reader = self._reader_of(number, writer)
+            self._unknown[number] = {} if writer is self._reader else unknown_fields(writer, reader)
         return self._unknown[number]
 
     def _loop_of(self, number: int, writers: Writers) -> BlockReader | None:
@@ -128,7 +131,17 @@ class AvroColumns:
             except RefusedRecord:
                 return None
             self._loops[number] = self._loop if writer is self._reader else self._loop_by(writer)
+            if self._reader_of(number, writer) is not self._reader:
+                self._loops[number] = None
         return self._loops[number]
+
+    def _reader_of(self, number: int, writer: Any) -> Any:
+        """The table's schema, without what records of ``writer`` do not fit if they land all the same."""
+        if self._settings.misfits == "quarantine" or writer is self._reader:
+            return self._reader
+        if number not in self._fitting:
+            self._fitting[number] = fitting(writer, self._reader)
+        return self._fitting[number]
 
     def _loop_by(self, writer: Any) -> BlockReader | None:
         try:
@@ -137,15 +150,16 @@ class AvroColumns:
             return None
 
     def _read(self, value: bytes) -> Record:
-        (writer, blind), data = WriterSchema(self._reader), value
+        (writer, blind), data, reader = WriterSchema(self._reader), value, self._reader
         if self._writers is not None:
             number, data = split_frame(value)
             writer, blind = self._writers.get(number)
+            reader = self._reader_of(number, writer)
         source = io.BytesIO(data)
         try:
             if blind:
                 fastavro.schemaless_reader(io.BytesIO(data), writer, None)
-            found = fastavro.schemaless_reader(source, writer, None if writer is self._reader else self._reader)
+            found = fastavro.schemaless_reader(source, writer, None if writer is reader else reader)
         except _UNREADABLE as error:
             raise RefusedRecord(f"does not match its Avro schema: {_told(error)}") from error
         if not isinstance(found, dict):

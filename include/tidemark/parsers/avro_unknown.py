@@ -27,8 +27,8 @@ class _Fields:
 
     def of(self, writer: Any, reader: Any, *path: str) -> Iterator[tuple[str, ...]]:
         """The paths of unknown fields in values of ``writer``, which lie under ``path``."""
-        wanted = dict(_branches(self._reader, reader))
-        for kind, declared in _branches(self._writer, writer):
+        wanted = dict(branches(self._reader, reader))
+        for kind, declared in branches(self._writer, writer):
             if kind in wanted:
                 yield from self._within(kind, declared, wanted[kind], *path)
 
@@ -47,7 +47,7 @@ class _Fields:
                     yield (*path, name)
 
 
-def _branches(types: DeclaredTypes, schema: Any) -> Iterator[tuple[str, Any]]:
+def branches(types: DeclaredTypes, schema: Any) -> Iterator[tuple[str, Any]]:
     """(kind, what declares it) of the types that a value of ``schema`` may have."""
     try:
         kind, declared = types.resolved(schema)
@@ -55,6 +55,6 @@ def _branches(types: DeclaredTypes, schema: Any) -> Iterator[tuple[str, Any]]:
         return  # a decimal, which has no fields
     if kind == "union":
         for one in declared:
-            yield from _branches(types, one)
+            yield from branches(types, one)
     else:
         yield ("record" if kind == "error" else kind), declared

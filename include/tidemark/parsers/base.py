@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final, Protocol, TypeVar
 
@@ -99,6 +99,23 @@ def event_time_of(columns: pa.RecordBatch, wanted: EventTime | None) -> pa.Array
         factor = _MICROSECONDS.get(wanted.unit or "us", 0)
     scaled = values // 1000 if factor == 0 else _multiplied(values, factor)
     return array(pa.int64(), scaled, np.packbits(valid, bitorder="little"))
+
+
+def without(found: Parsed, rows: Indices, names: Collection[str], wanted: EventTime | None) -> Parsed:
+    """``found`` with nulls in the columns ``names`` of ``rows``; the values that were there count as unknown fields."""
+    there = np.ones(len(found.columns), np.bool_)
+    there[rows] = False
+    place = array(pa.int64(), np.arange(len(there)), np.packbits(there, bitorder="little"))
+    counted = ~there
+    counted[list(found.refused)] = False
+    columns, unknown = [], dict(found.unknown)
+    for name, column in zip(found.columns.schema.names, found.columns.columns, strict=True):
+        columns.append(column.take(place) if name in names else column)
+        if name in names:
+            lost = int((counted & column.is_valid().to_numpy(zero_copy_only=False)).sum())
+            unknown |= {name: unknown.get(name, 0) + lost} if lost else {}
+    batch = pa.RecordBatch.from_arrays(columns, schema=found.columns.schema)
+    return replace(found, columns=batch, unknown=unknown, event_time=event_time_of(batch, wanted))
 
 
 def column_at(columns: pa.RecordBatch, path: str) -> pa.Array[Any]:

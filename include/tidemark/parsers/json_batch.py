@@ -82,6 +82,7 @@ class JsonColumns:
         tree = _tree(settings.columns, list(self._raw))
         self._explicit = pa.schema(_fields(tree))
         self._keys = _keys(tree)
+        self._lands = settings.misfits == "land"
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
         """Parse the values in blocks; one that is not what the settings say is refused with the reason."""
@@ -93,23 +94,28 @@ class JsonColumns:
         refused: dict[int, str] = {}
         if self._settings.framing == "confluent":
             values, refused = unframed(values)
+        misfits: dict[int, set[str]] = {}
         given = np.flatnonzero(_valid(values))
         odd = _odd(values)[given] if vectorised else np.ones(len(given), np.bool_)
         blocks = []
         for wanted in _cut(values, given[~odd]):
-            blocks += self._block(values, wanted, refused)
-        blocks += [self._slow(values, wanted, refused) for wanted in _cut(values, given[odd])]
+            blocks += self._block(values, wanted, refused, misfits)
+        blocks += [self._slow(values, wanted, refused, misfits) for wanted in _cut(values, given[odd])]
         raw = joined([(one.rows, one.columns) for one in blocks], len(values), self._raw)
-        made = self._convert(raw, given, refused)
+        made = self._convert(raw, given, refused, misfits)
         unknown = self._unknown(values, (one.surprising for one in blocks), refused)
+        if misfits:
+            unknown = summed((unknown, Counter(name for row in misfits.keys() - refused for name in misfits[row])))
         return Parsed(made, refused, None, event_time_of(made, self._settings.event_time), unknown)
 
-    def _block(self, values: pa.Array[Any], wanted: Indices, refused: dict[int, str]) -> list[_Block]:
+    def _block(
+        self, values: pa.Array[Any], wanted: Indices, refused: dict[int, str], misfits: dict[int, set[str]]
+    ) -> list[_Block]:
         chosen = values if len(wanted) == len(values) else values.take(array(pa.int64(), wanted))
         pieces = bisected(
             len(wanted),
             lambda start, end: self._read(wanted[start:end], chosen.slice(start, end - start)),
-            lambda row: self._slow(values, wanted[row : row + 1], refused),
+            lambda row: self._slow(values, wanted[row : row + 1], refused, misfits),
             smallest=_SMALLEST,
         )
         return [made for _, _, made in pieces]
@@ -150,14 +156,16 @@ class JsonColumns:
             found = pc.struct_field(found, [found.type.get_field_index(key)])
         return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
-    def _slow(self, values: pa.Array[Any], wanted: Indices, refused: dict[int, str]) -> _Block:
+    def _slow(
+        self, values: pa.Array[Any], wanted: Indices, refused: dict[int, str], misfits: dict[int, set[str]]
+    ) -> _Block:
         columns: list[list[Any]] = [[] for _ in self._types]
         kept: list[int] = []
         surprising: list[int] = []
         for row in wanted.tolist():
             try:
                 found = document(values[row].as_py())
-                made = self._row(found)
+                made = self._row(found, misfits.setdefault(row, set()) if self._lands else None)
             except RefusedValue as error:
                 refused[row] = str(error)
                 continue
@@ -170,14 +178,23 @@ class JsonColumns:
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._raw)
         return _Block(np.array(kept, np.int64), batch, np.array(surprising, np.int64))
 
-    def _row(self, found: dict[str, Any]) -> list[Any]:
-        return [
-            raw_value(value_at(found, one.keys), kind, one.name)
-            for one, kind in zip(self._settings.columns, self._types, strict=True)
-        ]
+    def _row(self, found: dict[str, Any], misfits: set[str] | None) -> list[Any]:
+        """The values of all columns. One that is of another type is null, and goes to ``misfits`` if there are any."""
+        made: list[Any] = []
+        for one, kind in zip(self._settings.columns, self._types, strict=True):
+            try:
+                made.append(raw_value(value_at(found, one.keys), kind, one.name))
+            except RefusedValue:
+                if misfits is None:
+                    raise
+                misfits.add(field_name(*one.keys))
+                made.append(None)
+        return made
 
-    def _convert(self, raw: pa.RecordBatch, given: Indices, refused: dict[int, str]) -> pa.RecordBatch:
-        """The declared types; what does not fit, or is missing, refuses its row."""
+    def _convert(
+        self, raw: pa.RecordBatch, given: Indices, refused: dict[int, str], misfits: dict[int, set[str]]
+    ) -> pa.RecordBatch:
+        """The declared types; what does not fit, or is missing, refuses its row, unless misfits land."""
         columns = []
         judged = np.zeros(len(raw), np.bool_)
         judged[given] = True
@@ -186,9 +203,12 @@ class JsonColumns:
             found = converted(column, kind)
             columns.append(found.column)
             for row in found.bad.tolist():
-                refused.setdefault(row, f"{one.name}: a value that is not a {one.type}")
+                if self._lands:
+                    misfits.setdefault(row, set()).add(field_name(*one.keys))
+                else:
+                    refused.setdefault(row, f"{one.name}: a value that is not a {one.type}")
             if one.required:
-                for row in np.flatnonzero(judged & ~_valid(column)).tolist():
+                for row in np.flatnonzero(judged & ~_valid(found.column if self._lands else column)).tolist():
                     refused.setdefault(row, f"{one.name}: is required, and missing or null")
         made = pa.RecordBatch.from_arrays(columns, schema=self.columns)
         return _nulled(made, refused)

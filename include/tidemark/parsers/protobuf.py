@@ -19,7 +19,7 @@ import pyarrow as pa
 from google.protobuf import message_factory
 from google.protobuf.message import DecodeError
 
-from tidemark.parsers.base import Parsed
+from tidemark.parsers.base import Parsed, without
 from tidemark.parsers.block_parser import Group, parse_in_blocks
 from tidemark.parsers.confluent_framing import by_frequency, numbered, of_message, split_frame, split_message
 from tidemark.parsers.protobuf_descriptors import indexes_of, message_of
@@ -49,7 +49,8 @@ class ProtobufColumns:
         self._indexes = indexes_of(message)
         self._writers: ProtobufWriters | None = None
         if settings.registry is not None:
-            self._writers = ProtobufWriters(SchemaRegistry(settings.registry, "PROTOBUF"), message)
+            registry = SchemaRegistry(settings.registry, "PROTOBUF")
+            self._writers = ProtobufWriters(registry, message, settings.misfits)
         fields = message_fields(message)
         # FindInitializationErrors of protobuf 7.36.2 may end the process where a message with a map is within another.
         self._has_maps = has_maps(message)
@@ -67,8 +68,18 @@ class ProtobufColumns:
     def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
         """... in blocks where that is possible, or row by row."""
         values = rows.column(f"kafka_{self._settings.columns_from}")
-        if self._writers is not None:
-            self._writers.learn(by_frequency(numbered(values)[1]))
+        if self._writers is None:
+            return self._parsed(values, vectorised=vectorised)
+        framed, numbers = numbered(values)
+        named = by_frequency(numbers)
+        self._writers.learn(named)
+        found = self._parsed(values, vectorised=vectorised)
+        for number in named:
+            if misfits := self._writers.misfits.get(number):
+                found = without(found, framed[numbers == number], misfits, self._settings.event_time)
+        return found
+
+    def _parsed(self, values: pa.Array[Any], *, vectorised: bool) -> Parsed:
         return parse_in_blocks(
             values,
             self._groups(values) if vectorised else (),

@@ -14,7 +14,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from tidemark.parsers.protobuf_descriptors import indexes_of, message_of, registered_files
 from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.schema_registry import Schemas, Unreadable, Written
-from tidemark.parsers.settings import SettingsFile
+from tidemark.parsers.settings import Misfits, SettingsFile
 
 MAX_KNOWN: Final = 4096
 """Numbers that one task looks up; records that name another are refused, and a replay looks again."""
@@ -25,10 +25,13 @@ Indexes = tuple[int, ...]
 class ProtobufWriters:
     """The schemas of one task; ``message`` is the table's."""
 
-    def __init__(self, schemas: Schemas, message: Descriptor) -> None:
+    def __init__(self, schemas: Schemas, message: Descriptor, misfits: Misfits) -> None:
         self._schemas = schemas
         self._message = message
+        self._lands = misfits == "land"
         self._found: dict[int, Indexes | str] = {}
+        self.misfits: dict[int, frozenset[str]] = {}
+        """By number, the columns that are null in records of schemas that do not agree, if these land."""
         self.readable: dict[Indexes, list[int]] = {}
         """The numbers of schemas that agree with the table's, by where the message is in their files."""
 
@@ -38,7 +41,7 @@ class ProtobufWriters:
         if not new:
             return
         for number, found in self._schemas.find(new).items():
-            judged = self._judged(found)
+            judged = self._judged(number, found)
             self._found[number] = judged
             if not isinstance(judged, str):
                 self.readable.setdefault(judged, []).append(number)
@@ -50,7 +53,7 @@ class ProtobufWriters:
             raise RefusedRecord(f"names schema {number}, which {found}")
         return found
 
-    def _judged(self, found: Written | Unreadable) -> Indexes | str:
+    def _judged(self, number: int, found: Written | Unreadable) -> Indexes | str:
         """Where the message is, or why its records cannot be read."""
         if isinstance(found, Unreadable):
             return found.reason
@@ -59,25 +62,32 @@ class ProtobufWriters:
             theirs = message_of(SettingsFile("registered", files), self._message.full_name)
         except ValueError as error:
             return f"cannot be read: {error}"
-        problem = disagreement(self._message, theirs)
-        return indexes_of(theirs) if problem is None else f"has {problem}"
+        problems = disagreements(self._message, theirs)
+        if self._lands:
+            self.misfits[number] = frozenset(problems)
+        elif problems:
+            return f"has {next(iter(problems.values()))}"
+        return indexes_of(theirs)
 
 
-def disagreement(ours: Descriptor, theirs: Descriptor) -> str | None:
-    """The first field, in words, whose number means something else in ``theirs``; None if there is none."""
-    return _disagreement(ours, theirs, "", set())
-
-
-def _disagreement(ours: Descriptor, theirs: Descriptor, path: str, seen: set[str]) -> str | None:
-    if ours.full_name in seen:
-        return None
-    seen.add(ours.full_name)
+def disagreements(ours: Descriptor, theirs: Descriptor) -> dict[str, str]:
+    """The fields of ``ours``, and in words what their numbers mean otherwise in ``theirs``, there or within."""
     both = ((one, theirs.fields_by_number.get(one.number)) for one in ours.fields)
-    problems = (_problem(one, other, f"{path}{one.name}", seen) for one, other in both if other is not None)
+    found = {one.name: _problem(one, other, one.name, ()) for one, other in both if other is not None}
+    return {name: problem for name, problem in found.items() if problem is not None}
+
+
+def _disagreement(ours: Descriptor, theirs: Descriptor, path: str, above: tuple[str, ...]) -> str | None:
+    """The first of them in a message within others."""
+    if ours.full_name in above:
+        return None
+    above = (*above, ours.full_name)
+    both = ((one, theirs.fields_by_number.get(one.number)) for one in ours.fields)
+    problems = (_problem(one, other, f"{path}{one.name}", above) for one, other in both if other is not None)
     return next((one for one in problems if one is not None), None)
 
 
-def _problem(ours: FieldDescriptor, theirs: FieldDescriptor, place: str, seen: set[str]) -> str | None:
+def _problem(ours: FieldDescriptor, theirs: FieldDescriptor, place: str, above: tuple[str, ...]) -> str | None:
     """What a field of the same number has otherwise."""
     if theirs.name != ours.name:
         return f"the name {theirs.name} for field {ours.number}, which the table has as {place}"
@@ -85,7 +95,7 @@ def _problem(ours: FieldDescriptor, theirs: FieldDescriptor, place: str, seen: s
     if _kind(theirs) != _kind(ours) and not narrower:
         return f"the type {_kind(theirs)} for {place}, which the table has as {_kind(ours)}"
     if ours.message_type is not None and theirs.message_type is not None:
-        return _disagreement(ours.message_type, theirs.message_type, f"{place}.", seen)
+        return _disagreement(ours.message_type, theirs.message_type, f"{place}.", above)
     if ours.enum_type is not None and theirs.enum_type is not None:
         names = theirs.enum_type.values_by_number
         for number, value in ours.enum_type.values_by_number.items():

@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from tidemark.config import Settings, directory_of, http_url
+from tidemark.config import ALTERNATIVE, Settings, directory_of, http_url
 from tidemark.formats.base_columns import PREFIX
 from tidemark.parsers.column_types import ColumnType, column_type
 
@@ -36,6 +36,8 @@ MAX_SCHEMAS: Final = 10_000
 
 Source = Literal["value", "key"]
 Framing = Literal["none", "confluent"]
+Misfits = Literal["quarantine", "land"]
+"""What becomes of a record with a field that its column cannot hold: it is refused, or the column is null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +263,12 @@ class RegistrySchema(Settings):
         return subject
 
 
+_FILE: Final = f"{ALTERNATIVE}file"
+_REGISTRY: Final = f"{ALTERNATIVE}registry"
+
+
 def _source(value: object) -> str:
-    return "(registry)" if isinstance(value, Mapping | RegistrySchema) else "(file)"
+    return _REGISTRY if isinstance(value, Mapping | RegistrySchema) else _FILE
 
 
 class JsonParser(_Declared):
@@ -272,6 +278,7 @@ class JsonParser(_Declared):
     columns: tuple[JsonColumn, ...] = ()
     followed: RegistrySchema | None = Field(default=None, alias="schema")
     framing: Framing = "none"
+    misfits: Misfits = "quarantine"
 
     def adopting(self, definition: SettingsFile) -> JsonParser:
         """These settings with columns, which ``definition`` has as JSON, instead of where they are to be taken from."""
@@ -304,9 +311,10 @@ class AvroParser(_Parser):
 
     kind: Literal["avro"]
     schema_file: Annotated[
-        Annotated[JsonFile, Tag("(file)")] | Annotated[RegistrySchema, Tag("(registry)")], Discriminator(_source)
+        Annotated[JsonFile, Tag(_FILE)] | Annotated[RegistrySchema, Tag(_REGISTRY)], Discriminator(_source)
     ] = Field(alias="schema")
     framing: Framing = "none"
+    misfits: Misfits = "quarantine"
     registry: Registry | None = None
     schemas: Directory | None = None
 
@@ -349,6 +357,7 @@ class ProtobufParser(_Parser):
     followed: RegistrySchema | None = Field(default=None, alias="schema")
     message: str = Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
     framing: Framing = "none"
+    misfits: Misfits = "quarantine"
     registry: Registry | None = None
 
     def adopting(self, definition: SettingsFile) -> ProtobufParser:

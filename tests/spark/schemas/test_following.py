@@ -481,3 +481,56 @@ def test_a_catalog_has_the_fields_that_a_struct_has_got(
     rebuild(world, 2)
     catalogs.listed(world)
     assert world.values()[1]["to"] == {"city": "Graz", "zip": 8010, "at": {"lat": 47.1, "lon": 15.4}}
+
+
+def test_misfits_land_by_setting(tmp_path: Path, registry: Registry) -> None:
+    world = Followed(tmp_path, registry, "avro", "misfits: land")
+    world.register(V1)
+    world.upload((1, V1, {"id": 1, "note": "a"}))
+    world.land()
+    world.register(V4)
+    world.upload(*((2, V4, {"id": "x", "vip": True, "city": "Wien"}),) * 20, (1, V1, {"id": 2, "note": "b"}))
+    result = world.land()
+    assert changes(world) == [("id", "misfit")]
+    assert world.quarantine() == []
+    assert [row["id"] for row in world.values()] == [1, *[None] * 20, 2]
+    assert world.values()[1] == {"id": None, "note": None, "vip": True, "city": "Wien"}
+    assert result.unknown == {"id": 20}
+
+
+def test_protobufs_misfits_land_by_setting(tmp_path: Path, registry: Registry) -> None:
+    world = Followed(tmp_path, registry, "protobuf", "message: shop.Order", "misfits: land")
+    first = proto.file(("id", 1, proto.F.TYPE_INT32), ("note", 2, proto.F.TYPE_STRING))
+    second = proto.file(("id", 1, proto.F.TYPE_SINT32), ("note", 2, proto.F.TYPE_STRING))
+    for file in (first, second):
+        world.register(proto.written(file).texts[0], "PROTOBUF")
+    world.upload_values(
+        protobuf_frame(11, proto.encoded(first, id=5, note="a")),
+        *(protobuf_frame(12, proto.encoded(second, id=5, note="b")) for _ in range(20)),
+    )
+    world.number = 1
+    world.register(proto.written(first).texts[0], "PROTOBUF")
+    registry.register("orders-value", 12, 1, proto.written(second).texts[0], "PROTOBUF")
+    registry.register("orders-value", 11, 2, proto.written(first).texts[0], "PROTOBUF")
+    result = world.land()
+    assert [row["id"] for row in world.values()] == [5, *[None] * 20]
+    assert {row["note"] for row in world.values()} == {"a", "b"}
+    assert result.unknown == {"id": 20}
+    assert world.quarantine() == []
+
+
+def test_jsons_misfits_land_by_setting(tmp_path: Path, registry: Registry) -> None:
+    world = Followed(tmp_path, registry, "json", "framing: none", "misfits: land")
+    integer, text = {"type": "integer"}, {"type": "string", "format": "date"}
+    world.register({"type": "object", "properties": {"id": integer, "to": {"properties": {"day": text}}}}, "JSON")
+    good = [json.dumps({"id": n, "to": {"day": "2026-01-01"}}).encode() for n in range(30)]
+    bad = [b'{"id":"x","to":{"day":"2026-01-02"}}', b'{"id":99,"to":{"day":"soon"}}', b'{"id":7,"to":5}', b"{"]
+    world.upload_values(*good, *bad)
+    result = world.land()
+    assert [(row["id"], str(row["to_day"])) for row in world.values()[30:]] == [
+        (None, "2026-01-02"),
+        (99, "None"),
+        (7, "None"),
+    ]
+    assert result.unknown == {"id": 1, "to.day": 2}
+    assert len(world.quarantine()) == 1
