@@ -25,6 +25,9 @@ READ_SECONDS: Final = 10.0
 DEADLINE_SECONDS: Final = 30.0
 """For a whole answer."""
 
+BRIEF_SECONDS: Final = 3.0
+"""For each of these, where somebody waits who can do without an answer."""
+
 _MAX_BYTES: Final = 8 << 20
 """Of an answer: JSON may spell each character of a schema in six."""
 
@@ -41,8 +44,9 @@ class HttpAnswer(NamedTuple):
 class RegistryHttp:
     """Connections to a registry, kept open. Threads may share it."""
 
-    def __init__(self, settings: Registry, connections: int) -> None:
+    def __init__(self, settings: Registry, connections: int, *, brief: bool = False) -> None:
         self._settings = settings
+        self._deadline = BRIEF_SECONDS if brief else DEADLINE_SECONDS
         self._url = settings.url.rstrip("/")
         options: dict[str, Any] = {}
         if self._url.startswith("https:"):
@@ -52,7 +56,9 @@ class RegistryHttp:
             maxsize=connections,
             block=True,
             retries=False,
-            timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS),
+            timeout=urllib3.Timeout(
+                connect=BRIEF_SECONDS if brief else CONNECT_SECONDS, read=BRIEF_SECONDS if brief else READ_SECONDS
+            ),
             **options,
         )
 
@@ -70,7 +76,7 @@ class RegistryHttp:
                 "GET", f"{self._url}{path}", headers=headers, redirect=False, preload_content=False
             )
             try:
-                body = _body(answer)
+                body = _body(answer, self._deadline)
             finally:
                 answer.release_conn()
         except urllib3.exceptions.SSLError as error:
@@ -118,9 +124,9 @@ class RegistryHttp:
         return {"Authorization": f"Basic {base64.b64encode(':'.join(held).encode()).decode()}"}
 
 
-def _body(answer: urllib3.BaseHTTPResponse) -> bytes | None:
+def _body(answer: urllib3.BaseHTTPResponse, seconds: float) -> bytes | None:
     """The whole body, or None if it is too large. Raises OSError if it takes too long."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
+    deadline = time.monotonic() + seconds
     body = bytearray()
     while chunk := answer.read1(_CHUNK, decode_content=False):
         body += chunk
@@ -129,7 +135,7 @@ def _body(answer: urllib3.BaseHTTPResponse) -> bytes | None:
             return None
         if time.monotonic() > deadline:
             answer.close()
-            raise OSError(f"the answer took longer than {DEADLINE_SECONDS:.0f} s")
+            raise OSError(f"the answer took longer than {seconds:.0f} s")
     return bytes(body)
 
 

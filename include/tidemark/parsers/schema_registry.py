@@ -159,11 +159,15 @@ def _number(document: Any, name: str) -> int:
 
 
 class SchemaRegistry(Schemas):
-    """``GET <url>/schemas/ids/<number>`` of Confluent's API; what it finds is kept for the process."""
+    """``GET <url>/schemas/ids/<number>`` of Confluent's API; what it finds is kept for the process.
 
-    def __init__(self, settings: Registry, kind: SchemaKind = "AVRO") -> None:
+    Who is ``brief`` asks once and waits for seconds, instead of TRIES times.
+    """
+
+    def __init__(self, settings: Registry, kind: SchemaKind = "AVRO", *, brief: bool = False) -> None:
         self._url = settings.url.rstrip("/")
-        self._http = RegistryHttp(settings, CONNECTIONS)
+        self._http = RegistryHttp(settings, CONNECTIONS, brief=brief)
+        self._pauses = () if brief else PAUSES_SECONDS
         self._kind = kind
         self._format = "?format=serialized" if kind == "PROTOBUF" else ""
 
@@ -264,7 +268,7 @@ class SchemaRegistry(Schemas):
     def _ask(self, path: str) -> HttpAnswer:
         """Ask until there is an answer that lasts. Raises RegistryUnavailable."""
         problem = ""
-        for pause in (*PAUSES_SECONDS, None):
+        for pause in (*self._pauses, None):
             try:
                 answer = self._http.get(path)
                 if answer.status < 500 and answer.status not in _TRANSIENT:

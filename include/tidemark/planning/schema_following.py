@@ -58,7 +58,9 @@ def follow(table: TopicTable) -> Followed:
         return Followed(table)
     found = _state(table, topic)
     try:
-        newest = SchemaRegistry(followed.registry, KINDS[topic.parser.kind]).newest(followed.subject)
+        # Many topics may wait for this one to be planned; what it has adopted will do for now.
+        registry = SchemaRegistry(followed.registry, KINDS[topic.parser.kind], brief=found is not None)
+        newest = registry.newest(followed.subject)
     except (RegistryUnavailable, ConfigError) as error:
         if found is None:
             raise

@@ -261,7 +261,9 @@ def test_a_registry_that_does_not_answer_changes_nothing(tmp_path: Path, registr
     world.upload((1, V1, {"id": 1, "note": "a"}))
     world.land()
     registry.failures = 100
+    registry.asked.clear()
     assert followed(world.reopened()).topic == world.table.topic
+    assert len(registry.asked) == 1, "nobody waits for it"
     since = world.state.unanswered_since
     assert since is not None
     assert "503" in world.state.reason
