@@ -43,6 +43,11 @@ class SchemaStep(SchemaVersion):
 
     changes: tuple[SchemaChange, ...] = ()
 
+    @property
+    def can_be_rebuilt(self) -> bool:
+        """Whether a rebuild of the whole table would adopt any of the changes."""
+        return any(one.kind == "wider" for one in self.changes)
+
 
 class Definition(SchemaStep):
     """What columns come from, after that step: all that was ever adopted, so that older records are read as before.

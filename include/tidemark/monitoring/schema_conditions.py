@@ -19,10 +19,9 @@ def of(topic: TopicSettings, state: SchemaState) -> Iterator[Condition]:
     options = f"--topics FILE --cluster {topic.cluster} --topic {topic.topic}"
     proposal = state.proposal
     if proposal is not None and proposal.version != state.dismissed:
-        rebuilt = any(one.kind == "wider" for one in proposal.changes)
         rebuild = f"spark-submit spark/jobs/rebuild.py {options} --all --schema {proposal.version}"
         mend = f"{rebuild} makes all rows so (or tidemark_backfill in mode schema); --compare shows which rows change"
-        if not rebuilt:
+        if not proposal.can_be_rebuilt:
             mend = "register a version that fits, or give the topic another table"
         yield Condition(
             kind="schema",

@@ -72,13 +72,8 @@ def follow(table: TopicTable) -> Followed:
             _begin(table, topic, followed, newest)
         state = _updated(table, topic, lambda state, now: compared(topic, state, followed, newest, now))
     adopted = found is not None and found.value.adopted != state.adopted
-    waits = state.proposal.version if state.proposal and can_be_rebuilt(state.proposal) else None
+    waits = state.proposal.version if state.proposal and state.proposal.can_be_rebuilt else None
     return Followed(table._replace(topic=with_definition(topic, state.adopted, state.subject)), adopted, waits)
-
-
-def can_be_rebuilt(proposal: Definition) -> bool:
-    """Whether a rebuild of the whole table would adopt anything of ``proposal``."""
-    return any(one.kind == "wider" for one in proposal.changes)
 
 
 def compared(
@@ -96,6 +91,9 @@ def compared(
         "newest": SchemaVersion(number=newest.number, version=newest.version, at=now),
         "proposal": _definition(newest, now, wider, waiting) if waiting else None,
     }
+    before = state.proposal
+    if before is not None and before.version == state.dismissed and {*waiting} <= {*before.changes}:
+        after["dismissed"] = newest.version  # a person has seen all of it
     if adopted != state.adopted.data or taken or not waiting:
         step = _definition(newest, now, adopted, taken)
         after |= {"adopted": step, "history": _history(state.history, step)}
@@ -135,7 +133,7 @@ def proposed(table: TopicTable, version: int) -> TopicTable:
     if found is None or proposal is None or proposal.version != version:
         waits = f"version {proposal.version} does" if proposal else "none does"
         raise ConfigError(source, [("--schema", f"version {version} does not wait to be accepted, {waits}")])
-    if not can_be_rebuilt(proposal):
+    if not proposal.can_be_rebuilt:
         rule = "has changes that no rebuild can make: register another version, or name another table"
         raise ConfigError(source, [("--schema", f"version {version} {rule}")])
     return table._replace(topic=with_definition(topic, proposal, found.value.subject), accepts=version)

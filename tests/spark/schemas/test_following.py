@@ -247,6 +247,13 @@ def test_what_no_rebuild_can_make_is_told_and_the_rest_is_adopted(tmp_path: Path
     assert dismiss(world.reopened(), 2).dismissed == 2
     with pytest.raises(ConfigError, match="does not wait"):
         dismiss(world.reopened(), 3)
+    more = {**V4, "fields": [*V4["fields"], {"name": "zip", "type": "int"}]}
+    world.register(more)
+    followed(world.reopened())
+    assert (changes(world), world.state.dismissed) == ([("id", "misfit")], 3), "a person has seen it"
+    world.register({**more, "fields": [*more["fields"][:-1], {"name": "zip", "type": "string"}]})
+    followed(world.reopened())
+    assert (changes(world), world.state.dismissed) == ([("id", "misfit"), ("zip", "misfit")], 3)
 
 
 def test_a_registry_that_does_not_answer_changes_nothing(tmp_path: Path, registry: Registry) -> None:
