@@ -62,6 +62,7 @@ class Agent:
 
     def stop(self) -> None:
         """End :meth:`run` soon: start no new job, finish the running ones. For signal handlers as well."""
+        self._parts.health.stopping()  # before the first thread ends, so that none is missed
         self._parts.stopping.set()
         self._parts.watcher.wake()
 

@@ -179,7 +179,6 @@ class Components:
 
     def drain(self) -> None:
         """Hand out no more jobs, wait for the running ones, and stop the index thread and the hold."""
-        self.health.stopping()
         self.queue.close()
         self.poller.stop()
         limit = self.settings.drain.total_seconds()

@@ -219,6 +219,21 @@ def test_the_agents_own_threads_are_watched(world: World, name: str) -> None:
         THREADS[name](agent).thread = real
 
 
+def test_no_thread_ends_before_health_knows_of_the_stop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(world, NoWatcher()) as agent:
+        stopping, told = agent.components.stopping, []
+        end = stopping.set
+
+        def end_and_look() -> None:
+            end()
+            agent.health.watch("fill", ended("fill"))
+            told.append(agent.health.trouble())
+
+        monkeypatch.setattr(stopping, "set", end_and_look)
+    assert told
+    assert set(told) == {None}
+
+
 def test_a_question_that_stays_open_is_not_healthy() -> None:
     health = Health(3600, timedelta(hours=1))
     health.question_open_for = lambda: QUESTION_LIMIT
