@@ -254,3 +254,14 @@ def test_an_unfinished_restore_is_not_mixed_with_another(
     assert restore(capsys, made, kafka, target)[0] == 0
     made.expected[0].pop()
     assert kept(kafka, target, 2) == made.expected, "the end is that of the first start"
+
+
+def test_a_target_that_is_closed_leaves_no_read_behind(kafka: KafkaCluster) -> None:
+    target = target_name()
+    kafka.create_topic(target, partitions=1)
+    produce(kafka, target, b"one", b"two")
+    before = set(threading.enumerate())
+    with Target(target, "group", {"bootstrap_servers": kafka.bootstrap}) as opened:
+        held = opened.read(0, 0, 2, committed=False)
+        next(held)
+    assert not {one.name for one in set(threading.enumerate()) - before if one.name.startswith("kafka-io-")}

@@ -53,6 +53,7 @@ class Target:
         self.client = dict(client)
         self.largest_batch = 1 << 20  # as the topic has it, once it was checked
         self._admin = _Admin(**self.client)
+        self._reading: set[KafkaConsumer] = set()
 
     def partitions(self) -> int:
         """How many partitions the topic has; 0 if it does not exist."""
@@ -148,6 +149,7 @@ class Target:
             group_id=None,
             max_poll_records=5000,
         )
+        self._reading.add(consumer)
         try:
             consumer.assign([at])
             consumer.seek(at, start)
@@ -162,10 +164,14 @@ class Target:
                 elif time.monotonic() > moved + _READ_SECONDS:
                     raise RestoreError(f"{at.topic}-{partition}: nothing was read at offset {position} for a minute")
         finally:
+            self._reading.discard(consumer)
             consumer.close()
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Let all connections go, those of reads that were given up as well."""
+        for consumer in self._reading:
+            consumer.close()
+        self._reading.clear()
         self._admin.close()
 
     def __enter__(self) -> Self:
