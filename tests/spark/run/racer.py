@@ -85,7 +85,7 @@ def ingest(table: TopicTable, rng: random.Random) -> None:
     ledger = ledger_of(table, open_delta(table))
     state = ledger.by_partition.get((0, partition))
     start = state.next_offset if state else 0
-    plan = _plan("ingest", {partition: (start, start + rng.randint(1, 9))})
+    plan = _plan(table, "ingest", {partition: (start, start + rng.randint(1, 9))})
     part = plan.partitions[0].model_copy(update={"branch": state.branch if state else 0})
     _carry_out(table, rng, plan.model_copy(update={"partitions": (part,)}))
 
@@ -107,7 +107,7 @@ def elect(table: TopicTable, rng: random.Random) -> None:
         removes=reach.files,
     )
     span = reach.start, at + rng.randint(1, 9)
-    plan = _plan("ingest", {state.partition: span})
+    plan = _plan(table, "ingest", {state.partition: span})
     part = plan.partitions[0].model_copy(update={"branch": state.branch, "cut": cut})
     _carry_out(table, rng, plan.model_copy(update={"partitions": (part,), "removes": cut.removes}))
 
@@ -125,7 +125,7 @@ def rebuild(table: TopicTable, rng: random.Random) -> None:
     # All files within the spans go, so that the spans are what the new files hold.
     removes = [one.path for one in files if _within(one.path, spans)]
     if len(removes) > 1:
-        plan = _plan("rebuild", spans)
+        plan = _plan(table, "rebuild", spans)
         _carry_out(table, rng, plan.model_copy(update={"dates": (DT,), "removes": tuple(removes), "generation": 1}))
 
 
@@ -163,7 +163,7 @@ def _convert(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
     return outcomes
 
 
-def _plan(kind: str, spans: dict[int, tuple[int, int]]) -> RunPlan:
+def _plan(table: TopicTable, kind: str, spans: dict[int, tuple[int, int]]) -> RunPlan:
     fields = {
         "attempt": new_attempt(),
         "kind": kind,
@@ -172,7 +172,7 @@ def _plan(kind: str, spans: dict[int, tuple[int, int]]) -> RunPlan:
         "table": "orders",
         "ledger_n": 0,
         "ledger_attempt": 0,
-        "configuration": "c",
+        "configuration": table.topic.digest,
         "code": "c",
         "created_at": utc_now(),
         "partitions": [_partition(partition, *span) for partition, span in sorted(spans.items())],
