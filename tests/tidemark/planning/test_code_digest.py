@@ -26,6 +26,7 @@ BESIDE = {
     "tidemark.planning",
     "tidemark.raw",
     "tidemark.retry",
+    "tidemark.schemas",
     "tidemark.store",
     "tidemark.table",
     "tidemark.timestamps",
