@@ -19,7 +19,8 @@ from tidemark.planning.fold import plan_fold
 from tidemark.planning.vacuum import GOES, Knowledge, Why, all_landed, judge
 from tidemark.store.base import ObjectInfo
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
-from tidemark.table.evidence import evidence_key, evidence_that_counts
+from tidemark.table.evidence import evidence_key
+from tidemark.table.evidence_reader import evidence_that_counts
 from tidemark.table.tampering import check_untampered
 from tidemark_spark.run.fold import fold
 from tidemark_spark.run.success_markers import update_markers

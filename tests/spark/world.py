@@ -153,7 +153,7 @@ class Seen:
     def quarantine(self) -> list[dict[str, Any]]:
         """See :meth:`World.quarantine`."""
         live = {one.path: one for one in self._live}
-        standing = EffectiveEvidence(self._table, self.ledger, live, lambda _, attempt: self._evidence(attempt))
+        standing = EffectiveEvidence(self._table, self.ledger, live)
         rows = (row for rows in standing.by_attempt() for row in rows)
         files = {row.file for row in rows if row.file and row.offset_class == "quarantined"}
         folder = self._table.keys.quarantine

@@ -4,7 +4,8 @@ Three rules decide. A row of class ``landed`` is effective while its file is liv
 ``filtered`` is effective until a row of class ``superseded`` names its file. If a partition has left a branch of its
 log, its attempt has a row of class ``superseded`` without a file: no row that landed before and lies at or above the
 ``first`` of that row is effective, even if a program makes its file live again. Memory grows with the superseded files,
-with one attempt's evidence and with the rows that are asked for, but never with all evidence.
+with one attempt's evidence and with the rows that are asked for, but never with all evidence; what the reader keeps is
+bounded (:mod:`tidemark.table.evidence_reader`).
 """
 
 from __future__ import annotations
@@ -12,18 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidemark.errors import ContinuityError, NotFound
+from tidemark.errors import ContinuityError
 from tidemark.formats.hashsum import combine
 from tidemark.formats.ledger import Ledger
 from tidemark.intervals import Intervals
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
-from tidemark.table.evidence import PARSED, EvidenceRow, OffsetClass, read_evidence
+from tidemark.table.evidence import PARSED, EvidenceRow, OffsetClass
+from tidemark.table.evidence_reader import EvidenceReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
-
-    ReadEvidence = Callable[[TopicTable, int], pa.Table]
 
 _COLUMNS = ["incarnation", "partition", "first", "next", "class", "rows", "dt", "file", "attempt"]
 
@@ -75,68 +75,58 @@ class EffectiveEvidence:
     """The evidence of one committed ledger."""
 
     def __init__(
-        self, table: TopicTable, ledger: Ledger, live: dict[str, LiveFile], read: ReadEvidence = read_evidence
+        self, table: TopicTable, ledger: Ledger, live: dict[str, LiveFile], reader: EvidenceReader | None = None
     ) -> None:
-        """Read which rows were superseded. ``read`` returns the evidence of an attempt, which never changes."""
+        """Read which rows were superseded. ``reader`` may have read some of the evidence before."""
         self.ledger = ledger
-        self._read = read
+        self._reader = reader or EvidenceReader()
         self._table, self.live = table, live
         self._superseded: set[str] = set()
         self._left: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self.truncated: dict[tuple[int, int], int] = {}
         self.missing: list[int] = []
         self._order: dict[int, int] = {}
-        for attempt in ledger.landed:
-            for row in self._rows(attempt, _Only(classes=("superseded", "truncated"))):
-                key = row["incarnation"], row["partition"]
-                if row["class"] == "truncated":
-                    self.truncated[key] = self.truncated.get(key, 0) + row["rows"]
-                elif row["file"] is None:
-                    self._left.setdefault(key, []).append((self._order[row["attempt"]], row["first"]))
-                else:
-                    self._superseded.add(row["file"])
+        for row in self._rows(_Only(classes=("superseded", "truncated"))):
+            key = row["incarnation"], row["partition"]
+            if row["class"] == "truncated":
+                self.truncated[key] = self.truncated.get(key, 0) + row["rows"]
+            elif row["file"] is None:
+                self._left.setdefault(key, []).append((self._order[row["attempt"]], row["first"]))
+            else:
+                self._superseded.add(row["file"])
 
     @classmethod
-    def of(cls, table: TopicTable, read: ReadEvidence = read_evidence) -> EffectiveEvidence:
+    def of(cls, table: TopicTable, reader: EvidenceReader | None = None) -> EffectiveEvidence:
         """The evidence that is effective by the ledger and the live files of one version of the table."""
         delta = open_delta(table)
         live = live_files(delta) if delta is not None else []
-        return cls.at(table, ledger_of(table, delta), live, read)
+        return cls.at(table, ledger_of(table, delta), live, reader)
 
     @classmethod
     def at(
-        cls, table: TopicTable, ledger: Ledger, live: Iterable[LiveFile], read: ReadEvidence = read_evidence
+        cls, table: TopicTable, ledger: Ledger, live: Iterable[LiveFile], reader: EvidenceReader | None = None
     ) -> EffectiveEvidence:
         """The evidence that holds by ``ledger`` and the ``live`` files of its version of the table."""
-        return cls(table, ledger, {one.path: one for one in live}, read)
+        return cls(table, ledger, {one.path: one for one in live}, reader)
 
     def by_attempt(self) -> Iterator[list[EvidenceRow]]:
         """The effective rows by attempt, in the order in which they landed; without segments and hashes."""
-        for attempt in self.ledger.landed:
-            yield [EvidenceRow.of(row) for row in self._rows(attempt) if self._holds(row, self._order[row["attempt"]])]
+        for rows in self._evidence():
+            yield [EvidenceRow.of(row) for row in rows if self._holds(row)]
 
     def evidence(self) -> Iterator[EvidenceRow]:
         """The effective rows with all columns."""
-        for attempt in self.ledger.landed:
-            for row in self._rows(attempt, columns=None):
-                if self._holds(row, self._order[row["attempt"]]):
-                    yield EvidenceRow.of(row)
+        return self._effective(None, columns=None)
 
     def touching(self, key: tuple[int, int], start: int, end: int) -> Iterator[EvidenceRow]:
         """The effective rows of a partition's offsets ``[start, end)``, with all columns, in the order of landing."""
-        for attempt in self.ledger.landed:
-            for row in self._rows(attempt, _Only(partition=key, offsets=(start, end)), columns=None):
-                if self._holds(row, self._order[row["attempt"]]):
-                    yield EvidenceRow.of(row)
+        return self._effective(_Only(partition=key, offsets=(start, end)), columns=None)
 
     def rows_by_date(self, offset_class: OffsetClass) -> dict[str, int]:
         """The number of effective rows of a class by ISO date; rows without a date count under the empty string."""
         found: dict[str, int] = {}
-        for attempt in self.ledger.landed:
-            for row in self._rows(attempt, _Only(classes=(offset_class,))):
-                if self._holds(row, self._order[row["attempt"]]):
-                    dt = row["dt"].isoformat() if row["dt"] else ""
-                    found[dt] = found.get(dt, 0) + row["rows"]
+        for row in self._effective(_Only(classes=(offset_class,))):
+            found[row.day] = found.get(row.day, 0) + row.rows
         return found
 
     def told(self, wanted: Callable[[str, str], bool]) -> Told:
@@ -206,7 +196,7 @@ class EffectiveEvidence:
                 f"partition {spans[0].partition} of incarnation {spans[0].incarnation}; rebuild its date first"
             )
 
-    def _holds(self, row: dict[str, Any], number: int) -> bool:
+    def _holds(self, row: dict[str, Any]) -> bool:
         if row["class"] in {"superseded", "truncated"}:
             return False
         if row["class"] in {"quarantined", "filtered"}:
@@ -214,23 +204,32 @@ class EffectiveEvidence:
         if row["class"] == "landed" and row["file"] not in self.live:
             return False
         left = self._left.get((row["incarnation"], row["partition"]), ())
+        number = self._order[row["attempt"]]
         return not any(later > number and row["first"] >= first for later, first in left)
 
-    def _rows(
-        self, attempt: int, only: _Only | None = None, columns: list[str] | None = _COLUMNS
-    ) -> Iterator[dict[str, Any]]:
-        try:
-            table = self._read(self._table, attempt)
-        except NotFound:
-            if attempt not in self.missing:
-                self.missing.append(attempt)
-            return
-        for one in table["attempt"].unique().to_pylist():
-            self._order.setdefault(int(one or 0), len(self._order))
-        if only is not None:
-            table = table.filter(only.expression())
-        for batch in (table.select(columns) if columns else table).to_batches(max_chunksize=8192):
-            yield from batch.to_pylist()
+    def _effective(self, only: _Only | None, columns: list[str] | None = _COLUMNS) -> Iterator[EvidenceRow]:
+        return (EvidenceRow.of(row) for row in self._rows(only, columns) if self._holds(row))
+
+    def _rows(self, only: _Only | None, columns: list[str] | None = _COLUMNS) -> Iterator[dict[str, Any]]:
+        return (row for rows in self._evidence(only, columns) for row in rows)
+
+    def _evidence(
+        self, only: _Only | None = None, columns: list[str] | None = _COLUMNS
+    ) -> Iterator[Iterator[dict[str, Any]]]:
+        """The rows of each attempt in order, as far as its evidence is there."""
+        for attempt, table in self._reader.read(self._table, self.ledger.landed):
+            if table is None:
+                if attempt not in self.missing:
+                    self.missing.append(attempt)
+                continue
+            for one in table["attempt"].unique().to_pylist():
+                self._order.setdefault(int(one or 0), len(self._order))
+            chosen = table if only is None else table.filter(only.expression())
+            yield _rows_of(chosen.select(columns) if columns else chosen)
+
+
+def _rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
+    return (row for batch in table.to_batches(max_chunksize=8192) for row in batch.to_pylist())
 
 
 def _by_file(rows: list[EvidenceRow], key: tuple[int, int]) -> dict[str, list[EvidenceRow]]:

@@ -36,7 +36,7 @@ folder; ``file`` of filtered rows is only a name.
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -176,45 +176,7 @@ def to_parquet(rows: Iterable[EvidenceRow], *, configuration: str, code: str, at
 
 def read_evidence(table: TopicTable, attempt: int) -> pa.Table:
     """The evidence of one attempt, whether it counts or not. Raises NotFound if it wrote none."""
-    return _read(table, evidence_key(table, attempt))
-
-
-def folded(table: TopicTable, attempts: Iterable[int]) -> bytes:
-    """One evidence object with all rows of ``attempts``, unchanged; the same attempts give the same bytes."""
-    import pyarrow as pa
-
-    return to_bytes(pa.concat_tables([read_evidence(table, one) for one in attempts]))
-
-
-def renamed(table: TopicTable, landed: Collection[int], names: Mapping[str, str], attempt: int) -> pa.Table:
-    """The rows of the files in ``names``, which are live, as those of ``attempt`` under each file's new name.
-
-    The other columns of a row stay, including the configuration and the code that it landed with. ``landed`` are the
-    attempts that the committed ledger lists. The same files give the same table, by incarnation, partition and offset.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    old = pa.array(sorted(names), pa.string())
-    new = pa.array([names[one] for one in sorted(names)], pa.string())
-    found = [schema().empty_table()]
-    for _, rows in evidence_that_counts(table, landed):
-        chosen = rows.filter(pc.and_(pc.equal(rows["class"], pa.scalar("landed")), pc.is_in(rows["file"], old)))
-        files = new.take(pc.index_in(chosen["file"], old))
-        chosen = chosen.set_column(chosen.schema.get_field_index("file"), "file", files)
-        attempts = pa.repeat(pa.scalar(attempt, pa.int64()), len(chosen))
-        found.append(chosen.set_column(chosen.schema.get_field_index("attempt"), "attempt", attempts).cast(schema()))
-    return pa.concat_tables(found).sort_by(
-        [("incarnation", "ascending"), ("partition", "ascending"), ("first", "ascending")]
-    )
-
-
-def evidence_that_counts(table: TopicTable, landed: Collection[int]) -> Iterator[tuple[int, pa.Table]]:
-    """The evidence of the attempts that the committed ledger lists as ``landed``, one table each."""
-    wanted = {evidence_key(table, attempt): attempt for attempt in landed}
-    for found in table.store.list(table.keys.evidence):
-        if found.key in wanted:
-            yield wanted[found.key], _read(table, found.key)
+    return parse_evidence(table.store.get(evidence_key(table, attempt), limit=object_sizes.EVIDENCE).body)
 
 
 def to_bytes(table: pa.Table) -> bytes:
@@ -231,7 +193,3 @@ def parse_evidence(body: bytes) -> pa.Table:
     import pyarrow.parquet as pq
 
     return pq.ParquetFile(io.BytesIO(body)).read()
-
-
-def _read(table: TopicTable, key: str) -> pa.Table:
-    return parse_evidence(table.store.get(key, limit=object_sizes.EVIDENCE).body)

@@ -2,7 +2,6 @@
 
 * :mod:`tidemark_airflow.web.auth`   who may see and do what, by Airflow's own authorization
 * :mod:`tidemark_airflow.web.reader`  what the API reads, kept for seconds
-* :mod:`tidemark_airflow.web.evidence_cache` evidence, kept since it never changes
 * :mod:`tidemark_airflow.web.packed_indexes`  the brokers' watermark indexes, kept packed
 * :mod:`tidemark_airflow.web.models`   what the API answers and takes
 * :mod:`tidemark_airflow.web.responses`  ... and how it is made of what was read

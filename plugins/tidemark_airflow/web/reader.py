@@ -28,10 +28,10 @@ from tidemark.schemas.adopted import read_state
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.evidence_reader import EvidenceReader
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import settings
-from tidemark_airflow.web.evidence_cache import KeptEvidence
 from tidemark_airflow.web.packed_indexes import PackedIndexes
 
 SECONDS: Final = 5.0
@@ -113,7 +113,7 @@ class Reader:
         self._topics = Kept(self._read_topic)
         # Of one topic, for an hour of a thousand topics is a megabyte once it is parsed.
         self._samples = Kept(self._read_samples, seconds=60.0, most=_HOURS_KEPT)
-        self._evidence = KeptEvidence()
+        self._evidence = EvidenceReader()
         self._quarantined = Kept(self._count_quarantined, seconds=float("inf"))
 
     def deployment(self) -> Deployment:
@@ -164,8 +164,7 @@ class Reader:
 
     def standing(self, table: TopicTable) -> EffectiveEvidence:
         """The evidence that holds now. Raises StoreError, FormatError."""
-        self._evidence.fetch(table, self.topic(table.topic).ledger.landed)
-        return EffectiveEvidence.of(table, self._evidence.read)
+        return EffectiveEvidence.of(table, self._evidence)
 
     def table(self, cluster: str, topic: str) -> TopicTable:
         """The table of a topic."""

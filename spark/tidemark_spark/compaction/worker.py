@@ -21,7 +21,8 @@ from tidemark.parsers.factory import parser_of
 from tidemark.planning.vacuum import digest_in, digest_of
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger
-from tidemark.table.evidence import EvidenceRow, renamed, to_bytes
+from tidemark.table.evidence import EvidenceRow, to_bytes
+from tidemark.table.evidence_reader import renamed
 from tidemark_spark.compaction.merge import Input, merged, rows_of
 from tidemark_spark.convert.date_partitioner import numbers
 from tidemark_spark.convert.parquet_writer import DateFiles

@@ -20,7 +20,8 @@ from tidemark.planning.fold import has_landed
 from tidemark.store import put_once, put_over
 from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence, Told
-from tidemark.table.evidence import PARSED, EvidenceRow, evidence_key, folded, read_evidence, to_parquet
+from tidemark.table.evidence import PARSED, EvidenceRow, evidence_key, read_evidence, to_parquet
+from tidemark.table.evidence_reader import folded
 from tidemark_spark.compaction.worker import evidence_of_merged
 from tidemark_spark.model import Execute, Job, Outcome
 from tidemark_spark.run.accounting import Change, account

@@ -1,0 +1,139 @@
+"""Reads the evidence of many attempts: several objects at a time, and each one once.
+
+The evidence of an attempt never changes, so a reader keeps what it has read, as it came. A topic that lands every minute
+has up to some hundred objects, and most questions about it need all of them, some twice. Memory is bounded by what is
+kept and by what is read ahead; one object at a time is decoded.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from tidemark.concurrency import ahead
+from tidemark.errors import NotFound
+from tidemark.formats import object_sizes
+from tidemark.table.delta_table import TopicTable
+from tidemark.table.evidence import evidence_key, parse_evidence, schema, to_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KEPT_BYTES: Final = 64 << 20
+"""Of the objects that were read last."""
+
+AHEAD_BYTES: Final = 64 << 20
+"""Of the objects that are read before their turn."""
+
+
+class EvidenceReader:
+    """Threads may share it."""
+
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+        """Nothing is read yet; at most ``kept_bytes`` will be kept."""
+        self._kept_bytes = kept_bytes
+        self._bodies: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+        self._size = 0
+        self._lock = Lock()
+
+    def read(self, table: TopicTable, attempts: Sequence[int]) -> Iterator[tuple[int, pa.Table | None]]:
+        """Each attempt with its evidence, in the order of ``attempts``; None for one that has no object.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        sizes = self._sizes(table, attempts)
+        with closing(
+            ahead(
+                lambda attempt: self._body(table, attempt),
+                attempts,
+                lambda attempt: sizes.get(evidence_key(table, attempt), 0),
+                AHEAD_BYTES,
+            )
+        ) as bodies:
+            for attempt, body in zip(attempts, bodies, strict=True):
+                yield attempt, None if body is None else parse_evidence(body)
+
+    def _sizes(self, table: TopicTable, attempts: Sequence[int]) -> Mapping[str, int]:
+        """The sizes of what is not kept, as it is listed; none is asked for if it is a single object."""
+        with self._lock:
+            unread = [one for one in attempts if self._name(table, one) not in self._bodies]
+        if len(unread) < 2:
+            return {}
+        return {info.key: info.size for info in table.store.list(table.keys.evidence)}
+
+    def _body(self, table: TopicTable, attempt: int) -> bytes | None:
+        name = self._name(table, attempt)
+        with self._lock:
+            if (kept := self._bodies.get(name)) is not None:
+                self._bodies.move_to_end(name)
+                return kept
+        try:
+            body = table.store.get(name[1], limit=object_sizes.EVIDENCE).body
+        except NotFound:
+            return None
+        self._keep(name, body)
+        return body
+
+    def _keep(self, name: tuple[str, str], body: bytes) -> None:
+        if len(body) > self._kept_bytes:
+            return
+        with self._lock:
+            self._size += len(body) - len(self._bodies.get(name, b""))
+            self._bodies[name] = body
+            while self._size > self._kept_bytes:
+                _, dropped = self._bodies.popitem(last=False)
+                self._size -= len(dropped)
+
+    @staticmethod
+    def _name(table: TopicTable, attempt: int) -> tuple[str, str]:
+        return table.store.url, evidence_key(table, attempt)
+
+
+def evidence_that_counts(table: TopicTable, landed: Iterable[int]) -> Iterator[tuple[int, pa.Table]]:
+    """The evidence of the attempts that the committed ledger lists as ``landed``, as far as it is there."""
+    for attempt, found in EvidenceReader(kept_bytes=0).read(table, tuple(landed)):
+        if found is not None:
+            yield attempt, found
+
+
+def folded(table: TopicTable, attempts: Sequence[int]) -> bytes:
+    """One evidence object with all rows of ``attempts``, unchanged; the same attempts give the same bytes.
+
+    Raises:
+        NotFound: an attempt has no evidence.
+    """
+    import pyarrow as pa
+
+    parts: list[pa.Table] = []
+    for attempt, found in EvidenceReader(kept_bytes=0).read(table, attempts):
+        if found is None:
+            raise NotFound(evidence_key(table, attempt), "is gone, and with it the evidence of a landed attempt")
+        parts.append(found)
+    return to_bytes(pa.concat_tables(parts))
+
+
+def renamed(table: TopicTable, landed: Collection[int], names: Mapping[str, str], attempt: int) -> pa.Table:
+    """The rows of the files in ``names``, which are live, as those of ``attempt`` under each file's new name.
+
+    The other columns of a row stay, including the configuration and the code that it landed with. ``landed`` are the
+    attempts that the committed ledger lists. The same files give the same table, by incarnation, partition and offset.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    old = pa.array(sorted(names), pa.string())
+    new = pa.array([names[one] for one in sorted(names)], pa.string())
+    found = [schema().empty_table()]
+    for _, rows in evidence_that_counts(table, landed):
+        chosen = rows.filter(pc.and_(pc.equal(rows["class"], pa.scalar("landed")), pc.is_in(rows["file"], old)))
+        files = new.take(pc.index_in(chosen["file"], old))
+        chosen = chosen.set_column(chosen.schema.get_field_index("file"), "file", files)
+        attempts = pa.repeat(pa.scalar(attempt, pa.int64()), len(chosen))
+        found.append(chosen.set_column(chosen.schema.get_field_index("attempt"), "attempt", attempts).cast(schema()))
+    return pa.concat_tables(found).sort_by(
+        [("incarnation", "ascending"), ("partition", "ascending"), ("first", "ascending")]
+    )

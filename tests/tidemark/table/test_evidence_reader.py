@@ -1,0 +1,114 @@
+"""Evidence is read several objects at a time and each once, by everything that asks what became of the offsets."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests.spark.world import World
+from tests.support.waiting import HUNG
+from tidemark.concurrency import THREADS
+from tidemark.errors import NotFound
+from tidemark.formats.ledger import Ledger
+from tidemark.store import Fetched, ObjectInfo, Store
+from tidemark.table import evidence_reader
+from tidemark.table.delta_table import LiveFile, TopicTable
+from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.evidence import EvidenceRow, evidence_key, parse_evidence, to_parquet
+from tidemark.table.evidence_reader import EvidenceReader, evidence_that_counts, folded
+
+ATTEMPTS = tuple(range(1000, 1000 + 4 * THREADS))
+
+
+class CountingStore:
+    """A store whose GETs are answered once ``together`` of them are under way. It counts them."""
+
+    def __init__(self, store: Store, together: int = 1) -> None:
+        self._store, self._barrier, self._lock = store, threading.Barrier(together), threading.Lock()
+        self.url = store.url
+        self.gets, self.lists = Counter[str](), 0
+
+    def get(self, key: str, *, if_match: str | None = None, limit: int | None = None) -> Fetched:
+        with self._lock:
+            self.gets[key] += 1
+        self._barrier.wait(HUNG)
+        return self._store.get(key, if_match=if_match, limit=limit)
+
+    def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        self.lists += 1
+        return self._store.list(prefix, start_after=start_after)
+
+
+def row(number: int, kind: str = "landed") -> EvidenceRow:
+    first, after = 10 * number, 10 * number + 10
+    return EvidenceRow(0, 0, first, after, kind, 10, file=f"dt=2026-02-02/{number}.parquet", attempt=ATTEMPTS[number])  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TopicTable:
+    """A table of as many attempts as :data:`ATTEMPTS`, ten offsets each."""
+    table = World(tmp_path).table
+    for number, attempt in enumerate(ATTEMPTS):
+        body = to_parquet([row(number)], configuration="c", code="d", attempt=attempt)
+        table.store.put(evidence_key(table, attempt), body)
+    return table
+
+
+def counted(table: TopicTable, together: int = 1) -> tuple[TopicTable, CountingStore]:
+    store = CountingStore(table.store, together)
+    return table._replace(store=cast("Store", store)), store
+
+
+def test_objects_are_read_side_by_side_and_come_in_the_order_of_the_attempts(table: TopicTable) -> None:
+    slow, store = counted(table, together=THREADS)
+    wanted = ATTEMPTS[::-1]
+    found = [(one, rows["attempt"][0].as_py()) for one, rows in EvidenceReader().read(slow, wanted) if rows]
+    assert found == [(one, one) for one in wanted]
+    assert store.lists == 1
+
+
+def test_what_holds_is_found_by_one_request_for_each_object(table: TopicTable) -> None:
+    slow, store = counted(table, together=THREADS)
+    ledger = Ledger.genesis("prod", "orders", "orders").model_copy(update={"landed": ATTEMPTS})
+    files = [f"dt=2026-02-02/{number}.parquet" for number in range(len(ATTEMPTS))]
+    holds = EffectiveEvidence.at(slow, ledger, [LiveFile(file, 1, 10, "2026-02-02") for file in files])
+    assert sum(one.rows for rows in holds.by_attempt() for one in rows) == 10 * len(ATTEMPTS)
+    assert [one.file for one in holds.touching((0, 0), 15, 25)] == files[1:3]
+    assert set(store.gets.values()) == {1}, "what was read to learn what is superseded is kept"
+
+
+def test_what_is_missing_is_told_in_its_place(table: TopicTable) -> None:
+    table.store.delete(evidence_key(table, ATTEMPTS[3]))
+    found = dict(EvidenceReader().read(table, ATTEMPTS))
+    assert [one for one, rows in found.items() if rows is None] == [ATTEMPTS[3]]
+    assert [one for one, _ in evidence_that_counts(table, ATTEMPTS)] == [one for one in ATTEMPTS if one != ATTEMPTS[3]]
+    with pytest.raises(NotFound, match=f"evidence/{ATTEMPTS[3]}"):
+        folded(table, ATTEMPTS)
+
+
+def test_only_so_much_is_kept(table: TopicTable) -> None:
+    slow, store = counted(table)
+    size = max(one.size for one in table.store.list(table.keys.evidence))
+    reader = EvidenceReader(kept_bytes=3 * size)
+    for _ in range(2):
+        assert len(list(reader.read(slow, ATTEMPTS))) == len(ATTEMPTS)
+    assert set(store.gets.values()) == {2}
+    list(reader.read(slow, ATTEMPTS[-3:]))
+    assert set(store.gets.values()) == {2}, "the last ones are kept"
+
+
+def test_large_objects_are_not_all_in_memory(table: TopicTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = max(one.size for one in table.store.list(table.keys.evidence))
+    monkeypatch.setattr(evidence_reader, "AHEAD_BYTES", 2 * size)
+    slow, store = counted(table)
+    for number, _ in enumerate(EvidenceReader(kept_bytes=0).read(slow, ATTEMPTS)):
+        assert len(store.gets) <= number + 1 + 2
+
+
+def test_a_fold_has_all_rows_in_order(table: TopicTable) -> None:
+    assert parse_evidence(folded(table, ATTEMPTS))["attempt"].to_pylist() == list(ATTEMPTS)
