@@ -65,6 +65,7 @@ def _week(folder: Path, clock: Clock, days: int) -> Iterator[Row]:
     from tests.spark.world import World, in_process
     from tests.support.live_end import Packer
     from tests.tidemark.kafka_log.build import Record, batch
+    from tidemark.formats.ledger import Published
     from tidemark.planning import plan_compaction, plan_ingest, write_plan
     from tidemark.planning.fold import plan_fold
     from tidemark.store import LocalStore
@@ -135,6 +136,10 @@ def _week(folder: Path, clock: Clock, days: int) -> Iterator[Row]:
         plan = plan_ingest(world.table)
         write_plan(world.table, plan)
         run(world.table, plan, in_process)
+        newest = committed_ledger(world.table)
+        world.table.store.put(
+            world.table.keys.published, Published(n=newest.n, attempt=newest.attempt, at=clock.now).to_bytes()
+        )
         began = time.perf_counter()
         vacuum(world.table)
         timed("vacuum", began)
@@ -157,6 +162,8 @@ def _week(folder: Path, clock: Clock, days: int) -> Iterator[Row]:
         yield Row("week", f"day {day}: bytes to read of Delta's log", "KB", (log[1] / 1000,))
         yield Row("week", f"day {day}: objects of Delta's log", "", (log[2],))
         yield Row("week", f"day {day}: ledger", "KB", (len(ledger.to_bytes()) / 1000,))
+        ledgers = len(list(world.table.store.list(world.table.keys.ledgers)))
+        yield Row("week", f"day {day}: ledgers that are kept", "", (ledgers,))
         yield Row("week", f"day {day}: attempts whose evidence counts", "", (len(ledger.landed),))
         sys.stderr.write(f"day {day} of {days} done\n")
         _set_back(folder / "lake")

@@ -1,24 +1,28 @@
 """The vacuum of a table: deletes the objects that :mod:`tidemark.planning.vacuum` chooses, each as it was listed.
 
-Data and quarantined files go first, then the ledgers and the evidence of dead attempts, and their plans last, because a
-plan names the owner of the other objects. So a vacuum may be killed at any point, and the next one completes it.
+Data and quarantined files go first, then ledgers that nothing names (:mod:`tidemark.planning.old_ledgers`) and those of
+dead attempts, then evidence and results, and plans last, because a plan names the owner of the other objects. So a
+vacuum may be killed at any point, and the next one completes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
 from typing import ClassVar, Final
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.ledger import Ledger
+from tidemark.formats.ledger import Ledger, Published
+from tidemark.formats.plan import RunPlan
 from tidemark.planning import read_plan
 from tidemark.planning.fold import plan_fold
-from tidemark.planning.vacuum import GOES, Knowledge, Why, all_landed, judge
+from tidemark.planning.old_ledgers import NamedLedgers, old_ledgers
+from tidemark.planning.vacuum import GOES, RUN_OVER, Knowledge, Why, all_landed, judge
 from tidemark.store.base import ObjectInfo
-from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
+from tidemark.table.delta_table import TopicTable, ledger_of, live_files, oldest_ledger_in_log, open_delta
 from tidemark.table.evidence import evidence_key
 from tidemark.table.evidence_reader import evidence_that_counts
 from tidemark.table.tampering import check_untampered
@@ -37,7 +41,10 @@ class UnusedObject(Model):
 
 
 class VacuumReport(StoredObject):
-    """What a vacuum did or, for a dry run, would do. ``unknown`` objects stay: their owner is not known."""
+    """What a vacuum did or, for a dry run, would do.
+
+    ``unknown`` objects stay: their owner is not known. ``ledgers`` are those removed of runs that had landed.
+    """
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
 
@@ -47,11 +54,12 @@ class VacuumReport(StoredObject):
     unknown: tuple[UnusedObject, ...] = ()
     bytes: int = 0
     attempts: tuple[int, ...] = ()
+    ledgers: int = 0
     folded: int = 0
 
 
 def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
-    """Vacuum, and report the removed objects, the fully removed dead attempts, and the folded landed attempts.
+    """Vacuum, and report the removed objects and ledgers, the fully removed dead attempts, and the folded landed ones.
 
     Raises:
         ContinuityError: evidence of a landed run is missing; nothing was removed.
@@ -85,11 +93,12 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
     # A plan whose files may still be read tells when they were replaced.
     finished = [one for one in past if not there.intersection(plans[one].replaced)]
     folds = plan_fold(table, ledger)
+    ledgers, of_dead = _ledgers(table, ledger, dead, now)
     if not dry_run:
         in_parallel(lambda info: _delete(table, info), doomed)
-        in_parallel(table.store.delete, _ledgers(table, dead))
+        in_parallel(table.store.delete, [*ledgers, *of_dead])
         in_parallel(table.store.delete, [evidence_key(table, one) for one in past])
-        in_parallel(table.store.delete, [table.keys.result(one) for one in past])
+        in_parallel(table.store.delete, [*_results(table, past, plans, now)])
         in_parallel(table.store.delete, [table.keys.attempt(one) for one in finished])
         update_markers(table, ledger, ledger.dates)
         fold(table, folds)
@@ -100,6 +109,7 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
         unknown=tuple(unknown),
         bytes=sum(one.size for one in removed),
         attempts=tuple(dead),
+        ledgers=len(ledgers),
         folded=len(folds.folds),
     )
 
@@ -108,10 +118,26 @@ def _keys(table: TopicTable) -> list[str]:
     return [one.key for one in table.store.list(table.keys.attempts)]
 
 
-def _ledgers(table: TopicTable, dead: Collection[int]) -> list[str]:
-    """The ledgers that ``dead`` attempts wrote and did not commit."""
+def _ledgers(table: TopicTable, ledger: Ledger, dead: Collection[int], now: datetime) -> tuple[list[str], list[str]]:
+    """The ledgers that nothing names any more, and those later ones that ``dead`` attempts wrote and did not commit."""
+    try:
+        published = Published.load(table.store, table.keys.published).n
+    except NotFound:
+        published = 0
+    named = NamedLedgers(committed=ledger.n, in_log=oldest_ledger_in_log(table), published=published)
+    listed = list(table.store.list(table.keys.ledgers))
+    old = {info.key for info in old_ledgers(listed, named, now)}
     suffixes = tuple(f"-{one}.json" for one in dead)
-    return [one.key for one in table.store.list(table.keys.ledgers) if one.key.endswith(suffixes)] if dead else []
+    return sorted(old), [info.key for info in listed if info.key not in old and info.key.endswith(suffixes)]
+
+
+def _results(table: TopicTable, past: Collection[int], plans: Mapping[int, RunPlan], now: datetime) -> Iterator[str]:
+    """The results of ``past`` attempts, and old ones of attempts that had nothing to do and wrote no plan."""
+    gone = {table.keys.result(one) for one in past}
+    known = {table.keys.result(one) for one in plans}
+    for info in table.store.list(table.keys.results):
+        if info.key in gone or (info.key not in known and now - info.modified > RUN_OVER):
+            yield info.key
 
 
 def _listed(table: TopicTable, folder: str) -> Iterator[ObjectInfo]:

@@ -375,6 +375,11 @@ class TableKeys:
         """What a run did, for the scheduler that started it."""
         return self._state("results", f"{attempt}.json")
 
+    @property
+    def results(self) -> str:
+        """The folder of what runs did."""
+        return self._state("results") + "/"
+
     def progress(self, attempt: int) -> str:
         """How far a run has come, while it is under way."""
         return self._state("progress", f"{attempt}.json")

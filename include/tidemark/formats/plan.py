@@ -268,7 +268,8 @@ class RunResult(StoredObject):
     ``unknown`` are fields of records that the table has no column for: by their path, how many of the rows have them
     that the run parsed and that the parser did not refuse, also of dates that a rebuild leaves alone. Of more than
     MOST_UNKNOWN names, those of most rows are kept, and the sum of the others' rows under ``…``. None if it is not
-    known: nothing was committed, or the result was lost and is made from evidence again.
+    known: nothing was committed, or the result was lost and is made from evidence again. If a vacuum has removed the
+    ledger, too, such a result has no ``dates`` and no ``gaps``, and ``ledger_n`` is the plan's.
     """
 
     most_bytes: ClassVar[int] = object_sizes.REPORT

@@ -39,10 +39,14 @@ def samples_of(table: TopicTable, ledger: Ledger, seen: int | None) -> NewSample
 
 
 def _parent(table: TopicTable, ledger: Ledger) -> Ledger | None:
+    """The ledger before; None if there is none, or a vacuum has removed it since the watch last looked."""
     if ledger.parent is None:
         return None
     key = table.keys.ledger(ledger.parent.n, ledger.parent.attempt)
-    return Ledger.load(table.store, key)
+    try:
+        return Ledger.load(table.store, key)
+    except NotFound:
+        return None
 
 
 def _sample(table: TopicTable, ledger: Ledger) -> ParseSample | None:

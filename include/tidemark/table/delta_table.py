@@ -6,6 +6,7 @@ deltalake is imported when it is first needed, so that the modules that Airflow 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -173,6 +174,25 @@ def ledger_of(table: TopicTable, delta: DeltaTable | None) -> Ledger:
     return Ledger.load(table.store, key)
 
 
+def oldest_ledger_in_log(table: TopicTable) -> int:
+    """The number of the ledger that the oldest version names that Delta's log can still show.
+
+    It is 0 if that version names none, or cannot be opened at the moment.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    folder = f"{table.keys.root}/_delta_log/"
+    names = [found.key.removeprefix(folder) for found in table.store.list(folder)]
+    # A version can be shown from the first one on, or from a checkpoint on.
+    starts = [int(name[:20]) for name in names if name == _FIRST_VERSION or _CHECKPOINT.match(name)]
+    try:
+        delta = DeltaTable(table.url, version=min(starts), storage_options=table.delta_options) if starts else None
+    except (DeltaError, OSError):
+        return 0
+    return (delta.transaction_version(LEDGER_TRANSACTION) or 0) if delta is not None else 0
+
+
 def committed_ledger(table: TopicTable) -> Ledger:
     """What the table holds now."""
     return ledger_of(table, open_delta(table))
@@ -194,4 +214,6 @@ def live_files(delta: DeltaTable) -> list[LiveFile]:
     return sorted(LiveFile(path, size, count, str(dt)) for path, size, count, dt in rows)
 
 
-_WANTED = {"path", "size_bytes", "num_records", "partition.dt"}
+_FIRST_VERSION: Final = f"{0:020d}.json"
+_CHECKPOINT: Final = re.compile(r"[0-9]{20}\.checkpoint\.", re.ASCII)
+_WANTED: Final = {"path", "size_bytes", "num_records", "partition.dt"}

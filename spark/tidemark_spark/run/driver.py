@@ -249,18 +249,21 @@ def _write_evidence(table: TopicTable, plan: RunPlan, change: Change) -> None:
         raise StaleRun("raw has changed since this attempt first ran; plan again") from error
 
 
-def _landed_as(table: TopicTable, newest: Ledger, attempt: int) -> Ledger:
-    """The ledger that ``attempt`` committed, at or before ``newest``, which lists it as landed."""
+def _landed_as(table: TopicTable, newest: Ledger, attempt: int) -> Ledger | None:
+    """The ledger that ``attempt`` committed, at or before ``newest``; None if a vacuum has removed it."""
     found = newest
     while found.attempt != attempt and found.parent:
         key = table.keys.ledger(found.parent.n, found.parent.attempt)
-        found = Ledger.load(table.store, key)
+        try:
+            found = Ledger.load(table.store, key)
+        except NotFound:
+            return None
     return found
 
 
 def _summed(
     plan: RunPlan,
-    ledger: Ledger,
+    ledger: Ledger | None,
     evidence: Iterable[EvidenceRow],
     bytes_read: int,
     seconds: dict[str, float],
@@ -273,16 +276,16 @@ def _summed(
     return _result(
         plan,
         "landed",
-        ledger.n,
+        ledger.n if ledger else plan.ledger_n,
         rows=sum(row.rows for row in landed),
         files=len({row.file for row in landed}),
         bytes_read=bytes_read,
         quarantined=sum(row.rows for row in rows if row.offset_class == "quarantined"),
         truncated=sum(row.rows for row in rows if row.offset_class == "truncated"),
-        dates=ledger.dates_changed,
+        dates=ledger.dates_changed if ledger else (),
         gaps=tuple(
             (*state.key, gap.start, gap.end)
-            for state in ledger.partitions
+            for state in (ledger.partitions if ledger else ())
             if state.key in touched
             for gap in state.gaps
         ),

@@ -1,0 +1,57 @@
+"""Which ledgers of a table nothing can name any more. Pure.
+
+Each commit writes a ledger, and the next ledger names it as its parent. A ledger stays while one of these may read it:
+
+* the table: it is the committed one, or the parent of that, which the watch compares it with;
+* a reader of an older version of the table, as far as Delta's log still has it: time travel, RESTORE;
+* the outbox: asset events are made of all ledgers down to the one that ``published.json`` names, and of that one;
+* a process that opened the table while it was the committed one or the one before, or that is still to commit it. No
+  run lasts longer than :data:`~tidemark.planning.vacuum.RUN_OVER`.
+
+All four only ever move on. So a ledger that may go may go at any later time as well, and it does not matter in which
+order ledgers are deleted, whether the vacuum is killed meanwhile, or what is committed meanwhile. An attempt that lost
+its result, and that is run again after its ledger is gone, tells less of what it did (``RunResult``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from tidemark.planning.vacuum import RUN_OVER
+from tidemark.store.base import ObjectInfo
+
+_NAME: Final = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)\.json", re.ASCII)
+
+_BEHIND: Final = 3
+"""The ledger before the oldest young one was committed before that was written, and the one before it is its parent.
+
+One more is for a run that wrote its ledger and committed it only when it was tried again.
+"""
+
+
+class NamedLedgers(NamedTuple):
+    """The numbers of ledgers that something names.
+
+    ``committed`` is the table's own, ``in_log`` that of the oldest version that Delta's log still has, and
+    ``published`` that of the outbox. Each is 0 if there is none yet.
+    """
+
+    committed: int
+    in_log: int
+    published: int
+
+
+def old_ledgers(listed: Iterable[ObjectInfo], named: NamedLedgers, now: datetime) -> list[ObjectInfo]:
+    """Those of the ``listed`` objects of the ledger's folder that may go at the time ``now`` of the store.
+
+    A ledger that lost the race for its number goes with the one that won.
+    """
+    numbers = {info: int(match[1]) for info in listed if (match := _NAME.fullmatch(info.key.rpartition("/")[2]))}
+    oldest_young = min(
+        (n for info, n in numbers.items() if now - info.modified <= RUN_OVER), default=named.committed + 1
+    )
+    first = min(named.committed - 1, named.in_log - 1, named.published, oldest_young - _BEHIND)
+    return [info for info, n in numbers.items() if n < first]
