@@ -454,6 +454,15 @@ class DeploymentKeys:
         return f"{self.verdicts}{check_topic(topic)}.json"
 
     @property
+    def all_unread(self) -> str:
+        """The folder of what of live ends could not be read, one object a topic."""
+        return f"{self._under('_unread')}/"
+
+    def unread(self, topic: str) -> str:
+        """What of a topic's live end could not be read."""
+        return f"{self.all_unread}{check_topic(topic)}.json"
+
+    @property
     def mirrors(self) -> str:
         """How far catalogs list the tables of the cluster."""
         return f"{self._under('_mirrors')}.json"

@@ -22,6 +22,7 @@ IncidentKind = Literal[
     "stuck",
     "topics_file",
     "unmeasured",
+    "unread",
     "unreadable",
     "unseen",
     "unstored",
@@ -36,6 +37,7 @@ Source = Literal[
     "schema",  # which schema of a registry a topic's columns come from
     "sightings",  # by which agents a topic was ever seen
     "topics file",
+    "unread",  # what of a topic's live end its runs could not read
     "verdict",  # what the last audits of a topic said
 ]
 Page = Literal["continuity", "rebuild", "replay"]
@@ -67,6 +69,7 @@ KINDS: Final[Mapping[IncidentKind, Kind]] = {
     "stuck": _kind("leaders"),
     "topics_file": _kind("topics file"),
     "unmeasured": _kind("agents", "leaders"),
+    "unread": _kind("unread"),
     "unreadable": _kind("objects"),
     "unseen": _kind("sightings"),
     "unstored": _kind("leaders"),

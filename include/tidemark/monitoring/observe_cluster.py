@@ -69,6 +69,7 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
     brokers = _brokers(deployment, cluster, now)
     committed = {info.key: info.etag for info in store.list(keys.committed)}
     verdicts = {info.key: info.etag for info in store.list(keys.verdicts)}
+    unread = {info.key: info.etag for info in store.list(keys.all_unread)}
     by_topic: dict[str, dict[int, LeaderEntry]] = {}
     for tp, leader in (brokers.led or {}).items():
         by_topic.setdefault(tp.topic, {})[tp.partition] = leader
@@ -80,6 +81,7 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
             gone=brokers.gone,
             committed=committed.get(keys.committed_ledger(topic), ""),
             verdict=verdicts.get(keys.verdict(topic), ""),
+            unread=unread.get(keys.unread(topic), ""),
             scanned_at=status.at if status else None,
         )
 

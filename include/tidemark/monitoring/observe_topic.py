@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from tidemark.errors import FormatError, NeverSeen, TidemarkError
 from tidemark.formats.audit_report import AuditVerdict
 from tidemark.formats.ledger import Ledger
+from tidemark.formats.unread_status import UnreadStatus
 from tidemark.formats.watermark_index import LeaderEntry
 from tidemark.inspection.agent_sightings import check_seen
 from tidemark.monitoring import promise_conditions, schema_conditions, topic_conditions
@@ -32,14 +33,15 @@ class Around(NamedTuple):
     """What is known of a topic outside its table.
 
     ``led`` is by partition, None if the watermark indexes could not be read. ``gone`` are brokers without an agent.
-    ``committed`` and ``verdict`` are the ETags of these objects, empty if they do not exist. ``scanned_at`` is when the
-    triggerer last reported its scan.
+    ``committed``, ``verdict`` and ``unread`` are the ETags of these objects, empty if they do not exist. ``scanned_at``
+    is when the triggerer last reported its scan.
     """
 
     led: Mapping[int, LeaderEntry] | None
     gone: Collection[int] = ()
     committed: str = ""
     verdict: str = ""
+    unread: str = ""
     scanned_at: datetime | None = None
 
 
@@ -70,6 +72,7 @@ def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now:
         (_seen, "sightings"),
         (_ledger, "ledger"),
         (_verdict, "verdict"),
+        (_unread, "unread"),
         (_schema, "schema"),
     )
     for step, source in steps:
@@ -222,3 +225,14 @@ def _verdict(
     verdict = AuditVerdict.load(table.store, key)
     passed = "" if verdict.failed else around.verdict
     return list(topic_conditions.audits(verdict)), before.model_copy(update={"passed": passed})
+
+
+def _unread(
+    table: TopicTable, around: Around, before: TopicSighting, now: datetime
+) -> tuple[list[Condition], TopicSighting]:
+    """What of the live end the topic's runs could not read; the word that all could be read is read once."""
+    if around.unread in {"", before.all_read}:
+        return [], before
+    status = UnreadStatus.load(table.store, table.keys.deployment.unread(table.topic.topic))
+    all_read = "" if status.messages else around.unread
+    return list(topic_conditions.unread(status)), before.model_copy(update={"all_read": all_read})

@@ -35,7 +35,8 @@ class TopicSighting(Model):
     that wait for the upload. ``samples`` are of the runs up to ledger ``n``, as far back as the quarantine's rate
     looks. ``quiet`` identifies the ledger and the watermarks with which nothing was wrong or waiting: while they are
     unchanged, the ledger need not be read. ``read_at`` is when the ledger was last read. ``passed`` is the ETag of a
-    verdict without a failure. ``summary`` is the topic's state when its ledger was read.
+    verdict without a failure, ``all_read`` that of the word that all of the live end could be read. ``summary`` is the
+    topic's state when its ledger was read.
     """
 
     marks: tuple[WaitingSince, ...] = ()
@@ -46,6 +47,7 @@ class TopicSighting(Model):
     quiet: str = ""
     read_at: AwareDatetime | None = None
     passed: str = ""
+    all_read: str = ""
     summary: TopicSummary | None = None
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from tidemark.formats.audit_report import AuditVerdict
 from tidemark.formats.gaps import Gap
+from tidemark.formats.unread_status import UnreadStatus
 from tidemark.formats.watermark_index import LeaderEntry
 from tidemark.monitoring.health import PartitionHealth, TopicHealth, WaitingSince
 from tidemark.monitoring.incidents import Condition, in_utc
@@ -24,6 +25,9 @@ MOST_GAPS: Final = 50
 
 ON_ITS_WAY: Final = timedelta(minutes=5)
 """Offsets uploaded more recently than this may land with the next run, however late they were uploaded."""
+
+UNREAD_PATIENCE: Final = timedelta(minutes=2)
+"""A damaged head is replaced with the next pack, before anybody has to know of it."""
 
 _GAPS: Final = {
     "deleted_before_upload": "retention on the broker removed the segments before the agent had uploaded them",
@@ -203,6 +207,30 @@ def audits(verdict: AuditVerdict) -> Iterator[Condition]:
             else "see the log of the task in the DAG tidemark_audit",
             fact=f"{failure.findings} {failure.first}",
         )
+
+
+def unread(status: UnreadStatus) -> Iterator[Condition]:
+    """The damaged heads and packs that the topic's last run had to leave."""
+    if not status.messages:
+        return
+    name, objects = f"{status.cluster}/{status.topic}", status.objects
+    named = ", ".join(objects[:5]) + (" and others" if len(objects) > 5 else "")
+    yield Condition(
+        kind="unread",
+        key=f"unread/{name}",
+        cluster=status.cluster,
+        topic=status.topic,
+        since=status.since,
+        title=f"{name}: a part of the live end cannot be read",
+        text=f"damaged: {named}; the first of {status.count} findings: {status.messages[0]}; what they hold is late, and "
+        "what is sealed lands",
+        likely="something else has written or damaged the object in the bucket",
+        mend="it lands by itself once the agent has sealed it from the broker's disk: at the roll of the segment, at "
+        "64 MiB or 256 ranges, at the latest a day after it was packed; keep that disk, and see the bucket's log for who "
+        "wrote the object",
+        fact=" ".join(objects),
+        patience=UNREAD_PATIENCE,
+    )
 
 
 def _is_at_gap(one: PartitionHealth) -> bool:

@@ -50,8 +50,7 @@ def old_ledgers(listed: Iterable[ObjectInfo], named: NamedLedgers, now: datetime
     A ledger that lost the race for its number goes with the one that won.
     """
     numbers = {info: int(match[1]) for info in listed if (match := _NAME.fullmatch(info.key.rpartition("/")[2]))}
-    oldest_young = min(
-        (n for info, n in numbers.items() if now - info.modified <= RUN_OVER), default=named.committed + 1
-    )
+    young = [n for info, n in numbers.items() if now - info.modified <= RUN_OVER]
+    oldest_young = min(young, default=named.committed + 1)
     first = min(named.committed - 1, named.in_log - 1, named.published, oldest_young - _BEHIND)
     return [info for info, n in numbers.items() if n < first]

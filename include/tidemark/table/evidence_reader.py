@@ -1,8 +1,8 @@
 """Reads the evidence of many attempts: several objects at a time, and each one once.
 
-The evidence of an attempt never changes, so a reader keeps what it has read, as it came. A topic that lands every minute
-has up to some hundred objects, and most questions about it need all of them, some twice. Memory is bounded by what is
-kept and by what is read ahead; one object at a time is decoded.
+The evidence of an attempt never changes, so a reader keeps what it has read, as it came. A topic that lands every
+minute has up to some hundred objects, and most questions about it need all of them, some twice. Memory is bounded by
+what is kept and by what is read ahead; one object at a time is decoded.
 """
 
 from __future__ import annotations

@@ -98,8 +98,11 @@ class WatermarkSensor(BaseSensorOperator):
         """From the ledger's offsets to the watermarks, as far as nothing holds a partition back."""
         from tidemark.formats.ledger import new_attempt
         from tidemark.planning import plan_ingest
+        from tidemark.planning.unread_status import record_unread
 
         made = plan_ingest(table, attempt=new_attempt())
+        if made.empty:  # otherwise its run records it
+            record_unread(table, made.created_at, made.unread)
         planned = self.planned = write_planned(table, made)
         self.log.info(
             "after ledger %d: %d partitions, %d tasks, %d bytes, to close: %s",

@@ -18,6 +18,7 @@ from tidemark.formats.live_landing import LandingStatus, LiveLanding, TopicLandi
 from tidemark.formats.plan import RunPlan
 from tidemark.planning import find_plan, plan_ingest, write_plan
 from tidemark.planning.fold import has_landed
+from tidemark.planning.unread_status import record_unread
 from tidemark.raw.heads import LiveEnd
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.timestamps import utc_now
@@ -93,6 +94,7 @@ def _prepared(deployment: Deployment, cluster: str, topic: TopicLanding, live_en
     # The topic's own runs find which dates close, from the agents' indexes.
     plan = plan_ingest(table, attempt=topic.attempt, limit_bytes=LIVE_BYTES, raw=raw, close_dates=False)
     if plan.empty:
+        record_unread(table, plan.created_at, plan.unread)
         return _ended(topic, "empty", again=LONGEST_PAUSE)
     if sum(task.size for task in plan.tasks) > LIVE_BYTES:
         return _ended(topic, "backlog", again=table.topic.window.age)

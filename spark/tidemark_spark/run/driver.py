@@ -17,6 +17,7 @@ from tidemark.formats.ledger import Ledger
 from tidemark.formats.plan import MOST_UNKNOWN, RunPlan, RunResult
 from tidemark.parsers.unknown_fields import largest
 from tidemark.planning.fold import has_landed
+from tidemark.planning.unread_status import record_unread
 from tidemark.store import put_once, put_over
 from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence, Told
@@ -52,6 +53,8 @@ def run(table: TopicTable, plan: RunPlan, execute: Execute) -> RunResult:
         update_markers(table, ledger, {*result.dates, *plan.dates} - {""})
         # A hint for readers of many tables that there is news. If this run dies, a later one corrects it.
         put_over(table.store, table.keys.deployment.committed_ledger(plan.topic), ledger.to_bytes())
+    if plan.kind == "ingest":
+        record_unread(table, plan.created_at, result.unread)
     _report(table, result)
     return result
 

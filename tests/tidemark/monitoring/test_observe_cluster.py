@@ -294,8 +294,8 @@ def test_an_idle_topic_costs_no_request_and_an_active_one_a_single_read(
     look_once = keys(world)
     requests = Requests(monkeypatch)
     assert (look_once, keys(world, 1)) == ([], [])
-    # The index, the scan's status, sightings and incidents; indexes, copies and verdicts listed; three objects written.
-    assert requests.counts == {"get": 4, "list": 3, "put": 3}
+    # The index, the scan's status, sightings and incidents; four folders listed; three objects written.
+    assert requests.counts == {"get": 4, "list": 4, "put": 3}
     landed(world, "clicks", 200)
     world.put_index(entry("orders", 0, 100), entry("clicks", 0, 200))
     requests.clear()

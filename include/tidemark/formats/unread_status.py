@@ -1,0 +1,34 @@
+"""What of a topic's live end the last plan or run could not read, for those who do not see its log."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from pydantic import AwareDatetime
+
+from tidemark.formats import object_sizes
+from tidemark.formats.base import StoredObject
+
+MOST_MESSAGES: Final = 20
+
+
+class UnreadStatus(StoredObject):
+    """``_tidemark/_unread/<cluster>/<topic>.json``: the damaged heads and packs that the run planned ``at`` had to leave.
+
+    Each of ``messages`` names an object first, then what is wrong with it; of many, some are left out. Something has
+    been unread ``since`` a run found it first, in each run. Without messages, all could be read.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.SMALL
+
+    cluster: str
+    topic: str
+    at: AwareDatetime
+    since: AwareDatetime
+    messages: tuple[str, ...] = ()
+    count: int = 0
+
+    @property
+    def objects(self) -> list[str]:
+        """The names of the damaged objects."""
+        return sorted({message.partition(": ")[0] for message in self.messages})

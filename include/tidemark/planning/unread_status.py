@@ -1,0 +1,45 @@
+"""Records what of the live end a plan or a run could not read, so that the watch tells people of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from tidemark.errors import FormatError, NotFound
+from tidemark.formats.unread_status import MOST_MESSAGES, UnreadStatus
+from tidemark.store.update import update
+from tidemark.table.delta_table import TopicTable
+
+_LONGEST = 1000
+
+
+def record_unread(table: TopicTable, planned_at: datetime, messages: Sequence[str]) -> None:
+    """Record ``messages`` of a run that was planned at that time; none means that all could be read.
+
+    Nothing is written if that is known, or if a later run has told. An object that does not parse is replaced.
+
+    Raises:
+        StoreError: the store failed.
+    """
+    topic = table.topic
+    key = table.keys.deployment.unread(topic.topic)
+    told = tuple(dict.fromkeys(message[:_LONGEST] for message in messages))
+    nothing = UnreadStatus(cluster=topic.cluster, topic=topic.topic, at=planned_at, since=planned_at)
+
+    def read() -> tuple[UnreadStatus, str | None]:
+        try:
+            return UnreadStatus.load_version(table.store, key)
+        except NotFound:
+            return nothing, None
+        except FormatError:
+            return nothing.model_copy(update={"count": -1}), table.store.head(key).etag
+
+    def change(before: UnreadStatus) -> UnreadStatus:
+        same = (before.messages, before.count) == (told[:MOST_MESSAGES], len(told))
+        if same or before.at > planned_at:
+            return before
+        since = before.since if before.messages else planned_at
+        update = {"at": planned_at, "since": since, "messages": told[:MOST_MESSAGES], "count": len(told)}
+        return before.model_copy(update=update)
+
+    update(table.store, key, read, change, then="the next run records it")

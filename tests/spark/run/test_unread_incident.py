@@ -1,0 +1,119 @@
+"""From a damaged pack or head to the incident that tells of it, and to its end."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.spark.world import World, in_process
+from tests.support.live_end import Packer
+from tests.tidemark.kafka_log.build import simple
+from tidemark.formats.unread_status import MOST_MESSAGES, UnreadStatus
+from tidemark.monitoring import messages
+from tidemark.monitoring.incident_store import watch
+from tidemark.monitoring.incidents import Incident
+from tidemark.planning import plan_compaction
+from tidemark.planning.unread_status import record_unread
+from tidemark.timestamps import utc_now
+from tidemark_spark.run.driver import run
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, "freshness: 60s")
+
+
+@pytest.fixture
+def packer(world: World) -> Packer:
+    return Packer(world.raw)
+
+
+def looked(world: World, at: datetime) -> list[Incident]:
+    """The incidents of the kind after a look."""
+    found = watch(world.table.deployment, "east", at)
+    return [one for one in found.incidents if one.kind == "unread"]
+
+
+def stored(world: World) -> UnreadStatus:
+    return UnreadStatus.load(world.table.store, world.table.keys.deployment.unread("orders"))
+
+
+def test_a_damaged_pack_is_an_incident_until_its_bytes_are_sealed_and_landed(world: World, packer: Packer) -> None:
+    world.raw.segment([simple(0)])
+    data = simple(3)
+    packed = packer.pack([data])
+    body = world.raw.store.get(packed.key).body
+    world.raw.store.put(packed.key, body.replace(b'"partition":0', b'"partition":9'))
+    assert world.land().rows == 3
+    now = utc_now()
+    assert looked(world, now) == [], "a damaged head is replaced before two minutes have passed"
+    [incident] = looked(world, now + 2 * MINUTE)
+    assert (incident.key, incident.topic, incident.open) == ("unread/east/orders", "orders", True)
+    assert packed.key in incident.text
+    [message] = messages.due([incident], "mail", now)
+    assert messages.subject(message) == "Tidemark: opened: east/orders: a part of the live end cannot be read"
+    assert "the agent has sealed it" in messages.text(message)
+
+    world.raw.segment([data], parts=[packed.part])
+    packer.drop()
+    assert world.land().unread == ()
+    assert world.offsets() == list(range(6))
+    [closed] = looked(world, now + 4 * MINUTE)
+    assert (closed.open, closed.opened_at) == (False, incident.opened_at)
+
+
+def test_a_batch_that_a_task_finds_damaged_is_told_too_although_nothing_lands(world: World, packer: Packer) -> None:
+    packed = packer.pack([simple(0)])
+    body = bytearray(world.raw.store.get(packed.key).body)
+    body[70] ^= 1
+    world.raw.store.put(packed.key, bytes(body))
+    world.raw.publish()
+    for _ in range(2):
+        assert run(world.table, world.plan(), in_process).rows == 0
+    assert "checksum" in stored(world).messages[0]
+    now = utc_now()
+    looked(world, now)
+    assert [one.open for one in looked(world, now + 2 * MINUTE)] == [True]
+
+
+def test_a_run_that_reads_no_live_end_says_nothing_of_it(world: World, packer: Packer) -> None:
+    world.raw.segment([simple(0)])
+    packer.pack([simple(3)])
+    world.raw.store.put(packer.control.head(1), b"{}")
+    world.land()
+    run(world.table, plan_compaction(world.table), in_process)
+    assert stored(world).objects == ["_heads/east/1.json"]
+    packer.put_head()
+    world.land()
+    assert (stored(world).messages, stored(world).count) == ((), 0)
+
+
+def test_the_last_plan_counts_and_what_is_known_is_not_written_again(world: World) -> None:
+    table, now = world.table, utc_now()
+    record_unread(table, now, [])
+    assert [one.key for one in table.store.list("_tidemark/_unread/")] == [], "nothing was ever unread"
+    record_unread(table, now, ["b: x", "a: y", "b: x"])
+    first = table.store.head(table.keys.deployment.unread("orders")).etag
+    record_unread(table, now + MINUTE, ["b: x", "a: y"])
+    assert table.store.head(table.keys.deployment.unread("orders")).etag == first
+    assert (stored(world).objects, stored(world).count) == (["a", "b"], 2)
+    record_unread(table, now - MINUTE, [])
+    assert stored(world).count == 2, "a slow run knew less"
+    record_unread(table, now + 2 * MINUTE, ["a: y"])
+    assert (stored(world).objects, stored(world).since) == (["a"], now)
+    record_unread(table, now + 3 * MINUTE, [])
+    record_unread(table, now + 4 * MINUTE, ["c: z"])
+    assert stored(world).since == now + 4 * MINUTE
+    record_unread(table, now + 5 * MINUTE, [f"{number}: z" for number in range(1000)])
+    assert (len(stored(world).messages), stored(world).count) == (MOST_MESSAGES, 1000)
+
+
+def test_a_damaged_record_of_it_is_replaced(world: World) -> None:
+    key = world.table.keys.deployment.unread("orders")
+    world.table.store.put(key, b"{ nothing")
+    record_unread(world.table, utc_now(), [])
+    assert stored(world).messages == ()
