@@ -18,7 +18,7 @@ from tidemark.formats.keys import ControlKeys
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.timestamps import utc_now
-from tidemark_airflow.triggers.index_scanner import Source
+from tidemark_airflow.triggers.index_scanner import HeadsFolder, Source
 from tidemark_airflow.triggers.readiness import Baseline
 
 CLUSTER: Final = "kafka-1"
@@ -48,7 +48,7 @@ def scans(s3: S3Server) -> list[Row]:
         cluster=CLUSTER,
         store="s3://raw",
         folder=keys.indexes,
-        heads=keys.heads,
+        heads=(HeadsFolder(store="s3://raw", folder=keys.heads),),
         lake="s3://lake",
         lake_prefix="orchestration",
         options=StoreOptions(),

@@ -13,7 +13,7 @@ MOST_MESSAGES: Final = 20
 
 
 class UnreadStatus(StoredObject):
-    """``_tidemark/_unread/<cluster>/<topic>.json``: the damaged heads and packs that the run planned ``at`` had to leave.
+    """``_tidemark/_unread/<cluster>/<topic>.json``: the damaged heads and packs that the run planned ``at`` left out.
 
     Each of ``messages`` names an object first, then what is wrong with it; of many, some are left out. Something has
     been unread ``since`` a run found it first, in each run. Without messages, all could be read.

@@ -222,12 +222,12 @@ def unread(status: UnreadStatus) -> Iterator[Condition]:
         topic=status.topic,
         since=status.since,
         title=f"{name}: a part of the live end cannot be read",
-        text=f"damaged: {named}; the first of {status.count} findings: {status.messages[0]}; what they hold is late, and "
-        "what is sealed lands",
+        text=f"damaged: {named}; the first of {status.count} findings: {status.messages[0]}; what they hold is late, "
+        "and what is sealed lands",
         likely="something else has written or damaged the object in the bucket",
         mend="it lands by itself once the agent has sealed it from the broker's disk: at the roll of the segment, at "
-        "64 MiB or 256 ranges, at the latest a day after it was packed; keep that disk, and see the bucket's log for who "
-        "wrote the object",
+        "64 MiB or 256 ranges, at the latest a day after it was packed; keep that disk, and see the bucket's log for "
+        "who wrote the object",
         fact=" ".join(objects),
         patience=UNREAD_PATIENCE,
     )

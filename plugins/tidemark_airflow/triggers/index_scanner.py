@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
 from tidemark.errors import TidemarkError
 from tidemark.formats.base import Model
@@ -30,20 +31,31 @@ from tidemark_airflow.triggers.readiness import UNKNOWN_INCARNATION, Row, row_of
 _LONGEST_PAUSE = 60.0
 _REPORT_EVERY = timedelta(minutes=1)
 
+_Place = tuple[str, str]
+"""The store of an object, empty for indexes, and its key."""
+
 log = logging.getLogger(__name__)
+
+
+class HeadsFolder(Model):
+    """Where the heads of a cluster's brokers lie, of the partitions that lie there."""
+
+    store: str
+    folder: str
 
 
 class Source(Model):
     """Where a cluster's indexes lie, how often to look, and where its tables lie; equal ones share one scan.
 
-    The indexes in the deployment's default bucket name all partitions, wherever their segments lie. Heads of other
-    buckets are not read: what they say comes with the next index.
+    The indexes in the deployment's default bucket name all partitions, wherever their segments lie. ``heads`` are those
+    of the default bucket, and then those of other buckets and prefixes that have topics with a ``freshness``; what
+    other heads say comes with the next index.
     """
 
     cluster: str
     store: str
     folder: str
-    heads: str
+    heads: tuple[HeadsFolder, ...]
     lake: str
     lake_prefix: str
     options: StoreOptions
@@ -52,13 +64,17 @@ class Source(Model):
     @classmethod
     def of(cls, deployment: Deployment, cluster: str, seconds: float) -> Source:
         """The source of ``cluster``'s indexes, looked at every ``seconds``."""
-        default = resolver_of(deployment.raw).default()
-        control = ControlKeys(default.prefix, cluster)
+        resolver = resolver_of(deployment.raw)
+        default = resolver.default()
+        live = (resolver.resolve(cluster, topic.topic, 0) for topic in deployment.live_topics(cluster))
+        places = dict.fromkeys((one.store, one.prefix) for one in (default, *live))
         return cls(
             cluster=cluster,
             store=default.store,
-            folder=control.indexes,
-            heads=control.heads,
+            folder=ControlKeys(default.prefix, cluster).indexes,
+            heads=tuple(
+                HeadsFolder(store=store, folder=ControlKeys(prefix, cluster).heads) for store, prefix in places
+            ),
             lake=deployment.lake_store,
             lake_prefix=deployment.deployment_keys(cluster).prefix,
             options=deployment.store,
@@ -91,11 +107,9 @@ class IndexScanner:
         self._store = open_one(source.store, source.options)
         self._lake = open_one(source.lake, source.options)
         self._indexes = IndexCache(self._store, source.folder, _rows_of, on_failure=log_failures(log, logging.ERROR))
-        self._heads = IndexCache(
-            self._store, source.heads, _rows_of_head, limit=Head.most_bytes, on_failure=log_failures(log, logging.ERROR)
-        )
+        self._heads = [_HeadsIn(folder, open_one(folder.store, source.options)) for folder in source.heads]
         self._last = Scan({})
-        self._merged: Mapping[str, Sequence[Row]] = {}  # the rows by index that ``_last`` is made of
+        self._merged: Mapping[_Place, Sequence[Row]] = {}  # the rows by object that ``_last`` is made of
         self._failures = 0
         self._read = 0
         self._reported: ScanStatus | None = None
@@ -111,15 +125,19 @@ class IndexScanner:
         began = time.monotonic()
         self._read = 0
         try:
-            self._read = self._indexes.look() + self._heads.look()
+            default, *others = self._heads
+            self._read = self._indexes.look() + default.cache.look()
             self._indexes.check()
+            self._read += sum(in_parallel(_HeadsIn.try_to_look, others))
         except (TidemarkError, OSError) as error:
             self._failures += 1
             log.warning("%s: not read, %d times in a row", self._source.folder, self._failures, exc_info=True)
             self._last = Scan(self._last.topics, self._last.failing_since or utc_now(), str(error))
         else:
             self._failures = 0
-            kept = self._indexes.kept | self._heads.kept
+            kept: dict[_Place, Sequence[Row]] = {("", key): rows for key, rows in self._indexes.kept.items()}
+            for heads in self._heads:
+                kept |= {(heads.folder.store, key): rows for key, rows in heads.cache.kept.items()}
             changed, self._merged = _topics_changed(self._merged, kept), kept
             if changed or self._last.failing_since:
                 self._last = Scan({**self._last.topics, **_merge(self._merged.values(), changed)})
@@ -150,6 +168,25 @@ class IndexScanner:
         self._reported = status
 
 
+class _HeadsIn:
+    """The heads of one folder. If it cannot be listed, its partitions wait for the next index, and no others do."""
+
+    def __init__(self, folder: HeadsFolder, store: Store) -> None:
+        self.folder = folder
+        self.cache = IndexCache(
+            store, folder.folder, _rows_of_head, limit=Head.most_bytes, on_failure=log_failures(log, logging.ERROR)
+        )
+
+    def try_to_look(self) -> int:
+        """Read what has changed; how many these were, and none if the store fails."""
+        try:
+            return self.cache.look()
+        except (TidemarkError, OSError):
+            where = f"{self.folder.store}/{self.folder.folder}"
+            log.exception("%s: not read; its partitions are known by the indexes meanwhile", where)
+            return 0
+
+
 def _rows_of(body: bytes, info: ObjectInfo) -> Sequence[Row]:
     return tuple(row_of(entry) for entry in parse_index(body, info).entries)
 
@@ -158,7 +195,7 @@ def _rows_of_head(body: bytes, info: ObjectInfo) -> Sequence[Row]:
     return tuple(row_of_head(entry) for entry in parse_head(body, info.key).entries)
 
 
-def _topics_changed(before: Mapping[str, Sequence[Row]], after: Mapping[str, Sequence[Row]]) -> set[str]:
+def _topics_changed(before: Mapping[_Place, Sequence[Row]], after: Mapping[_Place, Sequence[Row]]) -> set[str]:
     """The topics that an index names which has changed, is new or has gone."""
     changed = [key for key in before.keys() | after.keys() if before.get(key) is not after.get(key)]
     return {row[0] for key in changed for rows in (before, after) for row in rows.get(key, ())}

@@ -203,11 +203,20 @@ def test_all_topics_of_a_cluster_have_one_source(world: World) -> None:
 HEAD_ID = "9qjWLzpzSeKF3tvzv1l6bQ"
 
 
-def put_head(world: World, end: int, *, epoch: int = 0, topic_id: str = HEAD_ID, broker: int = 1) -> None:
+def put_head(
+    world: World,
+    end: int,
+    *,
+    epoch: int = 0,
+    topic_id: str = HEAD_ID,
+    broker: int = 1,
+    topic: str = "orders",
+    store: Store | None = None,
+) -> None:
     """What ``broker`` has packed of partition 0 and not sealed."""
     last = RangePointer(pack=f"{broker}/{'0' * 32}.pack", position=4096, length=100)
     tail = HeadEntry(
-        topic="orders",
+        topic=topic,
         topic_id=topic_id,
         partition=0,
         epoch=epoch,
@@ -219,7 +228,7 @@ def put_head(world: World, end: int, *, epoch: int = 0, topic_id: str = HEAD_ID,
         oldest_unstored=0,
     )
     head = Head(cluster=CLUSTER, broker=broker, agent="test", written_at=LONG_AGO, entries=(tail,))
-    world.raw.put(world.control.head(broker), head.to_bytes())
+    (store or world.raw).put(world.control.head(broker), head.to_bytes())
 
 
 def led(next_offset: int, **more: Any) -> IndexEntry:
@@ -277,3 +286,55 @@ def test_a_head_under_another_brokers_key_does_not_count(world: World, scanner: 
     world.raw.put(world.control.head(2), body)
 
     assert offsets(scanner.scan()) == {0: 10}
+
+
+@pytest.fixture
+def apart(world: World) -> Store:
+    """The bucket of the topic ``clicks``, which is kept apart from ``orders``; both have a freshness."""
+    url = f"file://{world.root}/apart"
+    world.write_topics(
+        cluster=CLUSTER,
+        raw={"url": f"file://{world.root}/raw", "topics": {"clicks": {"url": url}, "idle": {"url": f"{url}-idle"}}},
+        lake=f"file://{world.root}/lake",
+        topics=[
+            {"topic": "orders", "freshness": "10s"},
+            {"topic": "clicks", "freshness": "10s"},
+            {"topic": "idle"},
+        ],
+    )
+    return open_store(url)
+
+
+def test_heads_of_each_bucket_that_has_topics_with_a_freshness_are_read(world: World, apart: Store) -> None:
+    source = Source.of(world.deployment, CLUSTER, 1)
+    assert [one.store for one in source.heads] == [world.raw.url, apart.url]
+    scanner = IndexScanner(source)
+    clicks = led(10).model_copy(update={"topic": "clicks"})
+    world.put_index(led(10), clicks)
+    put_head(world, 15)
+    put_head(world, 40, topic="clicks", store=apart)
+    scan = scanner.scan()
+    assert (offsets(scan), offsets(scan, "clicks")) == ({0: 15}, {0: 40})
+    put_head(world, 50, topic="clicks", store=apart)
+    again = scanner.scan()
+    assert offsets(again, "clicks") == {0: 50}
+    assert again.topics["orders"] is scan.topics["orders"], "nothing of it has changed"
+
+
+def test_a_bucket_that_fails_costs_its_own_topics_what_heads_say(world: World, apart: Store) -> None:
+    failing = Counting(apart)
+
+    def open_one(url: str, options: StoreOptions) -> Store:
+        return failing if url == apart.url else open_store(url, options)  # type: ignore[return-value] # see above
+
+    scanner = IndexScanner(Source.of(world.deployment, CLUSTER, 1), open_one)
+    world.put_index(led(10), led(10).model_copy(update={"topic": "clicks"}))
+    put_head(world, 40, topic="clicks", store=apart)
+    scanner.scan()
+    failing.failure = UnknownOutcome("_heads/", "no answer")
+    put_head(world, 15)
+    put_head(world, 50, topic="clicks", store=apart)
+    scan = scanner.scan()
+    assert (offsets(scan), offsets(scan, "clicks"), scan.failing_since) == ({0: 15}, {0: 40}, None)
+    failing.failure = None
+    assert offsets(scanner.scan(), "clicks") == {0: 50}

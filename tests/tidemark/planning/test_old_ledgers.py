@@ -63,10 +63,9 @@ def test_no_reader_and_no_run_that_is_under_way_misses_one(rng: Random, commits_
     listed: list[ObjectInfo] = []
     committed: list[tuple[datetime, int]] = [(NOW - 100 * LONG, 0)]
     waiting: list[tuple[datetime, int]] = []
-    at, attempt, removed = NOW, 0, 0
-    for _ in range(400):
+    at, removed = NOW, 0
+    for attempt in range(400):
         at += timedelta(days=rng.expovariate(commits_a_day))
-        attempt += 1
         number = committed[-1][1] + 1
         listed.append(ObjectInfo(f"l/{number}-{attempt}.json", 1, "e", at))
         if rng.random() < 0.3:
