@@ -26,7 +26,7 @@ class CatalogSettings(Settings):
     ``properties`` are pyiceberg's own (https://py.iceberg.apache.org/configuration). Those that are secret are in
     ``secrets``, each with the name of the environment's variable that holds it. An Airflow ``connection`` gives ``uri``
     and, as ``credential``, login and password. Snapshots older than ``keep`` are expired. With a ``delta_suffix``, the
-    catalog also has the Delta table itself, whose name ends so; only Glue's can.
+    catalog also has the Delta table itself, whose name ends so; only Glue and Hive's metastore can.
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")
@@ -71,8 +71,9 @@ class CatalogSettings(Settings):
 
     @model_validator(mode="after")
     def _check_delta(self) -> Self:
-        if self.delta_suffix is not None and self.kind != "glue":
-            raise ValueError(f"catalog {self.name}: delta_suffix is for kind glue only: no other has Delta tables, too")
+        if self.delta_suffix is not None and self.kind not in {"glue", "hive"}:
+            rule = "delta_suffix is for the kinds glue and hive: no other has Delta tables, too"
+            raise ValueError(f"catalog {self.name}: {rule}")
         return self
 
     @property
@@ -85,7 +86,7 @@ CONNECTION_VARIABLE: Final = "TIDEMARK_CATALOG_CONNECTION_"
 
 
 def delta_table(table: str, suffix: str) -> str:
-    """The name that the Delta table itself has beside it: Glue has no upper-case letters."""
+    """The name that the Delta table itself has beside it: Glue and Hive have no upper-case letters."""
     return f"{catalog_table(table)}{suffix}".lower()
 
 

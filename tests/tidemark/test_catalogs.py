@@ -44,8 +44,8 @@ def test_a_topic_is_listed_in_all_catalogs_unless_it_names_some(tmp_path: Path) 
         ("{name: a, kind: glue, namespace: n, delta_suffix: ''}", "delta_suffix"),
         ("{name: a, kind: glue, namespace: n, delta_suffix: _Delta}", "delta_suffix"),
         (
-            "{name: a, kind: hive, uri: 'thrift://a', namespace: n, delta_suffix: _delta}",
-            "delta_suffix is for kind glue",
+            "{name: a, kind: sql, uri: 'sqlite:///a', namespace: n, delta_suffix: _delta}",
+            "delta_suffix is for the kinds glue and hive",
         ),
     ],
 )

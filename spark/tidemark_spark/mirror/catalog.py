@@ -23,6 +23,13 @@ SECONDS: Final = 30
 """How long a REST catalog may be silent; pyiceberg itself would wait for ever."""
 
 
+_HIVE_REFUSAL: Final = "columns have types incompatible with the existing columns"
+_HIVE_ADVICE: Final = (
+    "; Hive's metastore refuses wider types within lists and structs, unless it is set to "
+    "hive.metastore.disallow.incompatible.col.type.changes=false"
+)
+
+
 class _PatientAdapter(HTTPAdapter):
     @override
     def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
@@ -91,4 +98,5 @@ def answering(settings: CatalogSettings) -> Iterator[None]:
         raise
     except Exception as error:  # pyiceberg, requests, SQLAlchemy, botocore and Thrift have no class in common
         lines = str(error).splitlines() or [""]
-        raise MirrorError(f"catalog {settings.name}: {type(error).__name__}: {lines[0][:300]}") from error
+        advice = _HIVE_ADVICE if _HIVE_REFUSAL in lines[0] else ""
+        raise MirrorError(f"catalog {settings.name}: {type(error).__name__}: {lines[0][:300]}{advice}") from error

@@ -20,16 +20,16 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Snapshot
 
-from tidemark.catalogs import LONGEST_KEPT, CatalogSettings
+from tidemark.catalogs import LONGEST_KEPT, CatalogSettings, delta_table
 from tidemark.errors import MirrorError, TableTampered
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.mirror_status import MirrorState
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.tampering import check_untampered
+from tidemark_spark.mirror import glue_delta, hive_delta
 from tidemark_spark.mirror.catalog import answering
 from tidemark_spark.mirror.cleanup import remove_unused
 from tidemark_spark.mirror.delta_versions import DeltaVersion, ListedFile, arrow_schema, listed_files, versions_from
-from tidemark_spark.mirror.glue_delta import register_delta
 from tidemark_spark.mirror.mirrored_table import Listed, MirroredTable
 
 TRIES: Final = 5
@@ -111,7 +111,10 @@ def _caught_up(table: TopicTable, settings: CatalogSettings, mirrored: MirroredT
             break
     if _expire(table, settings, mirrored):
         remove_unused(table, settings.name, mirrored)
-    register_delta(mirrored.catalog, settings, table, arrow_schema(delta.schema()))
+    if settings.delta_suffix is not None:
+        register = hive_delta.register if settings.kind == "hive" else glue_delta.register
+        name = delta_table(table.topic.table, settings.delta_suffix)
+        register(mirrored.catalog, settings, name, table.url, arrow_schema(delta.schema()))
     snapshot = mirrored.iceberg.current_snapshot()
     if listed is None or snapshot is None:
         raise CommitFailedException("the table is not there any more")

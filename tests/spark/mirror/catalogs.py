@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from tests.spark.world import World
 from tests.support.glue import REGION, GlueServer
+from tests.support.hive import HiveMetastore
 from tests.support.iceberg import JavaReader, RestCatalogs, SparkReader
 from tidemark.catalogs import CatalogSettings
 from tidemark.formats.mirror_status import MirrorState
@@ -87,6 +88,28 @@ def glue_catalog(server: GlueServer, folder: Path, **more: object) -> CatalogSet
     """The catalog of ``server``, whose warehouse is in ``folder``."""
     properties = {"glue.endpoint": server.endpoint, "glue.region": REGION}
     fields = {"name": "local", "kind": "glue", "warehouse": f"file://{folder}", "properties": properties}
+    return CatalogSettings.model_validate({**fields, "namespace": "kafka", **more})
+
+
+class HiveBeside(Beside):
+    """A catalog in Hive's metastore, which forgets the stores of one folder when those of another come."""
+
+    def __init__(self, metastore: HiveMetastore) -> None:
+        """The metastore answers already."""
+        self._metastore = metastore
+        self._folder: Path | None = None
+
+    @override
+    def settings(self, folder: Path) -> CatalogSettings:
+        if folder != self._folder:
+            self._metastore.forget()
+            self._folder = folder
+        return hive_catalog(self._metastore)
+
+
+def hive_catalog(metastore: HiveMetastore, **more: object) -> CatalogSettings:
+    """The catalog of ``metastore``."""
+    fields = {"name": "local", "kind": "hive", "uri": metastore.uri, "properties": {"hive.hive2-compatible": "true"}}
     return CatalogSettings.model_validate({**fields, "namespace": "kafka", **more})
 
 
@@ -163,6 +186,8 @@ def check(world: World, settings: CatalogSettings | None = None) -> None:
     assert sums["total-data-files"] == str(len(there))
     assert version <= delta.version()
     names = [field.name for field in delta.schema().fields]
+    if settings.kind == "hive":
+        names = ["dt", *(name for name in names if name != "dt")]
     assert [field.name for field in table.schema().fields] == names
 
 

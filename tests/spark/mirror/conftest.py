@@ -9,6 +9,7 @@ import pytest
 
 from tests.spark.mirror import catalogs
 from tests.support.glue import ENV, GlueServer
+from tests.support.hive import HiveMetastore
 from tests.support.iceberg import JavaReader, RestCatalogs, SparkReader
 
 
@@ -43,7 +44,14 @@ def glue_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GlueServer
             yield found
 
 
-@pytest.fixture(params=["sql", "rest", pytest.param("glue", marks=pytest.mark.full)])
+@pytest.fixture(scope="package")
+def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveMetastore]:
+    """Hive's metastore, with what tests before have left there."""
+    with HiveMetastore(tmp_path_factory.mktemp("hive")) as found:
+        yield found
+
+
+@pytest.fixture(params=["sql", "rest", *(pytest.param(one, marks=pytest.mark.full) for one in ("glue", "hive"))])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, full: bool) -> Iterator[str]:
     """The kind of the catalogs beside the test's worlds.
 
@@ -57,4 +65,6 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, full: 
             monkeypatch.setattr(catalogs, "beside", catalogs.RestBeside(rest, found, until))
         if name == "glue":
             monkeypatch.setattr(catalogs, "beside", catalogs.GlueBeside(request.getfixturevalue("glue_server")))
+        if name == "hive":
+            monkeypatch.setattr(catalogs, "beside", catalogs.HiveBeside(request.getfixturevalue("metastore")))
         yield name

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -17,7 +16,6 @@ from tests.spark.world import World
 from tests.support.glue import REGION, GlueServer
 from tests.tidemark.kafka_log.build import batch
 from tidemark.errors import MirrorError
-from tidemark_spark.mirror.glue_delta import hive_type
 
 KAFKA = [
     ("kafka_incarnation", "int"),
@@ -133,14 +131,3 @@ def test_without_a_suffix_there_is_the_mirror_alone(world: World, glue: InGlue) 
     listed(world, glue.settings.model_copy(update={"delta_suffix": None}))
     found = glue.client.get_tables(DatabaseName="kafka")["TableList"]
     assert [(one["Name"], one["Parameters"]["table_type"]) for one in found] == [("orders", "ICEBERG")]
-
-
-def test_each_type_has_its_name_there() -> None:
-    inner = pa.struct([("a", pa.list_(pa.list_(pa.float32()))), ("b", pa.decimal128(38, 6))])
-    kinds: list[pa.DataType] = [pa.bool_(), pa.int8(), pa.int16(), pa.float64(), pa.string(), inner]
-    assert [hive_type(one, "x") for one in kinds] == [
-        *("boolean", "tinyint", "smallint", "double", "string"),
-        "struct<a:array<array<float>>,b:decimal(38,6)>",
-    ]
-    with pytest.raises(MirrorError, match=r"column x\.element\.t: Glue has no type for time64"):
-        hive_type(pa.list_(pa.struct([("t", pa.time64("us"))])), "x")

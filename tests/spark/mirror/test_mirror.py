@@ -219,7 +219,7 @@ def test_columns_that_were_missed_one_after_the_other(tmp_path: Path) -> None:
 def test_a_table_that_had_got_columns_before(tmp_path: Path) -> None:
     *_, world = grown(tmp_path)
     listed(world)
-    assert [field.name for field in iceberg(world).schema().fields][-3:] == ["dt", "x", "y"]
+    assert [field.name for field in iceberg(world).schema().fields if field.name != "dt"][-2:] == ["x", "y"]
 
 
 def test_a_column_without_rows_yet_waits_for_the_next_commit(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def leaf_ids(path: str) -> dict[str, int]:
     return found
 
 
-def test_wider_columns(tmp_path: Path) -> None:
+def test_wider_columns(tmp_path: Path, kind: str) -> None:
     narrow = json_parser("{name: id, type: int32}", "{name: x, type: float}", "{name: n, type: 'list<int32>'}")
     world = World(tmp_path, narrow)
     world.raw.segment([batch(0, records(b'{"id":1,"x":0.5,"n":[1]}', b'{"id":8589934592}', b"{"))])
@@ -262,6 +262,10 @@ def test_wider_columns(tmp_path: Path) -> None:
     listed(world)
     wide = changed(world, narrow.replace("int32", "int64").replace("float", "double"))
     assert again(wide, plan_rebuild(wide.table, None)).status == "landed"
+    if kind == "hive":  # as its servers are by default
+        with pytest.raises(MirrorError, match=r"hive\.metastore\.disallow\.incompatible\.col\.type\.changes"):
+            listed(wide)
+        return
     listed(wide)
     assert column(wide, "id") == {0: 1, 1: 8589934592}
 
