@@ -36,7 +36,7 @@ UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(BUILD)/bin/pip config get globa
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data requirements lint style types format test test-full screenshots bench soak demo down clean
+.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist requirements lint style types format test test-full screenshots bench soak demo down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,9 +54,8 @@ $(DONE)/build: requirements/build.txt
 		$(BUILD)/bin/pip install --quiet --require-hashes --requirement requirements/build.txt)
 	@mkdir -p $(DONE); touch $@
 
-# One editable wheel, installed into each environment as a file: the name `tidemark` on PyPI is
-# somebody else's, so no resolver may ever look for it.
-$(DONE)/wheel: pyproject.toml $(DONE)/build
+# One editable wheel, installed into each environment as a file: Tidemark is on no index, so no resolver may look for it.
+$(DONE)/wheel: pyproject.toml hatch_build.py $(DONE)/build
 	$(call step,editable wheel,\
 		rm -rf $(STATE)/wheel; $(BUILD)/bin/hatchling build --target wheel:editable --directory $(STATE)/wheel)
 	@touch $@
@@ -102,6 +101,13 @@ jars: env-dev java ## Fetch Kafka's and Spark's jars into the cache
 # Each archive lies beside the jars that it holds for.
 class-data: jars env-spark
 	$(call step,class data,$(DEV) -m tests.support.class_data)
+
+# The wheel is made from the source distribution, which must therefore be complete. Pins are named after their environments.
+dist: $(DONE)/build ## Build wheel and source distribution into dist/, with the pinned requirements beside them
+	$(call step,distributions,\
+		rm -rf dist; $(UV) build --quiet --no-build-isolation --offline --python $(BUILD)/bin/python --out-dir dist .; \
+		for env in agent spark airflow object-store; do cp requirements/$$env.txt dist/requirements-$$env.txt; done; \
+		rm -f dist/.gitignore; ls dist)
 
 requirements: $(DONE)/build ## Recompile requirements/*.txt from pyproject.toml
 	$(call step,requirements,UV="$(BUILD)/bin/uv"; requirements/compile.sh "$$UV")

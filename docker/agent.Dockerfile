@@ -5,12 +5,14 @@ COPY requirements/build.txt requirements/agent.txt requirements/
 RUN pip install --no-cache-dir --require-hashes -r requirements/build.txt \
  && uv venv --python /usr/local/bin/python /opt/tidemark/agent \
  && uv pip sync --no-cache --compile-bytecode --require-hashes --python /opt/tidemark/agent/bin/python requirements/agent.txt
-COPY pyproject.toml README.md ./
+COPY pyproject.toml hatch_build.py README.md ./
 COPY include include
 COPY uploader_agent uploader_agent
 COPY spark spark
 COPY plugins plugins
-# As a file and without its dependencies: the name `tidemark` on PyPI is somebody else's.
+COPY dags dags
+COPY deploy deploy
+# As a file and without its dependencies: Tidemark is on no index, so no resolver may look for it.
 RUN hatchling build --target wheel --directory dist \
  && uv pip install --no-cache --no-deps --no-index --compile-bytecode --python /opt/tidemark/agent/bin/python dist/*.whl
 

@@ -9,12 +9,14 @@ RUN pip install --no-cache-dir --require-hashes -r requirements/build.txt \
       && uv pip sync --no-cache --compile-bytecode --require-hashes --python /opt/tidemark/$env/bin/python requirements/$env.txt \
       || exit 1; \
     done
-COPY pyproject.toml README.md ./
+COPY pyproject.toml hatch_build.py README.md ./
 COPY include include
 COPY uploader_agent uploader_agent
 COPY spark spark
 COPY plugins plugins
-# As a file and without its dependencies: the name `tidemark` on PyPI is somebody else's.
+COPY dags dags
+COPY deploy deploy
+# As a file and without its dependencies: Tidemark is on no index, so no resolver may look for it.
 RUN hatchling build --target wheel --directory dist \
  && for env in airflow spark; do \
       uv pip install --no-cache --no-deps --no-index --compile-bytecode --python /opt/tidemark/$env/bin/python dist/*.whl \

@@ -23,7 +23,7 @@ ALLOWED = {
 # The packages and modules of each by floors: one may import those of the floors before its own, and no others.
 FLOORS = {
     "include/tidemark": (
-        "concurrency errors intervals terminal timestamps",
+        "concurrency errors installation intervals terminal timestamps",
         "config kafka_log offset_bounds retry",
         "store",
         "formats",

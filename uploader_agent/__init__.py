@@ -6,4 +6,4 @@ and never deletes an object. What it writes, and the order in which it writes it
 
 from importlib.metadata import version
 
-__version__ = version("tidemark")
+__version__ = version("tidemark-kafka")

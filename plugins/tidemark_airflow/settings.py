@@ -1,8 +1,8 @@
-"""Where a deployment keeps its topics file and Spark's programs: environment variables, else the repository's layout.
+"""Where a deployment keeps its topics file and Spark's programs: environment variables, else what is installed.
 
 ==============================  =======================================================================================
-``TIDEMARK_TOPICS``             the topics file; default ``include/topics.yaml`` beside ``plugins/``
-``TIDEMARK_SPARK_JOBS``         the folder of Spark's jobs; default ``spark/jobs`` beside ``plugins/``
+``TIDEMARK_TOPICS``             the topics file; default ``include/topics.yaml`` of a checkout
+``TIDEMARK_SPARK_JOBS``         the folder of Spark's jobs; default :mod:`tidemark.installation`'s
 ``TIDEMARK_SPARK_SUBMIT``       the program spark-submit of Spark's own environment; default: from ``PATH``
 ``TIDEMARK_SPARK_PYTHON``       Python of Spark's own environment, for Spark Connect; default: beside spark-submit
 ``PYSPARK_PYTHON``              Python of the Spark workers; default: a ``python`` beside ``TIDEMARK_SPARK_SUBMIT``
@@ -24,18 +24,16 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidemark import installation
 from tidemark.errors import ConfigError
 from tidemark.topics import Deployment, TopicSettings, load_topics
 
 if TYPE_CHECKING:
     from tidemark.table.delta_table import TopicTable
 
-_HOME = Path(__file__).resolve().parents[2]
-
-
 def topics_file() -> Path:
-    """The path of the topics file: ``TIDEMARK_TOPICS``, else ``include/topics.yaml`` beside this folder."""
-    return Path(os.environ.get("TIDEMARK_TOPICS") or _HOME / "include" / "topics.yaml")
+    """The path of the topics file: ``TIDEMARK_TOPICS``, else ``include/topics.yaml`` of a checkout."""
+    return Path(os.environ.get("TIDEMARK_TOPICS") or installation.home() / "include" / "topics.yaml")
 
 
 def deployment() -> Deployment:
@@ -58,7 +56,7 @@ def topic_table(cluster: str, topic: str) -> TopicTable:
 
 def spark_job(name: str) -> Path:
     """The Spark application of that name, such as ``ingest.py``."""
-    return Path(os.environ.get("TIDEMARK_SPARK_JOBS") or _HOME / "spark" / "jobs") / name
+    return Path(os.environ.get("TIDEMARK_SPARK_JOBS") or installation.folder("jobs")) / name
 
 
 def spark_submit() -> str | None:

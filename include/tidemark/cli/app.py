@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
+from tidemark import installation
 from tidemark.cli.acknowledge_gap import acknowledge_gap
 from tidemark.cli.backfill import backfill
 from tidemark.cli.consume import consume
@@ -21,6 +22,8 @@ from tidemark.store import clock
 from tidemark.terminal import Output
 from tidemark.topics import load_topics
 
+Folder = Literal["dags", "plugins", "jobs", "deploy"]
+"""The names of :data:`tidemark.installation.FILES`."""
 _HELP = (
     "What Tidemark's tables and its remote tier hold, and whether its configuration is right. Only acknowledge-gap, "
     "backfill, restore and schema dismiss write."
@@ -81,6 +84,17 @@ def check(
     _print(found, [f"{topics}: {len(found)} topics", *(f"{one['topic']} → {one['table']}" for one in found)], output)
     if problems:
         raise typer.Exit(1)
+
+
+@app.command(epilog="Example: export AIRFLOW__CORE__DAGS_FOLDER=$(tidemark paths dags)")
+def paths(
+    name: Annotated[Folder | None, typer.Argument(help="Print only this folder's path.")] = None,
+    output: As = Output.text,
+) -> None:
+    """Print where DAG files, the plugin, Spark's programs and deployment files are installed."""
+    found = {one: str(installation.folder(one)) for one in installation.FILES}
+    lines = [f"{one:8} {found[one]}  ({what})" for one, (_, what) in installation.FILES.items()]
+    _print(found if name is None else found[name], lines if name is None else [found[name]], output)
 
 
 app.command(epilog="Example: tidemark continuity orders --dt 2026-11-20 --output json")(continuity)

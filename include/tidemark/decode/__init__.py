@@ -1,4 +1,4 @@
-"""Decodes record batches to Arrow; needs the extra ``tidemark[decode]``.
+"""Decodes record batches to Arrow; needs the extra ``tidemark-kafka[decode]``.
 
     headers = scan_headers(data, name, base_offset)                 # every batch, checksums verified
     keep = ~aborted_mask(headers, aborted)                          # the batches that read_committed delivers

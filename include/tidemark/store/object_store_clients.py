@@ -1,6 +1,6 @@
 """obstore's clients of Google Cloud Storage and Azure Blob Storage, limited in time, and none of which tries again.
 
-obstore is imported here: it is the extra ``tidemark[object-store]``, and nothing needs it but ``gs://`` and ``az://``.
+obstore is imported here: it is the extra ``tidemark-kafka[object-store]``, and nothing needs it but ``gs://`` and ``az://``.
 """
 
 from __future__ import annotations

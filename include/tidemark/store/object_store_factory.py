@@ -52,6 +52,6 @@ def _installed() -> tuple[Any, Any]:
     except ModuleNotFoundError as error:
         if error.name != "obstore":
             raise
-        rule = "is needed for gs:// and az:// and is not installed: install the extra tidemark[object-store] here"
+        rule = "is needed for gs:// and az:// and is not installed: install the extra tidemark-kafka[object-store] here"
         raise ConfigError("this installation", [("obstore", rule)]) from error
     return object_store, object_store_clients

@@ -1,4 +1,4 @@
-"""Evidence: for each run of offsets, its class, the bytes it came from and its file. Needs ``tidemark[table]``.
+"""Evidence: for each run of offsets, its class, the bytes it came from and its file. Needs ``tidemark-kafka[table]``.
 
 There is one Parquet object per attempt, ``evidence/<attempt>.parquet``, written before the attempt's commit. All its
 rows count if the committed ledger lists the attempt as landed. The object of a fold holds the rows of the attempts

@@ -1,4 +1,4 @@
-"""Whether another program changed a table since Tidemark's last commit. Needs ``tidemark[table]``.
+"""Whether another program changed a table since Tidemark's last commit. Needs ``tidemark-kafka[table]``.
 
 The ledger has a digest of the live files: their paths, sizes and numbers of rows. If a version of the table has other
 live files, another program made it (DELETE, UPDATE, OPTIMIZE, RESTORE, an overwrite), however many rows it has.

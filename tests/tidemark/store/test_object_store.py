@@ -568,7 +568,7 @@ def test_the_missing_extra_is_named(url: str) -> None:
         f"try:\n    open_store({url!r})\nexcept ConfigError as error:\n    print(error)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "install the extra tidemark[object-store]" in run.stdout
+    assert "install the extra tidemark-kafka[object-store]" in run.stdout
 
 
 def test_opening_twice_makes_one_store(gcs: GcsServer) -> None:
