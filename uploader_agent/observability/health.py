@@ -1,4 +1,5 @@
-"""Whether the agent does its work, and its pages: ``/-/healthy``, ``/-/ready``, ``/metrics``, ``/waiting``.
+"""Whether the agent does its work, and its pages: ``/-/alive``, ``/-/healthy``, ``/-/ready``, ``/metrics``
+and ``/waiting``.
 
 Listens on 127.0.0.1 unless told otherwise, and only if it has a port. Each answer that is not good says why.
 """
@@ -84,19 +85,24 @@ class Health:
         """Whether it has once learnt what it leads, and what of it the store has."""
         return self.waits_for is None
 
-    def trouble(self) -> str | None:
-        """Why it is not healthy; None if it is."""
-        now = self._clock()
-        still = now - self._turned
+    def stopped(self) -> str | None:
+        """What of the agent has stopped, so that only a restart helps; None if nothing has."""
+        still = self._clock() - self._turned
         if still > self.turn_limit:
             return f"the loop has not turned for {still:.0f} s"
         ended = [name for name, one in [*self._threads.items()] if one.ident is not None and not one.is_alive()]
         if ended and not self._stopping:
             return f"the threads {', '.join(ended)} have ended, see the log for why: restart the agent"
+        return None
+
+    def trouble(self) -> str | None:
+        """Why it is not healthy; None if it is."""
+        if stopped := self.stopped():
+            return stopped
         open_for = self.question_open_for()
         if open_for > QUESTION_LIMIT:
             return f"the broker has not answered a question for {open_for:.0f} s, not even with an error"
-        stuck = now - self._progressed
+        stuck = self._clock() - self._progressed
         if self._unfinished and stuck > self.stuck_after.total_seconds():
             failure = f"; the last failure: {self._last_failure}" if self._last_failure else ""
             return f"nothing was finished for {stuck:.0f} s, though {self._unfinished} jobs are waiting{failure}"
@@ -151,9 +157,11 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 5
 
     def do_GET(self) -> None:
-        """Answer ``/metrics``, ``/-/healthy``, ``/-/ready`` and ``/waiting``; anything else with 404."""
+        """Answer ``/metrics``, ``/-/alive``, ``/-/healthy``, ``/-/ready`` and ``/waiting``; anything else with 404."""
         if self.path == "/metrics":
             self._answer(200, generate_latest(self.registry), CONTENT_TYPE_LATEST)
+        elif self.path == "/-/alive":
+            self._tell(self.health.stopped())
         elif self.path == "/-/healthy":
             self._tell(self.health.trouble())
         elif self.path == "/-/ready":
@@ -161,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path == "/waiting":
             self._answer(200, f"{json.dumps(self.waiting(), indent=1)}\n".encode(), "application/json")
         else:
-            self._answer(404, b"try /-/healthy, /-/ready, /metrics or /waiting\n", "text/plain; charset=utf-8")
+            self._answer(404, b"try /-/alive, /-/healthy, /-/ready, /metrics or /waiting\n", "text/plain; charset=utf-8")
 
     def _tell(self, wrong: str | None) -> None:
         self._answer(503 if wrong else 200, f"{wrong or 'ok'}\n".encode(), "text/plain; charset=utf-8")

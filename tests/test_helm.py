@@ -1,0 +1,245 @@
+"""The chart of the agent: rendered by Helm's own engine, held against Kubernetes' schemas and the house's rules.
+
+Nothing is started: there is no cluster here.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.support.paths import ROOT
+from tidemark.errors import ConfigError
+from uploader_agent.broker.properties import parse_properties
+from uploader_agent.settings import AgentSettings, load_settings
+
+CHART = ROOT / "deploy" / "helm" / "tidemark-agent"
+KUBERNETES = ("1.29.0", "1.37.0")
+"""The oldest that the chart takes, and the newest whose schemas are installed."""
+OURS = {"PodMonitor"}
+"""Kinds that Kubernetes itself does not have."""
+LEAST: dict[str, Any] = {
+    "image": {"repository": "registry.example/tidemark-agent", "digest": "sha256:" + 64 * "0"},
+    "config": {"raw": {"url": "s3://raw/tidemark"}},
+}
+SIDECAR = {"mode": "sidecar", "data": {"volume": "data"}, "broker": {"bootstrap": ""}}
+EVERYTHING = {
+    "config": {"raw": {"url": "s3://raw/tidemark"}, "cluster": "prod", "hold": {"links": ["/var/lib/kafka/held"]}},
+    "imagePullSecrets": [{"name": "registry"}],
+    "credentials": {"existingSecret": "store"},
+    "extraEnv": [{"name": "AWS_REGION", "value": "eu-central-1"}],
+    "state": {"hostPath": "/var/lib/tidemark"},
+    "supplementalGroups": [1001],
+    "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/agent"}},
+    "nodeSelector": {"kafka": "yes"},
+    "tolerations": [{"key": "kafka", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "priorityClassName": "system-node-critical",
+    "podAnnotations": {"a": "b"},
+    "podLabels": {"c": "d"},
+    "metrics": {"enabled": True, "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
+    "networkPolicy": {"metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]},
+}
+MODES = {
+    "daemonset": {},
+    "daemonset-everything": EVERYTHING,
+    "sidecar": SIDECAR,
+    "sidecar-everything": EVERYTHING | SIDECAR,
+}
+
+modes = pytest.mark.parametrize("values", MODES.values(), ids=MODES)
+
+
+def rendered(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The chart's objects by kind, and by kind and name where a kind has several."""
+    with helm_python.Chart.load(CHART) as chart:
+        chart.validate_schema(LEAST | values)
+        texts = chart.render(LEAST | values, name="east", namespace="kafka")
+    found: dict[str, dict[str, Any]] = {}
+    for path, text in texts.items():
+        one = yaml.safe_load(text) if path.endswith(".yaml") else None
+        if one:
+            found[one["kind"] if one["kind"] not in found else f"{one['kind']} {one['metadata']['name']}"] = one
+    return found
+
+
+def patched(values: dict[str, Any]) -> dict[str, Any]:
+    """The pod template of a broker's StatefulSet with the chart's patch, or that of the DaemonSet."""
+    objects = rendered(values)
+    if "DaemonSet" in objects:
+        template: dict[str, Any] = objects["DaemonSet"]["spec"]["template"]
+        return template
+    patch: dict[str, Any] = yaml.safe_load(objects["ConfigMap east-patch"]["data"]["patch.yaml"])["spec"]["template"]
+    spec = patch["spec"]
+    spec["containers"] = [{"name": "kafka", "image": "apache/kafka:4.3.1"}]
+    spec["volumes"].append({"name": "data", "persistentVolumeClaim": {"claimName": "data"}})
+    return patch
+
+
+def agent_of(template: dict[str, Any]) -> dict[str, Any]:
+    spec = template["spec"]
+    [found] = [one for one in spec["containers"] + spec.get("initContainers", []) if one["name"] == "tidemark-agent"]
+    return dict(found)
+
+
+@modes
+def test_kubernetes_takes_what_is_rendered(values: dict[str, Any]) -> None:
+    for one in [*rendered(values).values(), {"apiVersion": "v1", "kind": "Pod", **patched(values)}]:
+        if one["kind"] not in OURS:
+            for version in KUBERNETES:
+                kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_a_wrong_field_is_seen() -> None:
+    broken = copy.deepcopy(rendered({})["DaemonSet"])
+    broken["spec"]["template"]["spec"]["containers"][0]["readOnly"] = True
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, KUBERNETES[0], strict=True)
+
+
+@modes
+def test_helm_has_nothing_against_it(values: dict[str, Any]) -> None:
+    report = helm_python.lint(CHART, LEAST | values, strict=True)
+    assert (report["errors"], [one["error"] for one in report["messages"]]) == ([], ["icon is recommended"])
+
+
+@modes
+def test_the_agent_reads_the_data_as_an_ordinary_user_and_may_do_nothing_else(values: dict[str, Any]) -> None:
+    template = patched(values)
+    agent = agent_of(template)
+    security = agent["securityContext"]
+    assert (security["runAsNonRoot"], security["runAsUser"], security["runAsGroup"]) == (True, 1000, 1000)
+    assert security["readOnlyRootFilesystem"]
+    assert not security["allowPrivilegeEscalation"]
+    assert not security["privileged"]
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & template["spec"].keys()
+    mounts = {one["mountPath"]: one for one in agent["volumeMounts"]}
+    assert mounts["/var/lib/kafka"]["readOnly"] == ("hold" not in values.get("config", {}))
+    writable = {path for path, one in mounts.items() if not one.get("readOnly")}
+    assert writable - {"/var/lib/kafka"} == {"/tmp", "/var/lib/tidemark"}  # noqa: S108 - a mount's path
+    assert {one["name"] for one in mounts.values()} <= {one["name"] for one in template["spec"]["volumes"]}
+    assert "automountServiceAccountToken" not in template["spec"] or not template["spec"]["automountServiceAccountToken"]
+    assert set(agent["resources"]["limits"]) == {"memory"}
+
+
+@modes
+def test_the_agent_accepts_its_file(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = rendered(values)["ConfigMap"]["data"]
+    (tmp_path / "agent.yaml").write_text(data["agent.yaml"])
+    for one in agent_of(patched(values))["env"]:
+        if one["name"].startswith("TIDEMARK_AGENT__"):
+            monkeypatch.setenv(one["name"], one["value"].replace("$(NODE_IP)", "192.0.2.7"))
+    settings = load_settings(tmp_path / "agent.yaml")
+    mounts = {one["mountPath"] for one in agent_of(patched(values))["volumeMounts"]}
+    assert {str(settings.state_dir), str(settings.broker.properties.parent)} <= mounts
+    assert settings.broker.bootstrap == (None if values.get("mode") == "sidecar" else "192.0.2.7:9092")
+    assert settings.http.host == ("0.0.0.0" if "metrics" in values else "127.0.0.1")  # noqa: S104 - in a pod
+    assert parse_properties(data["server.properties"])["log.dirs"].startswith("/var/lib/kafka/")
+
+
+@modes
+def test_probes_ask_what_a_restart_or_an_endpoint_depends_on(values: dict[str, Any]) -> None:
+    agent = agent_of(patched(values))
+    assert "127.0.0.1:9095/-/alive" in agent["livenessProbe"]["exec"]["command"][-1]
+    if values.get("mode") == "sidecar":
+        assert "readinessProbe" not in agent, "an outage of the store would take the broker out of its Service"
+        assert agent["restartPolicy"] == "Always"
+    else:
+        assert "127.0.0.1:9095/-/ready" in agent["readinessProbe"]["exec"]["command"][-1]
+    for probe in ("livenessProbe", "readinessProbe"):
+        compile(agent.get(probe, agent["livenessProbe"])["exec"]["command"][-1], probe, "exec")
+
+
+@modes
+def test_a_monitor_and_a_policy_select_the_pods(values: dict[str, Any]) -> None:
+    objects, labels = rendered(values), patched(values)["metadata"]["labels"]
+    if "metrics" in values:
+        assert objects["PodMonitor"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        [endpoint] = objects["PodMonitor"]["spec"]["podMetricsEndpoints"]
+        assert endpoint["port"] in {one["name"] for one in agent_of(patched(values))["ports"]}
+    if "NetworkPolicy" in objects:
+        spec = objects["NetworkPolicy"]["spec"]
+        assert spec["podSelector"]["matchLabels"].items() <= labels.items()
+        assert bool(spec["ingress"]) == ("metrics" in values)
+    assert ("NetworkPolicy" in objects) == (values.get("mode") != "sidecar"), "a broker's pod has its own"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"mode": "deployment"}, "mode"),
+        ({"config": {"raw": {}}}, "url"),
+        ({"config": {"raw": {"url": "raw/tidemark"}}}, "url"),
+        ({"config": {"raw": {"url": "s3://raw"}, "http": {"port": 1}}}, "config"),
+        ({"config": {"raw": {"url": "s3://raw"}, "state_dir": "/s"}}, "config"),
+        ({"image": {"repository": ""}}, "repository"),
+        ({"image": {"repository": "r", "digest": "sha256:1"}}, "digest"),
+        ({"user": 0}, "user"),
+        ({"mode": "sidecar", "broker": {"bootstrap": ""}}, "volume"),
+        ({"mode": "sidecar", "data": {"volume": "data"}}, "bootstrap"),
+        ({"metrics": {"podMonitor": {"enabled": True}}}, "enabled"),
+        ({"resource": {}}, "resource"),
+        ({"terminationGracePeriodSeconds": 30}, "terminationGracePeriodSeconds"),
+    ],
+)
+def test_wrong_values_are_refused(wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(helm_python.HelmError, match=named):
+        rendered(wrong)
+
+
+def test_every_value_is_described_and_has_a_default() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    readme = (CHART / "README.md").read_text()
+    for path, one in leaves(schema["properties"]):
+        assert one["description"], path
+        if path not in {"global", "enabled", "nameOverride"}:
+            assert f"`{path}`" in readme, path
+            assert has(values, path.split(".")), path
+    named = {path for path, _ in leaves(schema["properties"])}
+    assert not [path for path in flat(values) if not any(path == one or path.startswith(f"{one}.") for one in named)]
+
+
+def leaves(properties: dict[str, Any], prefix: str = "") -> list[tuple[str, dict[str, Any]]]:
+    found = []
+    for name, one in properties.items():
+        inner = one.get("properties")
+        found += leaves(inner, f"{prefix}{name}.") if inner else [(f"{prefix}{name}", one)]
+    return found
+
+
+def has(values: Any, path: list[str]) -> bool:
+    return not path or (path[0] in values and has(values[path[0]], path[1:]))
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for name, one in values.items():
+        found += flat(one, f"{prefix}{name}.") if isinstance(one, dict) and one else [f"{prefix}{name}"]
+    return found
+
+
+def test_the_versions_are_the_packages() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert f'version = "{chart["appVersion"]}"' in (ROOT / "pyproject.toml").read_text()
+    drain = AgentSettings.model_fields["drain"].default.total_seconds()
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert values["terminationGracePeriodSeconds"] > 3 * drain
+
+
+def test_a_wrong_agent_file_is_the_agents_to_refuse(tmp_path: Path) -> None:
+    data = rendered({"config": {"raw": {"url": "s3://raw"}, "include": ["["]}})["ConfigMap"]["data"]
+    (tmp_path / "agent.yaml").write_text(data["agent.yaml"])
+    with pytest.raises(ConfigError, match="include"):
+        load_settings(tmp_path / "agent.yaml")
