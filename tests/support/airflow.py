@@ -93,12 +93,15 @@ class AirflowStack:
         env: Mapping[str, str] | None = None,
         unpaused: Sequence[str] = (),
         components: Collection[str] = tuple(_COMPONENTS),
+        program: Path | None = None,
     ) -> None:
         """Nothing is started yet. ``env`` has connections, variables and further settings (``AIRFLOW__...``).
 
         ``unpaused`` are the DAGs to let run where DAGs start paused. ``components`` are those to start: where no run
-        is to end, the api-server and the dag-processor will do.
+        is to end, the api-server and the dag-processor will do. ``program`` is the command ``airflow`` of another
+        environment than this checkout's.
         """
+        self._program = program or env_bin("airflow", "airflow")
         self._unpaused = tuple(unpaused)
         self.home = home.resolve()
         port = free_port()
@@ -232,7 +235,7 @@ class AirflowStack:
         return self.home / "passwords.json"
 
     def _process(self, name: str, *arguments: str, log: Path | None = None) -> ManagedProcess:
-        command: list[str | Path] = [env_bin("airflow", "airflow"), *arguments]
+        command: list[str | Path] = [self._program, *arguments]
         return ManagedProcess(name, command, log=log or self.home / f"{name}.log", env=self.env, cwd=self.home)
 
     def _check(self) -> None:
