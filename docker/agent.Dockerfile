@@ -1,5 +1,7 @@
 # The sidecar of a broker: the agent's pinned requirements and the package, nothing else.
-FROM python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1 AS build
+# Another architecture or mirror: docs/kubernetes.md says how to find its digest.
+ARG BASE=python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
+FROM ${BASE} AS build
 WORKDIR /src
 COPY requirements/build.txt requirements/agent.txt requirements/
 RUN pip install --no-cache-dir --require-hashes -r requirements/build.txt \
@@ -16,7 +18,7 @@ COPY deploy deploy
 RUN hatchling build --target wheel --directory dist \
  && uv pip install --no-cache --no-deps --no-index --compile-bytecode --python /opt/tidemark/agent/bin/python dist/*.whl
 
-FROM python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
+FROM ${BASE}
 RUN install --directory --owner 1000 --group 1000 /var/lib/tidemark
 COPY --from=build /opt/tidemark /opt/tidemark
 ENV PATH=/opt/tidemark/agent/bin:$PATH PYTHONUNBUFFERED=1

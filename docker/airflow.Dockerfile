@@ -1,6 +1,8 @@
 # Airflow's components. Spark has an environment of its own beside Airflow's, because their pins conflict; of it
 # only spark-submit is on the path.
-FROM python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1 AS build
+# Another architecture or mirror: docs/kubernetes.md says how to find its digest.
+ARG BASE=python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
+FROM ${BASE} AS build
 WORKDIR /src
 COPY requirements/build.txt requirements/airflow.txt requirements/spark.txt requirements/
 RUN pip install --no-cache-dir --require-hashes -r requirements/build.txt \
@@ -24,8 +26,9 @@ RUN hatchling build --target wheel --directory dist \
     done \
  && /opt/tidemark/spark/bin/python -m tidemark.decode.compile --installation
 
-FROM python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
-# procps: Spark's scripts call ps.
+FROM ${BASE}
+# procps: Spark's scripts call ps. Debian keeps no older versions, so a pinned one would break the build.
+# hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \
  && rm -rf /var/lib/apt/lists/* \
@@ -43,5 +46,5 @@ ENV PATH=/opt/tidemark/bin:/opt/tidemark/airflow/bin:$PATH \
     PYSPARK_PYTHON=/opt/tidemark/spark/bin/python \
     TIDEMARK_SPARK_PYTHON=/opt/tidemark/spark/bin/python \
     SPARK_HOME=/opt/tidemark/spark/lib/python3.11/site-packages/pyspark
-USER airflow
+USER 50000:50000
 WORKDIR /var/lib/airflow

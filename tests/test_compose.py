@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ import pytest
 import yaml
 from compose_spec import PyCompose
 
-from tests.support.paths import ROOT
+from tests.support.paths import ROOT, env_bin, site_packages
 from tidemark.endpoints import resolver_of
 from tidemark.topics import load_topics
 from uploader_agent.settings import load_settings
@@ -178,12 +179,56 @@ def test_the_agent_reads_the_brokers_disk_and_cannot_write_to_it() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "docker").glob("*.Dockerfile")), ids=lambda path: path.name)
 def test_images_are_built_from_pinned_parts_and_run_as_an_ordinary_user(path: Path) -> None:
     text = path.read_text()
-    bases = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+    assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"${BASE}"}
+    bases = re.findall(r"^ARG BASE=(\S+)", text, re.MULTILINE)
+    assert len(bases) == 1
     assert all(re.search(r":\d+\.\d+\.\d+-.*@sha256:[0-9a-f]{64}$", base) for base in bases)
     assert text.count("--require-hashes") == text.count("pip install --no-cache-dir") + text.count("uv pip sync")
     assert re.findall(r"^USER (\S+)", text, re.MULTILINE)[-1] not in {"root", "0"}
     for source in re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE):
         assert all((ROOT / part).exists() for part in source.split()), source
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docker").glob("*.Dockerfile")), ids=lambda path: path.name)
+def test_hadolint_has_nothing_against_it(path: Path) -> None:
+    lint = [str(env_bin("dev", "hadolint")), "--no-color", "-"]
+    done = subprocess.run(lint, input=path.read_text(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    wrong = path.read_text().replace("USER ", "MAINTAINER ")
+    assert "DL4000" in subprocess.run(lint, input=wrong, capture_output=True, text=True, check=False).stdout
+
+
+def test_what_images_copy_is_in_the_context() -> None:
+    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for path in (ROOT / "docker").glob("*.Dockerfile"):
+        for source in re.findall(r"^COPY (?!--from)(.+) \S+$", path.read_text(), re.MULTILINE):
+            for part in source.split():
+                assert any(part == one or part.startswith(f"{one}/") for one in allowed), f"{path.name}: {part}"
+
+
+def test_an_executor_of_kubernetes_gets_what_spark_says(tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    java.chmod(0o755)
+    names = ("DRIVER_URL", "EXECUTOR_ID", "EXECUTOR_CORES", "APPLICATION_ID", "EXECUTOR_POD_IP", "RESOURCE_PROFILE_ID")
+    given = {f"SPARK_{name}": name.lower() for name in (*names, "EXECUTOR_POD_NAME", "EXECUTOR_MEMORY")}
+    options = {f"SPARK_JAVA_OPT_{number}": f"-Dn={number} and blanks" for number in range(11)}
+    done = subprocess.run(
+        ["bash", ROOT / "docker" / "spark-entrypoint.sh", "executor"],
+        env={"PATH": "/usr/bin:/bin", "JAVA_HOME": str(tmp_path), "SPARK_HOME": "/spark", **given, **options},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    assert lines[:11] == list(options.values())
+    backend = lines.index("org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend")
+    pairs = dict(zip(lines[backend + 1 :: 2], lines[backend + 2 :: 2], strict=True))
+    assert pairs["--driver-url"] == "driver_url"
+    assert set(pairs.values()) == {name.lower() for name in (*names, "EXECUTOR_POD_NAME")}
+    [jar] = site_packages("spark").glob("pyspark/jars/spark-kubernetes_*.jar")
+    assert f"{lines[backend].replace('.', '/')}.class" in zipfile.ZipFile(jar).namelist()
 
 
 def test_every_bind_mount_is_in_the_repository() -> None:

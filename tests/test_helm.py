@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -127,14 +128,14 @@ def test_the_agent_reads_the_data_as_an_ordinary_user_and_may_do_nothing_else(va
     writable = {path for path, one in mounts.items() if not one.get("readOnly")}
     assert writable - {"/var/lib/kafka"} == {"/tmp", "/var/lib/tidemark"}  # noqa: S108 - a mount's path
     assert {one["name"] for one in mounts.values()} <= {one["name"] for one in template["spec"]["volumes"]}
-    assert "automountServiceAccountToken" not in template["spec"] or not template["spec"]["automountServiceAccountToken"]
+    assert (
+        "automountServiceAccountToken" not in template["spec"] or not template["spec"]["automountServiceAccountToken"]
+    )
     assert set(agent["resources"]["limits"]) == {"memory"}
 
 
 @modes
-def test_the_agent_accepts_its_file(
-    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_agent_accepts_its_file(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = rendered(values)["ConfigMap"]["data"]
     (tmp_path / "agent.yaml").write_text(data["agent.yaml"])
     for one in agent_of(patched(values))["env"]:
@@ -243,3 +244,75 @@ def test_a_wrong_agent_file_is_the_agents_to_refuse(tmp_path: Path) -> None:
     (tmp_path / "agent.yaml").write_text(data["agent.yaml"])
     with pytest.raises(ConfigError, match="include"):
         load_settings(tmp_path / "agent.yaml")
+
+
+AIRFLOW = CHART.parent / "airflow"
+
+
+def test_kubernetes_takes_sparks_accounts_and_executors() -> None:
+    objects = list(yaml.safe_load_all((AIRFLOW / "spark-rbac.yaml").read_text()))
+    for one in objects:
+        for version in KUBERNETES:
+            kubernetes_validate.validate(one, version, strict=True)
+    names = {(one["kind"], one["metadata"]["name"]) for one in objects}
+    [binding] = [one for one in objects if one["kind"] == "RoleBinding"]
+    assert ("Role", binding["roleRef"]["name"]) in names
+    assert all((one["kind"], one["name"]) in names for one in binding["subjects"])
+
+    executor = yaml.safe_load((AIRFLOW / "executor.yaml").read_text())
+    spec = executor["spec"]
+    conf = dict(
+        line.split(maxsplit=1)
+        for line in (AIRFLOW / "spark-defaults.conf").read_text().splitlines()
+        if line and not line.startswith("#")
+    )
+    [container] = spec["containers"]
+    assert container["name"] == conf["spark.kubernetes.executor.podTemplateContainerName"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert ("ServiceAccount", conf["spark.kubernetes.authenticate.executor.serviceAccountName"]) in names
+    container["image"] = conf["spark.kubernetes.executor.container.image"]  # Spark adds it
+    kubernetes_validate.validate(executor | {"metadata": {"name": "one"}}, KUBERNETES[0], strict=True)
+
+
+def test_airflows_values_fit_the_image_and_the_accounts() -> None:
+    values = yaml.safe_load((AIRFLOW / "values.yaml").read_text())
+    image = (ROOT / "docker" / "airflow.Dockerfile").read_text()
+    assert f"apache-airflow=={values['airflowVersion']}" in (ROOT / "pyproject.toml").read_text()
+    assert f"USER {values['uid']}:{values['gid']}" in image
+    env = {one["name"]: one["value"] for one in values["env"]}
+    for path in (values["config"]["core"]["dags_folder"], values["config"]["core"]["plugins_folder"]):
+        assert f" {path}\n" in image
+    assert f" {env['TIDEMARK_SPARK_JOBS']}\n" in image
+    assert env["TIDEMARK_SPARK_SUBMIT"] in image
+    settings = (ROOT / "plugins" / "tidemark_airflow" / "settings.py").read_text()
+    assert all(f"``{name}``" in settings for name in env if name.startswith("TIDEMARK_"))
+    pods = yaml.safe_load(values["extraEnv"])
+    given = [*({"name": name, "value": value} for name, value in env.items()), *pods]
+    container = {"name": "airflow", "image": "airflow", "env": given, "volumeMounts": values["volumeMounts"]}
+    container |= {"securityContext": values["securityContexts"]["containers"]}
+    spec = {
+        "containers": [container],
+        "volumes": values["volumes"],
+        "securityContext": values["securityContexts"]["pod"],
+    }
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, "spec": spec}
+    kubernetes_validate.validate(pod, KUBERNETES[0], strict=True)
+    accounts = [one["metadata"]["name"] for one in yaml.safe_load_all((AIRFLOW / "spark-rbac.yaml").read_text())]
+    assert values["scheduler"]["serviceAccount"] == {"create": False, "name": accounts[0]}
+
+
+@pytest.mark.skipif(
+    "TIDEMARK_AIRFLOW_CHART" not in os.environ, reason="no package carries Airflow's chart: name a copy"
+)
+def test_airflows_chart_renders_with_the_values() -> None:
+    values = yaml.safe_load((AIRFLOW / "values.yaml").read_text())
+    with helm_python.Chart.load(os.environ["TIDEMARK_AIRFLOW_CHART"]) as chart:
+        chart.validate_schema(values)
+        texts = chart.render(values, name="airflow", namespace="airflow")
+    objects = [one for text in texts.values() for one in yaml.safe_load_all(text) if isinstance(one, dict)]
+    kinds = {one["metadata"]["name"]: one for one in objects if one["kind"] in {"Deployment", "StatefulSet"}}
+    assert {"airflow-scheduler", "airflow-dag-processor", "airflow-triggerer", "airflow-api-server"} <= kinds.keys()
+    for one in kinds.values():
+        kubernetes_validate.validate(one, KUBERNETES[0], strict=True)
+        containers = one["spec"]["template"]["spec"]["containers"]
+        assert any("TIDEMARK_TOPICS" in str(container["env"]) for container in containers)

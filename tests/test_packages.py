@@ -81,7 +81,9 @@ def test_the_source_distribution_has_what_a_build_needs(dist: Path) -> None:
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     folders = [f"{folder}/{package}" if folder else package for package, folder in PACKAGES.items()]
-    assert names >= tracked(*folders, "dags", "deploy", "spark/jobs", "requirements", "pyproject.toml", "hatch_build.py")
+    assert names >= tracked(
+        *folders, "dags", "deploy", "spark/jobs", "requirements", "pyproject.toml", "hatch_build.py"
+    )
     assert not {name for name in names if name.startswith(("tests/", "demo/", "bench/", "."))} - {".gitignore"}
 
 
