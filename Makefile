@@ -36,7 +36,7 @@ UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(BUILD)/bin/pip config get globa
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist arm64 requirements lint style types format test test-full screenshots bench soak demo down clean
+.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels requirements lint style types format test test-full screenshots bench soak demo down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,7 +111,7 @@ dist: $(DONE)/build ## Build wheel and source distribution into dist/, with the 
 
 # The images' Python and C library; nothing is installed, and of each wheel no more than its metadata is fetched. Three
 # packages are sources of pure Python wherever they are installed.
-arm64: $(DONE)/build ## Check that each pin of the images has a wheel for arm64
+image-wheels: $(DONE)/build ## Check that each pin of the images has a wheel for arm64
 	$(call step,wheels for arm64,for env in agent spark airflow; do \
 		$(UV) pip install --quiet --dry-run --no-deps --only-binary :all: $(addprefix --no-binary ,pure-sasl pyspark pyspark-client) --require-hashes --python-version 3.11 \
 			--python $(BUILD)/bin/python --python-platform aarch64-manylinux_2_36 --target $(STATE)/arm64 \

@@ -215,7 +215,7 @@ def test_an_executor_of_kubernetes_gets_what_spark_says(tmp_path: Path) -> None:
     given = {f"SPARK_{name}": name.lower() for name in (*names, "EXECUTOR_POD_NAME", "EXECUTOR_MEMORY")}
     options = {f"SPARK_JAVA_OPT_{number}": f"-Dn={number} and blanks" for number in range(11)}
     done = subprocess.run(
-        ["bash", ROOT / "docker" / "spark-entrypoint.sh", "executor"],
+        ["/bin/bash", ROOT / "docker" / "spark-entrypoint.sh", "executor"],
         env={"PATH": "/usr/bin:/bin", "JAVA_HOME": str(tmp_path), "SPARK_HOME": "/spark", **given, **options},
         capture_output=True,
         text=True,

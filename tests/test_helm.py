@@ -8,6 +8,8 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +318,21 @@ def test_airflows_chart_renders_with_the_values() -> None:
         kubernetes_validate.validate(one, KUBERNETES[0], strict=True)
         containers = one["spec"]["template"]["spec"]["containers"]
         assert any("TIDEMARK_TOPICS" in str(container["env"]) for container in containers)
+
+
+def test_a_chart_of_the_brokers_own_can_include_the_container(tmp_path: Path) -> None:
+    """As docs/kubernetes.md shows it."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    [shown] = [one for one in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if ".Subcharts" in one]
+    parent = tmp_path / "broker"
+    (parent / "templates").mkdir(parents=True)
+    shutil.copytree(CHART, parent / "charts" / "tidemark-agent")
+    (parent / "Chart.yaml").write_text("{apiVersion: v2, name: broker, version: 1.0.0}")
+    indented = "".join(f"  {line}\n" for line in shown.splitlines()).replace("nindent 4", "nindent 6")
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: broker}\nspec:\n  containers: [{name: kafka, image: kafka}]\n"
+    (parent / "templates" / "pod.yaml").write_text(pod + indented.replace("nindent 2", "nindent 4"))
+    with helm_python.Chart.load(parent) as chart:
+        text = chart.render({"tidemark-agent": LEAST | SIDECAR}, name="east")["broker/templates/pod.yaml"]
+    found = yaml.safe_load(text)
+    assert agent_of(found)["restartPolicy"] == "Always"
+    kubernetes_validate.validate(found, KUBERNETES[0], strict=True)

@@ -31,6 +31,7 @@ from tidemark.topics import Deployment, TopicSettings, load_topics
 if TYPE_CHECKING:
     from tidemark.table.delta_table import TopicTable
 
+
 def topics_file() -> Path:
     """The path of the topics file: ``TIDEMARK_TOPICS``, else ``include/topics.yaml`` of a checkout."""
     return Path(os.environ.get("TIDEMARK_TOPICS") or installation.home() / "include" / "topics.yaml")

@@ -1,5 +1,4 @@
-"""Whether the agent does its work, and its pages: ``/-/alive``, ``/-/healthy``, ``/-/ready``, ``/metrics``
-and ``/waiting``.
+"""Whether the agent does its work, and its pages: :data:`PAGES`.
 
 Listens on 127.0.0.1 unless told otherwise, and only if it has a port. Each answer that is not good says why.
 """
@@ -19,6 +18,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from uploader_agent.runtime import Thread
 
+PAGES = ("/-/alive", "/-/healthy", "/-/ready", "/metrics", "/waiting")
 QUESTION_LIMIT = 60.0
 """Seconds after which a question to the broker should long have failed by the client's own time limits."""
 
@@ -157,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 5
 
     def do_GET(self) -> None:
-        """Answer ``/metrics``, ``/-/alive``, ``/-/healthy``, ``/-/ready`` and ``/waiting``; anything else with 404."""
+        """Answer each of :data:`PAGES`; anything else with 404."""
         if self.path == "/metrics":
             self._answer(200, generate_latest(self.registry), CONTENT_TYPE_LATEST)
         elif self.path == "/-/alive":
@@ -169,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path == "/waiting":
             self._answer(200, f"{json.dumps(self.waiting(), indent=1)}\n".encode(), "application/json")
         else:
-            self._answer(404, b"try /-/alive, /-/healthy, /-/ready, /metrics or /waiting\n", "text/plain; charset=utf-8")
+            self._answer(404, f"try one of {', '.join(PAGES)}\n".encode(), "text/plain; charset=utf-8")
 
     def _tell(self, wrong: str | None) -> None:
         self._answer(503 if wrong else 200, f"{wrong or 'ok'}\n".encode(), "text/plain; charset=utf-8")

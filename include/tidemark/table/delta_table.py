@@ -1,4 +1,4 @@
-"""Reads a table's Delta log: which ledger is committed, which files are live. Needs the extra ``tidemark-kafka[table]``.
+"""Reads a table's Delta log: which ledger is committed, which files are live. Needs ``tidemark-kafka[table]``.
 
 deltalake is imported when it is first needed, so that the modules that Airflow parses stay light.
 """
