@@ -215,7 +215,7 @@ def test_every_value_is_described_and_has_a_default() -> None:
 
 
 def leaves(properties: dict[str, Any], prefix: str = "") -> list[tuple[str, dict[str, Any]]]:
-    found = []
+    found: list[tuple[str, dict[str, Any]]] = []
     for name, one in properties.items():
         inner = one.get("properties")
         found += leaves(inner, f"{prefix}{name}.") if inner else [(f"{prefix}{name}", one)]
@@ -227,7 +227,7 @@ def has(values: Any, path: list[str]) -> bool:
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> list[str]:
-    found = []
+    found: list[str] = []
     for name, one in values.items():
         found += flat(one, f"{prefix}{name}.") if isinstance(one, dict) and one else [f"{prefix}{name}"]
     return found

@@ -13,8 +13,8 @@ and every format of those objects is defined in this package, which imports neit
 * ``cli`` is the command ``tidemark``
 
 What readers of the remote tier start with is found here, and loaded when it is first asked for: the extra
-``tidemark-kafka[consumer]`` has what :class:`TieredConsumer` and :class:`Mode` need, ``tidemark-kafka[decode]`` what the
-others do.
+``tidemark-kafka[consumer]`` has what :class:`TieredConsumer` and :class:`Mode` need, ``tidemark-kafka[decode]`` what
+the others do.
 """
 
 from __future__ import annotations
