@@ -45,6 +45,7 @@ def install(name: Installed, wheel: Path, folder: Path, log: Path) -> Path:
     _uv("venv", "--python", env_bin("build", "python"), environment)
     _uv("pip", "sync", "--require-hashes", "--python", python, ROOT / "requirements" / f"{name}.txt")
     _uv("pip", "install", "--no-deps", "--no-index", "--python", python, wheel)
+    log.touch()
     [packages] = environment.glob("lib/python3.*/site-packages")
     inside = tuple(f"{ROOT / one}/" for one in (".tidemark/env", ".tidemark/wheel"))
     roots = tuple(f"{path}/" for path in ROOT.iterdir() if path.is_dir() and path.name != ".tidemark") + inside
