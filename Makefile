@@ -113,8 +113,8 @@ dist: $(DONE)/build ## Build wheel and source distribution into dist/, with the 
 # packages are sources of pure Python wherever they are installed.
 image-wheels: $(DONE)/build ## Check that each pin of the images has a wheel for arm64
 	$(call step,wheels for arm64,for env in agent spark airflow; do \
-		$(UV) pip install --quiet --dry-run --no-deps --only-binary :all: $(addprefix --no-binary ,pure-sasl pyspark pyspark-client) --require-hashes --python-version 3.11 \
-			--python $(BUILD)/bin/python --python-platform aarch64-manylinux_2_36 --target $(STATE)/arm64 \
+		$(UV) pip install --quiet --dry-run --no-deps --only-binary :all: $(addprefix --no-binary ,pure-sasl pyspark pyspark-client) \
+			--require-hashes --python-version 3.11 --python $(BUILD)/bin/python --python-platform aarch64-manylinux_2_36 --target $(STATE)/arm64 \
 			--requirement requirements/$$env.txt; done)
 
 requirements: $(DONE)/build ## Recompile requirements/*.txt from pyproject.toml

@@ -1,4 +1,4 @@
-"""Where the files of an installation lie that are no modules: DAG files, Spark's programs, deploy/.
+"""Where an installation keeps what is not a module: DAG files, Spark's programs, deploy/.
 
 A wheel carries them below ``tidemark/shipped`` in the checkout's layout (``hatch_build.py``). An editable installation
 has none of them there, and the checkout's own count.
