@@ -25,6 +25,7 @@ from bench import (
     layouts,
     live,
     live_end,
+    live_many,
     memory,
     orchestration,
     parsers,
@@ -52,7 +53,7 @@ PARTS = (
     "layouts",
     "convert",
 )
-LONG = ("cadence", "live", "endurance", "live-end", "week")
+LONG = ("cadence", "live", "live-many", "endurance", "live-end", "week")
 """Parts that run only when they are named."""
 
 
@@ -106,6 +107,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "consumer": lambda: consumer.measure(s3),
             "cadence": cadence.measure,
             "live": live.measure,
+            "live-many": live_many.measure,
             "live-end": lambda: live_end.measure(s3),
             "week": lambda: week.measure(7),
             "endurance": lambda: endurance.measure(options.minutes),

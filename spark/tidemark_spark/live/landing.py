@@ -42,12 +42,16 @@ Found = TypeVar("Found")
 
 
 class Prepared(NamedTuple):
-    """A topic whose plan is stored. ``landed``: its attempt has landed before, and needs no conversion."""
+    """A topic whose plan is stored. ``landed``: its attempt has landed before, and needs no conversion.
+
+    ``first``: the plan was made here, so nobody has carried it out before.
+    """
 
     topic: TopicLanding
     table: TopicTable
     plan: RunPlan
-    landed: bool
+    landed: bool = False
+    first: bool = False
 
     @property
     def work(self) -> Work:
@@ -99,7 +103,7 @@ def _prepared(deployment: Deployment, cluster: str, topic: TopicLanding, live_en
     if sum(task.size for task in plan.tasks) > LIVE_BYTES:
         return _ended(topic, "backlog", again=table.topic.window.age)
     write_plan(table, plan)
-    return Prepared(topic, table, plan, landed=False)
+    return Prepared(topic, table, plan, first=True)
 
 
 def _committed(one: Converted) -> TopicLanding:
@@ -107,7 +111,7 @@ def _committed(one: Converted) -> TopicLanding:
     outcomes = one.outcomes
     if isinstance(outcomes, Exception):
         raise outcomes
-    result = run(one.prepared.table, one.prepared.plan, lambda _job, _tasks: outcomes)
+    result = run(one.prepared.table, one.prepared.plan, lambda _job, _tasks: outcomes, first=one.prepared.first)
     return _ended(one.prepared.topic, result.status)
 
 

@@ -19,8 +19,13 @@ from tidemark.table.delta_table import LiveFile, TopicTable, open_delta
 from tidemark_spark.convert.row_sink import table_schema
 from tidemark_spark.model import DataFile
 
-_CONFIGURATION: Final = {"delta.checkpointInterval": "100", "delta.logRetentionDuration": "interval 2 days"}
-"""Never ``delta.setTransactionRetentionDuration``: the ledger's transactions must outlive all vacuums."""
+_CHECKPOINTS: Final = 100
+_LIVE_CHECKPOINTS: Final = 20
+"""Versions from checkpoint to checkpoint. To open a table is to read the last one, and each version since as an object.
+
+The table of a topic with a ``freshness`` is opened twice a minute, and has few files. Others may have 100,000, all of
+which a checkpoint lists.
+"""
 
 _WIDER: Final = (("byte", "short", "integer", "long"), ("float", "double"))
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
@@ -41,11 +46,17 @@ def open_or_create(table: TopicTable, *, whole: bool = False) -> DeltaTable:
         mode="ignore",
         partition_by=["dt"],
         name=table.topic.table,
-        configuration=_CONFIGURATION,
+        configuration=_configuration(table),
         storage_options=table.delta_options,
     )
     check_columns(table, delta, whole=whole)
     return delta
+
+
+def _configuration(table: TopicTable) -> dict[str, str | None]:
+    """Never ``delta.setTransactionRetentionDuration``: the ledger's transactions must outlive all vacuums."""
+    every = _LIVE_CHECKPOINTS if table.topic.freshness else _CHECKPOINTS
+    return {"delta.checkpointInterval": str(every), "delta.logRetentionDuration": "interval 2 days"}
 
 
 def delta_schema(table: TopicTable) -> pa.Schema:

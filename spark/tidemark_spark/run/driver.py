@@ -34,22 +34,25 @@ from tidemark_spark.run.success_markers import update_markers
 _PARSING: Final = {"ingest", "rebuild", "replay", "repair"}
 
 
-def run(table: TopicTable, plan: RunPlan, execute: Execute) -> RunResult:
+def run(table: TopicTable, plan: RunPlan, execute: Execute, *, first: bool = False) -> RunResult:
     """Carry out ``plan``, whose object is already written unless it is empty, and write ``results/<attempt>.json``.
 
-    ``execute`` is called only if there is something to convert.
+    ``execute`` is called only if there is something to convert. ``first``: the caller has just made the plan, so that
+    it cannot have landed, and is fresh enough to be converted; whether it may be committed is judged in any case.
 
     Raises:
         ContinuityError: the offsets do not add up; nothing was committed.
         PublishError: nothing was committed; the message says why. :class:`StaleRun` becomes a result instead.
     """
+    ledger: Ledger | None = None
     try:
-        result = _empty(plan) if plan.empty else _earlier(table, plan) or _run(table, plan, execute)
+        earlier = _empty(plan) if plan.empty else None if first else _earlier(table, plan)
+        result, ledger = (earlier, None) if earlier else _run(table, plan, execute)
     except StaleRun:
         # Another process may have carried out the same attempt in the meantime.
         result = _landed_before(table, plan, committed_ledger(table)) or _stale(plan, plan.unread)
     if result.status != "empty":
-        ledger = committed_ledger(table)
+        ledger = ledger or committed_ledger(table)
         update_markers(table, ledger, {*result.dates, *plan.dates} - {""})
         # A hint for readers of many tables that there is news. If this run dies, a later one corrects it.
         put_over(table.store, table.keys.deployment.committed_ledger(plan.topic), ledger.to_bytes())
@@ -64,7 +67,8 @@ def _report(table: TopicTable, result: RunResult) -> None:
     put_over(table.store, table.keys.result(result.attempt), result.to_bytes())
 
 
-def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> RunResult:
+def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> tuple[RunResult, Ledger | None]:
+    """The result, and the ledger that was committed last if the run has committed or seen its commit."""
     seconds: dict[str, float] = {}
     with _timed(seconds, "convert"):
         outcomes = execute(Job.of(table, plan), plan.tasks) if plan.tasks else []
@@ -78,18 +82,18 @@ def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> RunResult:
             change = change._replace(evidence=(*change.evidence, *_superseded(table, plan, change.evidence)))
         elif plan.partitions and not _moves(plan, change):
             unread = _unread(plan, outcomes)
-            return _landed_before(table, plan, committed_ledger(table)) or _stale(plan, unread)
+            return _landed_before(table, plan, committed_ledger(table)) or _stale(plan, unread), None
         elif change.supersedes:
             before = _told(table, plan, (file for files in change.supersedes.values() for file in files))
             change = change._replace(evidence=(*change.evidence, *_no_more(before.aside)))
         if plan.kind == "replay" and all(row.offset_class in {"quarantined", "superseded"} for row in change.evidence):
-            return _empty(plan)  # no row passes: the rows stay set aside
+            return _empty(plan), None  # no row passes: the rows stay set aside
         _write_evidence(table, plan, change)
         ledger = publish(table, plan, change)
     read = sum(one.bytes_read for one in outcomes)
     landed = _landed_as(table, ledger, plan.attempt)
     unknown = largest(change.unknown, MOST_UNKNOWN)
-    return _summed(plan, landed, change.evidence, read, seconds, _unread(plan, outcomes), unknown)
+    return _summed(plan, landed, change.evidence, read, seconds, _unread(plan, outcomes), unknown), ledger
 
 
 def _empty(plan: RunPlan) -> RunResult:

@@ -188,6 +188,13 @@ def test_a_table_has_the_settings_that_the_protocol_needs(world: World) -> None:
     assert configuration == {"delta.checkpointInterval": "100", "delta.logRetentionDuration": "interval 2 days"}
 
 
+def test_a_table_that_is_opened_each_minute_has_checkpoints_more_often(tmp_path: Path) -> None:
+    world = World(tmp_path, "freshness: 60s")
+    world.raw.segment([simple(0)])
+    world.land()
+    assert DeltaTable(world.table.url).metadata().configuration["delta.checkpointInterval"] == "20"
+
+
 def test_both_transactions_survive_a_checkpoint(world: World) -> None:
     rng = random.Random(1)
     for _ in range(3):
