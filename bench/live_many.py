@@ -149,7 +149,7 @@ class Landing:
         from tidemark_spark.live.landing import land
 
         world, phases, executor = self._world, Phases(), Inline()
-        live = [LiveTopic(topic=topic, waits=timedelta()) for topic in world.topics]
+        live = [LiveTopic(topic=topic, every=timedelta()) for topic in world.topics]
         with phases.phase("scan"):
             scan = self._scanner.scan()
         with phases.phase("ledgers' copies"):

@@ -1,8 +1,9 @@
 """Which topics a live landing takes, and when it begins. Pure.
 
-A landing begins as soon as one topic has waited for its share of the promise, and then takes all topics that have
-something to land: they share the task, Spark's client and the query, which cost more than a topic does. A topic that
-has more behind than a landing takes is left to its own runs, and so is one that failed, for longer each time.
+A landing begins as soon as a topic has something to land, unless the one before began less than that topic's share of
+its promise ago. It takes all topics that have something: they share the task, Spark's client and the query, which cost
+more than a topic does. A topic that has more behind than a landing takes is left to its own runs, and so is one that
+failed, for longer each time.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from tidemark.topics import LIVE_BYTES, TopicSettings
 from tidemark_airflow.triggers.readiness import NOT_LANDED, Landed, Row, WatermarkRow, bytes_beyond, digest_of
 
 SHARE: Final = 4
-"""What is in the store waits for a fourth of ``freshness``. A third of it has passed before that, in the agent."""
+"""A topic asks for a landing each fourth of its ``freshness`` at most. Its agents pack each third."""
 
 
 class LiveTopic(Model):
-    """A topic that is landed live, and how long what the store has of it may wait for others to land with it."""
+    """A topic that is landed live, and how long after a landing began it asks for the next one."""
 
     topic: str
-    waits: timedelta
+    every: timedelta
 
     @classmethod
     def of(cls, topic: TopicSettings) -> LiveTopic:
         """What ``topic``, which has a ``freshness``, asks for."""
-        return cls(topic=topic.topic, waits=topic.late_after / SHARE)
+        return cls(topic=topic.topic, every=topic.late_after / SHARE)
 
 
 class _Ahead(NamedTuple):
@@ -49,7 +50,6 @@ class LiveWatch:
 
     def __init__(self, topics: Iterable[LiveTopic]) -> None:
         self._topics = tuple(topics)
-        self._since: dict[str, datetime] = {}
         self._seen: dict[str, _Ahead] = {}
 
     def due(
@@ -65,14 +65,10 @@ class LiveWatch:
         begins = False
         for one in self._topics:
             ahead = self._ahead(one.topic, rows.get(one.topic, ()), landed(one.topic))
-            if not ahead.marks:
-                self._since.pop(one.topic, None)
-                continue
-            since = self._since.setdefault(one.topic, min(now, *(mark.observed_at for mark in ahead.marks)))
             before = known.get(one.topic)
-            if ahead.bytes > LIVE_BYTES or (before and _waits(before, ahead, now)):
+            if not ahead.marks or ahead.bytes > LIVE_BYTES or (before and _waits(before, ahead, now)):
                 continue
-            begins = begins or now - since >= one.waits
+            begins = begins or last is None or now - last.began_at >= one.every
             found.append(_landing(one.topic, ahead, before))
         return tuple(found) if begins else ()
 

@@ -119,7 +119,8 @@ def test_after_a_landing_that_has_ended_there_is_another(live: World) -> None:
     assert first is not None
     key = live.deployment.deployment_keys(CLUSTER).landing
     store = live.table().store
-    write_landing(store, key, first.model_copy(update={"ended_at": utc_now()}), read_landing(store, key).etag)
+    ended = first.model_copy(update={"began_at": utc_now() - timedelta(minutes=1), "ended_at": utc_now()})
+    write_landing(store, key, ended, read_landing(store, key).etag)
 
     events(make(live), behind)
 

@@ -14,7 +14,7 @@ from tidemark_airflow.triggers.readiness import Landed, Row
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 WAITS = timedelta(seconds=15)
-TOPICS = [LiveTopic(topic=name, waits=WAITS) for name in ("clicks", "orders")]
+TOPICS = [LiveTopic(topic=name, every=WAITS) for name in ("clicks", "orders")]
 
 
 def scan(**ends: int) -> dict[str, tuple[Row, ...]]:
@@ -43,31 +43,36 @@ class Judge:
         return [one.topic for one in self.due(rows, now)]
 
 
-def test_a_topic_is_due_when_it_has_waited_for_its_share() -> None:
-    judge = Judge(landed(orders=10))
-
-    assert judge.names(scan(orders=11), NOW) == []
-    assert judge.names(scan(orders=12), NOW + WAITS - SECOND) == []
-    assert judge.names(scan(orders=12), NOW + WAITS) == ["orders"]
+def began(at: datetime) -> LiveLanding:
+    """A landing that began then, after which nothing waits."""
+    return LiveLanding(cluster="kafka-1", began_at=at, ended_at=at)
 
 
-def test_what_landed_meanwhile_starts_the_wait_anew() -> None:
-    judge = Judge(landed(orders=10))
-    judge.due(scan(orders=11), NOW)
-    judge.known = landed(orders=11)
-
-    assert judge.names(scan(orders=11), NOW + WAITS) == []
-    judge.known = landed(orders=10)
-    later = {"orders": (row(next_offset=12, observed_at=NOW + WAITS),)}
-    assert judge.names(later, NOW + WAITS) == []
+def test_a_topic_is_due_at_once_where_no_landing_was_lately() -> None:
+    assert Judge(landed(orders=10)).names(scan(orders=11), NOW) == ["orders"]
+    assert Judge(landed(orders=10), began(NOW - WAITS)).names(scan(orders=11), NOW) == ["orders"]
+    assert Judge(landed(orders=11), began(NOW - WAITS)).names(scan(orders=11), NOW) == []
 
 
-def test_all_topics_that_have_something_land_with_the_first_that_is_due() -> None:
-    judge = Judge()
-    judge.due(scan(orders=5), NOW)
-    late = {"clicks": (row("clicks", next_offset=1, observed_at=NOW + WAITS),), **scan(orders=5)}
+def test_landings_begin_no_more_often_than_a_topic_asks_for() -> None:
+    judge = Judge(landed(orders=10), began(NOW))
 
-    [clicks, orders] = judge.due(late, NOW + WAITS)
+    assert judge.names(scan(orders=11), NOW + WAITS - SECOND) == []
+    assert judge.names(scan(orders=11), NOW + WAITS) == ["orders"]
+
+
+def test_a_landing_begins_for_the_topic_that_asks_for_it_most_often() -> None:
+    watch = LiveWatch([LiveTopic(topic="clicks", every=4 * WAITS), LiveTopic(topic="orders", every=WAITS)])
+
+    def names(rows: Mapping[str, tuple[Row, ...]]) -> list[str]:
+        return [one.topic for one in watch.due(rows, lambda _: {}, began(NOW), NOW + WAITS)]
+
+    assert names(scan(clicks=1)) == []
+    assert names(scan(clicks=1, orders=1)) == ["clicks", "orders"]
+
+
+def test_all_topics_that_have_something_land_together() -> None:
+    [clicks, orders] = Judge().due(scan(clicks=1, orders=5), NOW)
 
     assert (clicks.topic, orders.topic) == ("clicks", "orders")
     [partition] = orders.partitions
