@@ -67,15 +67,15 @@ class HeadMaintenance:
     def _look_at(self, head: BrokerHead) -> set[TopicPartition]:
         """The partitions of entries that stay, of other leaderships."""
         head.read()
-        led, entries = self._led(), dict(head.entries)
+        led, entries = self._led(), head.entries.copy()
         ours = {one.entry_key: one for one in led.values()}
         dropped = self._packer.drop_sealed(entries, (ours[key] for key in entries.keys() & ours.keys()))
         for partition in (ours[key] for key in entries.keys() & ours.keys()):
             self._packer.limit(partition)
-        others = {key: entry for key, entry in entries.items() if key not in ours}
+        others = {key: entries[key] for key in entries if key not in ours}
         done = [key for key, entry in others.items() if self._is_done(head, key, entry)]
         for key in done:
-            del entries[key]
+            entries.remove(key)
             self._next.pop(key, None)
         if len(entries) < len(head.entries):
             head.put(entries)

@@ -7,18 +7,19 @@ If-Match. What a failed tick has packed counts for nothing, and the next tick pa
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 import structlog
 
-from tidemark.formats.head import MOST_ENTRY_BYTES, EntryKey, HeadEntry, entry_bytes
+from tidemark.formats.head import MOST_ENTRY_BYTES
 from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.pack import (
     MOST_UNSEALED_AGE,
     MOST_UNSEALED_BYTES,
     MOST_UNSEALED_RANGES,
     RangeContent,
+    WrittenRange,
 )
 from tidemark.raw.packs import MOST_CHAIN
 from tidemark.store import Store
@@ -26,6 +27,7 @@ from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packing.joining import join, read_heads
 from uploader_agent.packing.partition_tick import Added, PartitionTick
 from uploader_agent.packs.broker_head import BrokerHead
+from uploader_agent.packs.head_entries import HeadEntries
 from uploader_agent.packs.pack_writer import Packs
 from uploader_agent.packs.reading import Batches, NotPackable
 from uploader_agent.packs.slots import run_all
@@ -150,7 +152,7 @@ class Packer:
             news = [one for one in rounds if one.packed]
             if not news:
                 return []
-            changed = dict(head.entries)
+            changed = head.entries.copy()
             for one in news:
                 if not self._try(one.partition, partial(self._add_entry, changed, one)):
                     one.packed.clear()
@@ -176,17 +178,15 @@ class Packer:
     def _write_packs(self, head: BrokerHead, rounds: list[PartitionTick]) -> None:
         """Store packs with the next ranges of all, until there are no more. A pack has one range of a partition."""
         while rounds:
-            packs = Packs(head.store, head.control, self._broker, self._metrics)
-            added: list[Added] = []
+            packs: Packs[Added] = Packs(head.store, head.control, self._broker, self._metrics)
+            more: list[PartitionTick] = []
             for one in rounds:
                 found = self._next(head, one)
                 if found is not None:
                     content, batches = found
-                    packs.add(content, batches.data)
-                    added.append(Added(one, batches.place, batches.opened, batches.lineage))
-            for new, written in zip(added, packs.finish(), strict=True):
-                new.tick.take(new, written)
-            rounds = [new.tick for new in added if new.tick.has_more]
+                    added = Added(one, batches.place, batches.opened, batches.lineage)
+                    more += _taken(packs.add(added, content, batches.data))
+            rounds = [*more, *_taken(packs.finish())]
 
     def _next(self, head: BrokerHead, one: PartitionTick) -> tuple[RangeContent, Batches] | None:
         """The partition's next range, if there is one, and room for it."""
@@ -223,18 +223,12 @@ class Packer:
 
     # -- the head ------------------------------------------------------------------------------------------------------
 
-    def _add_entry(self, entries: dict[EntryKey, HeadEntry], one: PartitionTick) -> None:
+    def _add_entry(self, entries: HeadEntries, one: PartitionTick) -> None:
         """Replace the partition's entry; without room for a larger one, it is sealed instead."""
-        entry = one.entry(self._runtime.monotonic())
-        others = (
-            sum(entry_bytes(other) for key, other in entries.items() if key != entry.key) if _is_large(entries) else 0
-        )
-        if others + entry_bytes(entry) > MOST_ENTRY_BYTES:
+        if not entries.put(one.entry(self._runtime.monotonic()), MOST_ENTRY_BYTES):
             one.packed.clear()
             why = "the head has no room for it"
             self._to_be_sealed(one.partition, one.partition.high_watermark or 0, why)
-            return
-        entries[entry.key] = entry
 
     def _advance(self, one: PartitionTick) -> None:
         """Take account of ranges that the head names."""
@@ -258,17 +252,19 @@ class Packer:
             self._to_be_sealed(partition, partition.packed.end, f"much of it is packed and not sealed: {unsealed}")
 
     @staticmethod
-    def drop_sealed(entries: dict[EntryKey, HeadEntry], led: Iterable[LedPartition]) -> list[LedPartition]:
+    def drop_sealed(entries: HeadEntries, led: Iterable[LedPartition]) -> list[LedPartition]:
         """Remove the entries of which all is sealed, of partitions that this broker leads; those partitions."""
         dropped: list[LedPartition] = []
         for partition in led:
-            entry = entries.get(partition.entry_key)
-            if entry is not None and entry.tail_end <= partition.remote.next_offset:
-                del entries[partition.entry_key]
+            tail_end = entries.tail_end(partition.entry_key)
+            if tail_end is not None and tail_end <= partition.remote.next_offset:
+                entries.remove(partition.entry_key)
                 dropped.append(partition)
         return dropped
 
 
-def _is_large(entries: Mapping[EntryKey, HeadEntry]) -> bool:
-    """Whether so many entries may take more than a head has room for."""
-    return len(entries) > MOST_ENTRY_BYTES // 2048
+def _taken(stored: Collection[tuple[Added, WrittenRange]]) -> list[PartitionTick]:
+    """Take what is stored; the ticks that have more to pack."""
+    for new, written in stored:
+        new.tick.take(new, written)
+    return [new.tick for new, _ in stored if new.tick.has_more]

@@ -7,12 +7,11 @@ from datetime import datetime
 
 from tidemark.errors import NotFound
 from tidemark.formats.head import HeadEntry
-from tidemark.formats.manifest import compacts
+from tidemark.formats.manifest import PackedPart, compacts
 from tidemark.formats.pack import RangeContent, WrittenRange, read_range_line
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.chain import Unsealed
-from uploader_agent.packs.packed_run import part_of
 from uploader_agent.packs.reading import Batches, Place, Wanted, read
 from uploader_agent.packs.tail import NextRange, Packed
 from uploader_agent.partitions.led_partition import LedPartition
@@ -81,10 +80,10 @@ class PartitionTick:
 
     def take(self, added: Added, written: WrittenRange) -> None:
         """Take a range that is stored."""
-        one = written.range
-        begins = one.previous is None
-        self.packed.append(Packed(part_of(one), one.size, begins, written.pointer, added.place, added.opened))
-        self.lineage, self.size = added.lineage, self.size + one.size
+        one = written
+        part = PackedPart(first=one.first, next=one.next, crc32c=one.crc32c, shipped_at=one.shipped_at)
+        self.packed.append(Packed(part, one.size, one.begins_chain, one.pointer, added.place, added.opened))
+        self.lineage, self.size = added.lineage, self.size + written.size
 
     def entry(self, now: float) -> HeadEntry:
         """The partition's entry with what is packed; ``now`` is by the monotonic clock."""

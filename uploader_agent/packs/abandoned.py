@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
@@ -134,7 +134,7 @@ class _AbandonedTail:
         for epoch, broker in before.tails:
             key = EntryKey(self._entry.topic_id, self._tp.partition, epoch)
             if broker == self._broker:
-                known = self._head.entries
+                known: Mapping[EntryKey, HeadEntry] = self._head.entries
             else:
                 theirs = head_format.load(self._head.store, self._head.control, broker)
                 known = theirs.value.by_key if theirs else {}

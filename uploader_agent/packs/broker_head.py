@@ -6,16 +6,15 @@ lost has arrived. Then it is read again, and every partition goes on from what i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from crc32c import crc32c
 
 from tidemark.errors import NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.formats import head as format_
-from tidemark.formats.head import EntryKey, Head, HeadEntry
+from tidemark.formats.head import Head
 from tidemark.formats.keys import ControlKeys
 from tidemark.store import Store
 from uploader_agent import __version__
+from uploader_agent.packs.head_entries import HeadEntries
 from uploader_agent.runtime import Runtime
 
 
@@ -30,22 +29,23 @@ class BrokerHead:
         self._runtime = runtime
         self._known = False
         self._etag: str | None = None
-        self._entries: Mapping[EntryKey, HeadEntry] = {}
+        self._entries = HeadEntries()
 
     @property
-    def entries(self) -> Mapping[EntryKey, HeadEntry]:
-        """The entries as they were read or put last."""
+    def entries(self) -> HeadEntries:
+        """The entries as they were read or put last: to change them, take a copy."""
         return self._entries
 
     def read(self) -> None:
         """Read the head, unless it is known. Raises as :func:`tidemark.formats.head.load`."""
         if not self._known:
             found = format_.load(self.store, self.control, self._broker)
-            self._entries, self._etag = (found.value.by_key, found.etag) if found else ({}, None)
+            self._entries = HeadEntries(found.value.entries if found else ())
+            self._etag = found.etag if found else None
             self._known = True
             self.version += 1
 
-    def put(self, entries: Mapping[EntryKey, HeadEntry]) -> None:
+    def put(self, entries: HeadEntries) -> None:
         """Store ``entries`` in place of what is known to be stored.
 
         Raises:
@@ -58,9 +58,8 @@ class BrokerHead:
             broker=self._broker,
             agent=__version__,
             written_at=self._runtime.utc_now(),
-            entries=tuple(entries.values()),
         )
-        key, body = format_.render(head, self.control)
+        key, body = format_.render(head, self.control, entries.lines)
         try:
             etag = self.store.put(key, body, crc32c=crc32c(body), if_match=self._etag, if_none_match=self._etag is None)
         except PreconditionFailed:
@@ -75,7 +74,7 @@ class BrokerHead:
         except Exception:
             self._known = False  # whether it was written is not known
             raise
-        self._etag, self._entries = etag, dict(entries)
+        self._etag, self._entries = etag, entries.copy()
 
     def _read_back(self, key: str, body: bytes, error: UnknownOutcome) -> str:
         """The ETag, if the store has ``body``. Raises ``error`` if it has something else."""

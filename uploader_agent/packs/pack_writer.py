@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 from crc32c import crc32c
 
 from tidemark.formats.keys import ControlKeys, PackName
@@ -12,41 +14,47 @@ from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packs.reading import LARGEST_RANGE
 from uploader_agent.remote.objects import Summed, create
 
+Tag = TypeVar("Tag")
 
-class Packs:
-    """New packs of one broker."""
+
+class Packs(Generic[Tag]):
+    """New packs of one broker. Each range is added with a tag, and told of by it once it is stored."""
 
     def __init__(self, store: Store, control: ControlKeys, broker: int, metrics: Metrics) -> None:
         self._store = store
         self._control = control
         self._broker = broker
         self._metrics = metrics
-        self._written: list[WrittenRange] = []
+        self._tags: list[Tag] = []
         self._writer: PackWriter | None = None
         self._size = 0
 
-    def add(self, content: RangeContent, data: bytes) -> None:
-        """Add a range; what lies in memory is stored first if it has no room beside it. Raises StoreError."""
+    def add(self, tag: Tag, content: RangeContent, data: bytes) -> list[tuple[Tag, WrittenRange]]:
+        """Add a range; what lies in memory is stored first, and returned, if the range has no room beside it.
+
+        Raises StoreError.
+        """
+        stored: list[tuple[Tag, WrittenRange]] = []
         if self._writer is not None and self._size + len(data) > LARGEST_RANGE:
-            self._store_pack()
+            stored = self._store_pack()
         while True:
             if self._writer is None:
                 self._writer = PackWriter(PackName(self._broker, pack_name()))
             if self._writer.add(content, data):
                 self._size += len(data)
-                return
-            self._store_pack()
+                self._tags.append(tag)
+                return stored
+            stored += self._store_pack()
 
-    def finish(self) -> list[WrittenRange]:
-        """Store what is left. All ranges, as they were added; all are stored. Raises StoreError."""
-        if self._writer is not None:
-            self._store_pack()
-        return self._written
+    def finish(self) -> list[tuple[Tag, WrittenRange]]:
+        """Store what is left, and return it. Raises StoreError."""
+        return self._store_pack() if self._writer is not None else []
 
-    def _store_pack(self) -> None:
+    def _store_pack(self) -> list[tuple[Tag, WrittenRange]]:
         assert self._writer is not None
         name, body, ranges = self._writer.finish()
+        tags, self._tags = self._tags, []
         self._writer, self._size = None, 0
         create(self._store, self._control.pack(name), Summed(Bytes(str(name), body), crc32c(body)))
         self._metrics.packs.inc()
-        self._written += ranges
+        return [*zip(tags, ranges, strict=True)]

@@ -29,6 +29,22 @@ class NextRange(NamedTuple):
     last: RangePointer | None = None
 
 
+class _Last(NamedTuple):
+    """The end of the last range, without models: there are as many as partitions."""
+
+    next: int
+    pack: str
+    position: int
+    length: int
+    place: Place
+    opened: tuple[UnfinishedTransaction, ...]
+
+    @property
+    def pointer(self) -> RangePointer:
+        """Where its line lies."""
+        return RangePointer(pack=self.pack, position=self.position, length=self.length)
+
+
 class Packed(NamedTuple):
     """A range that is stored and named by the head, and what the next one needs."""
 
@@ -56,7 +72,7 @@ class Tail:
         """The partition is to be sealed up to this offset, although its segment is active."""
         self.changes = 0
         self._lock = threading.Lock()
-        self._last: Packed | None = None
+        self._last: _Last | None = None
         self._known: KnownRanges | None = None
         self._former: HeadEntry | None = None
         """This leadership's entry as a former process wrote it."""
@@ -104,7 +120,8 @@ class Tail:
                 if one.begins_chain:
                     self._former = None
                 self._known.add(one.part, one.size)
-                self._last = one
+                at = one.pointer
+                self._last = _Last(one.next, at.pack, at.position, at.length, one.place, one.opened)
             if self._known is not None:
                 self._known.forget(sealed_end)
             self.changes += 1

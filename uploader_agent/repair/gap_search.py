@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -42,18 +43,21 @@ class Wanted:
     seen: Observed
 
 
+_NOTHING: Final = Intervals()
+
+
 class Search:
     """Searches for one partition; the same holes at most every ``interval`` seconds."""
 
     def __init__(self, control_store: Store, control: ControlKeys, interval: float, runtime: Runtime) -> None:
-        self.acknowledged = Intervals()
+        self.acknowledged = _NOTHING
         self._control_store = control_store
         self._control = control
         self._interval = interval
         self._clock = runtime.monotonic
-        self._searched = Intervals()
+        self._searched = _NOTHING
         self._searched_at = 0.0
-        self._refused: set[str] = set()  # ETags of stored logs for which no manifest can be made
+        self._refused: frozenset[str] = frozenset()  # ETags of stored logs for which no manifest can be made
 
     def is_due(self, holes: Intervals) -> bool:
         """Whether there is a new hole, or the interval of an old one has passed."""
@@ -89,7 +93,7 @@ class Search:
         try:
             facts = rebuild(route.store, route.keys, name, info, lineages, opened or ())
         except (NotRebuilt, OffLineage) as error:
-            self._refused.add(info.etag)
+            self._refused |= {info.etag}
             logger.warning("stored_segment_not_rebuilt", partition=str(route.tp), error=str(error))
             return
         written = manifests.write(route.store, route.keys, route.manifest(facts, wanted.seen))

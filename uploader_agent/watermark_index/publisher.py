@@ -171,7 +171,7 @@ class IndexPublisher:
             gaps=remote.gaps,
         )
         statement = IndexRow.of(entry)
-        if known is not None and known.statement.said == statement.said:
+        if known is not None and known.statement.values == statement.values:
             statement = known.statement
         return _Known(partition, changes, observation, statement)
 
@@ -184,6 +184,5 @@ def _as_observed_before(statement: IndexRow, former: IndexEntry | None) -> tuple
     if former is None:
         return statement, NEVER
     least = {"high_watermark": former.high_watermark, "log_end_offset": former.log_end_offset}
-    return IndexRow(
-        {**statement.said, **{name: max(statement.said[name], least[name]) for name in least}}
-    ), former.observed_at
+    said = statement.said
+    return IndexRow.saying({**said, **{name: max(said[name], least[name]) for name in least}}), former.observed_at

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from crc32c import crc32c
 from pydantic import AwareDatetime, TypeAdapter
@@ -27,6 +27,8 @@ from uploader_agent import __version__, clock
 from uploader_agent.runtime import MACHINE, Runtime
 
 _TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
+
+_FIELDS: Final = tuple(one.serialization_alias or name for name, one in IndexEntry.model_fields.items())
 
 _PATIENT = {
     "log_end_offset",
@@ -42,9 +44,17 @@ _PATIENT = {
 
 @dataclass(frozen=True, eq=False, slots=True)
 class IndexRow:
-    """An entry as it goes into the index, but for the time at which it was observed: another one is another object."""
+    """An entry as it goes into the index, but for the time at which it was observed: another one is another object.
 
-    said: Mapping[str, Any]
+    Its ``values`` are in the order of :data:`_FIELDS`: thousands of dictionaries would take room.
+    """
+
+    values: tuple[Any, ...]
+
+    @property
+    def said(self) -> Mapping[str, Any]:
+        """What it says, by field."""
+        return dict(zip(_FIELDS, self.values, strict=True))
 
     @property
     def news(self) -> Mapping[str, Any]:
@@ -53,8 +63,13 @@ class IndexRow:
 
     @classmethod
     def of(cls, entry: IndexEntry) -> IndexRow:
-        """Of ``entry``, which is not kept: thousands of them take room."""
-        return cls(entry.model_dump(mode="json", by_alias=True))
+        """Of ``entry``, which is not kept."""
+        return cls.saying(entry.model_dump(mode="json", by_alias=True))
+
+    @classmethod
+    def saying(cls, said: Mapping[str, Any]) -> IndexRow:
+        """With other values."""
+        return cls(tuple(said[name] for name in _FIELDS))
 
 
 Statements = Mapping[TopicPartition, tuple[IndexRow, datetime]]
@@ -166,4 +181,4 @@ class IndexWriter:
 def _have_news(current: Mapping[TopicPartition, IndexRow], written: Mapping[TopicPartition, IndexRow] | None) -> bool:
     if written is None or current.keys() != written.keys():
         return True
-    return any(one != written[tp] and one.news != written[tp].news for tp, one in current.items())
+    return any(one is not written[tp] and one.news != written[tp].news for tp, one in current.items())

@@ -9,6 +9,7 @@ Source: docs/live-end-design.md, "Heads".
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import ClassVar, Final, NamedTuple, Self
 
 from pydantic import AwareDatetime, Field, model_validator
@@ -16,7 +17,7 @@ from typing_extensions import override
 
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Model, StoredObject, Version, canonical, canonical_list
+from tidemark.formats.base import Model, StoredObject, Version, canonical, canonical_list, joined_list
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.manifest import LineagePairs
 from tidemark.formats.pack import RangePointer, Topic, TopicId
@@ -24,7 +25,8 @@ from tidemark.kafka_log import Lineage
 from tidemark.store import Store
 
 MOST_ENTRY_BYTES: Final = object_sizes.HEAD - 4096
-"""What the entries of a head may take together, by :func:`entry_bytes`: the rest is for the head's other fields."""
+"""What the entries of a head may take together, by :func:`entry_json` and with commas: the rest is for
+the head's other fields."""
 
 
 class PartitionOfId(NamedTuple):
@@ -125,12 +127,12 @@ class Head(StoredObject):
         return found
 
 
-def entry_bytes(entry: HeadEntry) -> int:
-    """How many bytes the entry takes in a head; all together may take :data:`MOST_ENTRY_BYTES`.
+def entry_json(entry: HeadEntry) -> bytes:
+    """The entry as it stands in a head: all together may take :data:`MOST_ENTRY_BYTES`, each with a comma.
 
     A partition whose entry has no room is sealed and not packed.
     """
-    return len(canonical(entry.model_dump(mode="json"))) + 1  # and a comma
+    return canonical(entry.model_dump(mode="json"))
 
 
 def load(store: Store, control: ControlKeys, broker: int) -> Version[Head] | None:
@@ -163,14 +165,16 @@ def parse_head(body: bytes, key: str) -> Head:
     return head
 
 
-def render(head: Head, control: ControlKeys) -> tuple[str, bytes]:
-    """(key, body) to store ``head`` by.
+def render(head: Head, control: ControlKeys, entries: Collection[bytes] | None = None) -> tuple[str, bytes]:
+    """(key, body) to store ``head`` by; with ``entries`` by :func:`entry_json` in place of its own, if given.
 
     Raises:
-        FormatError: it is larger than a head may be; see :func:`entry_bytes`.
+        FormatError: it is larger than a head may be.
     """
-    key, body = control.head(head.broker), head.to_bytes()
+    key = control.head(head.broker)
+    entries = [*map(entry_json, head.entries)] if entries is None else entries
+    body = joined_list(head.model_dump(mode="json", exclude={"entries"}), "entries", entries)
     if len(body) > Head.most_bytes:
-        rule = f"entries: {len(head.entries)} take {len(body)} bytes with the rest, and may take {Head.most_bytes}"
+        rule = f"entries: {len(entries)} take {len(body)} bytes with the rest, and may take {Head.most_bytes}"
         raise FormatError(key, f"{rule}: leave partitions out, and seal them")
     return key, body

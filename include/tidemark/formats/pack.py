@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
+from io import BytesIO
 from itertools import pairwise
 from struct import Struct
 from typing import Annotated, Final, NamedTuple, Self
@@ -167,9 +168,14 @@ class Range(RangeContent):
 
 
 class WrittenRange(NamedTuple):
-    """A range in a pack that is to be stored, and where its line will lie."""
+    """What a writer goes on with of a range that is to be stored, and where its line will lie."""
 
-    range: Range
+    first: int
+    next: int
+    size: int
+    crc32c: str
+    shipped_at: datetime
+    begins_chain: bool
     pointer: RangePointer
 
 
@@ -217,9 +223,9 @@ class PackWriter:
 
     def __init__(self, name: PackName) -> None:
         self._name = name
-        self._data: list[bytes] = []
+        self._body = BytesIO()
         self._size = 0
-        self._ranges: list[Range] = []
+        self._ranges: list[tuple[int, int, int, str, datetime, bool]] = []
         self._lines: list[bytes] = []
         self._footer_size = 0
 
@@ -245,10 +251,10 @@ class PackWriter:
             return False
         checksum = crc32c(data)
         line = _line(fields, self._size, len(data), checksum)
-        one = Range(**dict(content), position=self._size, size=len(data), crc32c=f"{checksum:08x}")
-        self._ranges.append(one)
+        begins = content.previous is None
+        self._ranges.append((content.first, content.next, len(data), f"{checksum:08x}", content.shipped_at, begins))
         self._lines.append(line)
-        self._data.append(data)
+        self._body.write(data)
         self._size += len(data)
         self._footer_size += len(line)
         return True
@@ -258,14 +264,13 @@ class PackWriter:
         assert self._ranges, "a pack has a range"
         footer = b"".join(self._lines)
         start = _TRAILER.pack(_MAGIC, _VERSION, self._size, len(footer), crc32c(footer), len(self._ranges))
-        body = b"".join([*self._data, footer, start, crc32c(start).to_bytes(4)])
+        self._body.writelines([footer, start, crc32c(start).to_bytes(4)])
         written: list[WrittenRange] = []
-        at = self._size
+        name, at = str(self._name), self._size
         for one, line in zip(self._ranges, self._lines, strict=True):
-            pointer = RangePointer(pack=str(self._name), position=at, length=len(line))
-            written.append(WrittenRange(one, pointer))
+            written.append(WrittenRange(*one, RangePointer(pack=name, position=at, length=len(line))))
             at += len(line)
-        return Pack(self._name, body, tuple(written))
+        return Pack(self._name, self._body.getvalue(), tuple(written))
 
 
 def read_footer(store: Store, key: str, size: int | None = None) -> list[PackedRange]:

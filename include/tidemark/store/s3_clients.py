@@ -1,4 +1,4 @@
-"""The boto3 clients of a process: made once for all buckets, limited, and made again when credentials are refused."""
+"""The botocore clients of a process: made once for all buckets, limited, made again when credentials are refused."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
+from botocore.session import Session
 
 from tidemark.errors import ConfigError
 from tidemark.store.options import StoreOptions
+from tidemark.store.s3_models import session
 from tidemark.store.s3_timeouts import TimeLimits, pool_classes
 from tidemark.store.traffic import FreeTraffic, Traffic
 
@@ -43,12 +45,10 @@ class Clients:
                 self._make()
 
     def _make(self) -> None:
-        from boto3.session import Session
-
         try:
-            session = Session()  # not boto3's global one, which would keep the first credentials it ever found
-            self.write = self._client(session, sign_payload=not self._options.is_private)
-            self.read = self._client(session)
+            made = session()
+            self.write = self._client(made, sign_payload=not self._options.is_private)
+            self.read = self._client(made)
         except (BotoCoreError, ValueError) as error:
             rule = (
                 f"no S3 client can be made: {error}; correct AWS's variables and files, or `store` in the configuration"
@@ -56,7 +56,7 @@ class Clients:
             raise ConfigError("the environment", [("AWS_*", rule)]) from error
         self._made_at = time.monotonic()
 
-    def _client(self, session: Any, *, sign_payload: bool | None = None) -> S3Client:
+    def _client(self, session: Session, *, sign_payload: bool | None = None) -> S3Client:
         """A client that tries a request once.
 
         Every PUT carries a checksum that the server verifies, and the signature covers the checksum. Where others are
@@ -74,9 +74,10 @@ class Clients:
             max_pool_connections=options.connections,
             s3=addressing,
         )
-        client: S3Client = session.client(
+        made: Any = session.create_client(
             "s3", endpoint_url=options.endpoint_url, region_name=options.region, config=config
         )
+        client: S3Client = made
         client.meta.events.register("before-send.s3", self._told)
         # botocore offers no way to choose the connections' class; the tests of the limits see whether this works.
         http: Any = client._endpoint.http_session  # type: ignore[attr-defined]
