@@ -39,7 +39,7 @@ FLOORS = {
         "cli",
     ),
     "uploader_agent": (
-        "clock settings",
+        "clock heap settings",
         "runtime",
         "disk observability",
         "broker hold",

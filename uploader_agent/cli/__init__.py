@@ -27,6 +27,7 @@ from uploader_agent.cli.inspect_commands import leaders, plan, verify_command
 from uploader_agent.cli.reload import Reload
 from uploader_agent.cli.reupload_command import reupload
 from uploader_agent.components import Components
+from uploader_agent.heap import configure_heap
 from uploader_agent.hold import check_links, preflight
 from uploader_agent.observability.health import HttpServer
 from uploader_agent.observability.systemd import Notifier
@@ -51,6 +52,7 @@ app.add_typer(config_app, name="config")
 )
 def run(config: ConfigOption = DEFAULT_CONFIG) -> None:
     """Upload segments as they are rotated, until SIGTERM or SIGINT."""
+    configure_heap()
     settings, notifier = load_settings(config), Notifier()
     with locked(settings, notifier) as components, ExitStack() as stack:
         agent, metrics = Agent(components), components.metrics
