@@ -23,11 +23,11 @@ ALLOWED = {
 # The packages and modules of each by floors: one may import those of the floors before its own, and no others.
 FLOORS = {
     "include/tidemark": (
-        "concurrency errors installation intervals terminal timestamps",
+        "concurrency errors installation intervals kafka_admin terminal timestamps",
         "config kafka_log offset_bounds retry",
         "store",
         "formats",
-        "catalogs decode endpoints",
+        "brokersets catalogs decode endpoints",
         "parsers",
         "topics",
         "schemas",

@@ -10,6 +10,7 @@ import typer
 from tidemark import installation
 from tidemark.cli.acknowledge_gap import acknowledge_gap
 from tidemark.cli.backfill import backfill
+from tidemark.cli.brokersets import brokersets_app
 from tidemark.cli.consume import consume
 from tidemark.cli.continuity import continuity
 from tidemark.cli.incidents import incidents
@@ -33,6 +34,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 config_app = typer.Typer(no_args_is_help=True, help="The topics file.")
 app.add_typer(config_app, name="config")
 app.add_typer(schema_app, name="schema")
+app.add_typer(brokersets_app, name="brokersets")
 
 
 @app.command(epilog="Example: tidemark files orders --dt 2026-11-20 --topics include/topics.yaml")

@@ -6,23 +6,22 @@ The only module that asks the target's cluster anything; what is written goes th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic, OffsetSpec
-from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError
+from kafka.errors import NoError, TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
 
 from tidemark.errors import ConfigError, RestoreError
+from tidemark.kafka_admin import AdminClient, patiently
 from tidemark.restore.progress import RestoreProgress
 from tidemark.restore.records import NO_TIMESTAMP, Record
 
 _FOREVER: Final = "9223372036854775807"
 _READ_SECONDS: Final = 60.0
 _POLL_MS: Final = 200
-_READY_SECONDS: Final = 30.0
-_RETRY_SECONDS: Final = 0.2
 
 CREATED: Final[Mapping[str, str]] = {
     "message.timestamp.type": "CreateTime",
@@ -52,21 +51,21 @@ class Target:
         self.group = group
         self.client = dict(client)
         self.largest_batch = 1 << 20  # as the topic has it, once it was checked
-        self._admin = _Admin(**self.client)
+        self._admin = AdminClient(**self.client)
         self._reading: set[KafkaConsumer] = set()
 
     def partitions(self) -> int:
         """How many partitions the topic has; 0 if it does not exist."""
-        if self.topic not in _patiently(self._admin.list_topics):
+        if self.topic not in patiently(self._admin.list_topics):
             return 0  # asking for it by name might create it
-        [found] = _patiently(self._admin.describe_topics, [self.topic])
+        [found] = patiently(self._admin.describe_topics, [self.topic])
         return len(found["partitions"])
 
     def create(self, partitions: int, config: Mapping[str, str]) -> None:
         """Make the topic, if there is none, with :data:`CREATED` and ``config``; the cluster's replication factor."""
         new = NewTopic(self.topic, partitions, -1, topic_configs={**CREATED, **config})
         try:
-            _patiently(self._admin.create_topics, [new], wait_for_metadata=True)
+            patiently(self._admin.create_topics, [new], wait_for_metadata=True)
         except TopicAlreadyExistsError:
             return  # a run before this one made it and was killed; its partitions and settings are checked next
 
@@ -77,7 +76,7 @@ class Target:
             ConfigError: a record would lose its time, or go while it is counted.
         """
         resource = ConfigResource(ConfigResourceType.TOPIC, self.topic)
-        answer = _patiently(self._admin.describe_configs, [resource], config_filter="all")
+        answer = patiently(self._admin.describe_configs, [resource], config_filter="all")
         found = {name: str(one["value"]) for name, one in answer["topic"][self.topic].items()}
         self.largest_batch = int(found.get("max.message.bytes", self.largest_batch))
         if found.get("message.timestamp.type") == "LogAppendTime":
@@ -105,14 +104,14 @@ class Target:
     def edges(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         """(log start offset, high watermark) of each partition."""
         asked = [TopicPartition(self.topic, one) for one in partitions]
-        first = _patiently(self._admin.list_partition_offsets, dict.fromkeys(asked, OffsetSpec.EARLIEST))
-        last = _patiently(self._admin.list_partition_offsets, dict.fromkeys(asked, OffsetSpec.LATEST))
+        first = patiently(self._admin.list_partition_offsets, dict.fromkeys(asked, OffsetSpec.EARLIEST))
+        last = patiently(self._admin.list_partition_offsets, dict.fromkeys(asked, OffsetSpec.LATEST))
         return {one.partition: (first[one].offset, last[one].offset) for one in asked}
 
     def progress(self, partitions: Sequence[int]) -> dict[int, RestoreProgress]:
         """What is known of partitions for which a restore was begun. Raises FormatError for invalid progress."""
         asked = [TopicPartition(self.topic, one) for one in partitions]
-        found = _patiently(self._admin.list_group_offsets, {self.group: asked})[self.group]
+        found = patiently(self._admin.list_group_offsets, {self.group: asked})[self.group]
         return {
             at.partition: RestoreProgress.of(one.offset, one.metadata, f"group {self.group}, partition {at.partition}")
             for at, one in found.items()
@@ -128,7 +127,7 @@ class Target:
 
     def save(self, progress: Mapping[int, RestoreProgress]) -> None:
         """Commit ``progress``, and only return when it is. Raises :class:`RestoreError` if the cluster refuses."""
-        answer = _patiently(self._admin.alter_group_offsets, self.group, self.offsets(progress))
+        answer = patiently(self._admin.alter_group_offsets, self.group, self.offsets(progress))
         refused = {at.partition: error for at, error in answer.items() if error is not NoError}
         if refused:
             told = ", ".join(f"{partition}: {error.__name__}" for partition, error in sorted(refused.items()))
@@ -181,35 +180,7 @@ class Target:
         self.close()
 
 
-def _patiently(ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """The cluster's answer; while it is not ready, it is asked again for a limited time.
-
-    The admin client gives up at once, for example while the brokers create the topic of the groups' offsets.
-    """
-    until = time.monotonic() + _READY_SECONDS
-    while True:
-        try:
-            return ask(*args, **options)
-        except KafkaError as error:
-            if not error.retriable or time.monotonic() > until:
-                raise
-            time.sleep(_RETRY_SECONDS)
-
-
 def _record(found: Any) -> Record:
     headers = [(key, None if value is None else bytes(value)) for key, value in found.headers]
     timestamp = NO_TIMESTAMP if found.timestamp is None else found.timestamp
     return Record(found.key, found.value, headers, timestamp)
-
-
-class _Admin(KafkaAdminClient):  # type: ignore[misc]  # kafka-python has no types
-    """An admin client; one whose brokers do not answer leaves no thread behind, as kafka-python's own does."""
-
-    def __init__(self, **settings: Any) -> None:
-        try:
-            super().__init__(**settings)
-        except BaseException:
-            if hasattr(self, "_net"):
-                self._client.close()
-                self._net.stop()
-            raise

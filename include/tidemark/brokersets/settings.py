@@ -1,0 +1,122 @@
+"""``brokersets.yaml``: which brokers of each cluster are in which zone, and which form a brokerset."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from tidemark.config import Settings, Size, load
+from tidemark.errors import ConfigError
+from tidemark.formats.keys import check_cluster
+
+MOST_BROKERS: Final = 10_000
+"""Of one list; no cluster has more, and a typing error must not make a billion."""
+
+_SEQUENCE: Final = re.compile(r"(\d{1,9})-(\d{1,9})")
+
+
+def _brokers(value: object) -> object:
+    if not isinstance(value, list):
+        raise ValueError("must be a list of brokers and sequences of brokers, such as [1-6, 9]")  # noqa: TRY004 - pydantic
+    found = [number for one in value for number in _sequence(one)]
+    if len(found) > MOST_BROKERS:
+        raise ValueError(f"has more than {MOST_BROKERS:,} brokers")
+    if twice := sorted(number for number, count in Counter(found).items() if count > 1):
+        raise ValueError(f"broker {twice[0]} appears twice")
+    return tuple(sorted(found))
+
+
+def _sequence(item: object) -> range:
+    if isinstance(item, int) and not isinstance(item, bool) and item >= 0:
+        return range(item, item + 1)
+    match = _SEQUENCE.fullmatch(item) if isinstance(item, str) else None
+    if not match or int(match[1]) > int(match[2]):
+        raise ValueError(f"{item!r} must be a broker's number, or a sequence such as 1-6")
+    return range(int(match[1]), min(int(match[2]), int(match[1]) + MOST_BROKERS) + 1)
+
+
+Brokers = Annotated[tuple[int, ...], BeforeValidator(_brokers), Field(min_length=1)]
+"""Numbers of brokers, written as a list of numbers and of sequences: ``[1-6, 9]``."""
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+class BrokersetSettings(Settings):
+    """A subset of a cluster's brokers. ``capacity`` is what each of them may upload, in bytes a second."""
+
+    brokers: Brokers
+    capacity: Size | None = Field(default=None, ge=1)
+
+
+class Brokerset(Settings):
+    """A brokerset with the zones of its brokers: ``zones[n]`` is that of ``brokers[n]``."""
+
+    name: str
+    brokers: tuple[int, ...]
+    zones: tuple[str, ...]
+    capacity: int | None = None
+
+    @property
+    def by_zone(self) -> dict[str, tuple[int, ...]]:
+        """The brokers of each zone in ascending order; the zone of the lowest broker comes first."""
+        found: dict[str, list[int]] = {}
+        for broker, zone in sorted(zip(self.brokers, self.zones, strict=True)):
+            found.setdefault(zone, []).append(broker)
+        return {zone: tuple(brokers) for zone, brokers in found.items()}
+
+
+class ClusterBrokersets(Settings):
+    """The zones and brokersets of a cluster. Without zones, each broker counts as a zone of its own."""
+
+    zones: dict[Name, Brokers] = Field(default_factory=dict)
+    brokersets: dict[Name, BrokersetSettings] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check_zones(self) -> Self:
+        counts = Counter(broker for brokers in self.zones.values() for broker in brokers)
+        if twice := sorted(broker for broker, count in counts.items() if count > 1):
+            raise ValueError(f"zones: broker {twice[0]} is in two zones")
+        for name, one in self.brokersets.items() if self.zones else ():
+            if without := sorted({*one.brokers} - counts.keys()):
+                raise ValueError(f"brokersets.{name}: broker {without[0]} is in no zone; list it under zones")
+        return self
+
+    def all(self) -> Iterator[Brokerset]:
+        """The brokersets, in the file's order."""
+        zone_of = {broker: zone for zone, brokers in self.zones.items() for broker in brokers}
+        for name, one in self.brokersets.items():
+            zones = tuple(zone_of.get(broker, f"broker {broker}") for broker in one.brokers)
+            yield Brokerset(name=name, brokers=one.brokers, zones=zones, capacity=one.capacity)
+
+
+class BrokersetsFile(Settings):
+    """The file as a whole."""
+
+    clusters: dict[Annotated[str, AfterValidator(check_cluster)], ClusterBrokersets]
+
+    def of_cluster(self, cluster: str) -> tuple[Brokerset, ...]:
+        """The brokersets of ``cluster``. Raises ConfigError if the file does not have it."""
+        if cluster not in self.clusters:
+            raise ConfigError(
+                "the brokersets file", [("clusters", f"has no {cluster}, only {', '.join(self.clusters)}")]
+            )
+        return tuple(self.clusters[cluster].all())
+
+
+def load_brokersets(path: Path) -> BrokersetsFile:
+    """Read a brokersets file. Raises :class:`tidemark.errors.ConfigError` naming file, field and rule."""
+    return load(BrokersetsFile, path, {})
+
+
+def brokerset_named(brokersets: tuple[Brokerset, ...], name: str) -> Brokerset:
+    """The one of that name. Raises ConfigError."""
+    found = next((one for one in brokersets if one.name == name), None)
+    if found is None:
+        known = ", ".join(one.name for one in brokersets)
+        raise ConfigError("the brokersets file", [("brokersets", f"has no {name}, only {known}")])
+    return found

@@ -1,0 +1,219 @@
+"""``tidemark brokersets``: the load of brokersets, and where a topic's replicas go in one."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+
+from tidemark.brokersets.assignment import reassignment, replica_assignment
+from tidemark.brokersets.load import BrokersetLoad, load_of
+from tidemark.brokersets.observed import loads
+from tidemark.brokersets.placement import place as placed
+from tidemark.brokersets.settings import Brokerset, brokerset_named, load_brokersets
+from tidemark.cli.options import DEFAULT_TOPICS, As, ClientConfig, Topics, client_settings, need_consumer_extra
+from tidemark.config import Duration
+from tidemark.endpoints import resolver_of
+from tidemark.errors import BrokerError, ConfigError
+from tidemark.formats.index_cache import read_indexes
+from tidemark.formats.keys import ControlKeys, TopicPartition, check_topic
+from tidemark.formats.watermark_index import LeaderEntry, leaders
+from tidemark.store import open_store
+from tidemark.terminal import Output, columns
+from tidemark.topics import Deployment, load_topics
+
+brokersets_app = typer.Typer(no_args_is_help=True, help="Subsets of a cluster's brokers: load and placement.")
+
+BrokersetsPath = Annotated[
+    Path, typer.Option("--brokersets", envvar="TIDEMARK_BROKERSETS", metavar="FILE", help="The brokersets file.")
+]
+DEFAULT_BROKERSETS: Final = Path("brokersets.yaml")
+ClusterOfFile = Annotated[str | None, typer.Option(help="Needed where the file has several clusters.")]
+
+
+class Tool(StrEnum):
+    """Which of Kafka's tools takes the placement."""
+
+    reassign = "kafka-reassign-partitions"
+    create = "kafka-topics"
+
+
+@brokersets_app.command(epilog="Example: tidemark brokersets show --topics include/topics.yaml --output json")
+def show(
+    brokersets: BrokersetsPath = DEFAULT_BROKERSETS,
+    over: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Measure for so long, such as 2m, instead of estimating rates.")
+    ] = None,
+    bootstrap: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Ask these brokers which replicas follow.")
+    ] = None,
+    client_config: ClientConfig = None,
+    topics: Topics = DEFAULT_TOPICS,
+    cluster: ClusterOfFile = None,
+    output: As = Output.text,
+) -> None:
+    """Show each brokerset's upload load, lag and hold by the agents' watermark indexes, and its load without a broker.
+
+    An agent uploads what its broker leads. Rates are estimated from each active segment, or measured with --over. If a
+    broker goes, its leaders move to the replicas that follow; without --bootstrap these are not known, and its load is
+    taken to spread evenly over the other zones. Exits with 1 if a capacity is exceeded, today or without a broker.
+    """
+    deployment = load_topics(topics)
+    name, known = cluster_brokersets(brokersets, cluster)
+    before = None
+    if over is not None:
+        before = _led(deployment, name)
+        time.sleep(duration(over, "--over").total_seconds())
+    replicas = None if bootstrap is None else _replicas(client_settings(bootstrap, client_config))
+    partitions = loads(_led(deployment, name), before, replicas)
+    found = [load_of(one, partitions) for one in known]
+    answer = {"cluster": name, "brokersets": [answer_of(one) for one in found]}
+    typer.echo(json.dumps(answer) if output is Output.json else "\n".join(_lines(name, found)))
+    if any(exceeded(one) for one in found):
+        raise typer.Exit(1)
+
+
+@brokersets_app.command(
+    epilog="Examples: tidemark brokersets place orders --brokerset a --partitions 6 --stride 1 > orders.json   "
+    'kafka-topics.sh --create --topic orders --replica-assignment "$(tidemark brokersets place orders --brokerset a '
+    '--partitions 6 --for kafka-topics)"'
+)
+def place(
+    topic: Annotated[str, typer.Argument(help="The topic that is placed.")],
+    brokerset: Annotated[str, typer.Option(help="The brokerset's name in the file.")],
+    partitions: Annotated[int, typer.Option(min=1, help="How many; a multiple of the brokerset's brokers.")],
+    replication_factor: Annotated[int, typer.Option(min=1, help="Replicas of each partition.")] = 3,
+    stride: Annotated[
+        int, typer.Option(min=0, help="0 is sequential; topics of one brokerset take different ones.")
+    ] = 0,
+    tool: Annotated[Tool, typer.Option("--for", help="Which of Kafka's tools takes the answer.")] = Tool.reassign,
+    brokersets: BrokersetsPath = DEFAULT_BROKERSETS,
+    cluster: ClusterOfFile = None,
+) -> None:
+    """Print where the replicas of a topic's partitions go, as one of Kafka's tools takes it. Nothing is changed."""
+    try:
+        check_topic(topic)
+    except ValueError as error:
+        raise ConfigError("the topic", [("", str(error))]) from error
+    _, known = cluster_brokersets(brokersets, cluster)
+    found = placed(brokerset_named(known, brokerset), partitions, replication_factor, stride)
+    typer.echo(replica_assignment(found) if tool is Tool.create else json.dumps(reassignment(topic, found)))
+
+
+def cluster_brokersets(path: Path, cluster: str | None) -> tuple[str, tuple[Brokerset, ...]]:
+    """(cluster, its brokersets); the file's only cluster if none is given. Raises ConfigError."""
+    file = load_brokersets(path)
+    if cluster is None:
+        if len(file.clusters) != 1:
+            rule = f"has several clusters, {', '.join(file.clusters)}: say which one with --cluster"
+            raise ConfigError(str(path), [("clusters", rule)])
+        [cluster] = file.clusters
+    return cluster, file.of_cluster(cluster)
+
+
+def duration(text: str, option: str) -> timedelta:
+    """A length of time of the command line. Raises ConfigError."""
+    try:
+        found: timedelta = TypeAdapter(Duration).validate_python(text)
+    except ValidationError as error:
+        rule = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ConfigError(option, [("", f"{rule}, but it is {text!r}")]) from None
+    return found
+
+
+def answer_of(load: BrokersetLoad) -> dict[str, Any]:
+    """A brokerset for programs; rates in bytes a second, ``held`` in bytes."""
+    gone, busiest, rate = load.worst
+    return {
+        "brokerset": load.brokerset.name,
+        "zones": {zone: list(brokers) for zone, brokers in load.brokerset.by_zone.items()},
+        "capacity": load.brokerset.capacity,
+        "partitions": load.partitions,
+        "unmeasured": load.unmeasured,
+        "rate": load.rate,
+        "lag": load.lag,
+        "held": load.held,
+        "brokers": {str(broker): one for broker, one in load.rates.items()},
+        "failover": load.failover,
+        "without": {
+            str(broker): {"busiest": at, "rate": one} for broker, (at, one) in sorted(load.worst_without.items())
+        },
+        "worst": {"without": gone, "busiest": busiest, "rate": rate},
+    }
+
+
+def exceeded(load: BrokersetLoad) -> bool:
+    """Whether some broker has to upload more than its capacity, today or with any one broker gone."""
+    capacity = load.brokerset.capacity
+    return capacity is not None and max(*load.rates.values(), load.worst[2]) > capacity
+
+
+def _lines(cluster: str, found: Sequence[BrokersetLoad]) -> Iterator[str]:
+    yield f"{cluster}: upload load in MB/s, by the agents' watermark indexes"
+    head = (
+        "brokerset",
+        "brokers",
+        "partitions",
+        "load",
+        "busiest",
+        "lag",
+        "held MB",
+        "without",
+        "busiest then",
+        "load",
+    )
+    rows: list[Sequence[object]] = [head]
+    for one in found:
+        gone, busiest, rate = one.worst
+        top = max(one.rates, key=lambda broker: one.rates[broker])
+        now = f"{top}: {_mb(one.rates[top])}"
+        cells = (one.brokerset.name, len(one.brokerset.brokers), one.partitions, _mb(one.rate), now)
+        rows.append((*cells, f"{one.lag:,}", f"{one.held / 1e6:,.0f}", gone, busiest, _mb(rate)))
+    yield columns(rows, right=True)
+    for one in found:
+        name = one.brokerset.name
+        if one.failover == "even":
+            yield f"{name}: replicas are not known; the load of a lost broker is taken to spread evenly"
+        if one.unmeasured:
+            yield f"{name}: the rate of {one.unmeasured} partitions is not known"
+        if exceeded(one):
+            yield f"{name}: A CAPACITY OF {_mb(one.brokerset.capacity or 0)} MB/s IS EXCEEDED"
+
+
+def _mb(rate: float) -> str:
+    return f"{rate / 1e6:,.2f}"
+
+
+def _led(deployment: Deployment, cluster: str) -> Mapping[TopicPartition, LeaderEntry]:
+    default = resolver_of(deployment.raw).default()
+    store = open_store(default.store, deployment.store)
+    return leaders(read_indexes(store, ControlKeys(default.prefix, cluster).indexes).kept.values())
+
+
+def _replicas(client: dict[str, Any]) -> dict[TopicPartition, tuple[int, ...]]:
+    """Those of all partitions of the cluster. Raises BrokerError."""
+    need_consumer_extra()
+    from kafka.errors import KafkaError
+
+    from tidemark.kafka_admin import AdminClient, patiently
+
+    try:
+        admin = AdminClient(**client)
+        try:
+            topics = patiently(admin.describe_topics)
+        finally:
+            admin.close()
+    except KafkaError as error:
+        raise BrokerError(f"{', '.join(client['bootstrap_servers'])}: {error}; check --bootstrap") from error
+    return {
+        TopicPartition(one["name"], part["partition_index"]): tuple(part["replica_nodes"])
+        for one in topics
+        for part in one["partitions"]
+    }
