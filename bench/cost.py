@@ -1,108 +1,14 @@
-"""What a deployment pays for requests to the store in a month, from what one segment and one idle agent ask for.
+"""What deployments pay for requests to the store in a month; ``python -m bench.cost`` prints the table.
 
-Arithmetic over figures that ``bench.agent`` and ``bench.idle`` measure; ``python -m bench.cost`` prints the table.
+The arithmetic is :mod:`tidemark.costs`, over figures that ``bench.agent`` and ``bench.idle`` measure.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
-DAYS: Final = 30.4
-"""Days in a month."""
-
-
-@dataclass(frozen=True)
-class Prices:
-    """US dollars for a request: S3 Standard in us-east-1 by its price list (PUT, COPY, POST, LIST; GET, HEAD)."""
-
-    put: float = 0.005 / 1000
-    get: float = 0.0004 / 1000
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """What the cost depends on; bytes are those of leaders alone, sizes in bytes, intervals in seconds.
-
-    ``live_partitions`` of ``live_topics`` always have new records, and are promised ``freshness``.
-    """
-
-    bytes_a_day: float = 200e12
-    segment: float = 1 << 30
-    brokers: int = 3000
-    index_news: float = 10
-    index_idle: float = 60
-    fill_interval: float = 60
-    live_partitions: float = 0
-    live_topics: float = 0
-    freshness: float = 60
-
-
-@dataclass(frozen=True)
-class PerSegment:
-    """Requests that one segment takes: its objects, manifest and ``offset.wm``."""
-
-    put: float = 5
-
-
-TICKS: Final = 3
-"""Packs that a broker stores within a ``freshness``."""
-
-RANGES: Final = 256
-"""Ranges of a partition after which it is sealed."""
-
-
-@dataclass(frozen=True)
-class PerLanding:
-    """Requests that a live landing takes: of a broker's head and of each pack, of a partition, of a topic's commit.
-
-    The scan reads each version of a head, and the landing reads the last one again.
-    """
-
-    head_get: float = TICKS + 1
-    pack_get: float = 3
-    partition_get: float = 1
-    range_get: float = 1
-    topic_put: float = 7
-    topic_get: float = 12
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the table: requests and dollars in a month."""
-
-    what: str
-    requests: float
-    dollars: float
-
-
-def lines(deployment: Deployment, each: PerSegment, prices: Prices) -> Iterator[Line]:
-    """The month's requests by what they are for."""
-    month = 86_400 * DAYS
-    segments = deployment.bytes_a_day * DAYS / deployment.segment
-    news = min(segments / deployment.brokers, month / deployment.index_news)
-    indexes = deployment.brokers * max(month / deployment.index_idle, news)
-    listed = deployment.brokers * month / deployment.fill_interval
-    yield Line("segments: objects, manifests, watermarks", segments * each.put, segments * each.put * prices.put)
-    yield Line(f"watermark indexes, every {deployment.index_idle:g} s or on news", indexes, indexes * prices.put)
-    yield Line(f"looking for gaps, every {deployment.fill_interval:g} s", listed, listed * prices.put)
-
-
-def live_lines(deployment: Deployment, each: PerLanding, prices: Prices) -> Iterator[Line]:
-    """The month's requests of what is packed and landed live; a landing comes once within each ``freshness``."""
-    landings = 86_400 * DAYS / deployment.freshness
-    packed = 2 * TICKS * deployment.brokers * landings
-    sealed = deployment.live_partitions * landings * TICKS / RANGES * PerSegment().put
-    yield Line(f"packs and heads, every {deployment.freshness / TICKS:g} s", packed, packed * prices.put)
-    yield Line(f"seals of packed partitions, after {RANGES} ranges", sealed, sealed * prices.put)
-    of_broker = each.head_get + TICKS * each.pack_get
-    of_partition = each.partition_get + TICKS * each.range_get
-    read = landings * (deployment.brokers * of_broker + deployment.live_partitions * of_partition)
-    yield Line("live landings: heads, packs, `offset.wm`, ranges", read, read * prices.get)
-    puts, gets = deployment.live_topics * landings * each.topic_put, deployment.live_topics * landings * each.topic_get
-    yield Line("live landings: plans and commits of topics", puts + gets, puts * prices.put + gets * prices.get)
+from tidemark.costs import Deployment, PerLanding, PerSegment, Prices, lines, live_lines
 
 
 def table(deployments: dict[str, Deployment], each: PerSegment, prices: Prices) -> str:

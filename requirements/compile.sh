@@ -9,7 +9,7 @@ compile() { out=$1; shift; "$uv" pip compile --quiet --universal --python-versio
 compile agent pyproject.toml --extra agent
 compile spark pyproject.toml --extra spark
 compile airflow pyproject.toml --extra airflow
-compile dev pyproject.toml --extra agent --extra spark --group dev
+compile dev pyproject.toml --extra agent --extra spark --extra onboarding --group dev
 compile pytest --group pytest --constraint requirements/airflow.txt
 compile axe --group axe --no-deps
 compile java --group java

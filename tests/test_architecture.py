@@ -23,7 +23,7 @@ ALLOWED = {
 # The packages and modules of each by floors: one may import those of the floors before its own, and no others.
 FLOORS = {
     "include/tidemark": (
-        "concurrency errors installation intervals kafka_admin terminal timestamps",
+        "concurrency costs errors installation intervals kafka_admin terminal timestamps",
         "config kafka_log offset_bounds retry",
         "store",
         "formats",
@@ -35,7 +35,7 @@ FLOORS = {
         "backfill raw",
         "planning remote",
         "consumer inspection restore",
-        "monitoring",
+        "monitoring onboarding",
         "cli",
     ),
     "uploader_agent": (

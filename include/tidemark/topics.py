@@ -178,13 +178,14 @@ class WatchSettings(Settings):
 
 
 class Deployment(Settings):
-    """The topics file as a whole."""
+    """The topics file as a whole. ``bootstrap`` has brokers by cluster, for commands of people: ingestion asks none."""
 
     raw: EndpointSettings
     lake: StoreUrl
     store: StoreOptions = StoreOptions()
     watch: WatchSettings = WatchSettings()
     catalogs: tuple[CatalogSettings, ...] = ()
+    bootstrap: dict[ClusterName, str] = Field(default_factory=dict)
     topics: tuple[TopicSettings, ...]
 
     @model_validator(mode="before")

@@ -18,6 +18,7 @@ from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics,
 from tidemark.cli.read_models import agent_problems, files_of, opened, status_of, summary_of
 from tidemark.cli.restore import restore
 from tidemark.cli.schema import schema_app
+from tidemark.cli.topics import topics_app
 from tidemark.endpoints import resolver_of
 from tidemark.store import clock
 from tidemark.terminal import Output
@@ -27,7 +28,7 @@ Folder = Literal["dags", "plugins", "jobs", "deploy"]
 """The names of :data:`tidemark.installation.FILES`."""
 _HELP = (
     "What Tidemark's tables and its remote tier hold, and whether its configuration is right. Only acknowledge-gap, "
-    "backfill, restore and schema dismiss write."
+    "backfill, restore, schema dismiss and topics add write."
 )
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=_HELP)
@@ -35,6 +36,7 @@ config_app = typer.Typer(no_args_is_help=True, help="The topics file.")
 app.add_typer(config_app, name="config")
 app.add_typer(schema_app, name="schema")
 app.add_typer(brokersets_app, name="brokersets")
+app.add_typer(topics_app, name="topics")
 
 
 @app.command(epilog="Example: tidemark files orders --dt 2026-11-20 --topics include/topics.yaml")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -20,14 +20,11 @@ from tidemark.brokersets.placement import place as placed
 from tidemark.brokersets.settings import Brokerset, brokerset_named, load_brokersets
 from tidemark.cli.options import DEFAULT_TOPICS, As, ClientConfig, Topics, client_settings, need_consumer_extra
 from tidemark.config import Duration
-from tidemark.endpoints import resolver_of
-from tidemark.errors import BrokerError, ConfigError
-from tidemark.formats.index_cache import read_indexes
-from tidemark.formats.keys import ControlKeys, TopicPartition, check_topic
-from tidemark.formats.watermark_index import LeaderEntry, leaders
-from tidemark.store import open_store
+from tidemark.errors import ConfigError
+from tidemark.formats.keys import TopicPartition, check_topic
+from tidemark.inspection.led_partitions import led_partitions
 from tidemark.terminal import Output, columns
-from tidemark.topics import Deployment, load_topics
+from tidemark.topics import load_topics
 
 brokersets_app = typer.Typer(no_args_is_help=True, help="Subsets of a cluster's brokers: load and placement.")
 
@@ -69,10 +66,10 @@ def show(
     name, known = cluster_brokersets(brokersets, cluster)
     before = None
     if over is not None:
-        before = _led(deployment, name)
+        before = led_partitions(deployment, name)
         time.sleep(duration(over, "--over").total_seconds())
     replicas = None if bootstrap is None else _replicas(client_settings(bootstrap, client_config))
-    partitions = loads(_led(deployment, name), before, replicas)
+    partitions = loads(led_partitions(deployment, name), before, replicas)
     found = [load_of(one, partitions) for one in known]
     answer = {"cluster": name, "brokersets": [answer_of(one) for one in found]}
     typer.echo(json.dumps(answer) if output is Output.json else "\n".join(_lines(name, found)))
@@ -191,29 +188,10 @@ def _mb(rate: float) -> str:
     return f"{rate / 1e6:,.2f}"
 
 
-def _led(deployment: Deployment, cluster: str) -> Mapping[TopicPartition, LeaderEntry]:
-    default = resolver_of(deployment.raw).default()
-    store = open_store(default.store, deployment.store)
-    return leaders(read_indexes(store, ControlKeys(default.prefix, cluster).indexes).kept.values())
-
-
 def _replicas(client: dict[str, Any]) -> dict[TopicPartition, tuple[int, ...]]:
     """Those of all partitions of the cluster. Raises BrokerError."""
     need_consumer_extra()
-    from kafka.errors import KafkaError
+    from tidemark.onboarding.kafka_source import KafkaSource
 
-    from tidemark.kafka_admin import AdminClient, patiently
-
-    try:
-        admin = AdminClient(**client)
-        try:
-            topics = patiently(admin.describe_topics)
-        finally:
-            admin.close()
-    except KafkaError as error:
-        raise BrokerError(f"{', '.join(client['bootstrap_servers'])}: {error}; check --bootstrap") from error
-    return {
-        TopicPartition(one["name"], part["partition_index"]): tuple(part["replica_nodes"])
-        for one in topics
-        for part in one["partitions"]
-    }
+    with KafkaSource(client) as kafka:
+        return kafka.replicas()

@@ -159,6 +159,24 @@ def _microseconds(text: str) -> int:
     return (difference.days * 86_400 + difference.seconds) * 1_000_000 + micros
 
 
+def is_instant(text: str) -> bool:
+    """Whether a column of type ``timestamp(iso8601)`` holds ``text``."""
+    try:
+        _microseconds(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_date(text: str) -> bool:
+    """Whether a column of type ``date`` holds ``text``."""
+    try:
+        _date(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _date(text: str) -> int:
     if not _ISO_DATE.fullmatch(text):
         raise ValueError(text)

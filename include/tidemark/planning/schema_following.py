@@ -23,6 +23,7 @@ from tidemark.schemas.adopted import read_state, with_definition
 from tidemark.schemas.merge import Merge
 from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable
+from tidemark.timestamps import utc_now
 from tidemark.topics import TopicSettings
 
 KINDS: Final[dict[str, SchemaKind]] = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
@@ -30,6 +31,25 @@ KINDS: Final[dict[str, SchemaKind]] = {"avro": "AVRO", "json": "JSON", "protobuf
 MAX_HISTORY: Final = 100
 
 log = logging.getLogger(__name__)
+
+
+def with_newest(topic: TopicSettings) -> TopicSettings:
+    """``topic`` as if the newest schema that it follows was adopted as its first; nothing is written.
+
+    Raises:
+        RegistryUnavailable: the registry does not answer.
+        ConfigError: it has no such subject, or none of its columns can be a table's; or the topic follows none.
+    """
+    followed = followed_by(topic.parser)
+    if followed is None:
+        raise ConfigError(f"topic {topic.cluster}/{topic.topic}", [("parser.schema", "names no registry and subject")])
+    newest = SchemaRegistry(followed.registry, KINDS[topic.parser.kind], brief=True).newest(followed.subject)
+    try:
+        merge = _merged(topic, None, newest.written)
+    except ValueError as error:
+        rule = f"{followed.subject}, version {newest.version}, {error}"
+        raise ConfigError(f"topic {topic.cluster}/{topic.topic}", [("parser.schema", rule)]) from error
+    return with_definition(topic, _definition(newest, utc_now(), merge.definition, ()), followed.subject)
 
 
 class Followed(NamedTuple):

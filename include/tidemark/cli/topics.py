@@ -1,0 +1,297 @@
+"""``tidemark topics add``: from a look at a topic and its records to a change that a person reviews."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tidemark.cli.brokersets import DEFAULT_BROKERSETS, BrokersetsPath, duration
+from tidemark.cli.options import DEFAULT_TOPICS, ClientConfig, Topics, client_settings, need_consumer_extra
+from tidemark.config import http_url
+from tidemark.errors import ConfigError
+from tidemark.terminal import Output, Progress
+
+if TYPE_CHECKING:
+    from tidemark.onboarding.onboard import Onboarding, Request
+    from tidemark.onboarding.rights import Right
+    from tidemark.topics import Deployment
+
+topics_app = typer.Typer(no_args_is_help=True, help="Topics of the topics file.")
+
+
+class Answer(StrEnum):
+    """How the answer is printed: for people, for programs, or the change alone."""
+
+    text = "text"
+    json = "json"
+    patch = "patch"
+
+
+class FormatName(StrEnum):
+    """What values are."""
+
+    json = "json"
+    avro = "avro"
+    protobuf = "protobuf"
+    bytes = "bytes"
+
+
+class SampleFrom(StrEnum):
+    """Where records are sampled."""
+
+    auto = "auto"
+    raw = "raw"
+    kafka = "kafka"
+
+
+class Misfit(StrEnum):
+    """What becomes of a record with a field that its column cannot hold."""
+
+    quarantine = "quarantine"
+    land = "land"
+
+
+class Unit(StrEnum):
+    """What a whole number counts since 1970."""
+
+    s = "s"
+    ms = "ms"
+    us = "us"
+    ns = "ns"
+
+
+class Auth(StrEnum):
+    """How a registry knows us."""
+
+    none = "none"
+    basic = "basic"
+    bearer = "bearer"
+
+
+@topics_app.callback()
+def _group() -> None:
+    """Keep ``add`` a command of its own."""
+
+
+@topics_app.command(
+    epilog="Examples: tidemark topics add prod/orders --bootstrap broker-1:9092   "
+    "tidemark topics add prod/orders --branch add-orders   "
+    "tidemark topics add prod/orders --create --rate 20MiB --bootstrap broker-1:9092"
+)
+def add(
+    topic: Annotated[str, typer.Argument(metavar="[CLUSTER/]TOPIC", help="The topic, and its cluster.")],
+    topics: Topics = DEFAULT_TOPICS,
+    bootstrap: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Brokers of the cluster; default: those of the topics file.")
+    ] = None,
+    client_config: ClientConfig = None,
+    sample_from: Annotated[
+        SampleFrom, typer.Option("--from", help="Sample raw, else Kafka; or one of them.")
+    ] = SampleFrom.auto,
+    records: Annotated[int, typer.Option(min=1, max=100_000, help="Records to sample, at most.")] = 2000,
+    record_format: Annotated[
+        FormatName | None, typer.Option("--format", help="What values are; default: detected.")
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Avro's schema, from the topics file's folder.")
+    ] = None,
+    descriptors: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Protobuf's descriptors, from there, too.")
+    ] = None,
+    message: Annotated[str | None, typer.Option(help="Protobuf's message, such as shop.Order.")] = None,
+    registry: Annotated[
+        str | None, typer.Option(metavar="URL", help="The schema registry that the table follows.")
+    ] = None,
+    registry_auth: Annotated[Auth, typer.Option(help="Secrets are in TIDEMARK_REGISTRY_…")] = Auth.none,
+    subject: Annotated[str | None, typer.Option(help="The registry's subject; default: <topic>-value.")] = None,
+    misfits: Annotated[
+        Misfit | None, typer.Option(help="What becomes of values that their column cannot hold.")
+    ] = None,
+    event_time: Annotated[str, typer.Option(metavar="FIELD", help="The event time: a column, auto or none.")] = "auto",
+    event_time_unit: Annotated[Unit | None, typer.Option(help="Of a column of whole numbers.")] = None,
+    table: Annotated[str | None, typer.Option(help="The table's name; default: the topic's.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Shown in Airflow.")] = None,
+    freshness: Annotated[str | None, typer.Option(metavar="TIME", help="The promise from append to query.")] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bytes a second, such as 20MiB or 20MB/s; default: measured.")
+    ] = None,
+    compacted: Annotated[bool, typer.Option("--compacted", help="The topic may be compacted.")] = False,
+    output: Annotated[
+        Answer, typer.Option("--output", "-o", help="For people, for programs, or the patch alone.")
+    ] = Answer.text,
+    patch: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the change to this file.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Change the topics file in place.")] = False,
+    branch: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Commit the change on a new branch of git.")
+    ] = None,
+    create: Annotated[
+        bool, typer.Option("--create", help="The topic does not exist: propose partitions and placement instead.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With --create: create it, instead of printing the command.")
+    ] = False,
+    partitions: Annotated[int | None, typer.Option(min=1, help="For --create; default: by --rate.")] = None,
+    partition_rate: Annotated[
+        str, typer.Option(metavar="SIZE", help="For --create: bytes a second a partition.")
+    ] = "5MiB",
+    replication_factor: Annotated[int, typer.Option(min=1, help="For --create.")] = 3,
+    brokerset: Annotated[str | None, typer.Option(help="For --create; default: the one that carries it best.")] = None,
+    brokersets: BrokersetsPath = DEFAULT_BROKERSETS,
+) -> None:
+    """Look at a topic and at a sample of its records, and propose the change of the topics file that ingests it.
+
+    Nothing is changed without --patch, --write or --branch. The change is tried on the sample, and validated as `config
+    check` does, before it is written. Exits with 2 if the topic cannot be ingested like that, and says why. Progress
+    goes to standard error. No question is asked.
+    """
+    _need_extra()
+    from tidemark.onboarding.onboard import read_file
+
+    _, deployment = read_file(topics)
+    cluster, name = _split(topic, deployment)
+    client = _client(deployment, cluster, bootstrap, client_config)
+    if freshness is not None:
+        duration(freshness, "--freshness")
+    speed = None if rate is None else byte_rate(rate, "--rate")
+    if create:
+        from tidemark.cli import topic_creation
+
+        topic_creation.create(
+            topic_creation.Wanted(
+                cluster, name, speed, byte_rate(partition_rate, "--partition-rate"), partitions, replication_factor,
+                brokerset,
+            ),
+            deployment, client, brokersets, execute=yes, output=Output.json if output is Answer.json else Output.text,
+        )  # fmt: skip
+        return
+    request = _request(
+        topics, cluster, name,
+        keys={"table": table, "owner": owner, "freshness": freshness},
+        hints={
+            "format": record_format and record_format.value, "schema": schema, "descriptors": descriptors,
+            "message": message, "registry": _registry(registry, registry_auth), "subject": subject,
+            "misfits": misfits and misfits.value,
+        },
+        event_time=event_time, unit=event_time_unit and event_time_unit.value, rate=speed, compacted=compacted,
+    )  # fmt: skip
+    with Progress() as progress:
+        found, known = _look(request, deployment, client, sample_from, records, progress)
+    _tell(found, known, output)
+    _apply(found, patch, branch, write=write)
+
+
+def byte_rate(text: str, option: str) -> float:
+    """Bytes a second of the command line: a size, with or without ``/s``; kB, MB and GB are decimal."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from tidemark.config import Size
+
+    plain = text.removesuffix("/s").strip()
+    for unit, factor in (("kB", 10**3), ("MB", 10**6), ("GB", 10**9)):
+        if plain.endswith(unit) and plain.removesuffix(unit).strip().isdecimal():
+            return float(plain.removesuffix(unit)) * factor or 1.0
+    try:
+        found: int = TypeAdapter(Size).validate_python(plain)
+    except ValidationError:
+        raise ConfigError(option, [("", f"{text!r} must be a size, such as 20MiB or 20MB/s")]) from None
+    return float(found)
+
+
+def _need_extra() -> None:
+    need_consumer_extra()
+    if missing := [one for one in ("ruamel.yaml", "fastavro") if find_spec(one) is None]:
+        rule = f"lacks {', '.join(missing)}: install tidemark with the extra onboarding"
+        raise ConfigError("this environment", [("", rule)])
+
+
+def _split(topic: str, deployment: Deployment) -> tuple[str, str]:
+    """(cluster, topic) of ``cluster/topic``, or of a topic where the file has one cluster."""
+    cluster, slash, name = topic.rpartition("/")
+    if slash:
+        return cluster, name
+    if len(deployment.clusters) != 1:
+        raise ConfigError(topic, [("", f"name its cluster: CLUSTER/{topic}")])
+    return deployment.clusters[0], topic
+
+
+def _client(deployment: Deployment, cluster: str, bootstrap: str | None, file: Path | None) -> dict[str, Any] | None:
+    """kafka-python's settings, None if nobody says where the brokers are."""
+    where = bootstrap or deployment.bootstrap.get(cluster)
+    return None if where is None else client_settings(where, file)
+
+
+def _registry(url: str | None, auth: Auth) -> dict[str, str] | None:
+    if url is None:
+        return None
+    try:
+        http_url(url)
+    except ValueError as error:
+        raise ConfigError("--registry", [("", str(error))]) from error
+    return {"url": url, **({} if auth is Auth.none else {"auth": auth.value})}
+
+
+def _request(
+    path: Path, cluster: str, topic: str, *, keys: Mapping[str, Any], hints: Mapping[str, Any], **more: Any
+) -> Request:
+    from tidemark.onboarding.onboard import Request
+    from tidemark.onboarding.proposal import Hints
+
+    given = {name: value for name, value in keys.items() if value is not None}
+    return Request(path, cluster, topic, given, Hints(**hints), **more)
+
+
+def _look(
+    request: Request,
+    deployment: Deployment,
+    client: dict[str, Any] | None,
+    sample_from: SampleFrom,
+    records: int,
+    progress: Progress,
+) -> tuple[Onboarding, list[Right]]:
+    from tidemark.onboarding.gather import facts_and_sample, topic_loads
+    from tidemark.onboarding.onboard import onboard
+    from tidemark.onboarding.rights import rights
+    from tidemark.timestamps import utc_now
+
+    progress.say("asking Kafka and sampling records …")
+    facts, sample = facts_and_sample(request, deployment, client, sample_from.value, records)
+    loads = topic_loads(deployment, request.cluster, request.topic)
+    found = onboard(request, facts, sample, loads, utc_now(), progress.say)
+    progress.say("trying rights …")
+    return found, list(rights(deployment, found.topic))
+
+
+def _tell(found: Onboarding, rights: Sequence[Right], output: Answer) -> None:
+    from tidemark.onboarding.report import answer, lines
+
+    if output is Answer.json:
+        typer.echo(json.dumps(answer(found, rights), ensure_ascii=False))
+        return
+    typer.echo("\n".join(lines(found, rights)), err=output is Answer.patch)
+    typer.echo(found.change.patch(), nl=False)
+
+
+def _apply(found: Onboarding, patch: Path | None, branch: str | None, *, write: bool) -> None:
+    name = f"{found.request.cluster}/{found.request.topic}"
+    if patch is not None:
+        patch.write_text(found.change.patch(), encoding="utf-8")
+        typer.echo(f"{patch}: the patch; `git apply {patch}` makes the change", err=True)
+    if branch is not None:
+        hints = found.request.hints
+        needed = [found.request.path.parent / one for one in (hints.schema, hints.descriptors) if one is not None]
+        commit = found.change.commit(branch, f"{_MESSAGE.format(name)}\n", needed)
+        typer.echo(f"{branch}: commit {commit[:12]}; the working tree is as it was", err=True)
+    if write:
+        found.change.write()
+        typer.echo(
+            f"{found.request.path}: changed; `tidemark config check --agents` says what else is needed", err=True
+        )
+
+
+_MESSAGE: Final = "Ingest {}"

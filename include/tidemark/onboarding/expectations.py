@@ -1,0 +1,123 @@
+"""What a topic will cost and how fresh its table will be, from its rate, Kafka's settings and the agents'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, Final, Literal, NamedTuple
+
+import pyarrow as pa
+
+from tidemark.costs import DAYS, Line, PerLanding, PerSegment, Prices
+from tidemark.onboarding.facts import TopicFacts
+from tidemark.onboarding.sample import Sample
+from tidemark.topics import TopicSettings
+
+RateSource = Literal["option", "agents", "sample"]
+
+_MONTH: Final = timedelta(days=DAYS)
+_LONG_WAIT: Final = timedelta(hours=1)
+"""People expect a table's rows sooner; where Kafka rolls segments later, they are told."""
+
+
+class Rate(NamedTuple):
+    """How fast a topic grows, in bytes a second, and how that is known: a person says it, the agents, or the sample."""
+
+    bytes_a_second: float
+    source: RateSource
+
+
+class Expectation(NamedTuple):
+    """``wait`` is the longest time until Kafka rolls a segment under this rate; None where the agents pack instead."""
+
+    freshness: timedelta | None
+    wait: timedelta | None
+    notes: tuple[str, ...]
+
+    def answer(self) -> dict[str, Any]:
+        """For programs; in seconds."""
+        return {
+            "promise": self.freshness.total_seconds() if self.freshness else None,
+            "rotation_within": self.wait.total_seconds() if self.wait else None,
+            "notes": list(self.notes),
+        }
+
+
+def sampled_rate(sample: Sample) -> Rate | None:
+    """The rate of a topic by its sample: all offsets times the sample's bytes a record, by the time that they span.
+
+    It is by the records' own times, without compression and batches. None if the sample has no two times.
+    """
+    own: list[int | None] = sample.rows.column("kafka_timestamp").cast(pa.int64()).to_pylist()
+    times = [one for one in own if one is not None and one > 0]
+    seconds = (max(times) - min(times)) / 1e6 if times else 0.0
+    if seconds < 1:
+        return None
+    offsets = sum(span.end - span.start for span in sample.spans.values())
+    return Rate(offsets * (sample.size / len(sample.rows)) / seconds, "sample")
+
+
+def expected_freshness(topic: TopicSettings, facts: TopicFacts | None, rate: Rate | None) -> Expectation:
+    """How long records wait for their segment, and what to do where that is long."""
+    notes: list[str] = []
+    wait = None
+    if facts is not None and topic.freshness is None:
+        wait = _rotation(facts, rate)
+        if wait > _LONG_WAIT:
+            notes.append(
+                f"a record may wait {_words(wait)} until Kafka rolls its segment: segment.bytes={facts.segment_bytes}, "
+                f"segment.ms={facts.segment_time / timedelta(milliseconds=1):.0f}. Give the topic a freshness here "
+                "and in the agents' file, or lower segment.ms. The agent seals a quiet partition before that"
+            )
+    if facts is None and topic.freshness is None:
+        notes.append("Kafka was not asked, so nobody knows when it rolls segments; give --bootstrap")
+    retention = facts.retention_time if facts is not None else None
+    if retention is not None and facts is not None and retention < max(facts.segment_time, _LONG_WAIT):
+        notes.append(
+            f"retention.ms is {_words(retention)}: the agent holds segments until they are stored, but a broker "
+            "without an agent, or one whose agent is stopped, loses them after that"
+        )
+    return Expectation(topic.freshness, wait, tuple(notes))
+
+
+def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions: int) -> Iterator[Line]:
+    """A month's requests and bytes that the topic adds, at S3's prices, with the formulas of :mod:`tidemark.costs`.
+
+    What agents ask for without the topic is not counted. Raw is stored for ``retention.raw``, or a month for each month
+    that it is kept; the table is taken to be as large as raw.
+    """
+    prices, each = Prices(), PerLanding()
+    month = _MONTH.total_seconds()
+    size = rate.bytes_a_second * month
+    segment = facts.segment_bytes if facts is not None else 1 << 30
+    segment_time = (facts.segment_time if facts is not None else timedelta(days=7)).total_seconds()
+    segments = max(size / segment, partitions * month / segment_time)
+    yield _puts("segments: objects, manifests, watermarks", segments * PerSegment().put, prices)
+    age = (topic.freshness or topic.batch.age).total_seconds()
+    landings = min(month / age, segments) if topic.freshness is None else month / age
+    yield _puts("landings: plans and commits", landings * each.topic_put, prices)
+    gets = landings * (each.topic_get + (partitions if topic.freshness else 0)) + segments
+    yield Line("landings: state and segments", gets, gets * prices.get)
+    for what, kept in (("raw", topic.retention.raw), ("the table", topic.retention.table)):
+        share = (kept or _MONTH) / _MONTH
+        told = f"kept {_words(kept)}" if kept else "each month that is kept"
+        yield Line(f"storage: {what}, {told}", 0.0, size * share * prices.stored)
+
+
+def _puts(what: str, requests: float, prices: Prices) -> Line:
+    return Line(what, requests, requests * prices.put)
+
+
+def _rotation(facts: TopicFacts, rate: Rate | None) -> timedelta:
+    if rate is None or rate.bytes_a_second <= 0:
+        return facts.segment_time
+    full = facts.segment_bytes * max(1, facts.partitions) / rate.bytes_a_second
+    return min(facts.segment_time, timedelta(seconds=min(full, 1e9)))
+
+
+def _words(length: timedelta) -> str:
+    seconds = length.total_seconds()
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.3g}{unit}"
+    return f"{seconds:.3g}s"

@@ -1,0 +1,157 @@
+"""Asks Kafka about a topic, samples it, and creates one: the only module of onboarding that speaks to brokers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Self
+
+import pyarrow as pa
+from kafka import KafkaConsumer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
+from kafka.errors import KafkaError
+
+from tidemark.brokersets.placement import Replicas
+from tidemark.decode.schema import MAX_MILLISECONDS
+from tidemark.errors import BrokerError
+from tidemark.formats import keys
+from tidemark.kafka_admin import AdminClient, patiently
+from tidemark.onboarding.facts import TopicFacts
+from tidemark.onboarding.sample import COLUMNS, MOST_BYTES, Sample, Span, chosen, ends, rows_of
+
+_POLL_MS: Final = 200
+_READ_SECONDS: Final = 20.0
+
+
+class KafkaSource:
+    """A cluster; ``client`` are kafka-python's settings, ``bootstrap_servers`` among them. Use it with ``with``."""
+
+    def __init__(self, client: Mapping[str, Any]) -> None:
+        """Connects. Raises BrokerError."""
+        self._client = dict(client)
+        self._where = ", ".join(self._client["bootstrap_servers"])
+        try:
+            self._admin = AdminClient(**self._client)
+        except KafkaError as error:
+            raise self._failed(error) from error
+
+    def facts(self, topic: str) -> TopicFacts | None:
+        """What the cluster says of a topic; None if it does not exist. Raises BrokerError."""
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+        try:
+            if topic not in patiently(self._admin.list_topics):
+                return None  # asking for it by name might create it
+            [found] = patiently(self._admin.describe_topics, [topic])
+            answer = patiently(self._admin.describe_configs, [resource], config_filter="all")
+        except KafkaError as error:
+            raise self._failed(error) from error
+        parts = sorted(found["partitions"], key=lambda one: one["partition_index"])
+        return TopicFacts(
+            topic=topic,
+            replicas=tuple(tuple(one["replica_nodes"]) for one in parts),
+            internal=bool(found.get("is_internal")),
+            config={name: str(one["value"]) for name, one in answer["topic"][topic].items()},
+        )
+
+    def replicas(self) -> dict[keys.TopicPartition, Replicas]:
+        """The replicas of all partitions of the cluster. Raises BrokerError."""
+        try:
+            topics = patiently(self._admin.describe_topics)
+        except KafkaError as error:
+            raise self._failed(error) from error
+        return {
+            keys.TopicPartition(one["name"], part["partition_index"]): tuple(part["replica_nodes"])
+            for one in topics
+            for part in one["partitions"]
+        }
+
+    def sample(self, topic: str, partitions: int, records: int) -> Sample:
+        """At most ``records`` committed records, the first and last of each partition. Raises BrokerError.
+
+        What a broker does not give within 20 s is left out.
+        """
+        numbers = chosen(range(partitions))
+        asked = [TopicPartition(topic, one) for one in numbers]
+        try:
+            consumer = KafkaConsumer(
+                **self._client,
+                isolation_level="read_committed",
+                auto_offset_reset="none",
+                enable_auto_commit=False,
+                group_id=None,
+                max_poll_records=500,
+            )
+            try:
+                first, last = consumer.beginning_offsets(asked), consumer.end_offsets(asked)
+                spans = {one.partition: Span(first[one], last[one]) for one in asked}
+                each = max(2, records // max(1, len(asked)))
+                batches = list(_read(consumer, topic, spans, each))
+            finally:
+                consumer.close()
+        except KafkaError as error:
+            raise self._failed(error) from error
+        return Sample("kafka", rows_of(batches), spans)
+
+    def create(self, topic: str, placement: Sequence[Replicas], config: Mapping[str, str]) -> None:
+        """Create a topic with these replicas. Raises BrokerError, also if it exists."""
+        new = NewTopic(topic, replica_assignments=dict(enumerate(placement)), topic_configs=dict(config))
+        try:
+            self._admin.create_topics([new])
+        except KafkaError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: KafkaError) -> BrokerError:
+        return BrokerError(f"{self._where}: {error!r}; check --bootstrap, --client-config and the rights on the topic")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._admin.close()
+
+
+def _read(consumer: Any, topic: str, spans: Mapping[int, Span], each: int) -> Iterator[pa.RecordBatch]:
+    size = 0
+    for number, span in spans.items():
+        at = TopicPartition(topic, number)
+        consumer.assign([at])
+        for part in ends(span, each):
+            consumer.seek(at, part.start)
+            records = list(_records(consumer, at, part.end))
+            size += sum(len(one.key or b"") + len(one.value or b"") for one in records)
+            if records:
+                yield _batch(records)
+            if size >= MOST_BYTES:
+                return
+
+
+def _records(consumer: Any, at: TopicPartition, end: int) -> Iterator[Any]:
+    until = time.monotonic() + _READ_SECONDS
+    while consumer.position(at) < end and time.monotonic() < until:
+        for one in consumer.poll(timeout_ms=_POLL_MS).get(at, []):
+            if one.offset < end:
+                yield one
+
+
+def _batch(records: Sequence[Any]) -> pa.RecordBatch:
+    """The records as :data:`COLUMNS`; a time that no table holds is null, as the decoder has it."""
+    rows = [
+        {
+            "kafka_partition": one.partition,
+            "kafka_offset": one.offset,
+            "kafka_timestamp": _instant(one.timestamp),
+            "kafka_key": one.key,
+            "kafka_value": one.value,
+            "kafka_headers": [
+                {"key": key, "value": None if value is None else bytes(value)} for key, value in one.headers
+            ],
+        }
+        for one in records
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
+
+
+def _instant(milliseconds: int | None) -> int | None:
+    if milliseconds is None or abs(milliseconds) > MAX_MILLISECONDS:
+        return None
+    return milliseconds * 1000

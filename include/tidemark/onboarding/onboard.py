@@ -1,0 +1,217 @@
+"""Puts it together: from what Kafka says and a sample to a change of the topics file that was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tidemark.brokersets.load import PartitionLoad, rates_by_broker
+from tidemark.config import parse
+from tidemark.costs import Line
+from tidemark.errors import ConfigError
+from tidemark.formats.keys import check_cluster, check_topic
+from tidemark.onboarding.detection import Detected, detect
+from tidemark.onboarding.event_time import Candidate, candidates, setting_of
+from tidemark.onboarding.expectations import Expectation, Rate, costs, expected_freshness, sampled_rate
+from tidemark.onboarding.facts import TopicFacts
+from tidemark.onboarding.patch import Change
+from tidemark.onboarding.proposal import Hints, ParserProposal, propose_parser
+from tidemark.onboarding.sample import Sample, rows_of
+from tidemark.onboarding.topics_file import checked, with_topic
+from tidemark.onboarding.trial import Trial, tried
+from tidemark.parsers.settings import EventTime, followed_by
+from tidemark.planning.schema_following import with_newest
+from tidemark.topics import Deployment, TopicSettings
+
+MOST_REFUSED: Final = 0.5
+"""A parser that refuses a larger part of the sample is not this topic's."""
+
+
+class Request(NamedTuple):
+    """What is asked for. ``keys`` are further keys of the topic, as the topics file has them.
+
+    ``event_time`` is ``auto``, ``none`` or a column; ``unit`` is that of a column of whole numbers. ``rate`` is in
+    bytes a second.
+    """
+
+    path: Path
+    cluster: str
+    topic: str
+    keys: Mapping[str, Any] = {}
+    hints: Hints = Hints()
+    event_time: str = "auto"
+    unit: str | None = None
+    rate: float | None = None
+    compacted: bool = False
+
+
+class Onboarding(NamedTuple):
+    """What was found, and the change. ``loads`` are bytes a second by the broker that leads, empty if not known."""
+
+    request: Request
+    change: Change
+    topic: TopicSettings
+    facts: TopicFacts | None
+    sample: Sample | None
+    detected: Detected
+    proposal: ParserProposal
+    trial: Trial
+    candidates: tuple[Candidate, ...]
+    rate: Rate | None
+    loads: Mapping[int, float]
+    costs: tuple[Line, ...]
+    expected: Expectation
+    notes: tuple[str, ...]
+
+
+def read_file(path: Path) -> tuple[str, Deployment]:
+    """The text of a topics file, and what it says. Raises ConfigError."""
+    try:
+        text = path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(str(path), [("", f"cannot be read: {error}")]) from error
+    return text, parse(Deployment, text, str(path))
+
+
+def check_request(request: Request, deployment: Deployment, facts: TopicFacts | None) -> None:
+    """Refuse what cannot work. Raises ConfigError with each reason."""
+    problems: list[tuple[str, str]] = []
+    for check, name in ((check_cluster, request.cluster), (check_topic, request.topic)):
+        try:
+            check(name)
+        except ValueError as error:
+            problems.append(("", str(error)))
+    if any((one.cluster, one.topic) == (request.cluster, request.topic) for one in deployment.topics):
+        problems.append(("", f"is in {request.path} already"))
+    if facts is not None and (facts.internal or request.topic.startswith("__")):
+        problems.append(("", "is a topic of Kafka's own"))
+    if facts is not None and facts.compacted and not request.compacted:
+        rule = (
+            f"is {facts.config['cleanup.policy']}: Kafka removes records that later ones replace, so the table would "
+            "have what was left when segments were uploaded; --compacted makes a table of these changes"
+        )
+        problems.append(("cleanup.policy", rule))
+    if problems:
+        raise ConfigError(f"{request.cluster}/{request.topic}", problems)
+
+
+def onboard(
+    request: Request,
+    facts: TopicFacts | None,
+    sample: Sample | None,
+    loads: list[PartitionLoad],
+    now: datetime,
+    say: Callable[[str], None] = lambda _: None,
+) -> Onboarding:
+    """The change for ``request``, tried on ``sample``; ``loads`` are of its partitions that agents report.
+
+    Raises:
+        ConfigError: it cannot work; says why, and which option would change that.
+        RegistryUnavailable: a schema cannot be fetched.
+    """
+    text, before = read_file(request.path)
+    check_request(request, before, facts)
+    detected = detect(sample.values if sample is not None else [])
+    say(f"{detected.values} values look like {detected.shape}, framing {detected.framing}")
+    proposal = propose_parser(request.topic, detected, sample, request.hints)
+    rows = sample.rows if sample is not None else rows_of([])
+
+    def settled(parser: Mapping[str, Any] | None) -> tuple[str, TopicSettings]:
+        after = with_topic(text, request.path, _item(request, before, parser))
+        return after, checked(after, request.path, before, request.topic, request.cluster)
+
+    _, topic = settled(proposal.settings)
+    trial = tried(_adopted(topic), rows, now)
+    found = candidates(trial.parsed.columns, rows.column("kafka_timestamp")) if len(rows) else []
+    setting = _event_time(request, found)
+    parser = proposal.settings
+    if setting is not None:
+        if parser is None:
+            raise ConfigError("--event-time", [("", "values that are kept as bytes have no column; leave it out")])
+        parser = {**parser, "event_time": dict(setting_of(setting))}
+    after, topic = settled(parser)
+    trial = tried(_adopted(topic), rows, now)
+    _check_trial(request, trial)
+    rate = _rate(request, sample, loads)
+    partitions = facts.partitions if facts is not None else len(loads) or (len(sample.spans) if sample else 1)
+    return Onboarding(
+        request=request,
+        change=Change(request.path, text, after),
+        topic=topic,
+        facts=facts,
+        sample=sample,
+        detected=detected,
+        proposal=proposal,
+        trial=trial,
+        candidates=tuple(found),
+        rate=rate,
+        loads=_loads(facts, loads, rate),
+        costs=tuple(costs(topic, facts, rate, partitions)) if rate is not None else (),
+        expected=expected_freshness(topic, facts, rate),
+        notes=(*proposal.notes, *_notes(topic, trial)),
+    )
+
+
+def _item(request: Request, before: Deployment, parser: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The topic as the file is to have it. Its cluster is stated, unless all of the file's topics are of it."""
+    alone = before.clusters == (request.cluster,)
+    item: dict[str, Any] = {"topic": request.topic, **({} if alone else {"cluster": request.cluster}), **request.keys}
+    return item | ({"parser": dict(parser)} if parser is not None else {})
+
+
+def _adopted(topic: TopicSettings) -> TopicSettings:
+    return with_newest(topic) if followed_by(topic.parser) is not None else topic
+
+
+def _event_time(request: Request, found: list[Candidate]) -> EventTime | None:
+    if request.event_time == "none":
+        return None
+    if request.event_time == "auto":
+        return next((one.setting for one in found if one.sure), None)
+    known = next((one.setting for one in found if one.setting.field == request.event_time), None)
+    if request.unit is not None or known is None:
+        return EventTime.model_validate({"field": request.event_time, "unit": request.unit})
+    return known
+
+
+def _check_trial(request: Request, trial: Trial) -> None:
+    if trial.refused > MOST_REFUSED * trial.rows:
+        told = "; ".join(f"{count} times: {reason}" for reason, count in trial.reasons.items())
+        rule = f"the parser would refuse {trial.refused} of {trial.rows} records of the sample ({told}); state --format"
+        raise ConfigError(f"{request.cluster}/{request.topic}", [("parser", rule)])
+
+
+def _rate(request: Request, sample: Sample | None, loads: list[PartitionLoad]) -> Rate | None:
+    if request.rate is not None:
+        return Rate(request.rate, "option")
+    known = [one.rate for one in loads if one.rate is not None]
+    if known:
+        return Rate(sum(known), "agents")
+    return sampled_rate(sample) if sample is not None and len(sample.rows) else None
+
+
+def _loads(facts: TopicFacts | None, loads: list[PartitionLoad], rate: Rate | None) -> dict[int, float]:
+    """By the agents, else spread evenly over the preferred leaders."""
+    found = rates_by_broker(loads)
+    if found or facts is None or rate is None or not facts.partitions:
+        return found
+    each = rate.bytes_a_second / facts.partitions
+    return rates_by_broker(
+        PartitionLoad(facts.topic, number, replicas[0], each, replicas=replicas)
+        for number, replicas in enumerate(facts.replicas)
+    )
+
+
+def _notes(topic: TopicSettings, trial: Trial) -> list[str]:
+    found = []
+    allowed = topic.quarantine.rate
+    if trial.refused > allowed * trial.rows:
+        found.append(
+            f"{trial.refused} of {trial.rows} would go to quarantine, more than quarantine.rate ({allowed:.2%}), "
+            "and an alert would be raised"
+        )
+    if trial.insane:
+        found.append(f"{trial.insane} event times are outside of sane_timestamps: these records would go to quarantine")
+    return found

@@ -1,0 +1,171 @@
+"""The parser that a topic's records need: by what a person says, else by what the sample is."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from tidemark.errors import ConfigError
+from tidemark.onboarding.detection import Detected
+from tidemark.onboarding.json_inference import JsonColumnsFound, infer
+from tidemark.onboarding.sample import Sample
+from tidemark.parsers.confluent_framing import split_frame, split_message
+from tidemark.parsers.json_document import RefusedValue, document
+from tidemark.parsers.row_parser import RefusedRecord
+from tidemark.parsers.schema_registry import SchemaKind, SchemaRegistry, Written
+from tidemark.parsers.settings import Registry
+
+Format = Literal["json", "avro", "protobuf", "bytes"]
+
+_KINDS: Final[dict[SchemaKind, Format]] = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
+
+
+class Hints(NamedTuple):
+    """What a person says of the records. Paths are as the topics file would name them."""
+
+    format: Format | None = None
+    schema: str | None = None
+    descriptors: str | None = None
+    message: str | None = None
+    registry: Mapping[str, str] | None = None
+    subject: str | None = None
+    misfits: Literal["quarantine", "land"] | None = None
+
+
+class ParserProposal(NamedTuple):
+    """``settings`` are the topic's ``parser``, None for bytes; ``inferred`` are columns of JSON without a schema."""
+
+    settings: dict[str, Any] | None
+    inferred: JsonColumnsFound | None = None
+    notes: tuple[str, ...] = ()
+
+
+def propose_parser(topic: str, detected: Detected, sample: Sample | None, hints: Hints) -> ParserProposal:
+    """The parser, without an event time.
+
+    Raises:
+        ConfigError: nobody knows what the records are; says which option would tell.
+        RegistryUnavailable: the registry does not answer.
+    """
+    if hints.registry is not None and hints.format != "bytes":
+        return _registered(topic, detected, sample, hints, hints.registry)
+    chosen = hints.format or _format(topic, detected, hints)
+    if chosen == "json":
+        return _json(topic, detected, sample, hints)
+    if chosen == "avro":
+        if hints.schema is None:
+            raise _unclear(topic, "--format avro needs the table's schema: --schema FILE, or --registry URL")
+        return ParserProposal(_with_misfits({"kind": "avro", "schema": hints.schema}, hints))
+    if chosen == "protobuf":
+        if hints.descriptors is None or hints.message is None:
+            raise _unclear(topic, "Protobuf needs --descriptors FILE and --message NAME, or --registry URL")
+        settings = {"kind": "protobuf", "descriptors": hints.descriptors, "message": hints.message}
+        return ParserProposal(_with_misfits(settings, hints))
+    note = (
+        f"values are kept as bytes: they look like {detected.shape}" if detected.values else "values are kept as bytes"
+    )
+    return ParserProposal(None, notes=(note,))
+
+
+def _format(topic: str, detected: Detected, hints: Hints) -> Format:
+    if hints.schema is not None:
+        return "avro"
+    if hints.descriptors is not None:
+        return "protobuf"
+    if not detected.values:
+        raise _unclear(topic, "has no record to tell a format from; produce some, or state --format")
+    if detected.shape == "json":
+        return "json"
+    if detected.framing == "confluent":
+        numbers = ", ".join(map(str, list(detected.numbers)[:5]))
+        raise _unclear(topic, f"values have Confluent's framing (schemas {numbers}): give --registry URL")
+    if detected.shape in {"text", "json value", "avro container", "empty"}:
+        return "bytes"
+    if detected.shape == "protobuf":
+        rule = "values look like Protobuf: give --descriptors FILE and --message NAME, or state --format"
+        raise _unclear(topic, rule)
+    raise _unclear(topic, "no format is recognized in its values: state --format, with --schema FILE for Avro")
+
+
+def _json(topic: str, detected: Detected, sample: Sample | None, hints: Hints) -> ParserProposal:
+    found = []
+    for value in sample.values if sample is not None else ():
+        try:
+            content = split_frame(value)[1] if value is not None and detected.framing == "confluent" else value
+            found += [document(content)] if content is not None else []
+        except (RefusedValue, RefusedRecord):
+            continue  # counted as refused when the parser is tried
+    columns = infer(found)
+    if not columns.columns:
+        raise _unclear(topic, "no JSON object with a field is in the sample, so there are no columns; state --format")
+    settings: dict[str, Any] = {"kind": "json", "columns": [one.settings for one in columns.columns]}
+    if detected.framing == "confluent":
+        settings["framing"] = "confluent"
+    notes = tuple(f"{name} {why}, and is left out" for name, why in columns.left_out.items())
+    return ParserProposal(_with_misfits(settings, hints), columns, notes)
+
+
+def _registered(
+    topic: str, detected: Detected, sample: Sample | None, hints: Hints, registry: Mapping[str, str]
+) -> ParserProposal:
+    if detected.values and detected.framing != "confluent":
+        rule = "values do not have Confluent's framing, so they name no schema of a registry; leave --registry out"
+        raise _unclear(topic, rule)
+    kind, written = _written(topic, detected, hints, registry)
+    settings: dict[str, Any] = {
+        "kind": kind,
+        "framing": "confluent",
+        "schema": {"registry": dict(registry), "subject": hints.subject or f"{topic}-value"},
+    }
+    if kind == "protobuf":
+        settings["message"] = hints.message or _message(topic, sample, written)
+    return ParserProposal(_with_misfits(settings, hints))
+
+
+def _written(
+    topic: str, detected: Detected, hints: Hints, registry: Mapping[str, str]
+) -> tuple[Format, Written | None]:
+    """The kind of the schema that most records name, and itself; that of the hints, if no record tells."""
+    if not detected.numbers:
+        if hints.format is None:
+            raise _unclear(topic, "has no record that names a schema: state --format avro, json or protobuf")
+        return hints.format, None
+    number = next(iter(detected.numbers))
+    reasons = []
+    for kind, found in _KINDS.items():
+        if hints.format in {None, found}:
+            schema = SchemaRegistry(Registry(**registry), kind, brief=True).find([number])[number]  # type: ignore[arg-type]  # validated
+            if isinstance(schema, Written):
+                return found, schema
+            reasons.append(schema.reason)
+    raise _unclear(topic, f"most records name schema {number}, which {reasons[-1]}; check --registry and --format")
+
+
+def _message(topic: str, sample: Sample | None, written: Written | None) -> str:
+    """The full name of the message that the first record which names one is of."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.message import DecodeError
+
+    for value in sample.values if sample is not None and written is not None else ():
+        try:
+            indexes, _ = split_message(split_frame(value or b"")[1])
+            file = FileDescriptorProto.FromString(base64.b64decode(written.texts[-1] if written else ""))
+            first, *inner = indexes
+            at = file.message_type[first]
+            names = [*([file.package] if file.package else []), at.name]
+            for index in inner:
+                at = at.nested_type[index]
+                names.append(at.name)
+        except (RefusedRecord, DecodeError, ValueError, IndexError):
+            continue
+        return ".".join(names)
+    raise _unclear(topic, "no record tells which message it is: give --message NAME")
+
+
+def _with_misfits(settings: dict[str, Any], hints: Hints) -> dict[str, Any]:
+    return settings | ({"misfits": hints.misfits} if hints.misfits else {})
+
+
+def _unclear(topic: str, rule: str) -> ConfigError:
+    return ConfigError(topic, [("", rule)])

@@ -1,0 +1,110 @@
+"""What onboarding found, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tidemark.onboarding.onboard import Onboarding
+from tidemark.onboarding.rights import Right
+from tidemark.terminal import columns
+
+
+def answer(found: Onboarding, rights: Sequence[Right]) -> dict[str, Any]:
+    """For programs; rates in bytes a second, times in seconds, money in US dollars a month."""
+    sample = found.sample
+    return {
+        "topic": f"{found.request.cluster}/{found.request.topic}",
+        "kafka": found.facts.answer() if found.facts is not None else None,
+        "sample": None
+        if sample is None
+        else {"source": sample.source, "records": len(sample.rows), "bytes": sample.size},
+        "detected": found.detected.answer(),
+        "parser": found.topic.parser.model_dump(mode="json"),
+        "inferred": [one._asdict() for one in found.proposal.inferred.columns] if found.proposal.inferred else [],
+        "trial": found.trial.answer(),
+        "event_time": {
+            "chosen": _chosen(found),
+            "candidates": [one.answer() for one in found.candidates],
+        },
+        "rate": found.rate._asdict() if found.rate is not None else None,
+        "load": {str(broker): rate for broker, rate in sorted(found.loads.items())},
+        "costs": [{"what": one.what, "requests": one.requests, "dollars": one.dollars} for one in found.costs],
+        "freshness": found.expected.answer(),
+        "rights": [one._asdict() for one in rights],
+        "notes": list(found.notes),
+        "patch": found.change.patch(),
+    }
+
+
+def lines(found: Onboarding, rights: Sequence[Right]) -> Iterator[str]:
+    """For people, without the patch."""
+    name = f"{found.request.cluster}/{found.request.topic}"
+    if found.facts is not None:
+        config = found.facts.answer()["config"]
+        told = ", ".join(f"{key}={value}" for key, value in config.items())
+        yield f"{name}: {found.facts.partitions} partitions, {found.facts.replication_factor} replicas; {told}"
+    if found.sample is not None:
+        yield f"sample: {len(found.sample.rows)} records of {found.sample.source}, {found.sample.size:,} bytes"
+    seen = ", ".join(f"{share:.1%} {shape}" for shape, share in found.detected.shares.items())
+    yield f"values: {seen or 'none'}; framing {found.detected.framing}; {found.detected.tombstones} tombstones"
+    yield f"parser: {found.topic.parser.kind}; {found.trial.refused} of {found.trial.rows} records refused"
+    yield from (f"  refused {count} times: {reason}" for reason, count in found.trial.reasons.items())
+    if found.trial.types:
+        yield columns(_columns(found))
+    yield from (
+        f"  {name}: {count} records have it, and no column takes it" for name, count in found.trial.unknown.items()
+    )
+    yield from _event_times(found)
+    yield from _expected(found)
+    yield columns(
+        [("RIGHT", "ROLE", "?", "HOW IT IS KNOWN"), *((one.what, one.role, one.outcome, one.detail) for one in rights)]
+    )
+    yield from (f"note: {one}" for one in (*found.notes, *found.expected.notes))
+
+
+def _columns(found: Onboarding) -> Iterator[Sequence[object]]:
+    """A table of columns: rates are of the records that are not refused, misfits and overflows of all."""
+    inferred = {one.name: one for one in found.proposal.inferred.columns} if found.proposal.inferred else {}
+    landed = max(1, found.trial.rows - found.trial.refused)
+    yield "COLUMN", "TYPE", "NULL", "MISFIT", "OVERFLOW"
+    for name, kind in found.trial.types.items():
+        one = inferred.get(name)
+        misfit = one.misfit if one is not None else found.trial.misfits.get(name, 0)
+        rates = [found.trial.nulls[name] / landed, misfit / max(1, found.trial.rows)]
+        over = one.overflow / max(1, found.trial.rows) if one is not None else None
+        yield (
+            name,
+            one.kind if one else kind,
+            *(f"{rate:.1%}" for rate in rates),
+            None if over is None else f"{over:.1%}",
+        )
+
+
+def _event_times(found: Onboarding) -> Iterator[str]:
+    chosen = _chosen(found)
+    yield f"event time: {chosen or 'the record timestamp'}"
+    for one in found.candidates:
+        unit = f" ({one.setting.unit})" if one.setting.unit else ""
+        far = f"median distance {one.median.total_seconds():,.3f} s, farthest {one.farthest.total_seconds():,.0f} s"
+        yield f"  candidate {one.setting.field}{unit}: {far}, filled {one.filled:.1%}"
+
+
+def _expected(found: Onboarding) -> Iterator[str]:
+    if found.rate is None:
+        yield "rate: not known, so there is no estimate of costs; give --rate"
+    else:
+        yield f"rate: {found.rate.bytes_a_second / 1e6:,.3f} MB/s, by the {found.rate.source}"
+        load = ", ".join(f"broker {broker} {rate / 1e6:,.3f} MB/s" for broker, rate in sorted(found.loads.items()))
+        yield f"load: {load or 'brokers are not known'}"
+        total = sum(one.dollars for one in found.costs)
+        yield f"cost: ${total:,.2f} a month at the list prices of S3 Standard, beside what agents cost anyway"
+        yield from (f"  {one.what}: ${one.dollars:,.2f}" for one in found.costs)
+    if found.expected.freshness is not None:
+        promised = found.expected.freshness.total_seconds()
+        yield f"freshness: {promised:g} s are promised; the agents need the same setting"
+
+
+def _chosen(found: Onboarding) -> str | None:
+    event_time = found.topic.parser.event_time
+    return event_time.field if event_time is not None else None

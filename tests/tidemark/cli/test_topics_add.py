@@ -1,0 +1,160 @@
+"""``tidemark topics add`` from raw: what it finds, what it refuses, and what it changes."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.raw_builder import RawBuilder
+from tests.tidemark.kafka_log.build import T0, Record, batch
+from tests.tidemark.parsers.registry_server import Registry, serving
+from tidemark.cli.app import app
+from tidemark.store import LocalStore
+from tidemark.topics import load_topics
+
+TOPICS = """# the deployment
+raw: {url: 'file://ROOT/raw'}
+lake: 'file://ROOT/lake'
+cluster: east
+topics:
+  - topic: clicks   # of the web
+"""
+AVRO = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}, {"name": "at", "type": "long"}]}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    for name in ("raw", "lake"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "topics.yaml").write_text(TOPICS.replace("ROOT", str(tmp_path)))
+    return tmp_path
+
+
+def stored(place: Path, *values: bytes | None) -> None:
+    """The agents have stored records of these values, a second apart."""
+    raw = RawBuilder(LocalStore(place / "raw"))
+    raw.segment(batch(0, [Record(at, T0 + at * 1000, b"k", value) for at, value in enumerate(values)]))
+    raw.publish()
+
+
+def orders(count: int = 40) -> list[bytes | None]:
+    documents = [
+        {"id": at, "at": T0 + at * 1000 - 20, "customer": {"name": "ada"}, "note": None} for at in range(count)
+    ]
+    return [json.dumps(one).encode() for one in documents]
+
+
+def command(place: Path, *arguments: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, ["topics", "add", *arguments], env={"TIDEMARK_TOPICS": str(place / "topics.yaml")})
+    return done.exit_code, done.stdout, done.stderr or str(done.exception or "")
+
+
+def test_a_topic_of_json_is_added_with_columns_and_event_time(place: Path) -> None:
+    stored(place, *orders())
+    before = (place / "topics.yaml").read_text()
+    code, text, _ = command(place, "east/orders", "--owner", "sales", "--output", "json")
+    answer = json.loads(text)
+    assert (code, (place / "topics.yaml").read_text()) == (0, before), "nothing is written unless asked"
+    assert answer["sample"] == {"source": "raw", "records": 40, "bytes": answer["sample"]["bytes"]}
+    assert answer["event_time"]["chosen"] == "at"
+    assert answer["event_time"]["candidates"][0] | {"farthest_distance": 0} == {
+        "field": "at", "unit": "ms", "filled": 1.0, "median_distance": 0.02, "farthest_distance": 0,
+    }  # fmt: skip
+    assert answer["trial"]["refused"] == 0
+    outcomes = {one["what"].split()[0]: one["outcome"] for one in answer["rights"]}
+    assert outcomes == {"list": "yes", "get": "yes", "put": "yes", "delete": "unknown"}
+    code, _, _ = command(place, "east/orders", "--owner", "sales", "--write")
+    topic = load_topics(place / "topics.yaml").topic("orders")
+    assert [one.name for one in topic.parser.columns] == ["id", "at", "customer_name"]  # type: ignore[union-attr]  # JSON
+    assert topic.owner == "sales"
+    assert (place / "topics.yaml").read_text().startswith(before)
+    left = [one for one in (place / "lake").rglob("*") if ".tidemark-store" not in one.parts]
+    assert left == [], "the probe leaves nothing but the directory's own lock"
+    assert "is in" in command(place, "east/orders")[2]
+
+
+def test_the_report_says_what_a_person_needs(place: Path) -> None:
+    stored(place, *orders(), b"no json")
+    code, text, _ = command(place, "orders", "--event-time", "none", "--rate", "20MB/s")
+    assert code == 0
+    for part in ("97.6% json", "refused 1 times", "customer_name", "event time: the record timestamp", "20.000 MB/s"):
+        assert part in text
+    assert "cost: $" in text
+    assert "1 of 41 would go to quarantine" in text
+    assert "+  - topic: orders" in text
+
+
+def test_the_patch_alone_goes_to_standard_output(place: Path) -> None:
+    stored(place, *orders())
+    code, text, told = command(place, "orders", "--output", "patch", "--patch", str(place / "x.patch"))
+    assert code == 0
+    assert text.startswith("--- a/topics.yaml\n+++ b/topics.yaml\n")
+    assert (place / "x.patch").read_text() == text
+    assert "event time: at" in told
+
+
+def test_confluents_framing_leads_to_the_schema_of_a_registry(place: Path) -> None:
+    values = [struct.pack(">bI", 0, 7) + bytes([2 * at]) + _zigzag(T0 + at * 1000) for at in range(20)]
+    stored(place, *values)
+    assert "give --registry URL" in command(place, "orders")[2]
+    registry = Registry()
+    registry.register("orders-value", 7, 1, json.dumps(AVRO))
+    with serving(registry):
+        code, text, told = command(place, "orders", "--registry", registry.url, "--output", "json")
+        assert code == 0, told
+        answer = json.loads(text)
+        assert answer["event_time"]["candidates"][0]["unit"] == "ms"
+        assert answer["parser"]["kind"] == "avro"
+        assert answer["trial"]["columns"]["id"] == {"type": "int64", "null": 0}
+        assert "subject: orders-value" in answer["patch"]
+        code, _, told = command(place, "orders", "--registry", registry.url, "--subject", "other")
+        assert code != 0
+        assert "other" in told
+
+
+def _zigzag(number: int) -> bytes:
+    left, found = number << 1, b""
+    while left > 0x7F:
+        found, left = found + bytes([left & 0x7F | 0x80]), left >> 7
+    return found + bytes([left])
+
+
+@pytest.mark.parametrize(
+    ("values", "arguments", "told"),
+    [
+        (orders(), ("east/clicks",), "is in "),
+        (orders(), ("east/orders", "--table", "clicks"), "table clicks appears twice"),
+        (orders(), ("east/or/ders",), ""),
+        (orders(), ("east/orders", "--event-time", "nothing"), "nothing is not one of the columns"),
+        (orders(), ("east/orders", "--event-time", "id"), "its unit is needed"),
+        (orders(), ("east/orders", "--rate", "fast"), "--rate: 'fast' must be a size"),
+        (orders(), ("east/orders", "--freshness", "1s"), "freshness"),
+        (orders(), ("east/orders", "--format", "avro"), "needs the table's schema"),
+        (orders(), ("west/orders", "--from", "raw"), "the agents have stored no record"),
+        (orders(), ("east/orders", "--create"), "--rate: is needed"),
+        ([b"\xff\xfe"] * 3, ("east/orders",), "no format is recognized"),
+        ([b"\x08\x01"] * 3, ("east/orders",), "look like Protobuf"),
+        ([b"text"] * 3, ("east/orders", "--format", "json"), "no JSON object"),
+        ([None] * 3, ("east/orders",), "has no record to tell a format from"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_by_name(
+    place: Path, values: list[bytes | None], arguments: tuple[str, ...], told: str
+) -> None:
+    stored(place, *values)
+    before = (place / "topics.yaml").read_text()
+    code, _, said = command(place, *arguments, "--write")
+    assert code != 0
+    assert told in said
+    assert (place / "topics.yaml").read_text() == before
+
+
+def test_text_is_kept_as_bytes(place: Path) -> None:
+    stored(place, b"a line", b"another")
+    code, text, _ = command(place, "orders")
+    assert code == 0
+    assert "values are kept as bytes: they look like text" in text

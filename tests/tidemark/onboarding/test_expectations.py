@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tidemark.onboarding.expectations import Rate, costs, expected_freshness
+from tidemark.onboarding.facts import TopicFacts
+from tidemark.topics import RetentionSettings, TopicSettings
+
+TOPIC = TopicSettings(topic="orders", cluster="east", table="orders")
+FACTS = TopicFacts(
+    "orders", ((1,), (2,)), internal=False, config={"segment.bytes": "1000000", "segment.ms": "604800000"}
+)
+
+
+def test_a_trickling_topic_waits_for_segment_ms() -> None:
+    found = expected_freshness(TOPIC, FACTS, Rate(1.0, "sample"))
+    assert found.wait == timedelta(days=7)
+    assert "may wait 7d" in found.notes[0]
+
+
+def test_a_busy_topic_waits_until_its_segments_are_full() -> None:
+    found = expected_freshness(TOPIC, FACTS, Rate(100_000.0, "sample"))
+    assert (found.wait, found.notes) == (timedelta(seconds=20), ())
+
+
+def test_with_a_freshness_nothing_waits_for_kafka() -> None:
+    topic = TOPIC.model_copy(update={"freshness": timedelta(seconds=60)})
+    assert expected_freshness(topic, FACTS, None).wait is None
+
+
+def test_short_retention_and_silence_of_kafka_are_told() -> None:
+    short = FACTS._replace(config={"retention.ms": "600000", "segment.ms": "60000"})
+    assert "retention.ms is 10m" in expected_freshness(TOPIC, short, Rate(1e9, "option")).notes[-1]
+    assert "nobody knows" in expected_freshness(TOPIC, None, None).notes[0]
+
+
+def test_costs_grow_with_what_is_kept() -> None:
+    rate = Rate(1e6, "option")
+    total = sum(one.dollars for one in costs(TOPIC, FACTS, rate, 2))
+    kept = TOPIC.model_copy(update={"retention": RetentionSettings(raw=timedelta(days=304))})
+    more = sum(one.dollars for one in costs(kept, FACTS, rate, 2))
+    stored = 1e6 * 86_400 * 30.4 * 0.023 / (1 << 30)
+    assert more - total == pytest.approx(9 * stored)
+    segments = 1e6 * 86_400 * 30.4 / 1e6
+    [first, *_] = costs(TOPIC, FACTS, rate, 2)
+    assert first.requests == pytest.approx(segments * 5)
