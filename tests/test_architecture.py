@@ -166,7 +166,13 @@ def loaded_by(statement: str) -> set[str]:
 def test_importing_the_agent_loads_nothing_heavy() -> None:
     loaded = loaded_by("import uploader_agent.cli, uploader_agent.agent")
     assert "uploader_agent" in loaded
-    assert not loaded & {"pyarrow", "numpy", "numba", "pandas", "pyspark", "deltalake", "obstore"}
+    assert not loaded & {"pyarrow", "numpy", "numba", "pandas", "pyspark", "deltalake", "obstore", "ruamel"}
+
+
+def test_the_command_loads_what_only_some_commands_need_when_they_run() -> None:
+    loaded = loaded_by("import tidemark.cli")
+    assert "tidemark" in loaded
+    assert not loaded & {"ruamel", "kafka", "pyarrow", "numpy"}
 
 
 @pytest.mark.parametrize(

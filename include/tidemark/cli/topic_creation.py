@@ -34,15 +34,24 @@ class Wanted(NamedTuple):
 
 
 def create(
-    wanted: Wanted, deployment: Deployment, client: dict[str, Any] | None, path: Path, *, execute: bool, output: Output
+    wanted: Wanted,
+    topics: Path,
+    deployment: Deployment,
+    client: dict[str, Any] | None,
+    path: Path,
+    *,
+    execute: bool,
+    output: Output,
 ) -> None:
     """Propose a placement by load, and print the command; create the topic if a person has said so (``execute``).
+
+    ``deployment`` is what the file ``topics`` says; ``path`` is that of the brokersets file.
 
     Raises:
         ConfigError: something is missing, cannot be balanced, or is there already.
         BrokerError: Kafka did not do it.
     """
-    check_request(Request(path, wanted.cluster, wanted.topic), deployment, None)
+    check_request(Request(topics, wanted.cluster, wanted.topic), deployment, None)
     if wanted.rate is None:
         raise ConfigError("--create", [("--rate", "is needed: the bytes a second that the topic will have")])
     if client is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from importlib.util import find_spec
@@ -159,16 +160,15 @@ def add(
     if freshness is not None:
         duration(freshness, "--freshness")
     speed = None if rate is None else byte_rate(rate, "--rate")
+    if yes and not create:
+        raise ConfigError("--yes", [("", "is for --create; --write, --patch and --branch change the topics file")])
     if create:
         from tidemark.cli import topic_creation
 
-        topic_creation.create(
-            topic_creation.Wanted(
-                cluster, name, speed, byte_rate(partition_rate, "--partition-rate"), partitions, replication_factor,
-                brokerset,
-            ),
-            deployment, client, brokersets, execute=yes, output=Output.json if output is Answer.json else Output.text,
-        )  # fmt: skip
+        each = byte_rate(partition_rate, "--partition-rate")
+        wanted = topic_creation.Wanted(cluster, name, speed, each, partitions, replication_factor, brokerset)
+        form = Output.json if output is Answer.json else Output.text
+        topic_creation.create(wanted, topics, deployment, client, brokersets, execute=yes, output=form)
         return
     request = _request(
         topics, cluster, name,
@@ -187,20 +187,16 @@ def add(
 
 
 def byte_rate(text: str, option: str) -> float:
-    """Bytes a second of the command line: a size, with or without ``/s``; kB, MB and GB are decimal."""
-    from pydantic import TypeAdapter, ValidationError
+    """Bytes a second of the command line: ``20MiB`` or ``20MB/s``. Raises ConfigError."""
+    match = _RATE.fullmatch(text)
+    found = float(match[1]) * _FACTORS[match[2]] if match else 0.0
+    if found <= 0:
+        raise ConfigError(option, [("", f"{text!r} must be a size above 0, such as 20MiB or 20MB/s")])
+    return found
 
-    from tidemark.config import Size
 
-    plain = text.removesuffix("/s").strip()
-    for unit, factor in (("kB", 10**3), ("MB", 10**6), ("GB", 10**9)):
-        if plain.endswith(unit) and plain.removesuffix(unit).strip().isdecimal():
-            return float(plain.removesuffix(unit)) * factor or 1.0
-    try:
-        found: int = TypeAdapter(Size).validate_python(plain)
-    except ValidationError:
-        raise ConfigError(option, [("", f"{text!r} must be a size, such as 20MiB or 20MB/s")]) from None
-    return float(found)
+_FACTORS: Final = {"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_RATE: Final = re.compile(rf"(\d{{1,15}}(?:\.\d{{1,9}})?) ?({'|'.join(_FACTORS)})(?:/s)?", re.ASCII)
 
 
 def _need_extra() -> None:

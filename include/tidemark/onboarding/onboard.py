@@ -19,7 +19,7 @@ from tidemark.onboarding.facts import TopicFacts
 from tidemark.onboarding.patch import Change
 from tidemark.onboarding.proposal import Hints, ParserProposal, propose_parser
 from tidemark.onboarding.sample import Sample, rows_of
-from tidemark.onboarding.topics_file import checked, with_topic
+from tidemark.onboarding.topics_file import checked, default_cluster, with_topic
 from tidemark.onboarding.trial import Trial, tried
 from tidemark.parsers.settings import EventTime, followed_by
 from tidemark.planning.schema_following import with_newest
@@ -119,7 +119,7 @@ def onboard(
     rows = sample.rows if sample is not None else rows_of([])
 
     def settled(parser: Mapping[str, Any] | None) -> tuple[str, TopicSettings]:
-        after = with_topic(text, request.path, _item(request, before, parser))
+        after = with_topic(text, request.path, _item(request, default_cluster(text), parser))
         return after, checked(after, request.path, before, request.topic, request.cluster)
 
     _, topic = settled(proposal.settings)
@@ -154,10 +154,10 @@ def onboard(
     )
 
 
-def _item(request: Request, before: Deployment, parser: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The topic as the file is to have it. Its cluster is stated, unless all of the file's topics are of it."""
-    alone = before.clusters == (request.cluster,)
-    item: dict[str, Any] = {"topic": request.topic, **({} if alone else {"cluster": request.cluster}), **request.keys}
+def _item(request: Request, default: str | None, parser: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The topic as the file is to have it. Its cluster is stated, unless it is the file's ``default``."""
+    stated = {} if request.cluster == default else {"cluster": request.cluster}
+    item: dict[str, Any] = {"topic": request.topic, **stated, **request.keys}
     return item | ({"parser": dict(parser)} if parser is not None else {})
 
 

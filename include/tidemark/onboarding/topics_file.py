@@ -45,6 +45,13 @@ def with_topic(text: str, source: Path, topic: Mapping[str, Any]) -> str:
     return "".join([*lines[:end], added, *lines[end:]])
 
 
+def default_cluster(text: str) -> str | None:
+    """The cluster of topics that name none, by ``text``, which is valid; None if each names its own."""
+    document = yaml.safe_load(text)
+    found = (document.get("defaults") or {}).get("cluster") or document.get("cluster")
+    return found if isinstance(found, str) else None
+
+
 def checked(text: str, source: Path, before: Deployment, name: str, cluster: str) -> TopicSettings:
     """The settings of the added topic in ``text``, after what ``tidemark config check`` requires of the file.
 

@@ -13,6 +13,7 @@ from tests.support.raw_builder import RawBuilder
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tests.tidemark.parsers.registry_server import Registry, serving
 from tidemark.cli.app import app
+from tidemark.cli.topics import byte_rate
 from tidemark.store import LocalStore
 from tidemark.topics import load_topics
 
@@ -132,10 +133,13 @@ def _zigzag(number: int) -> bytes:
         (orders(), ("east/orders", "--event-time", "nothing"), "nothing is not one of the columns"),
         (orders(), ("east/orders", "--event-time", "id"), "its unit is needed"),
         (orders(), ("east/orders", "--rate", "fast"), "--rate: 'fast' must be a size"),
+        (orders(), ("east/orders", "--rate", "0MB/s"), "must be a size above 0"),
+        (orders(), ("east/orders", "--yes"), "--yes: is for --create"),
         (orders(), ("east/orders", "--freshness", "1s"), "freshness"),
         (orders(), ("east/orders", "--format", "avro"), "needs the table's schema"),
         (orders(), ("west/orders", "--from", "raw"), "the agents have stored no record"),
         (orders(), ("east/orders", "--create"), "--rate: is needed"),
+        (orders(), ("east/clicks", "--create"), "topics.yaml already"),
         ([b"\xff\xfe"] * 3, ("east/orders",), "no format is recognized"),
         ([b"\x08\x01"] * 3, ("east/orders",), "look like Protobuf"),
         ([b"text"] * 3, ("east/orders", "--format", "json"), "no JSON object"),
@@ -151,6 +155,13 @@ def test_what_cannot_work_is_refused_by_name(
     assert code != 0
     assert told in said
     assert (place / "topics.yaml").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("20MB/s", 2e7), ("1.5MiB", 1.5 * (1 << 20)), ("7", 7.0), ("3 kB/s", 3e3)]
+)
+def test_a_rate_is_a_size_a_second(text: str, expected: float) -> None:
+    assert byte_rate(text, "--rate") == expected
 
 
 def test_text_is_kept_as_bytes(place: Path) -> None:

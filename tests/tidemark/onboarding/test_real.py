@@ -88,7 +88,11 @@ def produce(place: Place, topic: str, count: int, partitions: int) -> None:
 
 def test_a_topic_is_added_from_kafka(place: Place) -> None:
     topic = f"{place.prefix}-orders"
-    config = {"segment.ms": "86400000", "retention.ms": "172800000", "message.timestamp.before.max.ms": "9223372036854775807"}
+    config = {
+        "segment.ms": "86400000",
+        "retention.ms": "172800000",
+        "message.timestamp.before.max.ms": "9223372036854775807",
+    }
     place.kafka.create_topic(topic, partitions=2, config=config)
     produce(place, topic, 3000, 2)
     code, text, told = place.add(f"east/{topic}", "--records", "100", "--output", "json", "--write")
@@ -112,7 +116,9 @@ def test_a_topic_is_added_from_kafka(place: Place) -> None:
 
 def test_a_topic_is_added_from_raw_and_rights_are_told(place: Place) -> None:
     topic = f"{place.prefix}-raw"
-    raw = RawBuilder(open_store("s3://raw", StoreOptions(endpoint_url=place.s3.endpoint)), topic=topic, prefix=place.prefix)
+    raw = RawBuilder(
+        open_store("s3://raw", StoreOptions(endpoint_url=place.s3.endpoint)), topic=topic, prefix=place.prefix
+    )
     raw.segment(batch(0, [Record(at, T0 + at * 1000, b"k", order(at)) for at in range(50)]))
     raw.publish()
     before = place.objects()
@@ -125,7 +131,10 @@ def test_a_topic_is_added_from_raw_and_rights_are_told(place: Place) -> None:
     answer = json.loads(text)
     assert answer["sample"]["source"] == "raw"
     assert answer["sample"]["records"] == 50
-    outcomes = {one["what"].partition("://")[0] + one["what"].partition("://")[2][:4]: one["outcome"] for one in answer["rights"]}
+    outcomes = {
+        one["what"].partition("://")[0] + one["what"].partition("://")[2][:4]: one["outcome"]
+        for one in answer["rights"]
+    }
     assert (outcomes["put to s3lake"], outcomes["get from s3raw"], outcomes["list s3raw"]) == ("no", "yes", "yes")
     assert outcomes["put segments of the topic"] == "yes", "an agent has reported it"
     assert place.objects() == before
@@ -143,7 +152,9 @@ def test_what_kafka_says_may_refuse_a_topic(place: Place) -> None:
 
 
 def test_a_topic_is_created_only_if_a_person_says_so(place: Place) -> None:
-    (place.folder / "brokersets.yaml").write_text("clusters: {east: {brokersets: {a: {brokers: [1], capacity: 30MiB}}}}")
+    (place.folder / "brokersets.yaml").write_text(
+        "clusters: {east: {brokersets: {a: {brokers: [1], capacity: 30MiB}}}}"
+    )
     topic = f"{place.prefix}-new"
     asked = (f"east/{topic}", "--create", "--rate", "20MB/s", "--replication-factor", "1")
     code, text, told = place.add(*asked)

@@ -7,7 +7,7 @@ import pytest
 
 from tidemark.config import parse
 from tidemark.errors import ConfigError
-from tidemark.onboarding.topics_file import checked, with_topic
+from tidemark.onboarding.topics_file import checked, default_cluster, with_topic
 from tidemark.topics import Deployment
 
 BEGIN = """# What this deployment ingests.
@@ -89,6 +89,18 @@ def test_a_list_in_flow_style_is_written_again_with_its_comments(listed: str) ->
 @pytest.mark.parametrize("name", ["on", "1e3", "0x10", "2026-11-20", "12", "no", "1_000", "12.5", "null", "a.b"])
 def test_names_that_yaml_would_take_for_something_else_are_quoted(name: str) -> None:
     added(BLOCK, {"topic": name})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (BLOCK, "east"),
+        ("defaults: {cluster: west}\ncluster: east\n", "west"),
+        ("defaults:\ntopics: [{topic: a, cluster: east}]\n", None),
+    ],
+)
+def test_the_cluster_of_topics_that_name_none(text: str, expected: str | None) -> None:
+    assert default_cluster(text) == expected
 
 
 @pytest.mark.parametrize(
