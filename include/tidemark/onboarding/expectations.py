@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 
-from tidemark.costs import DAYS, Line, PerLanding, PerSegment, Prices
+from tidemark.costs import DAYS, RANGES, TICKS, Line, PerLanding, PerSegment, Prices
 from tidemark.onboarding.facts import TopicFacts
 from tidemark.onboarding.sample import Sample
 from tidemark.topics import TopicSettings
@@ -83,8 +83,8 @@ def expected_freshness(topic: TopicSettings, facts: TopicFacts | None, rate: Rat
 def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions: int) -> Iterator[Line]:
     """A month's requests and bytes that the topic adds, at S3's prices, with the formulas of :mod:`tidemark.costs`.
 
-    What agents ask for without the topic is not counted. Raw is stored for ``retention.raw``, or a month for each month
-    that it is kept; the table is taken to be as large as raw.
+    What agents ask for without the topic, and packs, which all topics of a broker share, are not counted. Raw is stored
+    for ``retention.raw``, or a month for each month that it is kept; the table is taken to be as large as raw.
     """
     prices, each = Prices(), PerLanding()
     month = _MONTH.total_seconds()
@@ -92,9 +92,12 @@ def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions
     segment = facts.segment_bytes if facts is not None else 1 << 30
     segment_time = (facts.segment_time if facts is not None else timedelta(days=7)).total_seconds()
     segments = max(size / segment, partitions * month / segment_time)
+    landings = month / (topic.freshness or topic.batch.age).total_seconds()
+    if topic.freshness is None:
+        landings = min(landings, segments)
+    else:
+        segments = max(segments, partitions * landings * TICKS / RANGES)
     yield _puts("segments: objects, manifests, watermarks", segments * PerSegment().put, prices)
-    age = (topic.freshness or topic.batch.age).total_seconds()
-    landings = min(month / age, segments) if topic.freshness is None else month / age
     yield _puts("landings: plans and commits", landings * each.topic_put, prices)
     gets = landings * (each.topic_get + (partitions if topic.freshness else 0)) + segments
     yield Line("landings: state and segments", gets, gets * prices.get)

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final, Literal, NamedTuple
 
 from tidemark.endpoints import resolver_of
-from tidemark.errors import FormatError, NeverSeen, NotFound, PreconditionFailed, Refused, StoreError
+from tidemark.errors import AccessDenied, FormatError, NeverSeen, NotFound, PreconditionFailed, Refused, StoreError
 from tidemark.formats.keys import ControlKeys, TableKeys
 from tidemark.inspection.agent_sightings import check_seen
 from tidemark.store import Store, open_store
@@ -61,10 +61,14 @@ def _head(store: Store, key: str) -> None:
 
 
 def _put_nothing(store: Store, key: str) -> None:
+    """Raises BucketMissing where the answer would be that of any bucket."""
     try:
         store.put(key, b"", if_match=_NO_VERSION)
-    except PreconditionFailed:
-        pass  # the answer of a store that would let us write
+    except (
+        PreconditionFailed
+    ):  # the answer of a store that would let us write, or of one that looks at conditions first
+        with suppress(AccessDenied):
+            next(iter(store.list(key)), None)
     else:
         store.delete(key)  # this store does not know the condition
 

@@ -1,0 +1,71 @@
+"""Rights as a real S3 server has them, and what trying them leaves behind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.s3 import S3Server, allow
+from tidemark.config import parse
+from tidemark.onboarding.rights import rights
+from tidemark.store.s3_clients import forget_clients
+from tidemark.topics import Deployment
+
+READ = ["s3:GetObject", "s3:ListBucket"]
+ALL = ["arn:aws:s3:::raw", "arn:aws:s3:::raw/*", "arn:aws:s3:::lake", "arn:aws:s3:::lake/*"]
+USERS = {
+    "reader": [allow(READ, ALL)],
+    "pipeline": [allow(READ, ALL), allow(["s3:PutObject"], ["arn:aws:s3:::lake/*"])],
+    "nobody": [allow(READ, ["arn:aws:s3:::other"])],
+}
+TEXT = """
+cluster: east
+raw: {url: 's3://raw/PREFIX'}
+lake: s3://lake/PREFIX
+store: {endpoint_url: 'ENDPOINT', region: us-east-1, path_style: true}
+topics: [{topic: orders}]
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with S3Server(tmp_path_factory.mktemp("rights"), users=USERS) as server:
+        yield server
+
+
+def found(server: S3Server, user: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    for name, value in server.env(user).items():
+        monkeypatch.setenv(name, value)
+    forget_clients()
+    try:
+        text = TEXT.replace("PREFIX", prefix).replace("ENDPOINT", server.endpoint)
+        deployment = parse(Deployment, text, "topics.yaml", {})
+        answer: dict[str, str] = {
+            one.what.replace(f"/{prefix}", ""): one.outcome for one in rights(deployment, deployment.topics[0])
+        }
+    finally:
+        forget_clients()
+    for bucket in ("raw", "lake"):
+        assert "Contents" not in server.client().list_objects_v2(Bucket=bucket, Prefix=prefix), "nothing is left behind"
+    return answer
+
+
+def test_each_role_is_told_what_it_may_do(
+    server: S3Server, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = f"rights-{rng.getrandbits(40):x}"
+    reading = dict.fromkeys(("list s3://raw", "get from s3://raw", "list s3://lake", "get from s3://lake"), "yes")
+    others = {"put segments of the topic": "unknown", "delete": "unknown"}
+    assert found(server, "admin", prefix, monkeypatch) == {**reading, "put to s3://lake/orders": "yes", **others}
+    assert found(server, "pipeline", prefix, monkeypatch) == {**reading, "put to s3://lake/orders": "yes", **others}
+    assert found(server, "reader", prefix, monkeypatch) == {**reading, "put to s3://lake/orders": "no", **others}
+    refused = found(server, "nobody", prefix, monkeypatch)
+    assert refused == {**dict.fromkeys(reading, "no"), "put to s3://lake/orders": "no", **others}
+
+
+def test_a_bucket_that_is_missing_is_no_right(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.tidemark.onboarding.test_rights.TEXT", TEXT.replace("s3://lake", "s3://none"))
+    answer = found(server, "admin", "x", monkeypatch)
+    assert (answer["list s3://none"], answer["put to s3://none/orders"]) == ("no", "no")
