@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -154,6 +155,7 @@ def add(
     _need_extra()
     from tidemark.onboarding.onboard import read_file
 
+    logging.getLogger("kafka").setLevel(logging.ERROR)  # what matters comes as an error
     _, deployment = read_file(topics)
     cluster, name = _split(topic, deployment)
     client = _client(deployment, cluster, bootstrap, client_config)

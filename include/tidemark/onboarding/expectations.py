@@ -54,7 +54,8 @@ def sampled_rate(sample: Sample) -> Rate | None:
     if seconds < 1:
         return None
     offsets = sum(span.end - span.start for span in sample.spans.values())
-    return Rate(offsets * (sample.size / len(sample.rows)) / seconds, "sample")
+    share = len(sample.spans) / sample.partitions
+    return Rate(offsets / share * (sample.size / len(sample.rows)) / seconds, "sample")
 
 
 def expected_freshness(topic: TopicSettings, facts: TopicFacts | None, rate: Rate | None) -> Expectation:

@@ -90,7 +90,7 @@ class KafkaSource:
                 consumer.close()
         except KafkaError as error:
             raise self._failed(error) from error
-        return Sample("kafka", rows_of(batches), spans)
+        return Sample("kafka", rows_of(batches), spans, partitions)
 
     def create(self, topic: str, placement: Sequence[Replicas], config: Mapping[str, str]) -> None:
         """Create a topic with these replicas. Raises BrokerError, also if it exists."""

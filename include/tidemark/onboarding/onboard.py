@@ -135,7 +135,7 @@ def onboard(
     trial = tried(_adopted(topic), rows, now)
     _check_trial(request, trial)
     rate = _rate(request, sample, loads)
-    partitions = facts.partitions if facts is not None else len(loads) or (len(sample.spans) if sample else 1)
+    partitions = facts.partitions if facts is not None else max(len(loads), sample.partitions if sample else 1)
     return Onboarding(
         request=request,
         change=Change(request.path, text, after),
@@ -213,5 +213,5 @@ def _notes(topic: TopicSettings, trial: Trial) -> list[str]:
             "and an alert would be raised"
         )
     if trial.insane:
-        found.append(f"{trial.insane} event times are outside of sane_timestamps: these records would go to quarantine")
+        found.append(f"{trial.insane} records have a time outside of sane_timestamps: they would go to quarantine")
     return found

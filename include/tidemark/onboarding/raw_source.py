@@ -15,9 +15,9 @@ def raw_sample(storage: Storage, topic: str, records: int) -> Sample | None:
         StoreError, FormatError, SegmentError: it cannot be read.
     """
     topics = RemoteTopics(storage)
-    numbers = chosen(topics.partitions_for_topic(topic))
+    numbers = topics.partitions_for_topic(topic)
     spans: dict[int, Span] = {}
-    for number in numbers:
+    for number in chosen(numbers):
         known = topics.partition(topic, number)
         if known is not None:
             spans[number] = Span(known.start, max(known.start, known.end(committed=True)))
@@ -29,4 +29,4 @@ def raw_sample(storage: Storage, topic: str, records: int) -> Sample | None:
         for batch in iter_range(topic, number, *part, storage=storage, on_gap="skip")
     ]
     rows = rows_of(batches)
-    return Sample("raw", rows, spans) if len(rows) else None
+    return Sample("raw", rows, spans, len(numbers)) if len(rows) else None

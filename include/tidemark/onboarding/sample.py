@@ -34,11 +34,12 @@ class Span(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Records of :data:`COLUMNS`, and the offsets that each partition has, sampled or not."""
+    """Records of :data:`COLUMNS`, and the offsets that each sampled partition has, of so many ``partitions``."""
 
     source: Source
     rows: pa.RecordBatch
     spans: Mapping[int, Span]
+    partitions: int
 
     @property
     def values(self) -> list[bytes | None]:

@@ -24,7 +24,7 @@ class Trial(NamedTuple):
 
     ``refused`` are those that would go to quarantine, ``reasons`` the most frequent ones. ``nulls`` are of the rows
     that landed, by column. ``misfits`` are fields that their column cannot hold, by name, were they landed as null;
-    ``unknown`` are fields that no column takes. ``insane`` have an event time outside of ``sane_timestamps``.
+    ``unknown`` are fields that no column takes. ``insane`` have a time outside of ``sane_timestamps``.
     """
 
     rows: int
@@ -56,6 +56,9 @@ def tried(topic: TopicSettings, rows: pa.RecordBatch, now: datetime) -> Trial:
     columns = parsed.columns.take(pa.array(landed, pa.int64()))
     sane = topic.sane_timestamps
     earliest = datetime(sane.earliest.year, sane.earliest.month, sane.earliest.day, tzinfo=topic.zone)
+    times = parsed.event_time
+    if times is None:
+        times = rows.column("kafka_timestamp").cast(pa.int64())
     return Trial(
         rows=len(rows),
         refused=len(parsed.refused),
@@ -64,7 +67,7 @@ def tried(topic: TopicSettings, rows: pa.RecordBatch, now: datetime) -> Trial:
         nulls={name: column.null_count for name, column in zip(columns.schema.names, columns.columns, strict=True)},
         misfits=_misfits(topic, rows, parsed),
         unknown=parsed.unknown,
-        insane=insane(parsed.event_time, _microseconds(earliest), _microseconds(now + sane.ahead)),
+        insane=insane(times, _microseconds(earliest), _microseconds(now + sane.ahead)),
         parsed=parsed,
     )
 

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 
-from tidemark.onboarding.expectations import Rate, costs, expected_freshness
+from tidemark.onboarding.expectations import Rate, costs, expected_freshness, sampled_rate
 from tidemark.onboarding.facts import TopicFacts
+from tidemark.onboarding.sample import COLUMNS, Sample, Span
 from tidemark.topics import RetentionSettings, TopicSettings
 
 TOPIC = TopicSettings(topic="orders", cluster="east", table="orders")
@@ -34,6 +36,17 @@ def test_short_retention_and_silence_of_kafka_are_told() -> None:
     short = FACTS._replace(config={"retention.ms": "600000", "segment.ms": "60000"})
     assert "retention.ms is 10m" in expected_freshness(TOPIC, short, Rate(1e9, "option")).notes[-1]
     assert "nobody knows" in expected_freshness(TOPIC, None, None).notes[0]
+
+
+def test_a_sampled_rate_counts_the_partitions_that_were_not_sampled() -> None:
+    shared: dict[str, object] = {"kafka_partition": 0, "kafka_value": b"x" * 10, "kafka_headers": []}
+    rows = [{**shared, "kafka_offset": at, "kafka_timestamp": at * 10**6} for at in (1, 101)]
+    sample = Sample("kafka", pa.RecordBatch.from_pylist(rows, schema=COLUMNS), {0: Span(0, 1000)}, partitions=3)
+    found = sampled_rate(sample)
+    assert found is not None
+    assert found.bytes_a_second == pytest.approx(3 * 1000 * 10 / 100)
+    alone = sample._replace(rows=sample.rows.slice(0, 1))
+    assert sampled_rate(alone) is None, "one time spans nothing"
 
 
 def test_costs_grow_with_what_is_kept() -> None:
