@@ -96,7 +96,7 @@ class KafkaSource:
         """Create a topic with these replicas. Raises BrokerError, also if it exists."""
         new = NewTopic(topic, replica_assignments=dict(enumerate(placement)), topic_configs=dict(config))
         try:
-            self._admin.create_topics([new])
+            self._admin.create_topics([new], wait_for_metadata=True)
         except KafkaError as error:
             raise self._failed(error) from error
 

@@ -90,7 +90,7 @@ def test_a_topic_is_added_from_kafka(place: Place) -> None:
     topic = f"{place.prefix}-orders"
     config = {
         "segment.ms": "86400000",
-        "retention.ms": "172800000",
+        "retention.ms": "-1",
         "message.timestamp.before.max.ms": "9223372036854775807",
     }
     place.kafka.create_topic(topic, partitions=2, config=config)
