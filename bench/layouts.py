@@ -21,9 +21,10 @@ from bench.decode import segment_of
 from bench.measure import MB, Row
 from tidemark.decode import SCHEMA, decode_batches, scan_headers
 from tidemark.formats.parquet_layout import ParquetLayout
+from tidemark.formats.partitioning import Folder
 from tidemark.store import open_store
 from tidemark_spark.convert.date_partitioner import numbers
-from tidemark_spark.convert.parquet_writer import DateFiles
+from tidemark_spark.convert.parquet_writer import FolderFiles
 
 TOPICS: Final = (Topic("zstd", 1000), Topic("zstd", 250))
 REPETITIONS: Final = 5
@@ -77,9 +78,9 @@ def _written(rows: Sequence[pa.RecordBatch], layout: ParquetLayout) -> tuple[Pat
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     began = time.process_time()
-    with DateFiles(open_store(f"file://{folder}"), SCHEMA, lambda *_: "file", lambda *_: None, layout) as files:
+    with FolderFiles(open_store(f"file://{folder}"), SCHEMA, lambda *_: "file", lambda *_: None, layout) as files:
         for one in rows:
             offsets = numbers(one.column("kafka_offset"))
-            files.add(_DAY, one, int(offsets[0]), int(offsets[-1]))
+            files.add(Folder(_DAY), one, int(offsets[0]), int(offsets[-1]))
         files.close()
     return folder / "file", time.process_time() - began

@@ -17,6 +17,7 @@ from tidemark.errors import ConfigError
 from tidemark.formats.base_columns import OPTIONAL, check_optional
 from tidemark.formats.keys import DeploymentKeys, TableKeys, check_cluster, check_topic
 from tidemark.formats.parquet_layout import ParquetLayout
+from tidemark.formats.partitioning import BY_DATE, PartitionBy
 from tidemark.parsers.settings import BytesParser, ParserSettings
 from tidemark.store import StoreOptions
 from tidemark.store.schemes import scheme_of
@@ -116,6 +117,7 @@ class TopicSettings(Settings):
     table: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,200}$")
     owner: str = "tidemark"
     time_zone: str = "UTC"
+    partition_by: PartitionBy = BY_DATE
     lateness: Duration = timedelta(hours=1)
     overdue: Duration = timedelta(days=1)
     freshness: Duration | None = Field(default=None, ge=timedelta(seconds=10))
@@ -167,6 +169,8 @@ class TopicSettings(Settings):
     def digest(self) -> str:
         """What identifies the settings that rows depend on: 16 hexadecimal digits."""
         names = {"topic", "cluster", "time_zone", "sane_timestamps", "keep", "limits", "parser"}
+        if self.partition_by != BY_DATE:
+            names.add("partition_by")
         parts = self.model_dump_json(include=names)
         return hashlib.sha256(parts.encode()).hexdigest()[:16]
 

@@ -1,6 +1,6 @@
 """The plan of a run that merges small files of a table, row for row, with their neighbours.
 
-Neighbours are files of one date, incarnation and partition that follow one another by their first offset. A file of at
+Neighbours are files of one folder, incarnation and partition that follow one another by first offset. A file of at
 least half the target stays as it is, and no merged file exceeds the target by much. In a closed date, any two
 neighbours are merged. An open date still gets files: there, neighbours are merged once a partition has as many small
 files as the topic's settings say. A merge takes that many files or fills the target, and the merged file must be at
@@ -37,9 +37,13 @@ RUN_BYTES: Final = 64 << 30
 
 
 class PlacedFile(NamedTuple):
-    """A live file and the offsets ``[first, next)`` of its rows; ``dt`` is ISO, ``path`` below the table."""
+    """A live file and the offsets ``[first, next)`` of its rows; ``dt`` is ISO, ``path`` below the table.
+
+    ``folder`` is its path without its name.
+    """
 
     dt: str
+    folder: str
     incarnation: int
     partition: int
     first: int
@@ -79,8 +83,8 @@ def plan_compaction(table: TopicTable, dates: Collection[str] | None = None, *, 
 def groups(
     files: Iterable[PlacedFile], closed: Collection[str], settings: Compaction
 ) -> Iterator[tuple[PlacedFile, ...]]:
-    """The files to merge, each group into one: by date, incarnation, partition and offset."""
-    for key, part in groupby(sorted(files), key=lambda one: one[:3]):
+    """The files to merge, each group into one: by date and folder, incarnation, partition and offset."""
+    for key, part in groupby(sorted(files), key=lambda one: one[:4]):
         is_closed = key[0] in closed
         found = list(part)
         if sum(_is_small(one.size, settings) for one in found) < _least(is_closed, settings):
@@ -139,10 +143,10 @@ def _filled(run: Sequence[PlacedFile], start: int, target: int) -> int:
 
 
 def _candidates(live: Iterable[LiveFile], closed: Collection[str], settings: Compaction) -> dict[str, LiveFile]:
-    """The files of dates that have small files enough, so that evidence need not be read for the others."""
+    """The files of folders that have small files enough, so that evidence need not be read for the others."""
     files = list(live)
-    small = Counter(one.dt for one in files if _is_small(one.size, settings))
-    return {one.path: one for one in files if small[one.dt] >= _least(one.dt in closed, settings)}
+    small = Counter(one.folder for one in files if _is_small(one.size, settings))
+    return {one.path: one for one in files if small[one.folder] >= _least(one.dt in closed, settings)}
 
 
 def _placed(standing: EffectiveEvidence, table: TopicTable, files: dict[str, LiveFile]) -> list[PlacedFile]:
@@ -157,7 +161,8 @@ def _placed(standing: EffectiveEvidence, table: TopicTable, files: dict[str, Liv
         first = min(row.first, before.first) if before else row.first
         after = max(row.next, before.next) if before else row.next
         rows[row.file] += row.rows
-        found[row.file] = PlacedFile(file.dt, row.incarnation, row.partition, first, after, file.path, file.size)
+        at = file.dt, file.folder, row.incarnation, row.partition
+        found[row.file] = PlacedFile(*at, first, after, file.path, file.size)
     for path, file in files.items():
         if rows[path] != file.rows:
             raise ContinuityError(

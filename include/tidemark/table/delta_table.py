@@ -9,11 +9,13 @@ import os
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import unquote
 
 from tidemark import retry
 from tidemark.errors import ConfigError, FormatError, TableTampered, UnknownOutcome
 from tidemark.formats.keys import TableKeys
 from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
+from tidemark.formats.partitioning import DT
 from tidemark.retry import Retry, Tries
 from tidemark.schemas.adopted import with_adopted
 from tidemark.store import Store, StoreOptions, open_store
@@ -91,6 +93,11 @@ class LiveFile(NamedTuple):
     rows: int
     dt: str
 
+    @property
+    def folder(self) -> str:
+        """The path without the name."""
+        return self.path.rpartition("/")[0]
+
 
 def configured_table(deployment: Deployment, topic: TopicSettings) -> TopicTable:
     """The table of ``topic`` as the topics file has it, for what does not ask for columns."""
@@ -159,7 +166,7 @@ def _not_opened(table: TopicTable, error: Exception) -> FormatError | UnknownOut
 def _check_ours(table: TopicTable, delta: DeltaTable) -> None:
     if delta.transaction_version(LEDGER_TRANSACTION) is not None:
         return  # whatever became of it since
-    if delta.metadata().partition_columns != ["dt"] or delta.get_add_actions().num_rows:
+    if delta.metadata().partition_columns[:1] != [DT] or delta.get_add_actions().num_rows:
         rule = f"{table.url} has a Delta table that Tidemark did not make; give the topic another table, or lake"
         raise ConfigError(f"topic {table.topic.cluster}/{table.topic.topic}", [("table", rule)])
 
@@ -211,7 +218,12 @@ def live_files(delta: DeltaTable) -> list[LiveFile]:
         raise TableTampered(f"{delta.table_uri}: {rule}")
     columns = {name: actions.column(names.index(name)).to_pylist() for name in names if name in _WANTED}
     rows = zip(columns["path"], columns["size_bytes"], columns["num_records"], columns["partition.dt"], strict=True)
-    return sorted(LiveFile(path, size, count, str(dt)) for path, size, count, dt in rows)
+    return sorted(LiveFile(path_in_log(path), size, count, str(dt)) for path, size, count, dt in rows)
+
+
+def path_in_log(path: str) -> str:
+    """The path of a file, relative to the table, from how the Delta log writes it: as a URI."""
+    return unquote(path)
 
 
 _FIRST_VERSION: Final = f"{0:020d}.json"

@@ -23,17 +23,17 @@ from tidemark.formats.plan import ConversionTask, SegmentRange
 from tidemark.intervals import Interval
 from tidemark.kafka_log import BatchHeader
 from tidemark.kafka_log.batch import read_header
-from tidemark.parsers.factory import parser_of
 from tidemark.store import open_store
 from tidemark.table.evidence import Kept
 from tidemark_spark.convert.conversion import Conversion
-from tidemark_spark.convert.date_partitioner import DateSplitter, Numbers, numbers, take
+from tidemark_spark.convert.date_partitioner import Numbers, numbers, take
 from tidemark_spark.convert.guard import parsed
+from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
 from tidemark_spark.convert.quarantine import records_of
 from tidemark_spark.convert.row_checksums import Account, account_of_file, account_of_records
 from tidemark_spark.convert.row_order import by_offset
-from tidemark_spark.convert.row_sink import beside, offsets_of, table_schema
+from tidemark_spark.convert.row_sink import beside, offsets_of, splitter_of, table_schema
 from tidemark_spark.model import Job
 
 _ROWS: Final = 65536
@@ -180,8 +180,8 @@ class _Counting:
 
     def __init__(self, job: Job, task: ConversionTask, counted: RawTask) -> None:
         self._task, self._cells = task, counted.cells
-        self._splitter = DateSplitter(job.topic.zone, job.topic.sane_timestamps)
-        self._parser = parser_of(job.topic.parser, f"{job.topic.cluster}/{job.topic.topic}")
+        self._parser = topic_parser(job.topic)
+        self._splitter = splitter_of(job.topic, self._parser)
         self._names = table_schema(job.topic, self._parser).names if counted.columns else list(HASHED)
         self.accounts: dict[AccountKey, Account] = {}
 
@@ -189,13 +189,13 @@ class _Counting:
         """Add the rows of a decoded batch to the accounts, by class and date."""
         found = parsed(self._parser, rows, refusal)
         split = self._splitter.split(rows, found, part.uploaded_at)
-        whole = beside(rows, found.columns)
-        for dt, indices in split.landed:
-            self._add("landed", dt, take(whole, indices), self._names)
+        whole = beside(rows, found.columns, split.hours)
+        for folder, indices in split.landed:
+            self._add("landed", folder.dt, take(whole, indices), self._names)
         for own, indices in split.refused:
-            self._add("quarantined", own, take(rows, indices), SCHEMA.names)
+            self._add("quarantined", own.dt, take(rows, indices), SCHEMA.names)
         for own, indices in split.filtered:
-            self._add("filtered", own, take(rows, indices), SCHEMA.names)
+            self._add("filtered", own.dt, take(rows, indices), SCHEMA.names)
 
     def batch(
         self, _number: int, _part: SegmentRange, header: BatchHeader, _data: bytes, _rule: str, span: tuple[int, int]
@@ -241,7 +241,7 @@ def _file(job: Job, task: FileTask) -> Tally:
         body = open_store(job.lake_store, job.options).get(f"{folder}/{task.path}").body
         tally.bytes_read += len(body)
         reader = landed_rows if task.kind == "landed" else refused_rows
-        for rows, counted, names in reader(body, task.dt):
+        for rows, counted, names in reader(body, task.path):
             tally.rows[task.path] = tally.rows.get(task.path, 0) + counted
             _count_file(tally, task, rows, counted, names)
     except NotFound as error:
@@ -254,15 +254,15 @@ def _file(job: Job, task: FileTask) -> Tally:
 _Read = tuple[pa.RecordBatch, int, Sequence[str]]
 
 
-def landed_rows(body: bytes, dt: str | None = None) -> Iterator[_Read]:
-    """(rows, their number, the columns of the file). Raises ValueError if rows have another date than ``dt``."""
-    for rows in by_offset(pq.ParquetFile(io.BytesIO(body)), _ROWS, dt):
+def landed_rows(body: bytes, path: str | None = None) -> Iterator[_Read]:
+    """(rows, their number, the columns of the file). Raises ValueError if rows are not of the folder of ``path``."""
+    for rows in by_offset(pq.ParquetFile(io.BytesIO(body)), _ROWS, path):
         for name in rows.schema.names:
             rows.column(name).validate(full=True)
         yield rows, len(rows), rows.schema.names
 
 
-def refused_rows(body: bytes, _dt: str | None = None) -> Iterator[_Read]:
+def refused_rows(body: bytes, _path: str | None = None) -> Iterator[_Read]:
     """As :func:`landed_rows`; a batch is a row without columns that counts for all its offsets."""
     for batch in pq.ParquetFile(io.BytesIO(body)).iter_batches(_ROWS):
         refused = batch.cast(QUARANTINE)

@@ -1,4 +1,4 @@
-"""The rows of several data files of one date and partition, as a stream in the order of their offsets.
+"""The rows of several data files of one folder and partition, as a stream in the order of their offsets.
 
 Files that follow one another are read one after the other. Of those whose offsets lie between one another's, as a
 replay leaves them, a batch of each is held. A file is copied to disk when its turn comes.
@@ -20,7 +20,7 @@ from tidemark.formats.base_columns import HASHED
 from tidemark.formats.plan import SegmentRange
 from tidemark.store import Store
 from tidemark_spark.convert.date_partitioner import numbers
-from tidemark_spark.convert.row_order import ascending, by_offset, dt_of
+from tidemark_spark.convert.row_order import ascending, by_offset, path_of
 
 _ROWS: Final = 8192
 _CHUNK: Final = 8 << 20
@@ -101,7 +101,7 @@ def rows_of(store: Store, key: str, size: int) -> Iterator[pa.RecordBatch]:
             file.write(store.get_range(key, start, min(start + _CHUNK, size)))
         try:
             parquet = pq.ParquetFile(file, buffer_size=_BUFFER)
-            yield from by_offset(parquet, _ROWS, dt_of(key))
+            yield from by_offset(parquet, _ROWS, path_of(key))
         except (pa.ArrowException, OSError, ValueError) as error:  # what pyarrow raises for damage depends on its place
             reason = " ".join(str(error).split())
             raise FormatError(key, f"cannot be read: {reason}; audit its date, and rebuild it") from error

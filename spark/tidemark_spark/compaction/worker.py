@@ -1,4 +1,4 @@
-"""A compaction at work: files of one date and partition become one, sorted by offset, and no row changes.
+"""A compaction at work: files of one folder and partition become one, sorted by offset, and no row changes.
 
 What a task wrote is read back from the store and must equal, in each column, what was merged; the driver then holds it
 against the evidence of the files that were merged. A task is a function of its plan and of those files. Its memory is
@@ -16,8 +16,8 @@ from tidemark.decode import SCHEMA
 from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.base_columns import IDENTITY
 from tidemark.formats.hashsum import combine
+from tidemark.formats.partitioning import HOUR, Folder, names_of
 from tidemark.formats.plan import ConversionTask, RunPlan
-from tidemark.parsers.factory import parser_of
 from tidemark.planning.vacuum import digest_in, digest_of
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger
@@ -25,9 +25,10 @@ from tidemark.table.evidence import EvidenceRow, to_bytes
 from tidemark.table.evidence_reader import renamed
 from tidemark_spark.compaction.merge import Input, merged, rows_of
 from tidemark_spark.convert.date_partitioner import numbers
-from tidemark_spark.convert.parquet_writer import DateFiles
+from tidemark_spark.convert.parquet_writer import FolderFiles
+from tidemark_spark.convert.partition_columns import HOUR_COLUMN, topic_parser
 from tidemark_spark.convert.row_checksums import Account, account_of_file
-from tidemark_spark.convert.row_order import ascending, dt_of
+from tidemark_spark.convert.row_order import ascending, path_of
 from tidemark_spark.convert.row_sink import namer
 from tidemark_spark.model import DataFile, Job, Outcome, Stop
 
@@ -66,8 +67,8 @@ def compacted(job: Job, task: ConversionTask) -> Outcome:
 
 def merged_schema(job: Job) -> pa.Schema:
     """The table's columns in the order in which files have them; all but those that say which row it is may be null."""
-    parser = parser_of(job.topic.parser, f"{job.topic.cluster}/{job.topic.topic}")
-    known = [*SCHEMA, *parser.columns]
+    hour = [HOUR_COLUMN] if HOUR in names_of(job.topic.partition_by) else []
+    known = [*SCHEMA, *topic_parser(job.topic).columns, *hour]
     return pa.schema([one.with_nullable(one.name not in IDENTITY) for one in known if one.name in job.columns])
 
 
@@ -78,7 +79,7 @@ class _Output:
         self._task, self._store, self._schema = task, store, schema
         self._root, self._name, self._layout = job.keys.root, namer(job, task), job.layout
         self._field_ids = job.field_ids
-        self._dt = date.fromisoformat(dt_of(task.ranges[0].key))
+        self._folder = Folder.of(path_of(task.ranges[0].key))
         self._account = Account()
         self._first = self._last = -1
         self._times: list[int] = []
@@ -87,12 +88,12 @@ class _Output:
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Write all of ``batches``, by the writer that convert has."""
-        with DateFiles(self._store, self._schema, self._key_of, self._done, self._layout, self._field_ids) as files:
+        with FolderFiles(self._store, self._schema, self._key_of, self._done, self._layout, self._field_ids) as files:
             for rows in batches:
                 offsets = numbers(rows.column("kafka_offset"))
                 first, self._last = int(offsets[0]), int(offsets[-1])
                 self._first = first if self._first < 0 else self._first
-                files.add(self._dt, rows, first, self._last)
+                files.add(self._folder, rows, first, self._last)
                 self._account.add(account_of_file(rows, self._schema.names))
                 self._times += _limits(rows)
             files.close()
@@ -115,7 +116,7 @@ class _Output:
             path=self._path,
             size=self.size,
             rows=self._account.rows,
-            dt=self._dt,
+            dt=self._date,
             partition=self._task.partition,
             first_offset=self._first,
             last_offset=self._last,
@@ -132,7 +133,7 @@ class _Output:
             next=self._last + 1,
             offset_class="landed",
             rows=self._account.rows,
-            dt=self._dt,
+            dt=self._date,
             hash128=self._account.hash128 if hashed else None,
             file=self._path,
         )
@@ -141,10 +142,15 @@ class _Output:
     def _path(self) -> str:
         return self._key.removeprefix(f"{self._root}/")
 
-    def _key_of(self, dt: date | None, first: int, last: int) -> str:
-        return f"{self._root}/dt={dt}/{self._name(first, last)}"
+    @property
+    def _date(self) -> date:
+        assert self._folder.dt is not None, "a file of the table has a date"
+        return self._folder.dt
 
-    def _done(self, _dt: date | None, key: str, size: int) -> None:
+    def _key_of(self, folder: Folder, first: int, last: int) -> str:
+        return f"{self._root}/{folder.path}/{self._name(first, last)}"
+
+    def _done(self, _folder: Folder, key: str, size: int) -> None:
         self._key, self.size = key, size
 
 

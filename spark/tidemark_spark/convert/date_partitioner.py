@@ -1,4 +1,7 @@
-"""From a record's time to its ``dt``: the date in the topic's time zone, or the reason for having none."""
+"""From a record's time to its ``dt``: the date in the topic's time zone, or the reason for having none.
+
+Rows of a date are sorted on by the other columns of ``partition_by``.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,10 @@ from numpy.typing import NDArray
 
 from tidemark.decode import unrepresentable_timestamps
 from tidemark.decode.schema import array
+from tidemark.formats.partitioning import Folder
 from tidemark.parsers.base import Parsed
 from tidemark.topics import SaneTimestamps
+from tidemark_spark.convert.partition_columns import RowPartitions, hour_column, hours_of
 
 _DAY: Final = 86_400_000
 _EPOCH: Final = date(1970, 1, 1)
@@ -26,19 +31,19 @@ Numbers = NDArray[np.int64]
 
 
 class LocalDates:
-    """Days since 1970 of instants, in a time zone. Right at every change of its offset from UTC."""
+    """The local times of instants, in a time zone. Right at every change of its offset from UTC."""
 
     def __init__(self, zone: ZoneInfo) -> None:
         self._zone = zone
         self._changes: dict[int, tuple[int, int, int]] = {}
 
-    def days(self, milliseconds: Numbers) -> Numbers:
-        """The local day of each instant, in milliseconds since 1970 UTC, between the years 1 and 9999."""
+    def times(self, milliseconds: Numbers) -> Numbers:
+        """The local time of each instant, both in milliseconds since 1970, between the years 1 and 9999."""
         utc_days, where = np.unique(milliseconds // _DAY, return_inverse=True)
         changes = np.array([self._change(day) for day in utc_days.tolist()], np.int64).reshape(-1, 3)[where]
         offset = np.where(milliseconds < changes[:, 1], changes[:, 0], changes[:, 2])
-        days: Numbers = (milliseconds + offset) // _DAY
-        return days
+        local: Numbers = milliseconds + offset
+        return local
 
     def _change(self, utc_day: int) -> tuple[int, int, int]:
         """(offset at the start of a UTC day, the instant from which it is another, that one), in milliseconds."""
@@ -58,23 +63,29 @@ class LocalDates:
 
 
 class Split(NamedTuple):
-    """Indices of rows by class and date: ``dt`` for landed rows, the row's own date for the others.
+    """Indices of rows by class and folder: by ``partition_by`` for landed rows, the row's own date for the others.
 
     A row's own date is that of its timestamp, and None if the timestamp is not sane. It does not depend on the parser.
-    ``reasons`` are those of the refused rows, by index.
+    ``reasons`` are those of the refused rows, by index. ``hours`` is the column ``hour`` of landed rows, if the table
+    has it.
     """
 
-    landed: list[tuple[date, Numbers]]
-    refused: list[tuple[date | None, Numbers]]
-    filtered: list[tuple[date | None, Numbers]]
+    landed: list[tuple[Folder, Numbers]]
+    refused: list[tuple[Folder, Numbers]]
+    filtered: list[tuple[Folder, Numbers]]
     reasons: Mapping[int, str]
+    hours: pa.Array[Any] | None = None
 
 
-class DateSplitter:
-    """Sorts rows by ``dt``; ``sane`` bounds the times, its upper bound counts from the segment's upload."""
+class RowSplitter:
+    """Sorts rows by ``dt`` and then by ``partitions``, if a date has any.
 
-    def __init__(self, zone: ZoneInfo, sane: SaneTimestamps) -> None:
+    ``sane`` bounds the times, its upper bound counts from the segment's upload.
+    """
+
+    def __init__(self, zone: ZoneInfo, sane: SaneTimestamps, partitions: RowPartitions | None = None) -> None:
         self._dates = LocalDates(zone)
+        self._partitions = partitions
         self._ahead = sane.ahead
         midnight = datetime(sane.earliest.year, sane.earliest.month, sane.earliest.day, tzinfo=zone)
         self._earliest = round(midnight.timestamp() * 1000)
@@ -93,28 +104,35 @@ class DateSplitter:
             exact = _exact(rows, own)
             for row in np.flatnonzero(insane).tolist():
                 reasons[row] = _reason(row, exact, times)
-        return Split(
-            list(self._by_date(times.milliseconds, np.flatnonzero(landed))),
-            self._by_own_date(own, refused | insane),
-            self._by_own_date(own, filtered),
-            reasons,
-        )
+        chosen = np.flatnonzero(landed)
+        local = self._dates.times(times.milliseconds[chosen])
+        by_date = list(_by_date(local, chosen))
+        aside = self._by_own_date(own, refused | insane), self._by_own_date(own, filtered), reasons
+        if self._partitions is None:
+            return Split(by_date, *aside)
+        hours = np.zeros(len(rows), np.int64)
+        hours[chosen] = hours_of(local)
+        found = self._partitions.sorted(by_date, hours, parsed.columns)
+        return Split(found, *aside, hours=hour_column(hours) if self._partitions.has_hour else None)
 
     def _bounds(self, uploaded_at: datetime) -> tuple[int, int]:
         """The first sane millisecond, and the first one after that is no longer sane."""
         return self._earliest, round((uploaded_at + self._ahead).timestamp() * 1000) + 1
 
-    def _by_own_date(self, own: _Times, chosen: NDArray[np.bool_]) -> list[tuple[date | None, Numbers]]:
+    def _by_own_date(self, own: _Times, chosen: NDArray[np.bool_]) -> list[tuple[Folder, Numbers]]:
         if not chosen.any():
             return []
-        found: list[tuple[date | None, Numbers]] = [*self._by_date(own.milliseconds, np.flatnonzero(chosen & own.sane))]
+        dated = np.flatnonzero(chosen & own.sane)
+        found = list(_by_date(self._dates.times(own.milliseconds[dated]), dated))
         undated = np.flatnonzero(chosen & ~own.sane)
-        return [*found, (None, undated)] if len(undated) else found
+        return [*found, (Folder(None), undated)] if len(undated) else found
 
-    def _by_date(self, milliseconds: Numbers, indices: Numbers) -> Iterator[tuple[date, Numbers]]:
-        days = self._dates.days(milliseconds[indices])
-        for day in np.unique(days).tolist():
-            yield _EPOCH + timedelta(days=day), indices[days == day]
+
+def _by_date(local: Numbers, indices: Numbers) -> Iterator[tuple[Folder, Numbers]]:
+    """``indices`` by the date of each one's local time."""
+    days = local // _DAY
+    for day in np.unique(days).tolist():
+        yield Folder(_EPOCH + timedelta(days=day)), indices[days == day]
 
 
 class _Times:

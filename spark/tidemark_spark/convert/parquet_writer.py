@@ -1,15 +1,15 @@
-"""Parquet files, one per date, written row group by row group to a temporary file and uploaded when complete.
+"""Parquet files, one for each folder, written row group by row group to a temporary file and uploaded when complete.
 
 The bytes depend only on the rows, on the layout and on pyarrow's version. A file's name tells its offsets and what it
 was made from, so a task that runs twice writes the same objects. Memory is bounded: by two row groups of rows that wait
-for theirs, or :data:`BUFFER_BYTES`, and by :data:`MAX_OPEN` files; when one more date comes, the largest file is
-completed, and its date begins another if it comes again.
+for theirs, or :data:`BUFFER_BYTES`, and by :data:`MAX_OPEN` files. The rows of further folders are spilled, and their
+files are written at the end, one after the other.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, BinaryIO, Final, Self, cast
@@ -22,9 +22,11 @@ from tidemark.decode import SCHEMA as KAFKA
 from tidemark.decode.schema import array
 from tidemark.formats.base_columns import BASE_COLUMNS
 from tidemark.formats.parquet_layout import ParquetLayout
+from tidemark.formats.partitioning import Folder
 from tidemark.store import Store
 from tidemark_spark.convert.field_ids import DT, numbered, with_ids
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
+from tidemark_spark.convert.spill import SpilledRows, SpillFile
 from tidemark_spark.convert.upload import upload_once
 
 BUFFER_BYTES: Final = 64 << 20
@@ -51,14 +53,14 @@ _DELTA_ENCODED: Final = {one.name for one in BASE_COLUMNS if one.encoding == "de
 
 
 @dataclass
-class _OpenFile:
-    """An open file: the rows that wait for a row group, and its offsets."""
+class _Target:
+    """A file to be: its rows that wait for a row group, and its offsets. Without a ``file`` the others are spilled."""
 
-    file: BinaryIO
+    file: BinaryIO | None
     parquet: pq.ParquetWriter | None = None
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     waiting_bytes: int = 0
-    taken_bytes: int = 0
+    spilled: list[SpilledRows] = field(default_factory=list)
     first: int = -1
     last: int = -1
 
@@ -72,10 +74,10 @@ def leaves(path: str, kind: pa.DataType) -> list[str]:
     return [path]
 
 
-class DateFiles:
-    """The open files of one task.
+class FolderFiles:
+    """The files of one task.
 
-    ``key_of(dt, first, last)`` names a file by its offsets; ``done(dt, key, size)`` is called for each that is
+    ``key_of(folder, first, last)`` names a file by its offsets; ``done(folder, key, size)`` is called for each that is
     complete in the store. Used with ``with``, which removes what is unfinished. With ``field_ids``, files have ``dt``
     behind the columns of ``schema``, and each column its id.
     """
@@ -84,8 +86,8 @@ class DateFiles:
         self,
         store: Store,
         schema: pa.Schema,
-        key_of: Callable[[date | None, int, int], str],
-        done: Callable[[date | None, str, int], None],
+        key_of: Callable[[Folder, int, int], str],
+        done: Callable[[Folder, str, int], None],
         layout: ParquetLayout,
         field_ids: Mapping[str, int] | None = None,
     ) -> None:
@@ -98,7 +100,9 @@ class DateFiles:
         self._done = done
         self._layout = layout = layout.of(schema.names)
         self._buffer_bytes = max(BUFFER_BYTES, 2 * layout.row_group)
-        self._open: dict[date | None, _OpenFile] = {}
+        self._targets: dict[Folder, _Target] = {}
+        self._waiting = 0
+        self._spill = SpillFile()
         parsed = [one for one in schema if one.name not in _OURS]
         inner = [path for one in parsed for path in leaves(one.name, one.type)]
         self._dictionary: Any = [_DICTIONARY[name] for name in schema.names if name in _DICTIONARY] + inner
@@ -106,52 +110,83 @@ class DateFiles:
         self._statistics: Any = [name for name in (*schema.names, *inner) if name in counted]
         self._sorting = [pq.SortingColumn(place) for place in places(schema, layout.sort)]
 
-    def add(self, dt: date | None, rows: pa.RecordBatch, first: int, last: int) -> None:
+    def add(self, folder: Folder, rows: pa.RecordBatch, first: int, last: int) -> None:
         """Append ``rows``, which account for offsets from ``first`` to ``last``."""
-        target = self._open.get(dt) or self._start(dt)
-        target.waiting.append(_of_its_own(rows))
-        target.waiting_bytes += rows.nbytes
-        target.taken_bytes += rows.nbytes
+        target = self._targets.get(folder) or self._start(folder)
         target.first = first if target.first < 0 else min(target.first, first)
         target.last = max(target.last, last)
+        self._take(target, [_of_its_own(rows)], rows.nbytes)
         if target.waiting_bytes >= self._layout.row_group:
-            self._flush(dt, target)
-        elif sum(one.waiting_bytes for one in self._open.values()) >= self._buffer_bytes:
-            self._flush(*max(self._open.items(), key=lambda one: one[1].waiting_bytes))
+            self._release(folder, target)
+        elif self._waiting >= self._buffer_bytes:
+            self._release_most()
 
     def close(self) -> None:
-        """Complete all files, by date."""
-        for dt in sorted(self._open, key=lambda dt: (dt is None, dt or date.min)):
-            self._complete(dt)
+        """Complete all files, by folder."""
+        if any(one.spilled for one in self._targets.values()):
+            self._spill_all()  # reading them back takes the memory
+        for folder in sorted(self._targets, key=lambda one: one.order):
+            self._complete(folder)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in self._open.values():
-            one.file.close()
+        self._spill.close()
+        for one in self._targets.values():
+            if one.file is not None:
+                one.file.close()
 
-    def _start(self, dt: date | None) -> _OpenFile:
-        if len(self._open) == MAX_OPEN:
-            self._complete(max(self._open, key=lambda one: self._open[one].taken_bytes))
-        file = cast("BinaryIO", tempfile.TemporaryFile(prefix="tidemark-"))  # noqa: SIM115 - closed when complete
-        self._open[dt] = _OpenFile(file)
-        return self._open[dt]
+    def _start(self, folder: Folder) -> _Target:
+        self._targets[folder] = _Target(_temporary() if len(self._targets) < MAX_OPEN else None)
+        return self._targets[folder]
 
-    def _flush(self, dt: date | None, target: _OpenFile) -> None:
-        """Write the waiting rows as one row group."""
+    def _take(self, target: _Target, rows: Iterable[pa.RecordBatch], nbytes: int) -> None:
+        target.waiting += rows
+        target.waiting_bytes += nbytes
+        self._waiting += nbytes
+
+    def _taken(self, target: _Target) -> pa.Table:
+        """The waiting rows, which wait no more."""
+        rows = pa.Table.from_batches(target.waiting)
+        self._waiting -= target.waiting_bytes
+        target.waiting, target.waiting_bytes = [], 0
+        return rows
+
+    def _release(self, folder: Folder, target: _Target) -> None:
+        """Write the waiting rows as one row group, or spill them."""
         if not target.waiting:
             return
-        table = pa.Table.from_batches(target.waiting)
+        nbytes = target.waiting_bytes
+        if target.file is None:
+            target.spilled.append(self._spill.write(self._taken(target).combine_chunks(), nbytes))
+        else:
+            self._write(folder, target, target.file)
+
+    def _release_most(self) -> None:
+        """Release the file of which most rows wait; of those that are spilled, all, because each may be small."""
+        folder, target = max(self._targets.items(), key=lambda one: one[1].waiting_bytes)
+        if target.file is None:
+            self._spill_all()
+        else:
+            self._write(folder, target, target.file)
+
+    def _spill_all(self) -> None:
+        for folder, target in self._targets.items():
+            if target.file is None:
+                self._release(folder, target)
+
+    def _write(self, folder: Folder, target: _Target, file: BinaryIO) -> None:
+        """Write the waiting rows as one row group."""
+        table = self._taken(target)
         if self._layout.sort:
             table = table.sort_by([(name, "ascending") for name in self._layout.sort])  # stable: then by offset
         if self._dated:
-            assert dt is not None, "a row of the table has a date"
-            days = np.full(table.num_rows, (dt - _EPOCH).days, np.int32)
+            assert folder.dt is not None, "a row of the table has a date"
+            days = np.full(table.num_rows, (folder.dt - _EPOCH).days, np.int32)
             table = table.append_column(DT, array(DT.type, days))
-        target.parquet = target.parquet or self._writer(target.file, table.num_rows)
+        target.parquet = target.parquet or self._writer(file, table.num_rows)
         target.parquet.write_table(table, row_group_size=table.num_rows)
-        target.waiting, target.waiting_bytes = [], 0
 
     def _writer(self, file: BinaryIO, rows: int) -> pq.ParquetWriter:
         """``rows`` are those of the first row group: a Bloom filter is made for as many different values."""
@@ -169,14 +204,23 @@ class DateFiles:
             column_encoding={name: "DELTA_BINARY_PACKED" for name in self._schema.names if name in _DELTA_ENCODED},
         )
 
-    def _complete(self, dt: date | None) -> None:
-        one = self._open.pop(dt)
-        with one.file:
-            self._flush(dt, one)
+    def _complete(self, folder: Folder) -> None:
+        one = self._targets.pop(folder)
+        with one.file or _temporary() as file:
+            for spilled in one.spilled:
+                self._take(one, self._spill.read(spilled), spilled.nbytes)
+                if one.waiting_bytes >= self._layout.row_group:
+                    self._write(folder, one, file)
+            if one.waiting:
+                self._write(folder, one, file)
             assert one.parquet is not None, "a file is opened for rows"
             one.parquet.close()
-            key = self._key_of(dt, one.first, one.last)
-            self._done(dt, key, upload_once(self._store, key, one.file))
+            key = self._key_of(folder, one.first, one.last)
+            self._done(folder, key, upload_once(self._store, key, file))
+
+
+def _temporary() -> BinaryIO:
+    return cast("BinaryIO", tempfile.TemporaryFile(prefix="tidemark-"))
 
 
 def places(schema: pa.Schema, names: Sequence[str]) -> list[int]:

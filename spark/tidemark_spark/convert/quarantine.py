@@ -1,8 +1,8 @@
 """Keeps refused rows and batches whole, with the reason, beside the table.
 
 They lie under ``<table>__quarantine/dt=<date of the record's timestamp>/``, in files named as the table's; rows whose
-timestamp is not sane, and batches, under :data:`UNDATED`. A file counts if the evidence of a landed attempt names it,
-and that of no later one supersedes it.
+timestamp is not sane, and batches, under ``dt=__HIVE_DEFAULT_PARTITION__/``. A file counts if the evidence of a landed
+attempt names it, and that of no later one supersedes it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from tidemark.decode.schema import TIMESTAMP_TYPE, array, arrow_field, represent
 from tidemark.formats.base_columns import BASE_COLUMNS, IDENTITY
 from tidemark.kafka_log import BatchHeader
 from tidemark_spark.convert.date_partitioner import Numbers, numbers, take, timestamps
-
-UNDATED: Final = "dt=__HIVE_DEFAULT_PARTITION__"
-"""The folder of rows without a date, by Hive's name for null."""
 
 _KEPT: Final = tuple(one for one in BASE_COLUMNS if one.optional and one.name != "kafka_timestamp")
 """The columns of a refused record that are kept unchanged. The timestamp is in milliseconds, since any value may

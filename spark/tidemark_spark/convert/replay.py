@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from tidemark.decode import scan_headers
 from tidemark.errors import SegmentError
+from tidemark.formats.partitioning import Folder
 from tidemark.formats.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log.batch import read_header
 from tidemark.store import open_store
@@ -85,7 +86,7 @@ def _batches(job: Job, sink: Sink, number: int, part: SegmentRange, rows: pa.Rec
             for records in found:
                 pass_on(sink.rows, job, number, part, records)
         else:
-            sink.quarantine(None, number, rows.slice(row, 1), Added(count, first, end - 1, 0))
+            sink.quarantine(Folder(None), number, rows.slice(row, 1), Added(count, first, end - 1, 0))
 
 
 def _decoded(job: Job, row: pa.RecordBatch, body: bytes, name: str) -> list[pa.RecordBatch]:

@@ -1,21 +1,22 @@
 """Rows lie in the order of their offsets, in raw segments and in files of tables.
 
 The rows of a row group may be sorted otherwise, which the file says; row groups follow one another by offset all the
-same. A file may repeat the date of its folder in a column, see :mod:`tidemark_spark.convert.field_ids`.
+same. A file repeats the values of its folder in columns, see :mod:`tidemark_spark.convert.field_ids`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import date
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemark.errors import ContinuityError
+from tidemark.formats.partitioning import folder_name, partition_values
 from tidemark_spark.convert.date_partitioner import numbers
 from tidemark_spark.convert.field_ids import DT
+from tidemark_spark.convert.partition_columns import typed
 
 
 def ascending(rows: pa.RecordBatch, last: int, name: str) -> int:
@@ -26,28 +27,31 @@ def ascending(rows: pa.RecordBatch, last: int, name: str) -> int:
     return int(offsets[-1])
 
 
-def by_offset(file: pq.ParquetFile, rows: int, dt: str | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a data file by their offsets, ``rows`` at a time, without their date, which must be ``dt`` (ISO).
+def by_offset(file: pq.ParquetFile, rows: int, path: str | None) -> Iterator[pa.RecordBatch]:
+    """The rows of a data file by their offsets, ``rows`` at a time, without their date.
 
-    A sorted row group is read as a whole. With None, the rows may have any date.
+    A sorted row group is read as a whole. With None as its ``path``, the rows may be of any folder.
 
     Raises:
-        ValueError: a row has another date.
+        ValueError: a row has another value than the folder.
     """
-    return (_undated(one, dt) for one in _by_offset(file, rows))
+    folder = {} if path is None else partition_values(path)
+    return (_undated(one, folder) for one in _by_offset(file, rows))
 
 
-def dt_of(key: str) -> str:
-    """The date (ISO) of the folder in which a data file lies."""
-    return key.rpartition("/dt=")[2].partition("/")[0]
+def path_of(key: str) -> str:
+    """The path below its table of the data file ``key``."""
+    return f"{DT.name}={key.rpartition(f'/{DT.name}=')[2]}"
 
 
-def _undated(rows: pa.RecordBatch, dt: str | None) -> pa.RecordBatch:
-    if DT.name not in rows.schema.names:
-        return rows
-    if dt is not None and (others := {*rows.column(DT.name).unique().to_pylist()} - {date.fromisoformat(dt)}):
-        raise ValueError(f"it has rows with dt = {others.pop()}, and lies in dt={dt}")
-    return rows.drop_columns([DT.name])
+def _undated(rows: pa.RecordBatch, folder: Mapping[str, str | None]) -> pa.RecordBatch:
+    for name, text in folder.items():
+        if name in rows.schema.names:
+            column = rows.column(name)
+            value = None if text is None else typed(text, column.type)
+            if others := [one for one in column.unique().to_pylist() if one != value]:
+                raise ValueError(f"it has rows with {name} = {others[0]}, and lies in {folder_name(name, text)}")
+    return rows.drop_columns([DT.name]) if DT.name in rows.schema.names else rows
 
 
 def _by_offset(file: pq.ParquetFile, rows: int) -> Iterator[pa.RecordBatch]:

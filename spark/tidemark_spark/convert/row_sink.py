@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,32 +17,34 @@ from tidemark.formats.base_columns import IDENTITY, PREFIX
 from tidemark.formats.hashsum import combine
 from tidemark.formats.ledger import file_digest
 from tidemark.formats.parquet_layout import ParquetLayout
+from tidemark.formats.partitioning import HOUR, Folder, names_of
 from tidemark.formats.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.parsers.base import Parser
-from tidemark.parsers.factory import parser_of
 from tidemark.parsers.unknown_fields import summed
 from tidemark.store import Store, open_store
 from tidemark.table.evidence import EvidenceRow
 from tidemark.topics import TopicSettings
-from tidemark_spark.convert.date_partitioner import DateSplitter, take, timestamps
+from tidemark_spark.convert.date_partitioner import RowSplitter, take, timestamps
 from tidemark_spark.convert.guard import parsed
-from tidemark_spark.convert.parquet_writer import DateFiles
+from tidemark_spark.convert.parquet_writer import FolderFiles
+from tidemark_spark.convert.partition_columns import HOUR_COLUMN, RowPartitions, topic_parser
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE_SCHEMA
-from tidemark_spark.convert.quarantine import UNDATED, Origin, refused_batch, refused_rows
+from tidemark_spark.convert.quarantine import Origin, refused_batch, refused_rows
 from tidemark_spark.model import DataFile, Job
 
 
 def table_schema(topic: TopicSettings, parser: Parser | None = None) -> pa.Schema:
-    """The columns of a data file: Kafka's that the topic keeps, then the parser's. The writer adds ``dt``.
+    """The columns of a data file: Kafka's that the topic keeps, the parser's, and ``hour``. The writer adds ``dt``.
 
     Raises:
-        ConfigError: the topic's parser cannot be made, or its layout of files names a column that there is not.
+        ConfigError: the topic's parser cannot be made, or its layout or partitioning names a column that there is not.
     """
     names = {*IDENTITY, *(f"{PREFIX}{one}" for one in topic.keep)}
     where = f"{topic.cluster}/{topic.topic}"
-    parser = parser or parser_of(topic.parser, where)
-    schema = pa.schema([*(one for one in SCHEMA if one.name in names), *parser.columns])
+    parser = parser or topic_parser(topic)
+    hour = [HOUR_COLUMN] if HOUR in names_of(topic.partition_by) else []
+    schema = pa.schema([*(one for one in SCHEMA if one.name in names), *parser.columns, *hour])
     flat = [one.name for one in schema if not pa.types.is_nested(one.type)]
     rule = f"is not a column of the table with one value in a row: these are {', '.join(flat)}"
     if unknown := [(f"parquet.{name}", f"{one} {rule}") for name, one in topic.parquet.unknown(flat)]:
@@ -81,43 +83,43 @@ class Added(NamedTuple):
 
 @dataclass
 class _Output:
-    """The files of one kind, their contents by date and number of the range, and what is complete."""
+    """The files of one kind, their contents by folder and number of the range, and what is complete."""
 
     task: ConversionTask
-    folder: str
+    root: str
     name_of: Callable[[int, int], str]
     offset_class: Literal["landed", "quarantined", "filtered"]
-    contents: dict[date | None, dict[int, Added]] = field(default_factory=dict)
+    contents: dict[Folder, dict[int, Added]] = field(default_factory=dict)
     files: list[DataFile] = field(default_factory=list)
     evidence: list[EvidenceRow] = field(default_factory=list)
 
     def opened(
         self, store: Store, schema: pa.Schema, layout: ParquetLayout, field_ids: Mapping[str, int] | None = None
-    ) -> DateFiles:
+    ) -> FolderFiles:
         """The writer whose files are named and recorded here."""
 
-        def key_of(dt: date | None, first: int, last: int) -> str:
-            return f"{self.folder}/{self._path(dt, first, last)}"
+        def key_of(folder: Folder, first: int, last: int) -> str:
+            return f"{self.root}/{self._path(folder, first, last)}"
 
-        return DateFiles(store, schema, key_of, self._done, layout, field_ids)
+        return FolderFiles(store, schema, key_of, self._done, layout, field_ids)
 
-    def record(self, dt: date | None, number: int, added: Added) -> None:
-        """Take account of rows of range ``number`` that were written to the file of ``dt``."""
-        parts = self.contents.setdefault(dt, {})
+    def record(self, folder: Folder, number: int, added: Added) -> None:
+        """Take account of rows of range ``number`` that were written to the file of ``folder``."""
+        parts = self.contents.setdefault(folder, {})
         parts[number] = parts[number].then(added) if number in parts else added
 
     def close(self) -> None:
         """Record what no writer completes, because it is written nowhere."""
-        for dt, parts in sorted(self.contents.items(), key=lambda one: (one[0] is None, one[0] or date.min)):
+        for folder, parts in sorted(self.contents.items(), key=lambda one: one[0].order):
             first, last = parts[min(parts)].first, parts[max(parts)].last
-            self._done(dt, f"{self.folder}/{self._path(dt, first, last)}", 0)
+            self._done(folder, f"{self.root}/{self._path(folder, first, last)}", 0)
 
-    def _path(self, dt: date | None, first: int, last: int) -> str:
-        return f"{f'dt={dt.isoformat()}' if dt else UNDATED}/{self.name_of(first, last)}"
+    def _path(self, folder: Folder, first: int, last: int) -> str:
+        return f"{folder.path}/{self.name_of(first, last)}"
 
-    def _done(self, dt: date | None, key: str, size: int) -> None:
-        parts = self.contents.pop(dt)
-        path = key.removeprefix(f"{self.folder}/")
+    def _done(self, folder: Folder, key: str, size: int) -> None:
+        parts, dt = self.contents.pop(folder), folder.dt
+        path = key.removeprefix(f"{self.root}/")
         rows = [added for _, added in sorted(parts.items())]
         if dt is not None and self.offset_class == "landed":
             self.files.append(
@@ -156,15 +158,15 @@ class _Output:
 class Sink:
     """Parses the rows of a task and sorts them into files. A rebuild keeps rows of its dates alone.
 
-    A row belongs to a date as ``date_partitioner.Split`` says; batches that cannot be decoded to none. ``unknown`` has
-    the unknown fields of all rows that it was given.
+    A row belongs to a folder as ``date_partitioner.Split`` says; batches that cannot be decoded to that without a date.
+    ``unknown`` has the unknown fields of all rows that it was given.
     """
 
     def __init__(self, job: Job, task: ConversionTask, store: Store | None = None) -> None:
         """Files go to the lake's store, or to ``store``."""
         self._job, self._task = job, task
-        self._splitter = DateSplitter(job.topic.zone, job.topic.sane_timestamps)
-        self._parser = parser_of(job.topic.parser, f"{job.topic.cluster}/{job.topic.topic}")
+        self._parser = topic_parser(job.topic)
+        self._splitter = splitter_of(job.topic, self._parser)
         name_of = namer(job, task)
         store = store or open_store(job.lake_store, job.options)
         self._schema = table_schema(job.topic, self._parser)
@@ -189,20 +191,19 @@ class Sink:
         if found.unknown:
             self.unknown = summed((self.unknown, found.unknown))
         split = self._splitter.split(rows, found, part.uploaded_at)
-        whole = beside(rows, found.columns)
-        for dt, indices in split.landed:
-            if self._wanted(dt, len(indices)):
+        whole = beside(rows, found.columns, split.hours)
+        for folder, indices in split.landed:
+            if self._wanted(folder.dt, len(indices)):
                 chosen = take(whole, indices)
                 added = _added(chosen)
-                # Written first: to open a file may complete another, of which the record is complete by then.
-                self._landed_files.add(dt, chosen.select(self._schema.names), added.first, added.last)
-                self._landed.record(dt, number, added)
+                self._landed_files.add(folder, chosen.select(self._schema.names), added.first, added.last)
+                self._landed.record(folder, number, added)
         for own, indices in split.refused:
-            if self._wanted(own, len(indices)):
+            if self._wanted(own.dt, len(indices)):
                 refused = refused_rows(rows, indices, split.reasons, self._origin(part))
                 self.quarantine(own, number, refused, _added(take(rows, indices)))
         for own, indices in split.filtered:
-            if self._wanted(own, len(indices)):
+            if self._wanted(own.dt, len(indices)):
                 self._filtered.record(own, number, _added(take(rows, indices)))
 
     def batch(
@@ -216,10 +217,10 @@ class Sink:
         if self._wanted(None, rows):
             partition = self._task.incarnation, self._task.partition
             refused = refused_batch(header, data, rule, partition, span, self._origin(part))
-            self.quarantine(None, number, refused, Added(rows, span[0], span[1] - 1, 0))
+            self.quarantine(Folder(None), number, refused, Added(rows, span[0], span[1] - 1, 0))
         return rows
 
-    def quarantine(self, own: date | None, number: int, refused: pa.RecordBatch, added: Added) -> None:
+    def quarantine(self, own: Folder, number: int, refused: pa.RecordBatch, added: Added) -> None:
         """Take refused rows of range ``number``, or a batch, as they lie in quarantine."""
         self._refused_files.add(own, refused, added.first, added.last)
         self._refused.record(own, number, added)
@@ -247,12 +248,20 @@ def offsets_of(header: BatchHeader, span: tuple[int, int]) -> int:
     return header.record_count if header.record_count >= 0 else span[1] - span[0]
 
 
-def beside(rows: pa.RecordBatch, columns: pa.RecordBatch) -> pa.RecordBatch:
-    """``rows`` with a parser's columns after Kafka's."""
-    if not columns.num_columns:
+def splitter_of(topic: TopicSettings, parser: Parser) -> RowSplitter:
+    """What sorts the rows of ``topic``, of which ``parser`` has made columns."""
+    beside_dt = topic.partition_by[1:]
+    partitions = RowPartitions(beside_dt, parser.columns) if beside_dt else None
+    return RowSplitter(topic.zone, topic.sane_timestamps, partitions)
+
+
+def beside(rows: pa.RecordBatch, columns: pa.RecordBatch, hours: pa.Array[Any] | None = None) -> pa.RecordBatch:
+    """``rows`` with a parser's columns after Kafka's, and then ``hour``, if the table has it."""
+    if not columns.num_columns and hours is None:
         return rows
-    schema = pa.schema([*rows.schema, *columns.schema])
-    return pa.RecordBatch.from_arrays([*rows.columns, *columns.columns], schema=schema)
+    more = [] if hours is None else [hours]
+    schema = pa.schema([*rows.schema, *columns.schema, *([] if hours is None else [HOUR_COLUMN])])
+    return pa.RecordBatch.from_arrays([*rows.columns, *columns.columns, *more], schema=schema)
 
 
 def _added(rows: pa.RecordBatch) -> Added:

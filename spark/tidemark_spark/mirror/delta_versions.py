@@ -18,7 +18,7 @@ from tidemark.errors import FormatError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import parse_json
 from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
-from tidemark.table.delta_table import TopicTable
+from tidemark.table.delta_table import TopicTable, path_in_log
 
 BOUNDED: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp")
 """The columns of which the log has the least and the greatest value in each file."""
@@ -32,7 +32,6 @@ class ListedFile(NamedTuple):
     path: str
     size: int
     rows: int
-    dt: str
     bounds: tuple[tuple[str, int, int], ...] = ()
 
 
@@ -71,10 +70,9 @@ def listed_files(delta: DeltaTable) -> list[ListedFile]:
     found = pa.table(delta.get_add_actions(flatten=True))
     return [
         ListedFile(
-            path=row["path"],
+            path=path_in_log(row["path"]),
             size=row["size_bytes"],
             rows=row["num_records"],
-            dt=str(row["partition.dt"]),
             bounds=tuple(_bounds({name: (row.get(f"min.{name}"), row.get(f"max.{name}")) for name in BOUNDED})),
         )
         for row in found.to_pylist()
@@ -98,7 +96,7 @@ def _read(table: TopicTable, version: int, key: str) -> DeltaVersion:
             if kind == "add":
                 added.append(_file(action))
             elif kind == "remove":
-                removed.append(action["path"])
+                removed.append(path_in_log(action["path"]))
             elif kind == "txn" and action["appId"] == LEDGER_TRANSACTION:
                 found = found._replace(ledger=action["version"])
             elif kind == "txn" and action["appId"] == ATTEMPT_TRANSACTION:
@@ -112,8 +110,7 @@ def _file(action: Mapping[str, Any]) -> ListedFile:
     stats = json.loads(action["stats"])
     lows, highs = stats.get("minValues", {}), stats.get("maxValues", {})
     limits = {name: (lows.get(name), highs.get(name)) for name in BOUNDED}
-    dt = action["partitionValues"]["dt"]
-    return ListedFile(action["path"], action["size"], stats["numRecords"], dt, tuple(_bounds(limits)))
+    return ListedFile(path_in_log(action["path"]), action["size"], stats["numRecords"], tuple(_bounds(limits)))
 
 
 def _bounds(limits: Mapping[str, tuple[Any, Any]]) -> Iterator[tuple[str, int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -18,7 +19,6 @@ from hive_metastore.ttypes import (
 from pyiceberg.catalog import Catalog
 
 from tidemark.catalogs import CatalogSettings
-from tidemark_spark.convert.field_ids import DT
 from tidemark_spark.mirror import delta_entry
 from tidemark_spark.mirror.mirrored_table import TABLE
 
@@ -29,8 +29,12 @@ _QUIET: Final = {"DO_NOT_UPDATE_STATS": "true"}
 """Otherwise the metastore lists all files of the table to count their bytes."""
 
 
-def register(catalog: Catalog, settings: CatalogSettings, name: str, url: str, columns: pa.Schema) -> None:
-    """Register the Delta table at ``url`` as ``name``, or change what is registered if it differs.
+def register(
+    catalog: Catalog, settings: CatalogSettings, name: str, url: str, columns: pa.Schema, by: Sequence[str]
+) -> None:
+    """Register the Delta table at ``url``, partitioned ``by`` some columns, as ``name``.
+
+    What is registered is changed if it differs.
 
     Whatever the metastore raises passes through.
 
@@ -43,20 +47,21 @@ def register(catalog: Catalog, settings: CatalogSettings, name: str, url: str, c
             there = metastore.get_table(database, name)
         except NoSuchObjectException:
             metastore.create_table_with_environment_context(
-                _wanted(Table(tableName=name, dbName=database), url, columns), EnvironmentContext(_QUIET)
+                _wanted(Table(tableName=name, dbName=database), url, columns, by), EnvironmentContext(_QUIET)
             )
             return
         delta_entry.check_ours(settings, name, there.parameters, url)
-        wanted = _wanted(there, url, columns)
+        wanted = _wanted(there, url, columns, by)
         if _said(wanted) != _said(there):
             metastore.alter_table_with_environment_context(database, name, wanted, EnvironmentContext(_QUIET))
 
 
-def _wanted(there: Any, url: str, columns: pa.Schema) -> Any:
+def _wanted(there: Any, url: str, columns: pa.Schema, by: Sequence[str]) -> Any:
     """What the metastore is to have. Of what is ``there``, comments, the owner and others' parameters stay."""
     table = deepcopy(there)
     before = table.sd.cols if table.sd else []
     comments = {one.name: one.comment for one in (*before, *(table.partitionKeys or ()))}
+    keys = [name.lower() for name in by]
     listed = [
         FieldSchema(one.name.lower(), delta_entry.hive_type(one.type, one.name), comments.get(one.name.lower()))
         for one in columns
@@ -64,11 +69,11 @@ def _wanted(there: Any, url: str, columns: pa.Schema) -> Any:
     table.tableType = delta_entry.EXTERNAL
     table.parameters = {**(table.parameters or {}), **delta_entry.KINDS, TABLE: url}
     table.sd = table.sd or StorageDescriptor(parameters={}, bucketCols=[], sortCols=[])
-    table.sd.cols = [one for one in listed if one.name != DT.name]
+    table.sd.cols = [one for one in listed if one.name not in keys]
     table.sd.location = url
     table.sd.inputFormat, table.sd.outputFormat = delta_entry.INPUT_FORMAT, delta_entry.OUTPUT_FORMAT
     table.sd.serdeInfo = SerDeInfo(None, delta_entry.SERDE, delta_entry.serde_parameters(url))
-    table.partitionKeys = [one for one in listed if one.name == DT.name]
+    table.partitionKeys = sorted((one for one in listed if one.name in keys), key=lambda one: keys.index(one.name))
     return table
 
 

@@ -32,6 +32,8 @@ from pyiceberg.types import (
 )
 
 from tidemark.errors import MirrorError
+from tidemark.formats.partitioning import partition_values
+from tidemark_spark.convert.partition_columns import typed
 from tidemark_spark.mirror.delta_versions import ListedFile
 
 _EPOCH: Final = date(1970, 1, 1)
@@ -80,15 +82,16 @@ def expected_schema(columns: pa.Schema, ids: Mapping[str, int]) -> Schema:
     return Schema(*fields)
 
 
-def data_file(one: ListedFile, root: str, ids: Mapping[str, int], spec_id: int) -> DataFile:
-    """A file of the table at ``root`` (a URL), partitioned by the identity of ``dt``."""
+def data_file(one: ListedFile, root: str, columns: pa.Schema, ids: Mapping[str, int], spec_id: int) -> DataFile:
+    """A file of the table at ``root`` (a URL), partitioned by the identity of the columns of its folder."""
+    folder = partition_values(one.path)
     kinds: dict[str, Any] = {"kafka_partition": IntegerType(), "kafka_offset": LongType()}
     limits = [(ids[name], kinds.get(name, TimestamptzType()), low, high) for name, low, high in one.bounds]
     return DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=f"{root}/{one.path}",
         file_format=FileFormat.PARQUET,
-        partition=Record((date.fromisoformat(one.dt) - _EPOCH).days),
+        partition=Record(*(_partition_value(text, columns.field(name).type) for name, text in folder.items())),
         record_count=one.rows,
         file_size_in_bytes=one.size,
         value_counts={number: one.rows for number, *_ in limits},
@@ -97,3 +100,8 @@ def data_file(one: ListedFile, root: str, ids: Mapping[str, int], spec_id: int) 
         upper_bounds={number: to_bytes(kind, high) for number, kind, _, high in limits},
         spec_id=spec_id,
     )
+
+
+def _partition_value(text: str | None, kind: pa.DataType) -> str | int | None:
+    value = None if text is None else typed(text, kind)
+    return (value - _EPOCH).days if isinstance(value, date) else value

@@ -98,12 +98,13 @@ def _caught_up(table: TopicTable, settings: CatalogSettings, mirrored: MirroredT
     mirrored.check_retries()
     # Those that the ledger does not know yet are in no file. All snapshots get the newest ones: older files lack them.
     columns = pa.schema([one for one in arrow_schema(delta.schema()) if one.name in ledger.field_ids])
+    by = delta.metadata().partition_columns
     listed = mirrored.listed()
     for wanted in _steps(table, delta, listed):
         gone = _entries(mirrored, wanted) if wanted else None
         step = wanted if wanted and gone is not None else _difference(table, delta, ledger, mirrored)
         gone = _entries(mirrored, step) if gone is None else gone
-        mirrored.commit(step.listed, columns, ledger.field_ids, step.added, gone or ())
+        mirrored.commit(step.listed, columns, ledger.field_ids, by, step.added, gone or ())
         if not mirrored.load() or mirrored.listed() != step.listed:
             raise CommitFailedException("another process was faster")
         listed = step.listed
@@ -114,7 +115,7 @@ def _caught_up(table: TopicTable, settings: CatalogSettings, mirrored: MirroredT
     if settings.delta_suffix is not None:
         register = hive_delta.register if settings.kind == "hive" else glue_delta.register
         name = delta_table(table.topic.table, settings.delta_suffix)
-        register(mirrored.catalog, settings, name, table.url, arrow_schema(delta.schema()))
+        register(mirrored.catalog, settings, name, table.url, arrow_schema(delta.schema()), by)
     snapshot = mirrored.iceberg.current_snapshot()
     if listed is None or snapshot is None:
         raise CommitFailedException("the table is not there any more")

@@ -109,7 +109,7 @@ class MirroredTable:
         return True
 
     def create(self) -> None:
-        """Create the table with ``dt`` alone; the first snapshot brings the other columns."""
+        """Create the table with ``dt`` alone; the first snapshot brings the other columns, also those of partitions."""
         for depth in range(1, len(self.identifier)):
             try:
                 self.catalog.create_namespace(self.identifier[:depth])
@@ -156,10 +156,13 @@ class MirroredTable:
         listed: Listed,
         columns: pa.Schema,
         ids: Mapping[str, int],
+        partitioned_by: Sequence[str],
         added: Iterable[ListedFile],
         removed: Iterable[DataFile],
     ) -> None:
         """One snapshot that lists ``listed``: with ``columns``, the files ``added``, and without those ``removed``.
+
+        The files are ``partitioned_by`` the identity of these columns, in this order.
 
         Raises:
             MirrorError: the catalog's table cannot get these columns, or has other ids.
@@ -174,13 +177,14 @@ class MirroredTable:
         }
         with self.iceberg.transaction() as transaction:
             self._adopt(transaction, expected_schema(columns, ids))
+            self._partition(transaction, partitioned_by)
             spec_id = transaction.table_metadata.default_spec_id
             update = transaction.update_snapshot(snapshot_properties=summary)
             with update.overwrite() if gone else update.merge_append() as snapshot:
                 for file in gone:
                     snapshot.delete_data_file(file)
                 for one in added:
-                    snapshot.append_data_file(data_file(one, self._table.url, ids, spec_id))
+                    snapshot.append_data_file(data_file(one, self._table.url, columns, ids, spec_id))
 
     def _adopt(self, transaction: Transaction, wanted: Schema) -> None:
         """Give the table the columns that are ``wanted``, in a transaction."""
@@ -207,6 +211,17 @@ class MirroredTable:
         changed = {name: value for name, value in PROPERTIES.items() if name != "format-version"} | {MAPPING: mapping}
         if changed.items() - transaction.table_metadata.properties.items():
             transaction.set_properties(changed)
+
+    def _partition(self, transaction: Transaction, wanted: Sequence[str]) -> None:
+        """Partition the table by the identity of the columns ``wanted``, in a transaction."""
+        there = [one.name for one in transaction.table_metadata.spec().fields]
+        if there != [*wanted[: len(there)]]:
+            rule = f"is partitioned by {', '.join(there)} there, and by {', '.join(wanted)} in the lake; {_ANEW}"
+            raise MirrorError(f"catalog {self._settings.name}: {self.name} {rule}")
+        if len(there) < len(wanted):
+            with transaction.update_spec() as update:
+                for name in wanted[len(there) :]:
+                    update.add_field(name, IdentityTransform(), name)
 
     def _compare(
         self,
@@ -329,11 +344,11 @@ def file_name(location: str) -> str:
 
 def _may_have(manifest: ManifestFile, dates: list[str]) -> bool:
     """Whether a manifest may list files of one of ``dates``, by its least and greatest."""
-    for summary in manifest.partitions or ():
-        if summary.lower_bound is not None and summary.upper_bound is not None:
-            low, high = (_iso(bound) for bound in (summary.lower_bound, summary.upper_bound))
-            return any(low <= dt <= high for dt in dates)
-    return True
+    by_date = next(iter(manifest.partitions or ()), None)
+    if by_date is None or by_date.lower_bound is None or by_date.upper_bound is None:
+        return True
+    low, high = (_iso(bound) for bound in (by_date.lower_bound, by_date.upper_bound))
+    return any(low <= dt <= high for dt in dates)
 
 
 def _iso(bound: bytes) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,17 +21,18 @@ from tidemark.decode import row_hash_sum
 from tidemark.errors import ContinuityError
 from tidemark.formats.base_columns import IDENTITY
 from tidemark.formats.hashsum import combine
+from tidemark.formats.partitioning import Folder
 from tidemark.formats.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
-from tidemark.parsers.factory import parser_of
 from tidemark.store import open_store
 from tidemark.table.evidence import Kept
 from tidemark_spark.audit.worker import Cells, FileTask, landed_rows, refused_rows
 from tidemark_spark.convert.conversion import Conversion
-from tidemark_spark.convert.date_partitioner import DateSplitter, Numbers, numbers, take
+from tidemark_spark.convert.date_partitioner import Numbers, numbers, take
 from tidemark_spark.convert.guard import parsed
+from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.convert.row_checksums import as_bytes
-from tidemark_spark.convert.row_sink import beside, offsets_of, table_schema
+from tidemark_spark.convert.row_sink import beside, offsets_of, splitter_of, table_schema
 from tidemark_spark.model import Job
 
 SHOWN: Final = 5
@@ -118,8 +120,8 @@ class _Comparing:
 
     def __init__(self, job: Job, task: CompareTask) -> None:
         self._job, self._at = job, (task.task.incarnation, task.task.partition)
-        self._splitter = DateSplitter(job.topic.zone, job.topic.sane_timestamps)
-        self._parser = parser_of(job.topic.parser, f"{job.topic.cluster}/{job.topic.topic}")
+        self._parser = topic_parser(job.topic)
+        self._splitter = splitter_of(job.topic, self._parser)
         self._names = table_schema(job.topic, self._parser).names
         self._rows: dict[DiffPlace, list[_Rows]] = {}
         self._batches: dict[bool, dict[int, int]] = {True: {}, False: {}}
@@ -134,16 +136,16 @@ class _Comparing:
         """Compare decoded rows with those of the files."""
         found = parsed(self._parser, rows, refusal)
         split = self._splitter.split(rows, found, part.uploaded_at)
-        whole = beside(rows, found.columns)
+        whole = beside(rows, found.columns, split.hours)
         after: dict[DiffPlace, pa.RecordBatch] = {}
-        for dt, indices in split.landed:
+        for dt, indices in _by_date(split.landed):
             after[self._place("landed", dt)] = take(whole, indices).select(self._names)
         for own, indices in split.refused:
-            after[self._place("quarantined", own)] = take(rows, indices)
+            after[self._place("quarantined", own.dt)] = take(rows, indices)
         for own, indices in split.filtered:
-            if self._job.wants(own):
+            if self._job.wants(own.dt):
                 filtered = Difference(after=len(indices), hash128=row_hash_sum(take(rows, indices)))
-                self._found(self._place("filtered", own)).add(filtered)
+                self._found(self._place("filtered", own.dt)).add(filtered)
         end = int(numbers(rows.column("kafka_offset"))[-1]) + 1
         empty = rows.slice(0, 0)
         for place in {*after, *self._rows}:
@@ -230,6 +232,12 @@ class _Rows:
                 yield rows.slice(0, count)
             if self._left is not None:
                 return
+
+
+def _by_date(split: Sequence[tuple[Folder, Numbers]]) -> Iterator[tuple[date | None, Numbers]]:
+    """Rows by their date, in the order of their offsets."""
+    for dt, folders in groupby(split, key=lambda one: one[0].dt):
+        yield dt, np.sort(np.concatenate([rows for _, rows in folders]))
 
 
 def _columns(found: Difference, after: pa.RecordBatch, before: pa.RecordBatch) -> None:

@@ -15,7 +15,9 @@ from deltalake.transaction import AddAction, RemoveAction
 from tidemark.errors import ConfigError
 from tidemark.formats.base_columns import PREFIX
 from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
+from tidemark.formats.partitioning import names_of, partition_values
 from tidemark.table.delta_table import LiveFile, TopicTable, open_delta
+from tidemark_spark.convert.field_ids import DT
 from tidemark_spark.convert.row_sink import table_schema
 from tidemark_spark.model import DataFile
 
@@ -44,7 +46,7 @@ def open_or_create(table: TopicTable, *, whole: bool = False) -> DeltaTable:
         table.url,
         schema=delta_schema(table),
         mode="ignore",
-        partition_by=["dt"],
+        partition_by=names_of(table.topic.partition_by),
         name=table.topic.table,
         configuration=_configuration(table),
         storage_options=table.delta_options,
@@ -62,16 +64,17 @@ def _configuration(table: TopicTable) -> dict[str, str | None]:
 def delta_schema(table: TopicTable) -> pa.Schema:
     """The table's columns: those of the files, and ``dt``. All are nullable, so that columns can be added later."""
     fields = [field.with_nullable(True) for field in table_schema(table.topic)]
-    return pa.schema([*fields, pa.field("dt", pa.date32())])
+    return pa.schema([*fields, DT])
 
 
 def check_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) -> list[Field]:
     """The parser's columns that ``table`` lacks and that can be added.
 
     Raises:
-        ConfigError: the topic keeps a Kafka column that the table lacks, or a parser's column has another type or is
-        missing. The type may be a wider one if the ``whole`` table is rebuilt.
+        ConfigError: the topic partitions the table in another way, or keeps a Kafka column that the table lacks, or a
+        parser's column has another type or is missing. The type may be a wider one if the ``whole`` table is rebuilt.
     """
+    _check_partitioning(table, delta)
     wanted = {field.name: field for field in Schema.from_arrow(delta_schema(table)).fields}
     there = {field.name: field for field in delta.schema().fields}
     missing = [field for name, field in wanted.items() if name not in there]
@@ -100,6 +103,17 @@ def check_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) 
     if problems:
         raise ConfigError(f"topic {table.topic.cluster}/{table.topic.topic}", problems)
     return missing
+
+
+def _check_partitioning(table: TopicTable, delta: DeltaTable) -> None:
+    wanted, there = names_of(table.topic.partition_by), delta.metadata().partition_columns
+    if wanted != there:
+        rule = (
+            f"the table is partitioned by {', '.join(there)}, and not by {', '.join(wanted)}: a table that has files "
+            f"cannot be partitioned in another way. Write [{', '.join(there)}] again, or give the topic another table "
+            "(or lake), which is made from all that raw still has"
+        )
+        raise ConfigError(f"topic {table.topic.cluster}/{table.topic.topic}", [("partition_by", rule)])
 
 
 def add_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) -> bool:
@@ -185,7 +199,8 @@ def commit(
     transactions = [Transaction(LEDGER_TRANSACTION, ledger.n), Transaction(ATTEMPT_TRANSACTION, ledger.attempt)]
     properties = CommitProperties(app_transactions=transactions)
     mode: Literal["append", "overwrite"] = "append" if schema is None else "overwrite"  # removes all files
-    delta.create_write_transaction(actions, mode, schema or delta.schema(), ["dt"], commit_properties=properties)
+    by = delta.metadata().partition_columns
+    delta.create_write_transaction(actions, mode, schema or delta.schema(), by, commit_properties=properties)
 
 
 def _add(file: DataFile, ledger: Ledger, columns: Collection[str]) -> AddAction:
@@ -204,7 +219,7 @@ def _add(file: DataFile, ledger: Ledger, columns: Collection[str]) -> AddAction:
     return AddAction(
         path=file.path,
         size=file.size,
-        partition_values={"dt": file.dt.isoformat()},
+        partition_values=partition_values(file.path),
         modification_time=_milliseconds(ledger.committed_at),
         data_change=ledger.kind != "compact",
         stats=json.dumps(stats),
@@ -217,7 +232,7 @@ def _remove(file: LiveFile, ledger: Ledger) -> RemoveAction:
         data_change=ledger.kind != "compact",
         deletion_timestamp=_milliseconds(ledger.committed_at),
         size=file.size,
-        partition_values={"dt": file.dt},
+        partition_values=partition_values(file.path),
     )
 
 

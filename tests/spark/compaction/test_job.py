@@ -41,7 +41,7 @@ def emptied_column(self: Any, dt: Any, rows: pa.RecordBatch, first: int, last: i
     real_add(self, dt, rows.set_column(at, rows.schema.field(at), pa.array([0] * len(rows), pa.int32())), first, last)
 
 
-real_add = parquet_writer.DateFiles.add
+real_add = parquet_writer.FolderFiles.add
 
 
 @pytest.mark.parametrize("fault", [lost_row, emptied_column])
@@ -52,7 +52,7 @@ def test_a_file_that_reads_back_otherwise_is_not_committed(
     piecemeal(world)
     before, n = delta_rows(world), world.ledger.n
     with monkeypatch.context() as patch:
-        patch.setattr(parquet_writer.DateFiles, "add", fault)
+        patch.setattr(parquet_writer.FolderFiles, "add", fault)
         with pytest.raises(ContinuityError, match=r"orders/dt=.*rows are read back of \d+ that were written"):
             merge(world)
     assert (delta_rows(world), world.ledger.n) == (before, n)

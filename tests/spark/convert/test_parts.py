@@ -22,6 +22,7 @@ from tidemark.store import open_store
 from tidemark_spark.cluster.executor import in_worker
 from tidemark_spark.convert.classify import BatchVerdict, PartitionRules, judge
 from tidemark_spark.convert.date_partitioner import LocalDates
+from tidemark_spark.convert.partition_columns import hours_of
 from tidemark_spark.convert.upload import upload_once
 
 ZONES = [
@@ -37,19 +38,21 @@ ZONES = [
 
 
 @pytest.mark.parametrize("name", ZONES)
-def test_local_dates_are_zoneinfos(name: str, rng: random.Random) -> None:
+def test_local_dates_and_hours_are_zoneinfos(name: str, rng: random.Random) -> None:
     zone = ZoneInfo(name)
     start, end = (round(datetime(year, 1, 1, tzinfo=UTC).timestamp() * 1000) for year in (1970, 2038))
     instants = {rng.randrange(start, end) for _ in range(500)}
     changes = _changes(zone)
     instants |= {change + step for change in changes for step in (-3_600_001, -60_001, -1, 0, 1, 60_000, 3_600_000)}
     milliseconds = np.array(sorted(instants), np.int64)
-    days = LocalDates(zone).days(milliseconds)
+    local = LocalDates(zone).times(milliseconds)
     expected = [
-        (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=one)).astimezone(zone).date()
+        (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=one)).astimezone(zone)
         for one in milliseconds.tolist()
     ]
-    assert [date(1970, 1, 1) + timedelta(days=day) for day in days.tolist()] == expected
+    days = [date(1970, 1, 1) + timedelta(days=day) for day in (local // 86_400_000).tolist()]
+    assert days == [one.date() for one in expected]
+    assert hours_of(local).tolist() == [one.hour for one in expected]
 
 
 def _changes(zone: ZoneInfo) -> list[int]:

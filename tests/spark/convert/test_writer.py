@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import random
 import tempfile
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -18,10 +18,11 @@ from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.errors import ConfigError
 from tidemark.formats.parquet_layout import ParquetLayout
+from tidemark.formats.partitioning import Folder
 from tidemark.store import open_store
 from tidemark.topics import TopicSettings
-from tidemark_spark.convert import parquet_writer
-from tidemark_spark.convert.parquet_writer import MAX_OPEN, DateFiles
+from tidemark_spark.convert import parquet_writer, spill
+from tidemark_spark.convert.parquet_writer import MAX_OPEN, FolderFiles
 from tidemark_spark.convert.row_order import by_offset
 from tidemark_spark.convert.row_sink import table_schema
 from tidemark_spark.run.driver import run
@@ -57,7 +58,7 @@ def interleaved(world: World, segments: int = 2) -> None:
         world.raw.segment([batch(number * len(times), [Record(i, time, b"k%d" % i) for i, time in enumerate(times)])])
 
 
-def test_a_task_of_forty_dates_has_eight_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_of_forty_dates_has_nine_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     for name in ("one", "other"):
         world = World(tmp_path / name)
@@ -66,9 +67,10 @@ def test_a_task_of_forty_dates_has_eight_files_open(tmp_path: Path, monkeypatch:
         plan = world.plan(attempt=1)
         assert len(plan.tasks) == 1
         counted = Counted()
-        monkeypatch.setattr(parquet_writer, "tempfile", SimpleNamespace(TemporaryFile=counted.open))
+        for module in (parquet_writer, spill):
+            monkeypatch.setattr(module, "tempfile", SimpleNamespace(TemporaryFile=counted.open))
         run(world.table, plan, in_process)
-        assert (counted.most, counted.now) == (MAX_OPEN, 0)
+        assert (counted.most, counted.now) == (MAX_OPEN + 1, 0)
         world.check()
         rows = world.rows()
         assert [row["kafka_offset"] for row in rows] == list(range(640))
@@ -78,14 +80,16 @@ def test_a_task_of_forty_dates_has_eight_files_open(tmp_path: Path, monkeypatch:
             {row["file"]: world.table.store.get(f"{world.table.keys.root}/{row['file']}").body for row in landed}
         )
     assert made[0] == made[1]
-    assert DATES + MAX_OPEN < len(made[0]) <= 2 * DATES + 2
+    assert len(made[0]) == DATES
 
 
-def files(root: Path, done: list[date | None], **layout: Any) -> DateFiles:
+def files(root: Path, done: list[date | None], **layout: Any) -> FolderFiles:
     """The writer of a task; ``done`` gets the dates of complete files."""
     store = open_store(f"file://{root}")
     settings = ParquetLayout.model_validate(layout)
-    return DateFiles(store, SCHEMA, lambda dt, first, _: f"{dt}/{first}", lambda dt, *_: done.append(dt), settings)
+    return FolderFiles(
+        store, SCHEMA, lambda folder, first, _: f"{folder.dt}/{first}", lambda one, *_: done.append(one.dt), settings
+    )
 
 
 def rows(first: int, count: int, size: int = 10) -> pa.RecordBatch:
@@ -94,21 +98,34 @@ def rows(first: int, count: int, size: int = 10) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(range(first, first + count)), pa.array(values)], schema=SCHEMA)
 
 
-def test_one_date_more_completes_the_largest_file(tmp_path: Path) -> None:
+def test_rows_of_more_folders_than_files_are_spilled_and_written_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: random.Random
+) -> None:
+    """Each folder gets one file with full row groups, whatever order its rows come in, and memory stays bounded."""
+    pool, counted, most = pa.default_memory_pool(), Counted(), 0
+    for module in (parquet_writer, spill):
+        monkeypatch.setattr(module, "tempfile", SimpleNamespace(TemporaryFile=counted.open))
+    monkeypatch.setattr(parquet_writer, "BUFFER_BYTES", 2 << 20)
     done: list[date | None] = []
-    days: list[date | None] = [None, *(datetime(2026, 1, 1, tzinfo=UTC).date() + timedelta(days=i) for i in range(9))]
-    with files(tmp_path, done) as open_files:
-        for number, dt in enumerate(days[:MAX_OPEN]):
-            count = 50 if number == 3 else 5
-            open_files.add(dt, rows(number * 50, count), number * 50, number * 50 + count - 1)
-        assert done == []
-        open_files.add(days[8], rows(450, 1), 450, 450)
-        assert done == [days[3]]
-        open_files.add(days[3], rows(500, 1), 500, 500)
+    folders = [Folder(DATE + timedelta(days=day)) for day in range(20)]
+    wanted: dict[Folder, list[int]] = {}
+    before = pool.bytes_allocated()
+    with files(tmp_path, done, row_group=1 << 20) as open_files:
+        for number in range(800):
+            folder = folders[rng.randrange(min(len(folders), 1 + number // 8))]
+            open_files.add(folder, rows(number * 100, 100, 200), number * 100, number * 100 + 99)
+            wanted.setdefault(folder, []).extend(range(number * 100, number * 100 + 100))
+            most = max(most, pool.bytes_allocated() - before)
         open_files.close()
-    assert len(done) == 10
-    bodies = [(tmp_path / f"{days[3]}/{first}").read_bytes() for first in (150, 500)]
-    assert [pq.ParquetFile(io.BytesIO(body)).metadata.num_rows for body in bodies] == [50, 1]
+    assert (counted.most, counted.now) == (MAX_OPEN + 1, 0)
+    assert done == sorted(one.dt for one in wanted if one.dt)
+    assert most < 4 << 20
+    for folder, offsets in wanted.items():
+        file = pq.ParquetFile(tmp_path / f"{folder.dt}/{offsets[0]}")
+        assert file.read().column("kafka_offset").to_pylist() == offsets
+        groups = [file.metadata.row_group(one).num_rows for one in range(file.num_row_groups)]
+        if folders.index(folder) >= MAX_OPEN:
+            assert len(groups) <= 1 + len(offsets) * 200 // (1 << 20)
 
 
 def test_rows_that_wait_do_not_hold_the_batch_that_they_are_of(tmp_path: Path) -> None:
@@ -117,7 +134,7 @@ def test_rows_that_wait_do_not_hold_the_batch_that_they_are_of(tmp_path: Path) -
         before = pool.bytes_allocated()
         for number in range(20):
             whole = rows(number * 100, 100, 10_000)
-            open_files.add(date(2026, 1, 1), whole.slice(0, 1), number * 100, number * 100)
+            open_files.add(Folder(date(2026, 1, 1)), whole.slice(0, 1), number * 100, number * 100)
             del whole
         held = pool.bytes_allocated() - before
         open_files.close()
@@ -131,7 +148,7 @@ def written(root: Path, **layout: Any) -> pq.ParquetFile:
             offsets = range(first, first + 500)
             values = [b"%04d" % (offset * 7919 % 3000) + bytes(1000) for offset in offsets]
             records = pa.RecordBatch.from_arrays([pa.array(offsets), pa.array(values)], schema=SCHEMA)
-            open_files.add(DATE, records, first, first + 499)
+            open_files.add(Folder(DATE), records, first, first + 499)
         open_files.close()
     return pq.ParquetFile(root / f"{DATE}/0")
 
@@ -175,7 +192,7 @@ def test_rows_sorted_within_their_row_group_are_read_by_offset(tmp_path: Path) -
         ascends = values.to_pylist() == values.sort().to_pylist()
         assert ascends == (len(values) < 3000), "within a row group, and not within the file"
     offsets = [
-        one for rows in by_offset(file, 100, DATE.isoformat()) for one in rows.column("kafka_offset").to_pylist()
+        one for rows in by_offset(file, 100, f"dt={DATE}/file") for one in rows.column("kafka_offset").to_pylist()
     ]
     assert offsets == list(range(3000))
 

@@ -16,11 +16,12 @@ MIB = 1 << 20
 SETTINGS = Compaction(target=128 * MIB, files=4)
 
 
-def files(*sizes: int, partition: int = 0, dt: str = DT, incarnation: int = 0) -> list[PlacedFile]:
+def files(*sizes: int, partition: int = 0, dt: str = DT, incarnation: int = 0, below: str = "") -> list[PlacedFile]:
     """Files of these sizes in MiB, one after the other, of ten offsets each."""
     return [
         PlacedFile(
-            dt, incarnation, partition, 10 * i, 10 * i + 10, f"dt={dt}/{incarnation}_{partition}_{i}", size * MIB
+            *(dt, f"dt={dt}/{below}".rstrip("/"), incarnation, partition, 10 * i, 10 * i + 10),
+            *(f"dt={dt}/{below}/{incarnation}_{partition}_{i}", size * MIB),
         )
         for i, size in enumerate(sizes)
     ]
