@@ -122,10 +122,10 @@ class FolderFiles:
             self._release_most()
 
     def close(self) -> None:
-        """Complete all files, by folder."""
+        """Complete all files, by folder: first those that are open."""
         if any(one.spilled for one in self._targets.values()):
             self._spill_all()  # reading them back takes the memory
-        for folder in sorted(self._targets, key=lambda one: one.order):
+        for folder in sorted(self._targets, key=lambda one: (self._targets[one].file is None, one.order)):
             self._complete(folder)
 
     def __enter__(self) -> Self:

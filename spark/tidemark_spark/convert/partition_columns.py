@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from itertools import pairwise
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -121,7 +121,7 @@ class RowPartitions:
 
 def hours_of(local: Indices) -> Indices:
     """The hour of each local time, in milliseconds since 1970."""
-    return cast("Indices", local // _MILLISECONDS % _HOURS)
+    return local // _MILLISECONDS % _HOURS
 
 
 def hour_column(hours: Indices) -> pa.Array[Any]:
@@ -171,7 +171,7 @@ def _value_sets(columns: Iterable[PartitionColumn], parsed: pa.Schema) -> dict[s
 
 def _places(rows: pa.RecordBatch, name: str, values: Mapping[str, pa.Array[Any]]) -> Indices:
     """Where each value of a column is among those that it may have; -1 for null and for others."""
-    found: pa.Array[Any] = pc.index_in(rows.column(name), value_set=values[name])
+    found: Any = pc.index_in(rows.column(name), value_set=values[name])
     return np.asarray(pc.fill_null(found, -1).to_numpy(zero_copy_only=False), np.int64)
 
 

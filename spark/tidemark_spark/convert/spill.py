@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from typing import BinaryIO, Final, NamedTuple, cast
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -30,7 +30,8 @@ class SpillFile:
         if self._file is None:
             self._file = cast("BinaryIO", tempfile.TemporaryFile(prefix="tidemark-"))  # noqa: SIM115 - until close
         position = self._file.seek(0, 2)
-        with pa.ipc.new_stream(self._file, rows.schema, options=_OPTIONS) as stream:
+        sink: Any = self._file
+        with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as stream:
             stream.write_table(rows)
         return SpilledRows(position, self._file.tell() - position, nbytes)
 
