@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any

@@ -52,6 +52,11 @@ def test_files_of_other_dates_partitions_and_incarnations_are_never_merged() -> 
     assert [[one.size // MIB for one in group] for group in both] == [[1, 2], [3, 4], [5, 6], [7, 8]]
 
 
+def test_files_of_two_folders_of_a_date_are_never_merged() -> None:
+    hours = [*files(1, 2, below="hour=1"), *files(3, below="hour=2")]
+    assert [[one.size // MIB for one in group] for group in groups(hours, {DT}, SETTINGS)] == [[1, 2]]
+
+
 def test_an_open_date_waits_for_files_enough() -> None:
     assert merged(files(1, 1, 1), closed=False) == []
     assert merged(files(1, 1, 1, 100), closed=False) == []
