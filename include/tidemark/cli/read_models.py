@@ -8,6 +8,7 @@ from typing import Any
 
 from tidemark.endpoints import resolver_of
 from tidemark.errors import NeverSeen
+from tidemark.formats.partitioning import partition_values
 from tidemark.inspection.agent_sightings import check_begun, check_seen
 from tidemark.inspection.freshness import freshness_problems
 from tidemark.store import open_store
@@ -29,11 +30,17 @@ def opened(topics: Path, topic: str, cluster: str | None) -> TopicTable:
 
 
 def files_of(table: TopicTable, dates: Collection[str] | None) -> list[dict[str, Any]]:
-    """The live files, of ``dates`` only if any are given: URL, date, rows, size in bytes."""
+    """The live files, of ``dates`` only if any are given: URL, date, values of the folder, rows, size in bytes."""
     delta = open_delta(table)
     found = live_files(delta) if delta is not None else []
     return [
-        {"url": f"{table.url}/{one.path}", "dt": one.dt, "rows": one.rows, "size": one.size}
+        {
+            "url": f"{table.url}/{one.path}",
+            "dt": one.dt,
+            "folder": partition_values(one.path),
+            "rows": one.rows,
+            "size": one.size,
+        }
         for one in found
         if not dates or one.dt in dates
     ]

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 
+from tidemark.formats.partitioning import names_of
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import settings
 from tidemark_airflow.assets.events import assets_of
@@ -83,7 +84,7 @@ def _doc(deployment: Deployment, topic: TopicSettings) -> str:
     rows, final = assets_of(deployment, topic)
     return f"""\
 Lands `{topic.cluster}/{topic.topic}` in `{deployment.lake_store}/{deployment.table_keys(topic).root}`,
-partitioned by `dt` in {topic.time_zone}.
+partitioned by {", ".join(f"`{one}`" for one in names_of(topic.partition_by))}, in {topic.time_zone}.
 
 | task | what it does | when it is red |
 | --- | --- | --- |

@@ -100,6 +100,7 @@ class TopicAnswer(BaseModel):
     owner: str
     dag_id: str
     time_zone: str
+    partition_by: list[str]
     freshness: float
     promise: float | None
     unstored_since: AwareDatetime | None

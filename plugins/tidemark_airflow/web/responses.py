@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from tidemark.formats.gaps import Acknowledgement, Gap
 from tidemark.formats.ledger import DateState
+from tidemark.formats.partitioning import names_of
 from tidemark.formats.schema_state import SchemaChange, SchemaState
 from tidemark.inspection.offset_lineage import Derivation
 from tidemark.monitoring.health import Key, PartitionHealth
@@ -121,6 +122,7 @@ def topic_answer(
         owner=topic.owner,
         dag_id=dag_id(topic),
         time_zone=topic.time_zone,
+        partition_by=names_of(topic.partition_by),
         freshness=topic.late_after.total_seconds(),
         promise=topic.freshness.total_seconds() if topic.freshness else None,
         unstored_since=min((one.unstored_since for one in health.partitions if one.unstored_since), default=None),

@@ -47,6 +47,7 @@ function head(at, now, openBackfill) {
     ["Owner", now.owner],
     ["Table", el("code", {}, now.table)],
     ["Dates in", now.time_zone],
+    ...(now.partition_by.length === 1 ? [] : [["Partitioned by", now.partition_by.join(", ")]]),
     ...(now.followed === null ? [] : [["Schema", followed(now.followed)]]),
   ];
   return el(
