@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from tidemark.errors import ConfigError, NotFound, PreconditionFailed, RegistryUnavailable
 from tidemark.formats.base import Version
 from tidemark.formats.schema_state import Definition, SchemaChange, SchemaState, SchemaStep, SchemaVersion
-from tidemark.parsers.factory import parser_of
+from tidemark.parsers.partition_columns import partitioned_parser
 from tidemark.parsers.schema_registry import Registered, SchemaKind, SchemaRegistry, Written
 from tidemark.parsers.settings import AvroParser, FollowingParser, ProtobufParser, RegistrySchema, followed_by
 from tidemark.schemas.adopted import read_state, with_definition
@@ -210,7 +210,7 @@ def _begin(table: TopicTable, topic: TopicSettings, followed: RegistrySchema, ne
         merge = _merged(topic, None, newest.written)
         taken = tuple(one for one in merge.changes if not one.waits)
         adopted = _definition(newest, now, merge.definition, taken)
-        parser_of(with_definition(topic, adopted, followed.subject).parser, topic.topic)
+        _check_columns(with_definition(topic, adopted, followed.subject))
     except ValueError as error:
         rule = f"{followed.subject}, version {newest.version}, {error}"
         raise ConfigError(f"topic {topic.cluster}/{topic.topic}", [("parser.schema", rule)]) from error
@@ -240,11 +240,16 @@ def _judged(
             wide = _merged(topic, adopted.data, newest.written, widen=True)
         for one in (merge, wide):
             made = _definition(newest, now, one.definition, ())
-            parser_of(with_definition(topic, made, subject).parser, topic.topic)
+            _check_columns(with_definition(topic, made, subject))
     except (ValueError, ConfigError) as error:
         whole = SchemaChange(path=subject, kind="misfit", detail=" ".join(str(error).split()))
         return (whole,), adopted.data, adopted.data
     return merge.changes, merge.definition, wide.definition
+
+
+def _check_columns(topic: TopicSettings) -> None:
+    """Raise ConfigError unless the columns of ``topic`` can be those of its table."""
+    partitioned_parser(topic.parser, topic.partition_by, topic.topic)
 
 
 def _merged(topic: TopicSettings, adopted: bytes | None, newest: Written, *, widen: bool = False) -> Merge:

@@ -164,12 +164,12 @@ class FolderFiles:
             self._write(folder, target, target.file)
 
     def _release_most(self) -> None:
-        """Release the file of which most rows wait; of those that are spilled, all, because each may be small."""
-        folder, target = max(self._targets.items(), key=lambda one: one[1].waiting_bytes)
-        if target.file is None:
+        """Release the open file of which most rows wait, or all that are spilled if these are more together."""
+        folder, target = max(self._targets.items(), key=lambda one: one[1].file is not None and one[1].waiting_bytes)
+        if sum(one.waiting_bytes for one in self._targets.values() if one.file is None) >= target.waiting_bytes:
             self._spill_all()
         else:
-            self._write(folder, target, target.file)
+            self._release(folder, target)
 
     def _spill_all(self) -> None:
         for folder, target in self._targets.items():

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from tidemark.errors import ContinuityError
 from tidemark.formats.partitioning import folder_name, partition_values
+from tidemark.parsers.partition_columns import typed
 from tidemark_spark.convert.date_partitioner import numbers
 from tidemark_spark.convert.field_ids import DT
-from tidemark_spark.convert.partition_columns import typed
 
 
 def ascending(rows: pa.RecordBatch, last: int, name: str) -> int:

@@ -33,7 +33,7 @@ from pyiceberg.types import (
 
 from tidemark.errors import MirrorError
 from tidemark.formats.partitioning import partition_values
-from tidemark_spark.convert.partition_columns import typed
+from tidemark.parsers.partition_columns import typed
 from tidemark_spark.mirror.delta_versions import ListedFile
 
 _EPOCH: Final = date(1970, 1, 1)

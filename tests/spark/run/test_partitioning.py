@@ -17,6 +17,8 @@ from deltalake import DeltaTable
 from tests.spark.audit.test_audit import audited
 from tests.spark.compaction.test_compaction import delta_rows
 from tests.spark.convert.test_parsers import json_parser
+from tests.spark.inline import Inline
+from tests.spark.live.live_world import LiveWorld
 from tests.spark.mirror.catalogs import duck_rows, iceberg, listed
 from tests.spark.rebuild.rebuilds import changed, compared
 from tests.spark.retention.test_table import drop
@@ -31,6 +33,7 @@ from tidemark.formats.partitioning import NULL, partition_values
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay, write_plan
 from tidemark.table.delta_table import live_files
 from tidemark_spark.audit.worker import landed_rows
+from tidemark_spark.cli import land_live
 from tidemark_spark.convert import date_partitioner
 from tidemark_spark.convert.partition_columns import hours_of
 from tidemark_spark.run.driver import run
@@ -218,6 +221,19 @@ def test_both_hours_of_an_autumn_night_have_the_same_folder(tmp_path: Path) -> N
     world.raw.segment([batch(0, [Record(i, change + (i - 2) * HOUR, b"", b"{}") for i in range(4)])])
     assert world.land().files == 3
     assert [(row["dt"], row["hour"]) for row in world.rows()] == [("2025-10-26", one) for one in (1, 2, 2, 3)]
+
+
+def test_live_landings_sort_rows_too(tmp_path: Path) -> None:
+    live = LiveWorld(tmp_path, "orders", "clicks", more=["partition_by: [dt, hour]"])
+    for one in live.topics.values():
+        one.raw.segment([batch(0, [Record(i, T0 + i * HOUR) for i in range(3)])])
+    live.due()
+    assert land_live.main(["--topics", str(live.topics_file), "--cluster", "east"], Inline()) == 0
+    assert live.statuses() == {"orders": "landed", "clicks": "landed"}
+    for one in live.topics.values():
+        one.check()
+        found = live_files(DeltaTable(one.table.url))
+        assert [partition_values(file.path)["hour"] for file in found] == ["2", "3", "4"]
 
 
 def test_an_election_takes_rows_out_of_their_folders(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.spark.audit.test_audit import audited
 from tests.spark.inline import Inline
 from tests.spark.mirror import catalogs
 from tests.spark.world import World, in_process
@@ -61,13 +62,15 @@ def registry() -> Iterator[Registry]:
 class Followed(World):
     """A topic that follows ``orders-value``."""
 
-    def __init__(self, root: Path, registry: Registry, kind: str = "avro", *more: str) -> None:
+    def __init__(
+        self, root: Path, registry: Registry, kind: str = "avro", *more: str, settings: Sequence[str] = ()
+    ) -> None:
         self.registry = registry
         self.number = 0
         source = f"schema: {{registry: {{url: '{registry.url}'}}, subject: orders-value}}"
         framing = [] if any(one.startswith("framing") for one in more) else ["framing: confluent"]
         parser = ", ".join([f"kind: {kind}", source, *framing, *more])
-        super().__init__(root, f"parser: {{{parser}}}")
+        super().__init__(root, *settings, f"parser: {{{parser}}}")
 
     def register(self, schema: Any, kind: str = "AVRO") -> None:
         """The newest version; numbers are those of versions and 10."""
@@ -550,3 +553,29 @@ def test_jsons_misfits_land_by_setting(tmp_path: Path, registry: Registry) -> No
     ]
     assert result.unknown == {"id": 1, "to.day": 2}
     assert len(world.quarantine()) == 1
+
+
+def test_columns_of_partitions_follow_and_a_version_that_takes_their_names_waits(
+    tmp_path: Path, registry: Registry
+) -> None:
+    by = "partition_by: [dt, hour, {column: id, values: [1, 2]}]"
+    world = Followed(tmp_path, registry, settings=[by])
+    world.register(V1)
+    world.upload((1, V1, {"id": 1, "note": "a"}), (1, V1, {"id": 2, "note": "b"}), (1, V1, {"id": 3, "note": "c"}))
+    assert (world.land().rows, len(world.quarantine())) == (2, 1)
+    catalogs.listed(world)
+    with_hour = record(("id", "int"), ("note", "string"), ("hour", "string"))
+    world.register(with_hour)
+    world.upload((2, with_hour, {"id": 1, "note": "d", "hour": "x"}))
+    assert world.land().rows == 1
+    assert world.state.proposal is not None
+    [change] = world.state.proposal.changes
+    assert (change.kind, "the parser has a column hour" in change.detail) == ("misfit", True)
+    world.register(V3)
+    world.upload((3, V3, {"id": 2, "note": "e"}))
+    world.land()
+    assert rebuild(world, 3).status == "landed"
+    assert world.columns == {"id": "long", "note": "string", "hour": "integer"}
+    assert [row["id"] for row in world.values()] == [1, 2, 1, 2]
+    catalogs.listed(world)
+    assert audited(world).findings == ()
