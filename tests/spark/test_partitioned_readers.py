@@ -52,7 +52,7 @@ def test_readers_without_a_jvm_find_rows_by_their_folders(landed: tuple[World, R
     odd = [one for one in expected if one[3] == ODD]
     url, table = world.table.url, DeltaTable(world.table.url, storage_options=world.table.delta_options)
     assert _rows(table.to_pyarrow_table()) == expected
-    assert _rows(table.to_pyarrow_table(partitions=[("country", "=", ODD)])) == odd
+    assert _rows(table.to_pyarrow_table(filters=[("country", "=", ODD)])) == odd
     urls = [one["url"] for one in files_of(world.table, None)]
     assert all(one == one.strip() and len(one.split()) == 1 for one in urls)
     connection = duckdb.connect()
