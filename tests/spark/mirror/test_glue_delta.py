@@ -131,3 +131,13 @@ def test_without_a_suffix_there_is_the_mirror_alone(world: World, glue: InGlue) 
     listed(world, glue.settings.model_copy(update={"delta_suffix": None}))
     found = glue.client.get_tables(DatabaseName="kafka")["TableList"]
     assert [(one["Name"], one["Parameters"]["table_type"]) for one in found] == [("orders", "ICEBERG")]
+
+
+def test_partitions_of_dates_are_keys_there_in_their_order(glue: InGlue, tmp_path: Path) -> None:
+    world = World(tmp_path, "partition_by: [dt, hour, {column: id, values: [1]}]", NARROW)
+    world.raw.segment([batch(0, records(b'{"id": 1}'))])
+    world.land()
+    listed(world, glue.settings)
+    keys = [(one["Name"], one["Type"]) for one in glue.table["PartitionKeys"]]
+    assert keys == [("dt", "date"), ("hour", "int"), ("id", "int")]
+    assert not {name for name, _ in glue.columns} & {"dt", "hour", "id"}
