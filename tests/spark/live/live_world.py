@@ -12,15 +12,14 @@ from tidemark.formats.live_landing import AheadPartition, LiveLanding, TopicLand
 from tidemark.store import open_store
 from tidemark.table.delta_table import open_topic_table
 from tidemark.timestamps import utc_now
-from tidemark.topics import load_topics
+from tidemark.topics import Deployment, load_topics
 
 
 class OneTopic(World):
     """One of the topics, with all that a :class:`World` can check of it."""
 
-    def __init__(self, root: Path, topic: str, broker: int) -> None:
+    def __init__(self, root: Path, deployment: Deployment, topic: str, broker: int) -> None:
         self.topics_file = root / "topics.yaml"
-        deployment = load_topics(self.topics_file)
         self.table = open_topic_table(deployment, deployment.topic(topic))
         self.raw = RawBuilder(open_store(f"file://{root}/raw"), topic=topic, broker=broker)
 
@@ -41,7 +40,7 @@ class LiveWorld:
         (root / "topics.yaml").write_text("\n".join(lines) + "\n")
         self.topics_file = root / "topics.yaml"
         self.deployment = load_topics(self.topics_file)
-        self.topics = {name: OneTopic(root, name, 1 + number) for number, name in enumerate(topics)}
+        self.topics = {name: OneTopic(root, self.deployment, name, 1 + number) for number, name in enumerate(topics)}
         self.store = open_store(self.deployment.lake_store)
         self.key = self.deployment.deployment_keys("east").landing
 
