@@ -258,7 +258,7 @@ def test_the_live_task_starts_in_the_triggerer(live: DagBag) -> None:
     decode: Callable[[object], Any] = smart_decode_trigger_kwargs
     trigger = LandingTrigger(**{name: decode(value) for name, value in row.kwargs.items()})
     assert f"{type(trigger).__module__}.{type(trigger).__qualname__}" == arguments.trigger_cls
-    assert [(one.topic, one.waits.total_seconds()) for one in trigger.topics] == [("clicks", 75), ("orders", 15)]
+    assert [(one.topic, one.every.total_seconds()) for one in trigger.topics] == [("clicks", 75), ("orders", 15)]
     assert task.execution_timeout is not None
     assert task.execution_timeout > LOOK_AGAIN_AFTER
 
