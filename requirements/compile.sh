@@ -9,10 +9,11 @@ compile() { out=$1; shift; "$uv" pip compile --quiet --universal --python-versio
 compile agent pyproject.toml --extra agent
 compile spark pyproject.toml --extra spark
 compile airflow pyproject.toml --extra airflow
-compile dev pyproject.toml --extra agent --extra spark --extra onboarding --group dev
+compile dev pyproject.toml --extra agent --extra lineage --extra onboarding --extra spark --group dev
 compile pytest --group pytest --constraint requirements/airflow.txt
 compile axe --group axe --no-deps
 compile java --group java
 compile spark-4.1 --group spark-4.1
 compile object-store pyproject.toml --extra object-store --constraint requirements/agent.txt
+compile lineage pyproject.toml --extra lineage --constraint requirements/spark.txt
 compile build requirements/build.in
