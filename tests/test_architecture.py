@@ -34,7 +34,7 @@ FLOORS = {
         "table",
         "backfill raw",
         "planning remote",
-        "consumer inspection restore",
+        "consumer inspection lineage restore",
         "monitoring onboarding",
         "cli",
     ),
@@ -61,7 +61,7 @@ FLOORS = {
         "export run worker",
         "mirror rebuild retention vacuum",
         "cluster",
-        "live",
+        "lineage live",
         "cli",
     ),
     "plugins/tidemark_airflow": (

@@ -26,6 +26,9 @@ from tidemark.store.url import split_store_url
 TopicName = Annotated[str, AfterValidator(check_topic)]
 ClusterName = Annotated[str, AfterValidator(check_cluster)]
 
+Broker = Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+:\d{1,5}$")]
+"""Host and port of a broker."""
+
 OptionalColumn = Annotated[str, AfterValidator(check_optional)]
 """A column that a topic may leave out, without ``kafka_``; incarnation, partition and offset always stay."""
 
@@ -182,14 +185,17 @@ class WatchSettings(Settings):
 
 
 class Deployment(Settings):
-    """The topics file as a whole. ``bootstrap`` has brokers by cluster, for commands of people: ingestion asks none."""
+    """The topics file as a whole.
+
+    ``bootstrap`` has the address of a broker by cluster: people's commands ask it, and lineage names the cluster by it.
+    """
 
     raw: EndpointSettings
     lake: StoreUrl
     store: StoreOptions = StoreOptions()
+    bootstrap: dict[ClusterName, Broker] = Field(default_factory=dict)
     watch: WatchSettings = WatchSettings()
     catalogs: tuple[CatalogSettings, ...] = ()
-    bootstrap: dict[ClusterName, str] = Field(default_factory=dict)
     topics: tuple[TopicSettings, ...]
 
     @model_validator(mode="before")

@@ -45,7 +45,7 @@ def alert_env(smtp: SmtpServer, hook: HookServer) -> dict[str, str]:
     }
 
 
-class _Serving:
+class Serving:
     """A server in a thread, until the ``with`` ends."""
 
     server: ThreadingTCPServer | ThreadingHTTPServer
@@ -69,7 +69,7 @@ class _Serving:
         self._thread.join()
 
 
-class SmtpServer(_Serving):
+class SmtpServer(Serving):
     """Accepts mail by SMTP (RFC 5321), without TLS and without authentication."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ def _smtp_session(server: SmtpServer) -> type[StreamRequestHandler]:
     return Session
 
 
-class HookServer(_Serving):
+class HookServer(Serving):
     """Accepts JSON by POST; ``before_answer`` is called once a body is kept and nobody has heard of it yet."""
 
     def __init__(self) -> None:

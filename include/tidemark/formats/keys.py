@@ -467,6 +467,10 @@ class DeploymentKeys:
         """How far catalogs list the tables of the cluster."""
         return f"{self._under('_mirrors')}.json"
 
+    def lineage(self, name: str) -> str:
+        """What the last job of one task of Airflow's read and wrote; ``name`` is the task's."""
+        return f"{self._under('_lineage')}/{check_report(name)}.json"
+
     @property
     def overview(self) -> str:
         """How the topics are, as the last look found them."""

@@ -269,7 +269,8 @@ class RunResult(StoredObject):
     that the run parsed and that the parser did not refuse, also of dates that a rebuild leaves alone. Of more than
     MOST_UNKNOWN names, those of most rows are kept, and the sum of the others' rows under ``…``. None if it is not
     known: nothing was committed, or the result was lost and is made from evidence again. If a vacuum has removed the
-    ledger, too, such a result has no ``dates`` and no ``gaps``, and ``ledger_n`` is the plan's.
+    ledger, too, such a result has no ``dates`` and no ``gaps``, and ``ledger_n`` is the plan's. ``bytes_written``,
+    the size of the files that the run added to the table, is also not known then.
     """
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
@@ -283,6 +284,7 @@ class RunResult(StoredObject):
     rows: int = 0
     files: int = 0
     bytes_read: int = 0
+    bytes_written: int | None = None
     quarantined: int = 0
     truncated: int = 0
     dates: tuple[str, ...] = ()

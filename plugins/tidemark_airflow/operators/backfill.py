@@ -50,6 +50,7 @@ class PreviewOperator(JobOperator):
     :param request: the request, as :func:`tidemark_airflow.dag_factories.backfill.validate` returns it (templated)
     """
 
+    tells_lineage = False
     template_fields: Sequence[str] = (*JobOperator.template_fields, "request")
     operator_extra_links = (ReportLink(),)
 
@@ -119,6 +120,7 @@ class CompareOperator(JobOperator):
     :param planned: of the topic, see :class:`Previewed` (templated)
     """
 
+    tells_lineage = False
     template_fields: Sequence[str] = (*JobOperator.template_fields, "planned")
     operator_extra_links = (ReportLink(),)
 

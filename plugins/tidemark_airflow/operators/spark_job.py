@@ -32,6 +32,7 @@ from tidemark_airflow.assets.events import publish
 from tidemark_airflow.links.operator_links import ContinuityLink, PlanLink, SparkLink, TableLink
 from tidemark_airflow.operators import subprocesses
 from tidemark_airflow.operators.environment import job_environment
+from tidemark_airflow.operators.lineage import LineageMixin
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -49,7 +50,7 @@ class JobSubmitHook(SparkSubmitHook):
         return found
 
 
-class ClusterJobOperator(SparkSubmitOperator):
+class ClusterJobOperator(LineageMixin, SparkSubmitOperator):
     """Has Spark run one of Tidemark's jobs for a cluster.
 
     Programs and paths come from :mod:`tidemark_airflow.settings`, where Spark is from the connection. The provider
@@ -88,14 +89,15 @@ class ClusterJobOperator(SparkSubmitOperator):
             self.env_vars = {**settings.spark_environment(), **self._more()}
         except ConfigError as error:
             raise AirflowFailException(str(error)) from error
-        self.application_args = [
-            *("--topics", str(settings.topics_file()), "--cluster", self.cluster),
-            *arguments,
-        ]
-        if connection.conn_type == SparkConnectHook.conn_type:
-            self._run_on_connect(self.application_args)
-        else:
-            super().execute(context)
+        with self.lineage_of_job() as lineage:
+            self.application_args = [
+                *("--topics", str(settings.topics_file()), "--cluster", self.cluster, "--lineage", lineage),
+                *arguments,
+            ]
+            if connection.conn_type == SparkConnectHook.conn_type:
+                self._run_on_connect(self.application_args)
+            else:
+                super().execute(context)
 
     def _get_hook(self) -> JobSubmitHook:
         """With what this operator sets; all else about Spark is from the connection."""

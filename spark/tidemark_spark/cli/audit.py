@@ -10,15 +10,17 @@ from datetime import date, timedelta
 from tidemark.errors import ConfigError, MirrorError
 from tidemark.formats.audit_report import MAX_FINDINGS, AuditFinding, AuditReport
 from tidemark.inspection.agent_sightings import check_begun
+from tidemark.lineage.upkeep import of_audit
 from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now
 from tidemark_spark.audit.run import audit, write_report
 from tidemark_spark.audit.verdicts import change_verdict
 from tidemark_spark.audit.worker import Examine
-from tidemark_spark.cli.common import add_some_topics, executor_of, exit_code, job_parser, show, tables_of
+from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, run_job, show, tables_of
 from tidemark_spark.cli.plans import examining
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.lineage.recorder import Recorder
 from tidemark_spark.mirror.catalog import open_catalog
 from tidemark_spark.mirror.check import check_mirror
 from tidemark_spark.mirror.mirrored_table import MirroredTable
@@ -27,15 +29,15 @@ from tidemark_spark.mirror.mirrored_table import MirroredTable
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
     """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
     options = _parser().parse_args(arguments)
-    return exit_code(lambda: _audit(options, executor))
+    return run_job("audit", options, lambda lineage: _audit(options, executor, lineage))
 
 
-def _audit(options: argparse.Namespace, executor: Executor | None) -> int:
+def _audit(options: argparse.Namespace, executor: Executor | None, lineage: Recorder) -> int:
     dates = _dates(options)
     tables = tables_of(options)
     name = f"audit {' '.join(one.topic.topic for one in tables[:3])}"
     examine = examining(executor_of(options, executor, name))
-    passed = [_audited(table, examine, dates, options.json) for table in tables]
+    passed = [_audited(table, examine, dates, lineage, as_json=options.json) for table in tables]
     return 0 if all(passed) else 1
 
 
@@ -67,7 +69,7 @@ def _dates(options: argparse.Namespace) -> list[str]:
     return sorted({one.isoformat() for one in days})
 
 
-def _audited(table: TopicTable, examine: Examine, dates: Sequence[str], as_json: bool) -> bool:
+def _audited(table: TopicTable, examine: Examine, dates: Sequence[str], lineage: Recorder, *, as_json: bool) -> bool:
     started = utc_now()
     try:
         check_begun(table)
@@ -77,6 +79,7 @@ def _audited(table: TopicTable, examine: Examine, dates: Sequence[str], as_json:
         change_verdict(table, lambda known: known.without(dates, reason[:1000], started))
         raise
     key = write_report(table, report)
+    lineage.note(lambda: of_audit(table, report))
     shown = report.to_bytes().decode() if as_json else f"{report.text()}\nreport: {table.deployment.lake_store}/{key}"
     show(shown)
     return report.passed

@@ -12,11 +12,13 @@ from typing import Final
 from tidemark.errors import ConfigError, TidemarkError
 from tidemark.formats.keys import check_report
 from tidemark.inspection.agent_sightings import check_begun
+from tidemark.lineage.hand_over import Place
 from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import Deployment, load_topics
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.on_demand import SparkOnDemand
 from tidemark_spark.cluster.target import ClusterTarget
+from tidemark_spark.lineage.recorder import EVENTS, OFF, Recorder
 
 _MAX_ATTEMPT: Final = (1 << 63) - 1
 
@@ -30,6 +32,14 @@ def job_parser(program: str, description: str, example: str) -> argparse.Argumen
     )
     parser.add_argument("--topics", type=Path, required=True, metavar="FILE", help="the topics file")
     parser.add_argument("--cluster", help="needed where two clusters have the topic's name")
+    parser.add_argument(
+        "--lineage",
+        type=_lineage,
+        default=EVENTS,
+        metavar="WHERE",
+        help="events (default): send OpenLineage events if OPENLINEAGE_URL or another variable of its client says "
+        "where; off: send none; or the place where the task that started the job takes what it sends",
+    )
     return parser
 
 
@@ -101,6 +111,31 @@ def exit_code(job: Callable[[], int], failed: int = 1) -> int:
         return failed
 
 
+def run_job(name: str, options: argparse.Namespace, job: Callable[[Recorder], int], failed: int = 1) -> int:
+    """The exit code of ``job``, as :func:`exit_code` has it, with its lineage sent or handed over.
+
+    ``name`` is that of its program, without ``.py``.
+    """
+    recorder = Recorder(name, options)
+    recorder.begin()
+    error: BaseException | None = None
+
+    def watched() -> int:
+        nonlocal error
+        try:
+            return job(recorder)
+        except BaseException as raised:
+            error = raised
+            raise
+
+    code = failed
+    try:
+        code = exit_code(watched, failed)
+    finally:
+        recorder.end(error or (RuntimeError(f"{name}.py ended with exit code {code}") if code else None))
+    return code
+
+
 def show(text: str) -> None:
     """Print ``text``, at once: a job's output is often read through a pipe."""
     sys.stdout.write(f"{text}\n")
@@ -113,6 +148,15 @@ def report_name(text: str) -> str:
         return check_report(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _lineage(text: str) -> str:
+    if text in {EVENTS, OFF}:
+        return text
+    try:
+        return str(Place.parse(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be {EVENTS} or {OFF}; {error}") from error
 
 
 def _attempt(text: str) -> int:

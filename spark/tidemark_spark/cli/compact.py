@@ -8,30 +8,36 @@ from datetime import date
 
 from tidemark.errors import ConfigError
 from tidemark.formats.plan import RunPlan
+from tidemark.lineage.runs import of_run
 from tidemark.planning import find_plan, plan_compaction, write_plan
 from tidemark.table.delta_table import TopicTable
-from tidemark_spark.cli.common import add_attempt, add_topic, begun_table, executor_of, exit_code, job_parser, show
+from tidemark_spark.cli.common import add_attempt, add_topic, begun_table, executor_of, job_parser, run_job, show
 from tidemark_spark.cli.plans import converting
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.lineage.recorder import Recorder
 from tidemark_spark.run.driver import run
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
     """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
     options = _parser().parse_args(arguments)
-    return exit_code(lambda: _compact(options, executor))
+    return run_job("compact", options, lambda lineage: _compact(options, executor, lineage))
 
 
-def _compact(options: argparse.Namespace, executor: Executor | None) -> int:
+def _compact(options: argparse.Namespace, executor: Executor | None, lineage: Recorder) -> int:
     executor = executor_of(options, executor, f"compact {options.topic}")
     dates = _dates(options.dt)
     table = begun_table(options)
     plan = _plan(table, dates, options)
     if not options.json:
         show("\n".join(told(plan)))
-    last = plan if options.dry_run else run(table, plan, converting(executor))
-    show(last.to_bytes().decode())
+    if options.dry_run:
+        show(plan.to_bytes().decode())
+        return 0
+    result = run(table, plan, converting(executor))
+    lineage.note(lambda: of_run(table, plan, result))
+    show(result.to_bytes().decode())
     return 0
 
 

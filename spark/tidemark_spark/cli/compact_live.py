@@ -7,14 +7,16 @@ import sys
 from collections.abc import Sequence
 
 from tidemark.errors import SparkUnavailable, TidemarkError
+from tidemark.lineage.runs import of_run
 from tidemark.planning import plan_compaction, write_plan
 from tidemark.planning.fold import plan_fold
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.topics import load_topics
-from tidemark_spark.cli.common import check_cluster, executor_of, exit_code, job_parser, show
+from tidemark_spark.cli.common import check_cluster, executor_of, job_parser, run_job, show
 from tidemark_spark.cli.plans import converting
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.lineage.recorder import Recorder
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.fold import fold
 
@@ -22,17 +24,17 @@ from tidemark_spark.run.fold import fold
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
     """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
     options = _parser().parse_args(arguments)
-    return exit_code(lambda: _compact_all(options, executor))
+    return run_job("compact_live", options, lambda lineage: _compact_all(options, executor, lineage))
 
 
-def _compact_all(options: argparse.Namespace, executor: Executor | None) -> int:
+def _compact_all(options: argparse.Namespace, executor: Executor | None, lineage: Recorder) -> int:
     deployment = load_topics(options.topics)
     check_cluster(deployment, options, "compact_live.py")
     executor = executor_of(options, executor, f"compact {options.cluster}")
     failed = False
     for topic in deployment.live_topics(options.cluster):
         try:
-            _compact(open_topic_table(deployment, topic), executor)
+            _compact(open_topic_table(deployment, topic), executor, lineage)
         except SparkUnavailable:
             raise
         except TidemarkError as error:  # this table's; the others have small files, too
@@ -41,11 +43,13 @@ def _compact_all(options: argparse.Namespace, executor: Executor | None) -> int:
     return 1 if failed else 0
 
 
-def _compact(table: TopicTable, executor: Executor) -> None:
+def _compact(table: TopicTable, executor: Executor, lineage: Recorder) -> None:
     plan = plan_compaction(table)
     if not plan.empty:
         write_plan(table, plan)
-        show(run(table, plan, converting(executor)).to_bytes().decode())
+        result = run(table, plan, converting(executor))
+        lineage.note(lambda: of_run(table, plan, result))
+        show(result.to_bytes().decode())
     fold(table, plan_fold(table, committed_ledger(table)))
 
 

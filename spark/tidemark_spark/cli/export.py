@@ -7,23 +7,25 @@ import json
 from collections.abc import Sequence
 
 from tidemark.errors import ConfigError, FormatError
+from tidemark.lineage.upkeep import of_export
 from tidemark.store.schemes import check_options
 from tidemark.store.url import split_store_url
 from tidemark.topics import load_topics
-from tidemark_spark.cli.common import add_topic, executor_of, exit_code, job_parser, show
+from tidemark_spark.cli.common import add_topic, executor_of, job_parser, run_job, show, tables_of
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
 from tidemark_spark.datasource import SegmentReader, TidemarkSource
 from tidemark_spark.export import EXTENSIONS, Export, export_part
+from tidemark_spark.lineage.recorder import Recorder
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
     """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
     options = _parser().parse_args(arguments)
-    return exit_code(lambda: _export(options, executor))
+    return run_job("export", options, lambda lineage: _export(options, executor, lineage))
 
 
-def _export(options: argparse.Namespace, executor: Executor | None) -> int:
+def _export(options: argparse.Namespace, executor: Executor | None, lineage: Recorder) -> int:
     executor = executor_of(options, executor, f"export {options.topic}")
     export = _asked(options)
     parts = export.reader.partitions()
@@ -32,6 +34,8 @@ def _export(options: argparse.Namespace, executor: Executor | None) -> int:
     for one in files:
         show(f"{export.store}/{one.key}")
     total = {"files": len(files), "rows": sum(one.rows for one in files), "bytes": sum(one.size for one in files)}
+    [table] = tables_of(options)
+    lineage.note(lambda: of_export(table, options.to, total["rows"], total["files"], total["bytes"]))
     show(json.dumps(total))
     return 0
 

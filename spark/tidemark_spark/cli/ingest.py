@@ -6,20 +6,21 @@ import argparse
 from collections.abc import Sequence
 
 from tidemark.planning import find_plan, plan_ingest
-from tidemark_spark.cli.common import add_attempt, add_topic, begun_table, executor_of, exit_code, job_parser, show
+from tidemark_spark.cli.common import add_attempt, add_topic, begun_table, executor_of, job_parser, run_job, show
 from tidemark_spark.cli.plans import carry_out, write_and_carry_out
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.lineage.recorder import Recorder
 from tidemark_spark.run.followed_schema import followed
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
     """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
     options = _parser().parse_args(arguments)
-    return exit_code(lambda: _ingest(options, executor))
+    return run_job("ingest", options, lambda lineage: _ingest(options, executor, lineage))
 
 
-def _ingest(options: argparse.Namespace, executor: Executor | None) -> int:
+def _ingest(options: argparse.Namespace, executor: Executor | None, lineage: Recorder) -> int:
     executor = executor_of(options, executor, options.topic)
     table = begun_table(options)
     known = find_plan(table, options.attempt) if options.attempt is not None else None
@@ -29,7 +30,7 @@ def _ingest(options: argparse.Namespace, executor: Executor | None) -> int:
     if options.dry_run:
         show(plan.to_bytes().decode())
         return 0
-    return (carry_out if known else write_and_carry_out)(table, plan, executor)
+    return (carry_out if known else write_and_carry_out)(table, plan, executor, lineage)
 
 
 def _parser() -> argparse.ArgumentParser:

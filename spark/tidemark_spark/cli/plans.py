@@ -9,12 +9,14 @@ from typing import TypeVar
 from tidemark.backfill.preview import Preview
 from tidemark.backfill.report import write_part
 from tidemark.formats.plan import RunPlan
+from tidemark.lineage.runs import of_run
 from tidemark.planning import write_plan
 from tidemark.planning.schema_following import accept
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.audit.worker import AuditTask, Examine, Tally, examine
 from tidemark_spark.cli.common import report_name, show
 from tidemark_spark.cluster.executor import Executor
+from tidemark_spark.lineage.recorder import Recorder
 from tidemark_spark.model import Execute, Job
 from tidemark_spark.rebuild.diff import Compare, comparison
 from tidemark_spark.rebuild.diff_worker import compare
@@ -89,16 +91,17 @@ def show_comparison(table: TopicTable, plan: RunPlan, executor: Executor, report
     return 1 if found.differences and not report else 0
 
 
-def write_and_carry_out(table: TopicTable, plan: RunPlan, executor: Executor) -> int:
+def write_and_carry_out(table: TopicTable, plan: RunPlan, executor: Executor, lineage: Recorder) -> int:
     """Store ``plan``, if it has anything to do, and carry it out."""
     if not plan.empty:
         write_plan(table, plan)
-    return carry_out(table, plan, executor)
+    return carry_out(table, plan, executor, lineage)
 
 
-def carry_out(table: TopicTable, plan: RunPlan, executor: Executor) -> int:
+def carry_out(table: TopicTable, plan: RunPlan, executor: Executor, lineage: Recorder) -> int:
     """Carry out ``plan``, which is stored, and print the result."""
     result = run(table, plan, converting(executor))
+    lineage.note(lambda: of_run(table, plan, result))
     if plan.accepts is not None and result.status == "landed":
         accept(table, plan.accepts)
     show(result.to_bytes().decode())

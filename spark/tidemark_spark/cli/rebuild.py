@@ -9,7 +9,7 @@ from datetime import timedelta
 from tidemark.errors import ConfigError
 from tidemark.planning import lost_files
 from tidemark.planning.schema_following import proposed
-from tidemark_spark.cli.common import add_topic, begun_table, day, executor_of, exit_code, job_parser
+from tidemark_spark.cli.common import add_topic, begun_table, day, executor_of, job_parser, run_job
 from tidemark_spark.cli.plans import (
     add_preview,
     examining,
@@ -20,6 +20,7 @@ from tidemark_spark.cli.plans import (
 )
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.lineage.recorder import Recorder
 from tidemark_spark.rebuild.plan import planned
 from tidemark_spark.rebuild.preview import preview
 
@@ -27,10 +28,15 @@ from tidemark_spark.rebuild.preview import preview
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
     """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
     options = _parser().parse_args(arguments)
-    return exit_code(lambda: _rebuild(options, executor), failed=2 if options.compare and not options.report else 1)
+    return run_job(
+        "rebuild",
+        options,
+        lambda lineage: _rebuild(options, executor, lineage),
+        failed=2 if options.compare and not options.report else 1,
+    )
 
 
-def _rebuild(options: argparse.Namespace, executor: Executor | None) -> int:
+def _rebuild(options: argparse.Namespace, executor: Executor | None, lineage: Recorder) -> int:
     executor = executor_of(options, executor, options.topic)
     dates = _dates(options)
     table = begun_table(options)
@@ -46,7 +52,7 @@ def _rebuild(options: argparse.Namespace, executor: Executor | None) -> int:
         return show_comparison(table, rebuild.plan, executor, options.report)
     if previews(options):
         return show_preview(table, rebuild.plan, preview(table, rebuild.plan, rebuild.moves, lost), options)
-    return write_and_carry_out(table, rebuild.plan, executor)
+    return write_and_carry_out(table, rebuild.plan, executor, lineage)
 
 
 def _dates(options: argparse.Namespace) -> list[str] | None:

@@ -8,27 +8,28 @@ from datetime import date
 
 from tidemark.errors import ConfigError
 from tidemark.planning import plan_replay
-from tidemark_spark.cli.common import add_topic, begun_table, executor_of, exit_code, job_parser
+from tidemark_spark.cli.common import add_topic, begun_table, executor_of, job_parser, run_job
 from tidemark_spark.cli.plans import add_preview, previews, show_preview, write_and_carry_out
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.lineage.recorder import Recorder
 from tidemark_spark.rebuild.preview import preview
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
     """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
     options = _parser().parse_args(arguments)
-    return exit_code(lambda: _replay(options, executor))
+    return run_job("replay", options, lambda lineage: _replay(options, executor, lineage))
 
 
-def _replay(options: argparse.Namespace, executor: Executor | None) -> int:
+def _replay(options: argparse.Namespace, executor: Executor | None, lineage: Recorder) -> int:
     executor = executor_of(options, executor, options.topic)
     dates = _dates(options.dt)
     table = begun_table(options)
     plan = plan_replay(table, dates)
     if previews(options):
         return show_preview(table, plan, preview(table, plan), options)
-    return write_and_carry_out(table, plan, executor)
+    return write_and_carry_out(table, plan, executor, lineage)
 
 
 def _dates(given: list[str] | None) -> list[str] | None:

@@ -7,11 +7,14 @@ import getpass
 import socket
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 
 from tidemark.inspection.agent_sightings import check_begun
+from tidemark.lineage.upkeep import of_retention
 from tidemark.planning.retention_report import RetentionReport, Subject, write_report
 from tidemark.table.delta_table import TopicTable
-from tidemark_spark.cli.common import add_some_topics, exit_code, job_parser, show, tables_of
+from tidemark_spark.cli.common import add_some_topics, job_parser, run_job, show, tables_of
+from tidemark_spark.lineage.recorder import Recorder
 from tidemark_spark.retention.raw import retain_raw
 from tidemark_spark.retention.table import retain_table
 
@@ -19,14 +22,15 @@ from tidemark_spark.retention.table import retain_table
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job; returns the exit code."""
     options = _parser().parse_args(arguments)
-    return exit_code(lambda: _retain_all(options))
+    return run_job("retain", options, lambda lineage: _retain_all(options, lineage))
 
 
-def _retain_all(options: argparse.Namespace) -> int:
+def _retain_all(options: argparse.Namespace, lineage: Recorder) -> int:
     subjects: list[Subject] = [options.only] if options.only else ["table", "raw"]
     for table in tables_of(options):
         for subject in subjects:
             report = retain(table, subject, table.store.now(), options.by, dry_run=options.dry_run)
+            lineage.note(partial(of_retention, table, report))
             show(report.to_bytes().decode() if options.json else report.text())
     return 0
 

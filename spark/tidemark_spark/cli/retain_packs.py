@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 
+from tidemark.lineage.collected import Found
+from tidemark.lineage.upkeep import of_pack_retention
 from tidemark.topics import load_topics
-from tidemark_spark.cli.common import exit_code, job_parser, show
-from tidemark_spark.retention.packs import retain_packs
+from tidemark_spark.cli.common import job_parser, run_job, show
+from tidemark_spark.lineage.recorder import Recorder
+from tidemark_spark.retention.packs import PacksReport, retain_packs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job; returns the exit code."""
     options = _parser().parse_args(arguments)
-    return exit_code(lambda: _retain_all(options))
+    return run_job("retain_packs", options, lambda lineage: _retain_all(options, lineage))
 
 
-def _retain_all(options: argparse.Namespace) -> int:
+def _retain_all(options: argparse.Namespace, lineage: Recorder) -> int:
     deployment = load_topics(options.topics)
     clusters = [options.cluster] if options.cluster else deployment.clusters
     for cluster in clusters:
         for report in retain_packs(deployment, cluster, dry_run=options.dry_run):
+            lineage.note(partial(_told, report))
             show(report.to_bytes().decode() if options.json else report.text())
     return 0
+
+
+def _told(report: PacksReport) -> Found:
+    went = (0, 0) if report.dry_run else (report.removed, report.removed_bytes)
+    return of_pack_retention(report.cluster, report.store, report.prefix, *went)
 
 
 def _parser() -> argparse.ArgumentParser:

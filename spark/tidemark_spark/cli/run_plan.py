@@ -8,19 +8,25 @@ from collections.abc import Sequence
 from tidemark.errors import ConfigError
 from tidemark.planning import read_plan
 from tidemark.planning.schema_following import proposed
-from tidemark_spark.cli.common import add_topic, begun_table, executor_of, exit_code, job_parser, report_name
+from tidemark_spark.cli.common import add_topic, begun_table, executor_of, job_parser, report_name, run_job
 from tidemark_spark.cli.plans import carry_out, show_comparison
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.lineage.recorder import Recorder
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
     """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
     options = _parser().parse_args(arguments)
-    return exit_code(lambda: _run_plan(options, executor), failed=2 if options.compare and not options.report else 1)
+    return run_job(
+        "run_plan",
+        options,
+        lambda lineage: _run_plan(options, executor, lineage),
+        failed=2 if options.compare and not options.report else 1,
+    )
 
 
-def _run_plan(options: argparse.Namespace, executor: Executor | None) -> int:
+def _run_plan(options: argparse.Namespace, executor: Executor | None, lineage: Recorder) -> int:
     if options.report and not options.compare:
         raise ConfigError("run_plan.py", [("--report", "is an option of --compare")])
     executor = executor_of(options, executor, options.topic)
@@ -30,7 +36,7 @@ def _run_plan(options: argparse.Namespace, executor: Executor | None) -> int:
         table = proposed(table, plan.accepts)
     if options.compare:
         return show_comparison(table, plan, executor, options.report)
-    return carry_out(table, plan, executor)
+    return carry_out(table, plan, executor, lineage)
 
 
 def _parser() -> argparse.ArgumentParser:

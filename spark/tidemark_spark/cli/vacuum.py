@@ -5,19 +5,24 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from tidemark_spark.cli.common import add_topic, begun_table, exit_code, job_parser, show
+from tidemark.lineage.upkeep import of_vacuum
+from tidemark_spark.cli.common import add_topic, begun_table, job_parser, run_job, show
+from tidemark_spark.lineage.recorder import Recorder
 from tidemark_spark.vacuum import vacuum
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job; returns the exit code."""
     options = _parser().parse_args(arguments)
-    return exit_code(lambda: _vacuum(options))
+    return run_job("vacuum", options, lambda lineage: _vacuum(options, lineage))
 
 
-def _vacuum(options: argparse.Namespace) -> int:
+def _vacuum(options: argparse.Namespace, lineage: Recorder) -> int:
     table = begun_table(options)
-    show(vacuum(table, dry_run=options.dry_run).to_bytes().decode())
+    report = vacuum(table, dry_run=options.dry_run)
+    went = (0, 0) if options.dry_run else (len(report.removed), report.bytes)
+    lineage.note(lambda: of_vacuum(table, report.ledger_n, *went))
+    show(report.to_bytes().decode())
     return 0
 
 

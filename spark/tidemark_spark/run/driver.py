@@ -93,7 +93,8 @@ def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> tuple[RunResult,
     read = sum(one.bytes_read for one in outcomes)
     landed = _landed_as(table, ledger, plan.attempt)
     unknown = largest(change.unknown, MOST_UNKNOWN)
-    return _summed(plan, landed, change.evidence, read, seconds, _unread(plan, outcomes), unknown), ledger
+    found = _summed(plan, landed, change.evidence, read, seconds, _unread(plan, outcomes), unknown)
+    return found.model_copy(update={"bytes_written": sum(one.size for one in change.files)}), ledger
 
 
 def _empty(plan: RunPlan) -> RunResult:

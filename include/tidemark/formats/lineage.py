@@ -1,0 +1,43 @@
+"""What a job read and wrote, as OpenLineage names it, for the task of Airflow's that started the job.
+
+``_tidemark/_lineage/<cluster>/<name>.json`` is one object for each task: its next job replaces it. Only the task reads
+it, and nothing else depends on it. The ``token`` is the task's own word, by which it knows that the object is not an
+earlier job's.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field, JsonValue
+
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Model, StoredObject
+
+Facets = dict[str, dict[str, JsonValue]]
+"""Facets of OpenLineage by name, each as its JSON schema has it."""
+
+
+class Dataset(Model):
+    """A dataset of OpenLineage: an input or an output. ``more`` are the facets that only an input or an output has."""
+
+    namespace: str
+    name: str
+    facets: Facets = Field(default_factory=dict)
+    more: Facets = Field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(namespace, name), by which all programs know the dataset."""
+        return self.namespace, self.name
+
+
+class JobLineage(StoredObject):
+    """What one job read and wrote, with the facets of its run."""
+
+    most_bytes: ClassVar[int] = object_sizes.REPORT
+
+    token: str = ""
+    inputs: tuple[Dataset, ...] = ()
+    outputs: tuple[Dataset, ...] = ()
+    run: Facets = Field(default_factory=dict)
