@@ -60,8 +60,8 @@ $(DONE)/wheel: pyproject.toml hatch_build.py $(DONE)/build
 		rm -rf $(STATE)/wheel; $(BUILD)/bin/hatchling build --target wheel:editable --directory $(STATE)/wheel)
 	@touch $@
 
-$(DONE)/airflow: requirements/pytest.txt requirements/axe.txt
-EXTRA_airflow := requirements/pytest.txt requirements/axe.txt
+$(DONE)/airflow: requirements/pytest.txt requirements/axe.txt requirements/airflow-lineage.txt
+EXTRA_airflow := requirements/pytest.txt requirements/axe.txt requirements/airflow-lineage.txt
 
 $(ENVS:%=$(DONE)/%): $(DONE)/%: requirements/%.txt $(DONE)/wheel
 	$(call step,environment $*,\

@@ -15,5 +15,6 @@ compile axe --group axe --no-deps
 compile java --group java
 compile spark-4.1 --group spark-4.1
 compile object-store pyproject.toml --extra object-store --constraint requirements/agent.txt
+compile airflow-lineage pyproject.toml --extra airflow-lineage --constraint requirements/airflow.txt
 compile lineage pyproject.toml --extra lineage --constraint requirements/spark.txt
 compile build requirements/build.in

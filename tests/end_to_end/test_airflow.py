@@ -32,6 +32,8 @@ from tests.support.airflow_client import AirflowApiError, AirflowClient
 from tests.support.browser import Browser
 from tests.support.fixtures import SEED
 from tests.support.kafka import KafkaCluster
+from tests.support.lineage import LineageServer, names
+from tests.support.lineage import runs as told
 from tests.support.paths import ROOT, env_bin
 from tests.support.pipeline import pipeline_env
 from tests.support.raw_builder import RawBuilder
@@ -99,8 +101,15 @@ def upload(raw: RawBuilder) -> None:
 
 
 @pytest.fixture(scope="module")
+def lineage() -> Iterator[LineageServer]:
+    """Where Airflow sends OpenLineage events."""
+    with LineageServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def stack(
-    small: SmallDeployment, orders: RawBuilder, tmp_path_factory: pytest.TempPathFactory
+    small: SmallDeployment, orders: RawBuilder, lineage: LineageServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AirflowStack]:
     """Airflow with Tidemark's own DAGs."""
     import_early(home := tmp_path_factory.mktemp("airflow"))
@@ -116,6 +125,7 @@ def stack(
         "TIDEMARK_SPARK_SUBMIT": str(submit),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,vera:viewer,uma:user,oskar:op",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",  # the topics file does not change
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps({"type": "http", "url": lineage.url}),
     }
     dags = [f"tidemark_ingest__test__{small.topics[0]}", BACKFILL, INGEST]
     with AirflowStack(home, dags=ROOT / "dags", plugins=ROOT / "plugins", env=env, unpaused=dags) as airflow:
@@ -461,3 +471,29 @@ def test_a_native_backfill_audits_date_by_date(stack: AirflowStack, small: Small
     )
     runs = stack.client.runs(AUDIT)
     assert {one["run_type"] for one in runs if one["data_interval_start"] < "2026-03"} == {"backfill"}
+
+
+def test_lineage_has_landings_backfills_and_audits_and_nothing_else(
+    small: SmallDeployment, lineage: LineageServer
+) -> None:
+    """Of all that ran above: what the jobs handed over, as Airflow sent it."""
+
+    def events(job: str) -> list[dict[str, Any]]:
+        return [one for one in lineage.of("COMPLETE", job) if "orders" in str(told(one))]
+
+    wait_until(lambda: len(events(AUDIT)) >= 2, what="both audits to be told")
+    raw = f"{small.deployment.raw.url.removeprefix('s3://').partition('/')[0]}"
+    lake, table = small.deployment.lake_store, small.deployment.table_keys(small.table("orders").topic).root
+    kinds = {INGEST: "ingest", BACKFILL: "rebuild", AUDIT: "audit"}
+    assert {name: {one["kind"] for event in events(name) for one in told(event)} for name in kinds} == {
+        name: {kind} for name, kind in kinds.items()
+    }
+    for event in (*events(INGEST), *events(BACKFILL)):
+        assert (lake, table) in names(event, "outputs")
+        assert any(namespace == f"s3://{raw}" for namespace, _ in names(event, "inputs"))
+    for event in events(AUDIT):
+        assert names(event, "outputs") == []
+        [audited] = [one for one in event["inputs"] if one["name"] == table]
+        assert all(one["success"] for one in audited["inputFacets"]["dataQualityAssertions"]["assertions"])
+    assert lineage.wrong == []
+    assert not [named for named in lineage.datasets() if named[1].endswith(".final")]

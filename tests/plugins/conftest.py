@@ -10,12 +10,19 @@ import pytest
 
 from tests.plugins.shared_stack import SharedStack
 from tests.plugins.world import GATE, World
+from tests.support.lineage import LineageServer
 from tests.support.receivers import HookServer, SmtpServer
 from tidemark_airflow.assets import events
 from tidemark_airflow.assets.outbox import Commit
 from tidemark_airflow.triggers import watermark
 
-_ON_THE_STACK = ("test_airflow_stack.py", "test_live_stack.py", "test_monitor_stack.py", "test_page_browser.py")
+_ON_THE_STACK = (
+    "test_airflow_stack.py",
+    "test_live_stack.py",
+    "test_lineage_stack.py",
+    "test_monitor_stack.py",
+    "test_page_browser.py",
+)
 
 
 @pytest.hookimpl(trylast=True)
@@ -39,9 +46,18 @@ def hook() -> Iterator[HookServer]:
 
 
 @pytest.fixture(scope="session")
-def stack(smtp: SmtpServer, hook: HookServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedStack]:
+def lineage() -> Iterator[LineageServer]:
+    """Where the shared Airflow sends OpenLineage events."""
+    with LineageServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def stack(
+    smtp: SmtpServer, hook: HookServer, lineage: LineageServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SharedStack]:
     """The shared Airflow, all DAGs paused. Leave it with all components running, and your DAGs paused."""
-    with SharedStack(tmp_path_factory.mktemp("stack"), smtp, hook) as running:
+    with SharedStack(tmp_path_factory.mktemp("stack"), smtp, hook, lineage) as running:
         yield running
 
 

@@ -11,6 +11,7 @@ deployment       topics file                    who reads it
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import yaml
 
 from tests.plugins.world import CLUSTER, World
 from tests.support.airflow import AirflowStack, import_early, late_after
+from tests.support.lineage import LineageServer
 from tests.support.paths import ROOT
 from tests.support.receivers import HookServer, SmtpServer, alert_env
 
@@ -29,7 +31,7 @@ _FIRST_LINE = "from __future__ import annotations\n"
 class SharedStack(AirflowStack):
     """That Airflow. ``ingest`` and ``watched`` are there, and the test makes the one of the page below ``page``."""
 
-    def __init__(self, folder: Path, smtp: SmtpServer, hook: HookServer) -> None:
+    def __init__(self, folder: Path, smtp: SmtpServer, hook: HookServer, lineage: LineageServer) -> None:
         """Nothing is started yet."""
         self.ingest = World(folder / "ingest", "orders", "clicks", "views", "hits", "broken")
         content = yaml.safe_load(self.ingest.topics_file.read_text())
@@ -55,7 +57,9 @@ class SharedStack(AirflowStack):
         submit = home / "spark-submit"
         submit.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.plugins.world "$@"\n')
         submit.chmod(0o755)
-        super().__init__(home, dags=dags, plugins=ROOT / "plugins", env={**self._env(submit), **alert_env(smtp, hook)})
+        transport = json.dumps({"type": "http", "url": lineage.url})
+        told = {**alert_env(smtp, hook), "AIRFLOW__OPENLINEAGE__TRANSPORT": transport}
+        super().__init__(home, dags=dags, plugins=ROOT / "plugins", env={**self._env(submit), **told})
 
     def _env(self, submit: Path) -> dict[str, str]:
         return {

@@ -36,6 +36,9 @@ from tidemark.formats.manifest import ObjectSum, OpenTransaction, SegmentManifes
 from tidemark.formats.plan import PartitionPlan, RunPlan, RunResult
 from tidemark.formats.watermark import Watermark, render
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.lineage import hand_over
+from tidemark.lineage.collected import Found, joined
+from tidemark.lineage.runs import of_run
 from tidemark.planning import plan_ingest, read_plan
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
@@ -279,7 +282,7 @@ def run_job(argv: Sequence[str]) -> None:
 def _land_live(argv: Sequence[str]) -> None:
     """Land each topic of the cluster's landing; but one named ``broken`` fails."""
     parser = argparse.ArgumentParser()
-    for option in ("topics", "cluster"):
+    for option in ("topics", "cluster", "lineage"):
         parser.add_argument(f"--{option}", required=True)
     options = parser.parse_args(argv)
     deployment = load_topics(Path(options.topics))
@@ -288,34 +291,42 @@ def _land_live(argv: Sequence[str]) -> None:
     landing, etag = read_landing(store, key)
     assert landing is not None
     done: list[TopicLanding] = []
+    told: list[Found] = []
     for one in landing.topics:
         table = open_topic_table(deployment, deployment.topic(one.topic, options.cluster))
         if one.topic == "broken":
             update = {"status": "failed", "failures": 1, "again_at": utc_now() + timedelta(hours=1)}
         else:
-            _carry_out(table, plan_ingest(table, attempt=one.attempt))
+            plan = plan_ingest(table, attempt=one.attempt)
+            told.append(_carry_out(table, plan))
             update = {"status": "landed"}
         done.append(one.model_copy(update=update))
     write_landing(store, key, landing.model_copy(update={"topics": tuple(done)}), etag)
+    _hand_over(deployment, options, told)
 
 
 def _run_plan(argv: Sequence[str]) -> None:
     """Carry out a plan."""
     parser = argparse.ArgumentParser()
-    for option in ("topics", "cluster", "topic", "plan"):
+    for option in ("topics", "cluster", "lineage", "topic", "plan"):
         parser.add_argument(f"--{option}", required=True)
     options = parser.parse_args(argv)
     deployment = load_topics(Path(options.topics))
     table = open_topic_table(deployment, deployment.topic(options.topic, options.cluster))
     plan = read_plan(table, options.plan)
     _wait_at_the_gate(Path(options.topics).with_name(GATE))
-    _carry_out(table, plan)
+    _hand_over(deployment, options, [_carry_out(table, plan)])
 
 
-def _carry_out(table: TopicTable, plan: RunPlan) -> None:
+def _hand_over(deployment: Deployment, options: argparse.Namespace, told: Sequence[Found]) -> None:
+    if options.lineage != "off":
+        hand_over.put(deployment, options.cluster, hand_over.Place.parse(options.lineage), joined(told))
+
+
+def _carry_out(table: TopicTable, plan: RunPlan) -> Found:
     """All offsets get a class, dates close, no row lands, and the result and the copy of the ledger are written."""
     if committed_ledger(table).attempt == plan.attempt:
-        return
+        return of_run(table, plan, RunResult.load(table.store, table.keys.result(plan.attempt)))
     parts = [_landed(one) for one in plan.partitions]
     states = {dt: closing.after for dt, closing in plan.closes.items()}
     if plan.tasks:
@@ -332,6 +343,7 @@ def _carry_out(table: TopicTable, plan: RunPlan) -> None:
     )
     table.store.put(table.keys.result(plan.attempt), result.to_bytes())
     table.store.put(table.keys.deployment.committed_ledger(plan.topic), ledger.to_bytes())
+    return of_run(table, plan, result)
 
 
 def _wait_at_the_gate(gate: Path) -> None:

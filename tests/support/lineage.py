@@ -84,7 +84,7 @@ def _schema_of(facet: dict[str, Any]) -> str:
     if url in (one["$id"] for one in _all().values()):
         return f"{url}#/$defs/{url.rpartition(':')[2]}"
     name = url.rpartition("#")[0].rpartition("/")[2]
-    if name in _all():
+    if name in _all() and name != "OpenLineage.json":
         return f"{_all()[name]['$id']}#/$defs/{name.removesuffix('.json')}"
     return "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/BaseFacet"
 

@@ -60,7 +60,7 @@ def ledger_with(world: World, *dates: str, **states: str) -> Ledger:
 def test_a_run_lands_publishes_and_leaves_nothing_to_do(airflow: Airflow, world: World) -> None:
     world.upload("orders", 100)
     planned = write_planned(world.table(), plan_ingest(world.table()))
-    options = ("--topics", str(world.topics_file), "--cluster", CLUSTER, "--topic", "orders")
+    options = ("--topics", str(world.topics_file), "--cluster", CLUSTER, "--lineage", "off", "--topic", "orders")
     run_job(["run_plan.py", *options, "--plan", planned["plan"]])
 
     assert airflow.run(planned) == [("orders", DATE)]

@@ -41,7 +41,7 @@ def arguments(called: Path) -> list[str]:
 
 def test_an_audit_is_of_the_runs_date(called: Path, world: World) -> None:
     run("audit")
-    name = ["--topics", str(world.topics_file), "--cluster", CLUSTER, "--topic", "orders"]
+    name = ["--topics", str(world.topics_file), "--cluster", CLUSTER, "--lineage", "off", "--topic", "orders"]
     assert arguments(called) == ["audit.py", *name, "--dt", "2026-01-30"]
 
 
@@ -69,7 +69,7 @@ def test_the_others_find_what_is_due(called: Path, name: str) -> None:
     run(name)
     [upkeep] = [one for one in UPKEEP if one.name == name]
     assert arguments(called)[0] == upkeep.job
-    assert arguments(called)[7:] == list(upkeep.arguments)
+    assert arguments(called)[9:] == list(upkeep.arguments)
 
 
 def test_only_retention_of_raw_has_the_role_that_deletes_there(called: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,13 +88,15 @@ def test_packs_are_removed_by_cluster_under_the_role_that_deletes_in_raw(
     without_static_keys(monkeypatch)
     monkeypatch.setenv("TIDEMARK_RETENTION_PROFILE", "reaper")
     PackRetentionOperator(task_id="packs", cluster=CLUSTER).execute(cast("Context", {}))
-    assert arguments(called) == ["retain_packs.py", "--topics", str(world.topics_file), "--cluster", CLUSTER]
+    name = ["--topics", str(world.topics_file), "--cluster", CLUSTER, "--lineage", "off"]
+    assert arguments(called) == ["retain_packs.py", *name]
     assert environment(called).get("AWS_PROFILE") == "reaper"
 
 
 def test_live_topics_are_compacted_by_cluster(called: Path, world: World) -> None:
     LiveCompactionOperator(task_id="live", cluster=CLUSTER).execute(cast("Context", {}))
-    assert arguments(called) == ["compact_live.py", "--topics", str(world.topics_file), "--cluster", CLUSTER]
+    name = ["--topics", str(world.topics_file), "--cluster", CLUSTER, "--lineage", "off"]
+    assert arguments(called) == ["compact_live.py", *name]
 
 
 @pytest.mark.parametrize("name", STATIC_KEYS)

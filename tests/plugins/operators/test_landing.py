@@ -168,7 +168,7 @@ def test_the_job_gets_the_cluster_alone(
 
     operator.submit(Airflow().context)
 
-    assert given == [["--topics", str(live.topics_file), "--cluster", CLUSTER]]
+    assert given == [["--topics", str(live.topics_file), "--cluster", CLUSTER, "--lineage", "off"]]
     assert operator.name == f"tidemark-{CLUSTER}"
 
 

@@ -110,7 +110,7 @@ def test_it_submits_the_plan(called: Path, world: World) -> None:
     assert arguments[:at] == ["--master", "local[2]", "--name", "tidemark-orders"]
     assert arguments[at + 1 :] == [
         *("--topics", str(world.topics_file)),
-        *("--cluster", CLUSTER, "--topic", "orders"),
+        *("--cluster", CLUSTER, "--lineage", "off", "--topic", "orders"),
         *("--plan", PLANNED["plan"]),
     ]
 
@@ -229,7 +229,7 @@ def test_a_connection_of_type_spark_connect_runs_the_job_as_a_client(
     assert told["arguments"] == [
         str(ROOT / "spark" / "jobs" / "run_plan.py"),
         *("--topics", str(world.topics_file)),
-        *("--cluster", CLUSTER, "--topic", "orders"),
+        *("--cluster", CLUSTER, "--lineage", "off", "--topic", "orders"),
         *("--plan", PLANNED["plan"]),
     ]
     assert told["environment"]["SPARK_REMOTE"] == f"sc://server:15002/;token={TOKEN}"

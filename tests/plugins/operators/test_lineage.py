@@ -1,0 +1,181 @@
+"""What operators answer Airflow's OpenLineage provider, through the provider's own extractor."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from airflow.providers.openlineage import conf
+from airflow.providers.openlineage.extractors.manager import ExtractorManager
+from airflow.sdk.exceptions import AirflowException
+from airflow.utils.state import TaskInstanceState
+
+from tests.plugins.world import CLUSTER, World
+from tidemark.formats.lineage import JobLineage
+from tidemark.lineage import hand_over, naming
+from tidemark.lineage.collected import Found, joined
+from tidemark_airflow.assets.events import assets_of
+from tidemark_airflow.operators.spark_job import JobOperator, RunPlanOperator
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from airflow.sdk import Context
+
+CONTEXT = cast("Context", {})
+
+
+class StandIn(RunPlanOperator):
+    """Instead of a job, ``leaves`` runs, with the job's ``--lineage``."""
+
+    leaves: Any = staticmethod(lambda _: None)
+
+    def execute(self, context: Context) -> None:
+        """As a task does around its job."""
+        with self.lineage_of_job() as place:
+            type(self).leaves(place)
+
+
+@pytest.fixture(autouse=True)
+def configured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The provider knows where to send events."""
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", '{"type": "console"}')
+    forget()
+    yield
+    monkeypatch.delenv("AIRFLOW__OPENLINEAGE__TRANSPORT")
+    forget()
+
+
+def forget() -> None:
+    """The provider keeps what it has read of its configuration."""
+    for one in vars(conf).values():
+        if isinstance(one, type(cache(len))):
+            one.cache_clear()
+
+
+def operator(world: World, leaves: Any = None) -> StandIn:
+    kind = type("StandIn", (StandIn,), {"leaves": staticmethod(leaves)}) if leaves else StandIn
+    assets = list(assets_of(world.deployment, world.table().topic))
+    made: StandIn = kind(task_id="convert", cluster=CLUSTER, topic="orders", planned={}, outlets=assets)
+    return made
+
+
+def asked(task: Any, state: TaskInstanceState) -> OperatorLineage[Any, Any]:
+    """What the provider would send of the task in this state."""
+    instance = SimpleNamespace(task=task, get_template_context=dict)
+    run = cast("Any", SimpleNamespace(run_id="a run"))
+    return ExtractorManager().extract_metadata(run, task, state, instance)
+
+
+def outputs(found: OperatorLineage[Any, Any]) -> list[str]:
+    return [one.name for one in found.outputs]
+
+
+def table(world: World) -> str:
+    return f"{world.root}/lake/orders"
+
+
+def leaving(world: World, lineage: JobLineage) -> Any:
+    """A job that hands ``lineage`` over."""
+    return lambda place: hand_over.put(world.deployment, CLUSTER, hand_over.Place.parse(place), lineage)
+
+
+@pytest.mark.parametrize("state", [TaskInstanceState.RUNNING, TaskInstanceState.FAILED], ids=["start", "failure"])
+def test_before_the_job_has_told_anything_the_table_is_named(world: World, state: TaskInstanceState) -> None:
+    assert outputs(asked(operator(world), state)) == [table(world)]
+
+
+def test_what_the_job_left_is_told_with_its_facets(world: World) -> None:
+    known = naming.quarantine(world.deployment, world.table().topic)
+    lineage = joined([Found((), (known,), {"kind": "replay", "cluster": CLUSTER, "status": "landed"})])
+    task = operator(world, leaving(world, lineage))
+    task.execute(CONTEXT)
+
+    found = asked(task, TaskInstanceState.SUCCESS)
+    assert outputs(found) == [known.name]
+    assert found.run_facets["tidemark_runs"]["runs"] == [{"kind": "replay", "cluster": CLUSTER, "status": "landed"}]
+
+
+def test_a_job_that_leaves_nothing_fails_no_task_and_is_an_error_in_its_log(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = operator(world)
+    task.execute(CONTEXT)
+    assert re.search(r"\[error *\] lineage: the job left nothing", capsys.readouterr().out)
+    assert outputs(asked(task, TaskInstanceState.SUCCESS)) == [table(world)]
+
+
+def test_what_an_earlier_job_left_is_not_told_again(world: World) -> None:
+    left = leaving(world, joined([Found((), (naming.at("file:///earlier"),))]))
+    operator(world, left).execute(CONTEXT)
+    task = operator(world)
+    task.execute(CONTEXT)
+    assert outputs(asked(task, TaskInstanceState.SUCCESS)) == [table(world)]
+
+
+def test_what_cannot_be_read_fails_no_task(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    def garbage(place: str) -> None:
+        key = world.deployment.deployment_keys(CLUSTER).lineage(hand_over.Place.parse(place).name)
+        world.table().store.put(key, b"{")
+
+    operator(world, garbage).execute(CONTEXT)
+    assert "cannot be read" in capsys.readouterr().out
+
+
+def test_what_a_job_told_before_it_failed_is_told_of_the_failure(world: World) -> None:
+    """Such as an audit's findings."""
+    left = leaving(world, joined([Found((naming.at("file:///raw"),))]))
+
+    def failing(place: str) -> None:
+        left(place)
+        raise AirflowException("the job failed")
+
+    task = operator(world, failing)
+    with pytest.raises(AirflowException, match="the job failed"):
+        task.execute(CONTEXT)
+    found = asked(task, TaskInstanceState.FAILED)
+    assert [one.name for one in found.inputs] == ["/raw"]
+    assert outputs(found) == []
+
+
+@pytest.mark.parametrize("state", [TaskInstanceState.RUNNING, TaskInstanceState.SUCCESS])
+def test_with_a_wrong_topics_file_the_assets_name_the_table_and_never_its_closed_dates(
+    world: World, state: TaskInstanceState, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = operator(world)
+    world.topics_file.write_text("topics: [")
+    assert outputs(asked(task, state)) == [table(world)]
+    assert "lineage: the topics file does not say" in capsys.readouterr().out
+
+
+def test_a_task_without_outlets_may_have_written_nothing(world: World) -> None:
+    entry: Sequence[Found] = [Found((), (), {"kind": "vacuum", "cluster": CLUSTER, "status": "nothing removed"})]
+    task = operator(world, leaving(world, joined(entry)))
+    task.outlets = []
+    task.execute(CONTEXT)
+    found = asked(task, TaskInstanceState.SUCCESS)
+    assert (found.inputs, found.outputs) == ([], [])
+    assert found.run_facets
+
+
+def test_without_a_transport_or_the_provider_the_job_tells_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", "{}")
+    forget()
+    said: list[str] = []
+    operator(world, said.append).execute(CONTEXT)
+    monkeypatch.setitem(sys.modules, "airflow.providers.openlineage", None)
+    operator(world, said.append).execute(CONTEXT)
+    assert said == ["off", "off"]
+
+
+def test_what_only_shows_a_plan_tells_nothing() -> None:
+    from tidemark_airflow.operators.backfill import CompareOperator, PreviewOperator
+
+    assert issubclass(PreviewOperator, JobOperator)
+    assert not (PreviewOperator.tells_lineage or CompareOperator.tells_lineage)
