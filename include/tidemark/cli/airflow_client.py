@@ -6,15 +6,18 @@ The token never appears on a command line: it comes from a file or the environme
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from tidemark.config import http_url
 from tidemark.errors import AirflowError, ConfigError
 
+TOKEN: Final = "TIDEMARK_AIRFLOW_TOKEN"  # noqa: S105 - the variable's name
 _RULE: Final = "must be a URL such as https://airflow.example.com"
 _TIMEOUT: Final = 30.0
 _TRIES: Final = 3
@@ -73,6 +76,21 @@ class Airflow:
             raise
         return found
 
+    def readers(self, assets: Collection[str]) -> list[dict[str, str]]:
+        """The DAGs and tasks that read ``assets``, which are names: scheduled by them, or with them as an inlet.
+
+        ``task`` is empty of a DAG that an asset schedules.
+        """
+        found: set[tuple[str, str, str]] = set()
+        for name in assets:
+            # The pattern is SQL's: it finds names that only contain this one, too.
+            query = urlencode({"name_pattern": name, "limit": 100})
+            for one in self._get(f"/api/v2/assets?{query}")["assets"]:
+                if one["name"] == name:
+                    found |= {(dag["dag_id"], "", name) for dag in one["scheduled_dags"]}
+                    found |= {(task["dag_id"], task["task_id"], name) for task in one["consuming_tasks"]}
+        return [{"dag": dag, "task": task, "asset": asset} for dag, task, asset in sorted(found)]
+
     def _get(self, path: str) -> Any:
         """What the path answers; asked again a few times if nothing does."""
         for left in reversed(range(_TRIES)):
@@ -99,6 +117,16 @@ class Airflow:
         finally:
             connection.close()
         return _answered(method, f"{self.url}{path}", response.status, answer)
+
+
+def read_token(file: Path | None) -> str:
+    """Airflow's token: from ``file``, else from the environment. Raises ConfigError if the file cannot be read."""
+    if file is None:
+        return os.environ.get(TOKEN, "").strip()
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(str(file), [("--token-file", f"cannot be read: {error}")]) from error
 
 
 def _answered(method: str, url: str, status: int, answer: bytes) -> Any:

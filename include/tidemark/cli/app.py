@@ -14,6 +14,7 @@ from tidemark.cli.brokersets import brokersets_app
 from tidemark.cli.consume import consume
 from tidemark.cli.continuity import continuity
 from tidemark.cli.incidents import incidents
+from tidemark.cli.lineage import lineage
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, iso_dates
 from tidemark.cli.read_models import agent_problems, files_of, opened, status_of, summary_of
 from tidemark.cli.restore import restore
@@ -103,6 +104,7 @@ def paths(
 
 app.command(epilog="Example: tidemark continuity orders --dt 2026-11-20 --output json")(continuity)
 app.command(epilog="Example: tidemark incidents --output json")(incidents)
+app.command(epilog="Example: tidemark lineage orders --producers --airflow https://airflow.example")(lineage)
 app.command(
     "acknowledge-gap",
     epilog="Example: tidemark acknowledge-gap orders 7 81234 81999 --by ada --reason 'disk of broker 3, INC-512'",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from datetime import datetime
 from enum import StrEnum
@@ -15,13 +14,11 @@ import typer
 from tidemark.backfill.report import BackfillReport
 from tidemark.backfill.report_tables import text
 from tidemark.backfill.request import DEFAULTS, report_name
-from tidemark.cli.airflow_client import Airflow
+from tidemark.cli.airflow_client import TOKEN, Airflow, read_token
 from tidemark.cli.options import As
-from tidemark.errors import ConfigError
 from tidemark.terminal import Output
 
 DAG: Final = "tidemark_backfill"
-TOKEN: Final = "TIDEMARK_AIRFLOW_TOKEN"  # noqa: S105 - the variable's name
 
 
 class BackfillMode(StrEnum):
@@ -65,7 +62,7 @@ def backfill(
     Exits with 1 if the run failed or was rejected, or a comparison found rows that differ; with 2 if the form is
     refused; with 3 if the run has not ended in time. Airflow refuses what its user may not do.
     """
-    server = Airflow(airflow, _token(token_file))
+    server = Airflow(airflow, read_token(token_file))
     conf: dict[str, Any] = {
         "topics": topics,
         "from_date": f"{first:%Y-%m-%d}",
@@ -97,15 +94,6 @@ def backfill(
     for task, message in failures.items():
         typer.echo(f"{task}: {message}", err=True)
     raise typer.Exit(_code(state, failures, [one for one in found.values() if one]))
-
-
-def _token(file: Path | None) -> str:
-    if file is None:
-        return os.environ.get(TOKEN, "").strip()
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(file), [("--token-file", f"cannot be read: {error}")]) from error
 
 
 def _ended(server: Airflow, run: str, until: float) -> str:

@@ -1,0 +1,84 @@
+"""``tidemark lineage``: a topic's way from Kafka over raw and table to catalogs, and who reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.cli.airflow_client import TOKEN, Airflow, read_token
+from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics
+from tidemark.cli.read_models import opened
+from tidemark.inspection.topic_lineage import SAMPLE_BYTES, topic_lineage
+from tidemark.terminal import Output
+
+
+def lineage(
+    topic: TopicName,
+    producers: Annotated[
+        bool, typer.Option("--producers", help=f"Read {SAMPLE_BYTES >> 20} MiB of each partition for producer ids.")
+    ] = False,
+    airflow: Annotated[
+        str | None,
+        typer.Option(envvar="TIDEMARK_AIRFLOW_URL", metavar="URL", help="Ask this Airflow which DAGs read the table."),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"A file with Airflow's token; default: the variable {TOKEN}.")
+    ] = None,
+    topics: Topics = DEFAULT_TOPICS,
+    cluster: Cluster = None,
+    output: As = Output.text,
+) -> None:
+    """Show where a topic's rows come from and where they go: what is stored, the table, its catalogs, its readers.
+
+    Storage does not know the names of producers: batches have the ids and epochs of idempotent ones, and no client id.
+    Readers are DAGs and tasks of Airflow that name the table's assets; other readers leave no trace.
+    """
+    server = None if airflow is None else Airflow(airflow, read_token(token_file))
+    table = opened(topics, topic, cluster)
+    found = topic_lineage(table, producers=producers)
+    found["readers"] = None if server is None else server.readers([table.topic.table, f"{table.topic.table}.final"])
+    typer.echo(json.dumps(found, ensure_ascii=False) if output is Output.json else "\n".join(_lines(found)))
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    raw, table = found["raw"], found["table"]
+    yield f"{found['cluster']}/{found['topic']}"
+    yield f"  topic    {_name(found['kafka'])}"
+    for one in found["producers"] or ():
+        yield f"    {one['incarnation']}/{one['partition']}: producer {one['producer_id']}, epoch {one['epoch']}"
+    yield f"  raw      {_name(raw)}"
+    yield f"    {raw['partitions']} partitions: {raw['segments']} segments, {raw['bytes']} bytes, {raw['offsets']} offsets"
+    if raw["packed_ranges"]:
+        more = f"{raw['packed_ranges']} ranges, {raw['packed_bytes']} bytes, {raw['packed_offsets']} offsets"
+        yield f"    in packs, beyond the segments: {more}"
+    yield from (f"    damaged: {one}" for one in raw["unread"])
+    yield f"  table    {_name(table)}"
+    version = "not there yet" if table["delta_version"] is None else f"Delta version {table['delta_version']}"
+    yield f"    {version}, ledger {table['ledger']}: {table['rows']} rows, {table['files']} files, {table['bytes']} bytes"
+    if table["dates"]:
+        yield f"    {table['dates']} dates, {table['first_date']} to {table['last_date']}"
+    columns = ", ".join(f"{one['name']} {one['type']}" for one in table["columns"])
+    yield from ([f"    {columns}"] if columns else [])
+    for one in found["catalogs"]:
+        yield f"  catalog  {one['catalog']}: {_listed(one)}"
+    for one in found["readers"] or ():
+        yield f"  reader   {one['dag']}" + (f", task {one['task']}" if one["task"] else "") + f": {one['asset']}"
+    if found["readers"] == []:
+        yield "  readers  none that Airflow knows of"
+
+
+def _name(one: dict[str, Any]) -> str:
+    return f"{one['namespace']} {one['name']}"
+
+
+def _listed(one: dict[str, Any]) -> str:
+    if one.get("failing_since"):
+        return f"fails since {one['failing_since']}: {one['error']}"
+    if not one.get("at"):
+        return "not listed yet"
+    behind = f", {one['behind']} commits behind" if one["behind"] else ""
+    return f"{one['identifier']}, ledger {one['ledger_n']}{behind}"
