@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from tidemark.cli.airflow_client import TOKEN, Airflow, read_token
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics
 from tidemark.cli.read_models import opened
-from tidemark.inspection.topic_lineage import SAMPLE_BYTES, topic_lineage
+from tidemark.inspection.topic_lineage import SAMPLE_BYTES, Listing, Named, TopicLineage, topic_lineage
 from tidemark.terminal import Output
 
 
@@ -40,45 +40,49 @@ def lineage(
     server = None if airflow is None else Airflow(airflow, read_token(token_file))
     table = opened(topics, topic, cluster)
     found = topic_lineage(table, producers=producers)
-    found["readers"] = None if server is None else server.readers([table.topic.table, f"{table.topic.table}.final"])
-    typer.echo(json.dumps(found, ensure_ascii=False) if output is Output.json else "\n".join(_lines(found)))
+    readers = None if server is None else server.readers([table.topic.table, f"{table.topic.table}.final"])
+    answer = {**found.model_dump(mode="json"), "readers": readers}
+    lines = [*_lines(found), *_readers(readers)]
+    typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else "\n".join(lines))
 
 
-def _lines(found: dict[str, Any]) -> Iterator[str]:
-    raw, table = found["raw"], found["table"]
-    yield f"{found['cluster']}/{found['topic']}"
-    yield f"  topic    {_name(found['kafka'])}"
-    for one in found["producers"] or ():
-        yield f"    {one['incarnation']}/{one['partition']}: producer {one['producer_id']}, epoch {one['epoch']}"
-    yield f"  raw      {_name(raw)}"
-    yield f"    {raw['partitions']} partitions: {raw['segments']} segments, {raw['bytes']} bytes, {raw['offsets']} offsets"
-    if raw["packed_ranges"]:
-        more = f"{raw['packed_ranges']} ranges, {raw['packed_bytes']} bytes, {raw['packed_offsets']} offsets"
+def _lines(found: TopicLineage) -> Iterator[str]:
+    raw, table = found.raw, found.table
+    yield f"{found.cluster}/{found.topic}"
+    yield f"  topic    {_name(found.kafka)}"
+    for one in found.producers or ():
+        yield f"    {one.incarnation}/{one.partition}: producer {one.producer_id}, epoch {one.epoch}"
+    yield f"  raw      {_name(raw.dataset)}"
+    yield f"    {raw.partitions} partitions: {raw.segments} segments, {raw.bytes} bytes, {raw.offsets} offsets"
+    if raw.packed_ranges:
+        more = f"{raw.packed_ranges} ranges, {raw.packed_bytes} bytes, {raw.packed_offsets} offsets"
         yield f"    in packs, beyond the segments: {more}"
-    yield from (f"    damaged: {one}" for one in raw["unread"])
-    yield f"  table    {_name(table)}"
-    version = "not there yet" if table["delta_version"] is None else f"Delta version {table['delta_version']}"
-    yield f"    {version}, ledger {table['ledger']}: {table['rows']} rows, {table['files']} files, {table['bytes']} bytes"
-    if table["dates"]:
-        yield f"    {table['dates']} dates, {table['first_date']} to {table['last_date']}"
-    columns = ", ".join(f"{one['name']} {one['type']}" for one in table["columns"])
-    yield from ([f"    {columns}"] if columns else [])
-    for one in found["catalogs"]:
-        yield f"  catalog  {one['catalog']}: {_listed(one)}"
-    for one in found["readers"] or ():
+    yield from (f"    damaged: {damage}" for damage in raw.unread)
+    yield f"  table    {_name(table.dataset)}"
+    version = "not there yet" if table.delta_version is None else f"Delta version {table.delta_version}"
+    yield f"    {version}, ledger {table.ledger}: {table.rows} rows, {table.files} files, {table.bytes} bytes"
+    if table.dates:
+        yield f"    {table.dates} dates, {table.first_date} to {table.last_date}"
+    if table.columns:
+        yield f"    {', '.join(f'{column.name} {column.kind}' for column in table.columns)}"
+    yield from (f"  catalog  {listing.catalog}: {_listed(listing)}" for listing in found.catalogs)
+
+
+def _readers(readers: Sequence[Mapping[str, str]] | None) -> Iterator[str]:
+    for one in readers or ():
         yield f"  reader   {one['dag']}" + (f", task {one['task']}" if one["task"] else "") + f": {one['asset']}"
-    if found["readers"] == []:
+    if readers is not None and not readers:
         yield "  readers  none that Airflow knows of"
 
 
-def _name(one: dict[str, Any]) -> str:
-    return f"{one['namespace']} {one['name']}"
+def _name(one: Named) -> str:
+    return f"{one.namespace} {one.name}"
 
 
-def _listed(one: dict[str, Any]) -> str:
-    if one.get("failing_since"):
-        return f"fails since {one['failing_since']}: {one['error']}"
-    if not one.get("at"):
+def _listed(one: Listing) -> str:
+    state = one.state
+    if state is None or (state.at is None and state.failing_since is None):
         return "not listed yet"
-    behind = f", {one['behind']} commits behind" if one["behind"] else ""
-    return f"{one['identifier']}, ledger {one['ledger_n']}{behind}"
+    if state.failing_since is not None:
+        return f"fails since {state.failing_since:%Y-%m-%d %H:%M} UTC: {state.error}"
+    return f"{state.identifier}, ledger {state.ledger_n}" + (f", {one.behind} commits behind" if one.behind else "")

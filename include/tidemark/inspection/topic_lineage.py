@@ -7,18 +7,25 @@ id; so that is all that can be told of who wrote them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound
-from tidemark.formats.mirror_status import MirrorStatus
+from tidemark.formats.base import Model
+from tidemark.formats.lineage import Dataset
+from tidemark.formats.mirror_status import MirrorState, MirrorStatus
 from tidemark.kafka_log.batch import HEADER_SIZE, PREFIX_SIZE, check_prefix, read_header
 from tidemark.lineage import naming
 from tidemark.raw import objects
-from tidemark.raw.partition import RawPartition
+from tidemark.raw.partition import PartitionView, RawPartition
 from tidemark.raw.topic import RawTopic
-from tidemark.store import open_store
+from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from tidemark.formats.ledger import Ledger
 
 SAMPLE_BYTES: Final = 1 << 20
 """So much of each partition's newest segment is read for producers' ids."""
@@ -26,7 +33,19 @@ SAMPLE_BYTES: Final = 1 << 20
 _NO_PRODUCER: Final = -1
 
 
-class Producer(NamedTuple):
+class Named(Model):
+    """A dataset, as lineage events name it."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Named:
+        """The name of ``dataset``."""
+        return cls(namespace=dataset.namespace, name=dataset.name)
+
+
+class Producer(Model):
     """An idempotent or transactional producer, by the batches at the start of a partition's newest segment."""
 
     incarnation: int
@@ -35,26 +54,83 @@ class Producer(NamedTuple):
     epoch: int
 
 
-class StoredPartition(NamedTuple):
+class StoredRaw(Model):
+    """What is stored of a topic: whole segments, and ranges of packs with offsets beyond them.
+
+    ``unread`` names what of the packs is damaged. The size of packs is that of the topic's own ranges.
+    """
+
+    dataset: Named
+    partitions: int
+    segments: int
+    bytes: int
+    offsets: int
+    packed_ranges: int
+    packed_bytes: int
+    packed_offsets: int
+    unread: tuple[str, ...]
+
+
+class Column(Model):
+    """A column of a Delta table; ``kind`` is its type, ``struct``, ``array`` or ``map`` of one that has others inside."""
+
+    name: str
+    kind: str
+
+
+class TableNow(Model):
+    """The table as its newest version is; ``delta_version`` is None while there is none."""
+
+    dataset: Named
+    url: str
+    delta_version: int | None
+    ledger: int
+    rows: int
+    files: int
+    bytes: int
+    dates: int
+    first_date: str | None
+    last_date: str | None
+    columns: tuple[Column, ...]
+
+
+class Listing(Model):
+    """What a catalog lists of the table, None if nothing yet; ``behind`` is how many commits it lacks."""
+
+    catalog: str
+    state: MirrorState | None
+    behind: int
+
+
+class TopicLineage(Model):
+    """The chain from Kafka to the catalogs. ``producers`` is None if nobody has asked for them."""
+
+    cluster: str
+    topic: str
+    kafka: Named
+    producers: tuple[Producer, ...] | None
+    raw: StoredRaw
+    table: TableNow
+    catalogs: tuple[Listing, ...]
+
+
+class _Partition(NamedTuple):
     """What is stored of one partition: segments with offsets ``[start, end)``, and ranges of packs behind them."""
 
-    segments: int = 0
-    size: int = 0
-    start: int = 0
-    end: int = 0
-    packed_ranges: int = 0
-    packed_size: int = 0
-    packed_end: int = 0
-    producers: tuple[Producer, ...] = ()
-
-    @property
-    def offsets(self) -> int:
-        """How many offsets the segments span."""
-        return max(0, self.end - self.start)
+    segments: int
+    size: int
+    start: int
+    end: int
+    packed_ranges: int
+    packed_size: int
+    packed_end: int
+    producers: tuple[Producer, ...]
 
 
-def topic_lineage(table: TopicTable, *, producers: bool = False) -> dict[str, Any]:
-    """The chain from Kafka to the catalogs, as plain data; ``producers`` reads a sample of each partition as well.
+def topic_lineage(table: TopicTable, *, producers: bool = False) -> TopicLineage:
+    """The chain as it is now: one listing, ``offset.wm`` and heads for each partition, and the table's log.
+
+    ``producers`` reads the first :data:`SAMPLE_BYTES` of each partition's newest segment as well.
 
     Raises:
         StoreError: a store did not answer.
@@ -64,76 +140,77 @@ def topic_lineage(table: TopicTable, *, producers: bool = False) -> dict[str, An
     delta = open_delta(table)
     ledger = ledger_of(table, delta)
     raw = RawTopic(table)
-    keys = sorted({*raw.entries, *ledger.by_partition})
-    incarnations = raw.incarnations().incarnations
-    parts = [raw.partition(incarnations[key[0]].topic_id, incarnations[key[0]].place, *key) for key in keys]
-    stored = in_parallel(lambda part: _stored(table, raw, part, producers=producers), parts)
-    live = live_files(delta) if delta is not None else []
-    dates = sorted(dt for dt, state in ledger.dates.items() if state.rows)
-    return {
-        "cluster": topic.cluster,
-        "topic": topic.topic,
-        "kafka": _named(naming.kafka_topic(deployment, topic)),
-        "producers": [one._asdict() for part in stored for one in part.producers] if producers else None,
-        "raw": {
-            **_named(naming.raw_topic(deployment, topic)),
-            "partitions": len(parts),
-            "segments": sum(one.segments for one in stored),
-            "bytes": sum(one.size for one in stored),
-            "offsets": sum(one.offsets for one in stored),
-            "packed_ranges": sum(one.packed_ranges for one in stored),
-            "packed_bytes": sum(one.packed_size for one in stored),
-            "packed_offsets": sum(max(0, one.packed_end - one.end) for one in stored),
-            "unread": list(raw.unread.messages),
-        },
-        "table": {
-            **_named(naming.table(deployment, topic)),
-            "url": table.url,
-            "delta_version": None if delta is None else delta.version(),
-            "ledger": ledger.n,
-            "rows": ledger.rows,
-            "files": len(live),
-            "bytes": sum(one.size for one in live),
-            "dates": len(dates),
-            "first_date": dates[0] if dates else None,
-            "last_date": dates[-1] if dates else None,
-            "columns": [] if delta is None else [_column(one) for one in delta.schema().fields],
-        },
-        "catalogs": list(_catalogs(table, ledger.n)),
-    }
-
-
-def _named(dataset: Any) -> dict[str, str]:
-    return {"namespace": dataset.namespace, "name": dataset.name}
-
-
-def _column(field: Any) -> dict[str, str]:
-    kind = field.type
-    return {"name": field.name, "type": str(getattr(kind, "type", kind))}
-
-
-def _stored(table: TopicTable, raw: RawTopic, part: RawPartition, *, producers: bool) -> StoredPartition:
-    view = raw.view(part)
-    store = open_store(part.keys.endpoint.store, table.deployment.store)
-    logs = [one for one in objects.listed(store, part.keys) if one.extension == "log" and not one.name.is_of_damage]
-    packed = [(end, entry) for end, entry in (view.tails.ends if view else ()) if end > _sealed(view)]
-    return StoredPartition(
-        segments=len(logs),
-        size=sum(one.info.size for one in logs),
-        start=min((one.name.base for one in logs), default=0),
-        end=_sealed(view) if logs else 0,
-        packed_ranges=sum(entry.ranges for _, entry in packed),
-        packed_size=sum(entry.size for _, entry in packed),
-        packed_end=max((end for end, _ in packed), default=0),
-        producers=tuple(_producers(store, part, logs)) if producers else (),
+    known = raw.incarnations().incarnations
+    keys = [key for key in sorted({*raw.entries, *ledger.by_partition}) if key[0] < len(known)]
+    parts = [raw.partition(known[key[0]].topic_id, known[key[0]].place, *key) for key in keys]
+    stored = in_parallel(lambda part: _partition(table, raw, part, producers=producers), parts)
+    return TopicLineage(
+        cluster=topic.cluster,
+        topic=topic.topic,
+        kafka=Named.of(naming.kafka_topic(deployment, topic)),
+        producers=tuple(one for part in stored for one in part.producers) if producers else None,
+        raw=StoredRaw(
+            dataset=Named.of(naming.raw_topic(deployment, topic)),
+            partitions=len(parts),
+            segments=sum(one.segments for one in stored),
+            bytes=sum(one.size for one in stored),
+            offsets=sum(one.end - one.start for one in stored),
+            packed_ranges=sum(one.packed_ranges for one in stored),
+            packed_bytes=sum(one.packed_size for one in stored),
+            packed_offsets=sum(max(0, one.packed_end - one.end) for one in stored),
+            unread=raw.unread.messages,
+        ),
+        table=_table(table, delta, ledger),
+        catalogs=tuple(_listings(table, ledger.n)),
     )
 
 
-def _sealed(view: Any) -> int:
-    return 0 if view is None else int(view.watermark.next_offset)
+def _table(table: TopicTable, delta: DeltaTable | None, ledger: Ledger) -> TableNow:
+    live = live_files(delta) if delta is not None else []
+    dates = sorted(dt for dt, state in ledger.dates.items() if state.rows)
+    return TableNow(
+        dataset=Named.of(naming.table(table.deployment, table.topic)),
+        url=table.url,
+        delta_version=None if delta is None else delta.version(),
+        ledger=ledger.n,
+        rows=ledger.rows,
+        files=len(live),
+        bytes=sum(one.size for one in live),
+        dates=len(dates),
+        first_date=dates[0] if dates else None,
+        last_date=dates[-1] if dates else None,
+        columns=() if delta is None else tuple(_column(one) for one in delta.schema().fields),
+    )
 
 
-def _producers(store: Any, part: RawPartition, logs: Sequence[objects.Listed]) -> Iterator[Producer]:
+def _column(field: Any) -> Column:
+    return Column(name=field.name, kind=str(field.type.type))
+
+
+def _partition(table: TopicTable, raw: RawTopic, part: RawPartition, *, producers: bool) -> _Partition:
+    view = raw.view(part)
+    sealed = 0 if view is None else view.watermark.next_offset
+    store = open_store(part.keys.endpoint.store, table.deployment.store)
+    logs = [one for one in objects.listed(store, part.keys) if one.extension == "log" and not one.name.is_of_damage]
+    start = min((one.name.base for one in logs), default=sealed)
+    return _Partition(
+        len(logs),
+        sum(one.info.size for one in logs),
+        start,
+        max(start, sealed),
+        *_packed(view, sealed),
+        tuple(_producers(store, part, logs)) if producers else (),
+    )
+
+
+def _packed(view: PartitionView | None, sealed: int) -> tuple[int, int, int]:
+    """Ranges of packs beyond the segments, their bytes, and where the longest tail ends."""
+    found = [(end, entry) for end, entry in (view.tails.ends if view else ()) if end > sealed]
+    ends = [end for end, _ in found]
+    return sum(entry.ranges for _, entry in found), sum(entry.size for _, entry in found), max(ends, default=0)
+
+
+def _producers(store: Store, part: RawPartition, logs: Sequence[objects.Listed]) -> Iterator[Producer]:
     """Those of the batches at the start of the newest segment."""
     if not logs:
         return
@@ -148,21 +225,21 @@ def _producers(store: Any, part: RawPartition, logs: Sequence[objects.Listed]) -
         if header.producer_id != _NO_PRODUCER:
             found.add((header.producer_id, header.producer_epoch))
         at = header.end
-    yield from (Producer(*part.key, *one) for one in sorted(found))
+    incarnation, partition = part.key
+    for number, epoch in sorted(found):
+        yield Producer(incarnation=incarnation, partition=partition, producer_id=number, epoch=epoch)
 
 
-def _catalogs(table: TopicTable, ledger_n: int) -> Iterator[dict[str, Any]]:
+def _listings(table: TopicTable, ledger_n: int) -> Iterator[Listing]:
     """What each catalog lists of the table, by the last run of the mirror job."""
     topic = table.topic
-    listing = table.deployment.catalogs_of(topic)
-    if not listing:
+    catalogs = table.deployment.catalogs_of(topic)
+    if not catalogs:
         return
-    key = table.deployment.deployment_keys(topic.cluster).mirrors
     try:
-        known = MirrorStatus.load(table.store, key).by_key
+        known = MirrorStatus.load(table.store, table.deployment.deployment_keys(topic.cluster).mirrors).by_key
     except NotFound:
         known = {}
-    for catalog in listing:
-        state = known.get((topic.topic, catalog.name))
-        told = state.model_dump(mode="json", exclude={"topic", "catalog"}) if state else {}
-        yield {"catalog": catalog.name, **told, "behind": ledger_n - (state.ledger_n if state else 0)}
+    for one in catalogs:
+        state = known.get((topic.topic, one.name))
+        yield Listing(catalog=one.name, state=state, behind=max(0, ledger_n - (state.ledger_n if state else 0)))

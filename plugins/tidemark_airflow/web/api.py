@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, status
 
 from tidemark.inspection.gap_acknowledgement import gaps_of
 from tidemark.inspection.offset_lineage import derivation_of
+from tidemark.inspection.topic_lineage import TopicLineage
 from tidemark.monitoring.health import Key
 from tidemark.monitoring.overview import TopicState
 from tidemark.timestamps import utc_now
@@ -83,6 +84,12 @@ def history(topic: Seen, hours: Annotated[int, Query(ge=1, le=168)] = 24) -> mod
     """How far behind the topic was in the last hours."""
     found = reader().samples(topic, hours, utc_now())
     return models.HistoryAnswer(hours=hours, freshness=topic.late_after.total_seconds(), samples=found)
+
+
+@router.get("/topics/{cluster}/{topic}/chain")
+def chain(topic: Seen) -> TopicLineage:
+    """From Kafka over raw and table to the catalogs: what there is, and how much."""
+    return reader().chain(topic)
 
 
 @router.get("/topics/{cluster}/{topic}/lineage")

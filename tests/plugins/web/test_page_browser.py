@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from tests.plugins.shared_stack import SharedStack
+from tests.plugins.shared_stack import DAILY, SharedStack
 from tests.plugins.web.page_server import ANN, PageServer
 from tests.plugins.web.page_world import EVIL, PageWorld
 from tests.plugins.world import CLUSTER, commit, entry, state
@@ -112,6 +112,28 @@ def test_a_strip_is_walked_by_keys(stack: SharedStack, browser: Browser) -> None
     assert "from=160&to=300" in browser.current_url
     browser.press(Keys.ESCAPE)
     assert browser.run("return document.activeElement.className") == "span uploaded"
+
+
+def test_the_chain_is_counted_when_it_is_opened_and_names_the_dags_that_read(
+    stack: SharedStack, browser: Browser
+) -> None:
+    stack.client.wait_for_dag(DAILY)
+    browser.get(page(stack, ORDERS))
+    browser.first(".calendar button")
+    assert not browser.all(".chain")
+    browser.run("document.querySelector('summary').focus()")
+    browser.press(Keys.ENTER)
+    browser.first(".chain h3", text="Readers")
+    assert browser.first('.chain a[href$="daily_orders"]').text == DAILY
+    steps = [one.text for one in browser.all(".chain li")]
+    assert [one.partition("\n")[0] for one in steps] == ["Topic", "Raw", "Table", "Readers"]
+    assert "kafka-1/orders" in steps[1]
+    assert "8 partitions: 1 segment" in steps[1]
+    assert "ledger 1: " in steps[2]
+    for scheme in ("light", "dark"):
+        browser.prefer(prefers_color_scheme=scheme)
+        assert violations(browser) == [], f"chain, {scheme}"
+    assert browser.console() == []
 
 
 def test_the_backfill_form_is_filled_in(stack: SharedStack, browser: Browser) -> None:

@@ -108,21 +108,21 @@ def test_it_counts_what_is_stored_and_what_the_table_has(world: World, capsys: p
         None,
     )
     raw, table = found["raw"], found["table"]
-    assert (raw["namespace"], raw["name"]) == ("file", f"{root}/raw/east/orders")
+    assert (raw["dataset"]["namespace"], raw["dataset"]["name"]) == ("file", f"{root}/raw/east/orders")
     ends = [world.raw.partition(one).end for one in (0, 1)]
     assert (raw["partitions"], raw["segments"], raw["bytes"], raw["offsets"]) == (2, 2, sum(logs), sum(ends))
     files = [path.stat().st_size for path in (root / "lake" / "orders").rglob("*.parquet")]
     assert (table["files"], table["bytes"], table["rows"]) == (len(files), sum(files), world.ledger.rows)
     assert (table["ledger"], table["delta_version"]) == (1, 1)
     assert (table["dates"], table["first_date"], table["last_date"]) == (1, DT, DT)
-    assert {"name": "kafka_offset", "type": "long"} in table["columns"]
+    assert {"name": "kafka_offset", "kind": "long"} in table["columns"]
 
 
 def test_it_says_what_each_catalog_lists(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     listed = {one["catalog"]: one for one in shown(world, capsys)["catalogs"]}
-    assert (listed["ice"]["identifier"], listed["ice"]["behind"]) == ("db.orders", 1)
-    assert listed["lost"]["error"] == "no answer"
-    assert listed["new"] == {"catalog": "new", "behind": 1}
+    assert (listed["ice"]["state"]["identifier"], listed["ice"]["behind"]) == ("db.orders", 1)
+    assert listed["lost"]["state"]["error"] == "no answer"
+    assert listed["new"] == {"catalog": "new", "state": None, "behind": 1}
 
 
 def test_producers_are_ids_and_epochs_for_who_asks(world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,86 @@
+// A topic's way from Kafka over raw and table to catalogs and readers, counted when somebody opens it.
+
+import {bytes, el, number, plural, put, say, time} from "./dom.js";
+import {airflow, api} from "./server.js";
+
+export function chain(at, table) {
+  const content = el("div", {});
+  let asked = false;
+
+  async function open(event) {
+    if (!event.target.open || asked) return;
+    asked = true;
+    put(content, el("p", {class: "note"}, "Counting …"));
+    try {
+      const [found, readers] = await Promise.all([api.chain(at), readersOf(table)]);
+      put(content, el("ol", {class: "chain"}, steps(found, readers)));
+      say("Lineage shown");
+    } catch (error) {
+      asked = false;
+      put(content, el("p", {class: "note warn", role: "alert"}, error.message));
+    }
+  }
+
+  const summary = el("summary", {}, el("h2", {id: "chain"}, "Lineage"));
+  const node = el("section", {"aria-labelledby": "chain"}, el("details", {ontoggle: open}, summary, content));
+  return {node, load: async () => {}};
+}
+
+function steps({kafka, raw, table, catalogs}, readers) {
+  const packed = `${plural(raw.packed_ranges, "range")} of packs beyond them: ${bytes(raw.packed_bytes)}, ${plural(raw.packed_offsets, "offset")}`;
+  const version = table.delta_version === null ? "not there yet" : `Delta version ${number(table.delta_version)}`;
+  const dates = table.dates ? `${plural(table.dates, "date")}, ${table.first_date} to ${table.last_date}` : "no date";
+  return [
+    step("Topic", name(kafka)),
+    step(
+      "Raw",
+      name(raw.dataset),
+      `${plural(raw.partitions, "partition")}: ${plural(raw.segments, "segment")}, ${bytes(raw.bytes)}, ${plural(raw.offsets, "offset")}`,
+      raw.packed_ranges ? packed : null,
+      raw.unread.map((one) => `Damaged: ${one}`),
+    ),
+    step(
+      "Table",
+      name(table.dataset),
+      `${version}, ledger ${number(table.ledger)}: ${plural(table.rows, "row")}, ${plural(table.files, "file")}, ${bytes(table.bytes)}; ${dates}`,
+      table.columns.map((one) => `${one.name} ${one.kind}`).join(", "),
+    ),
+    catalogs.length ? step("Catalogs", catalogs.map(listed)) : null,
+    step("Readers", readers),
+  ];
+}
+
+const step = (title, ...lines) =>
+  el("li", {class: "card"}, el("h3", {}, title), lines.flat().filter(Boolean).map((line) => el("p", {}, line)));
+
+const name = ({namespace, name: own}) => el("code", {}, `${namespace} ${own}`);
+
+function listed({catalog, state, behind}) {
+  if (state === null || !(state.at || state.failing_since)) return `${catalog}: not listed yet`;
+  if (state.failing_since) return [`${catalog}: fails since `, time(state.failing_since), `: ${state.error}`];
+  return `${catalog}: ${state.identifier}, ledger ${number(state.ledger_n)}${behind ? `, ${plural(behind, "commit")} behind` : ""}`;
+}
+
+// The DAGs and tasks that read the table's assets, as far as the user may ask Airflow for them.
+async function readersOf(table) {
+  const names = [table, `${table}.final`];
+  let found;
+  try {
+    const answers = await Promise.all(names.map((one) => airflow.assets(one)));
+    found = answers.flatMap(({assets}, number) => assets.filter((one) => one.name === names[number]));
+  } catch (error) {
+    return [`Airflow does not say: ${error.message}`];
+  }
+  const readers = found.flatMap((asset) => [
+    ...asset.scheduled_dags.map((one) => reader(one.dag_id, "", asset.name)),
+    ...asset.consuming_tasks.map((one) => reader(one.dag_id, one.task_id, asset.name)),
+  ]);
+  return readers.length ? readers : ["None that Airflow knows of."];
+}
+
+const reader = (dag, task, asset) => [
+  el("a", {href: `../dags/${encodeURIComponent(dag)}`}, dag),
+  task ? `, task ${task}` : "",
+  ": ",
+  el("code", {}, asset),
+];
