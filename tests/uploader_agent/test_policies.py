@@ -58,11 +58,12 @@ COMMIT, LEDGER, REVIEW = (
 FOUND = f"tables/_tidemark/_incidents/{CLUSTER}.json"
 SAMPLES = f"tables/_tidemark/_samples/{CLUSTER}/20260101T00.json"
 PUBLISHED = f"{STATE}/published.json"
+HANDED = "tables/_tidemark/_lineage/c/x.json"
 
 RAW_KEYS = [LOG, ENTROPY, *KEPT, TOMBSTONE, WORD, *OWN, *OTHERS, *OTHER_CLUSTER, "elsewhere/a"]
-LAKE_KEYS = [DATA, MARK, REFUSED, COMMIT, LEDGER, REVIEW, FOUND, SAMPLES, PUBLISHED, "elsewhere/a"]
+LAKE_KEYS = [DATA, MARK, REFUSED, COMMIT, LEDGER, REVIEW, FOUND, SAMPLES, PUBLISHED, HANDED, "elsewhere/a"]
 OF_GAPS = {WATERMARK, *KEPT, TOMBSTONE, WORD, *OWN, *OTHERS, *OTHER_CLUSTER} - {OTHER_CLUSTER[1]}
-OF_TABLES = {COMMIT, LEDGER, REVIEW, FOUND, SAMPLES, PUBLISHED}
+OF_TABLES = {COMMIT, LEDGER, REVIEW, FOUND, SAMPLES, PUBLISHED, HANDED}
 
 
 class Rights(NamedTuple):
@@ -82,7 +83,7 @@ ROLES = {
     "pipeline": Rights((ALL_RAW, ALL_LAKE), (set(), ALL_LAKE - {REVIEW}), (set(), {MARK, COMMIT})),
     "maintenance": Rights((ALL_RAW, ALL_LAKE), (set(), ALL_LAKE - {REVIEW}), (set(), ALL_LAKE)),
     "retention": Rights(
-        (ALL_RAW, ALL_LAKE), ({TOMBSTONE}, {REVIEW}), ({LOG, ENTROPY, OTHER_CLUSTER[1], *PACKS}, set())
+        (ALL_RAW, ALL_LAKE), ({TOMBSTONE}, {REVIEW, HANDED}), ({LOG, ENTROPY, OTHER_CLUSTER[1], *PACKS}, set())
     ),
     "page": Rights((OF_GAPS, OF_TABLES), ({WORD}, set())),
     "acknowledge": Rights((OF_GAPS, OF_TABLES), ({WORD}, set())),

@@ -12,7 +12,7 @@ import typer
 from tidemark.cli.airflow_client import TOKEN, Airflow, read_token
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics
 from tidemark.cli.read_models import opened
-from tidemark.inspection.topic_lineage import SAMPLE_BYTES, Listing, Named, TopicLineage, topic_lineage
+from tidemark.inspection.data_flow import SAMPLE_BYTES, DataFlow, Listing, Named, data_flow
 from tidemark.terminal import Output
 
 
@@ -39,14 +39,14 @@ def lineage(
     """
     server = None if airflow is None else Airflow(airflow, read_token(token_file))
     table = opened(topics, topic, cluster)
-    found = topic_lineage(table, producers=producers)
+    found = data_flow(table, producers=producers)
     readers = None if server is None else server.readers([table.topic.table, f"{table.topic.table}.final"])
     answer = {**found.model_dump(mode="json"), "readers": readers}
     lines = [*_lines(found), *_readers(readers)]
     typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else "\n".join(lines))
 
 
-def _lines(found: TopicLineage) -> Iterator[str]:
+def _lines(found: DataFlow) -> Iterator[str]:
     raw, table = found.raw, found.table
     yield f"{found.cluster}/{found.topic}"
     yield f"  topic    {_name(found.kafka)}"

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_authenticated
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, status
 
+from tidemark.inspection.data_flow import DataFlow
 from tidemark.inspection.gap_acknowledgement import gaps_of
 from tidemark.inspection.offset_lineage import derivation_of
-from tidemark.inspection.topic_lineage import TopicLineage
 from tidemark.monitoring.health import Key
 from tidemark.monitoring.overview import TopicState
 from tidemark.timestamps import utc_now
@@ -86,10 +86,10 @@ def history(topic: Seen, hours: Annotated[int, Query(ge=1, le=168)] = 24) -> mod
     return models.HistoryAnswer(hours=hours, freshness=topic.late_after.total_seconds(), samples=found)
 
 
-@router.get("/topics/{cluster}/{topic}/chain")
-def chain(topic: Seen) -> TopicLineage:
+@router.get("/topics/{cluster}/{topic}/flow")
+def flow(topic: Seen) -> DataFlow:
     """From Kafka over raw and table to the catalogs: what there is, and how much."""
-    return reader().chain(topic)
+    return reader().flow(topic)
 
 
 @router.get("/topics/{cluster}/{topic}/lineage")

@@ -17,8 +17,8 @@ from tidemark.formats.keys import DeploymentKeys
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.schema_state import SchemaState
 from tidemark.formats.watermark_index import IndexEntry
+from tidemark.inspection.data_flow import DataFlow, data_flow
 from tidemark.inspection.gap_acknowledgement import words_of
-from tidemark.inspection.topic_lineage import TopicLineage, topic_lineage
 from tidemark.monitoring import overview
 from tidemark.monitoring.health import TopicHealth, topic_health
 from tidemark.monitoring.incident_store import read_incidents
@@ -112,7 +112,7 @@ class Reader:
         self._overviews = Kept(self._read_overview)
         self._incidents = Kept(self._read_incidents)
         self._topics = Kept(self._read_topic)
-        self._chains = Kept(self._read_chain, seconds=60.0)
+        self._flows = Kept(self._read_flow, seconds=60.0)
         # Of one topic, for an hour of a thousand topics is a megabyte once it is parsed.
         self._samples = Kept(self._read_samples, seconds=60.0, most=_HOURS_KEPT)
         self._evidence = EvidenceReader()
@@ -159,9 +159,9 @@ class Reader:
         acknowledged = words_of(resolver_of(deployment.raw), deployment.store, topic.cluster, topic.topic, keys)
         return dict(zip(keys, acknowledged, strict=True))
 
-    def chain(self, topic: TopicSettings) -> TopicLineage:
+    def flow(self, topic: TopicSettings) -> DataFlow:
         """What is stored of ``topic``, its table and its catalogs, a minute old at most: it lists all partitions."""
-        return self._chains.get((topic.cluster, topic.topic))
+        return self._flows.get((topic.cluster, topic.topic))
 
     def quarantined(self, now: TopicNow) -> dict[str, int]:
         """Quarantined rows by date, of one ledger for ever the same; empty for rows without a date."""
@@ -177,8 +177,8 @@ class Reader:
         deployment = self.deployment()
         return open_topic_table(deployment, deployment.topic(topic, cluster))
 
-    def _read_chain(self, key: tuple[str, str]) -> TopicLineage:
-        return topic_lineage(self.table(*key))
+    def _read_flow(self, key: tuple[str, str]) -> DataFlow:
+        return data_flow(self.table(*key))
 
     def _load(self, _: tuple[int, int]) -> Deployment:
         return settings.deployment()

@@ -114,25 +114,25 @@ def test_a_strip_is_walked_by_keys(stack: SharedStack, browser: Browser) -> None
     assert browser.run("return document.activeElement.className") == "span uploaded"
 
 
-def test_the_chain_is_counted_when_it_is_opened_and_names_the_dags_that_read(
+def test_the_data_flow_is_counted_when_it_is_opened_and_names_the_dags_that_read(
     stack: SharedStack, browser: Browser
 ) -> None:
     stack.client.wait_for_dag(DAILY)
     browser.get(page(stack, ORDERS))
     browser.first(".calendar button")
-    assert not browser.all(".chain")
+    assert not browser.all(".flow")
     browser.run("document.querySelector('summary').focus()")
     browser.press(Keys.ENTER)
-    browser.first(".chain h3", text="Readers")
-    assert browser.first('.chain a[href$="daily_orders"]').text == DAILY
-    steps = [one.text for one in browser.all(".chain li")]
+    browser.first(".flow h3", text="Readers")
+    assert browser.first('.flow a[href$="daily_orders"]').text == DAILY
+    steps = [one.text for one in browser.all(".flow li")]
     assert [one.partition("\n")[0] for one in steps] == ["Topic", "Raw", "Table", "Readers"]
     assert "kafka-1/orders" in steps[1]
     assert "8 partitions: 1 segment" in steps[1]
     assert "ledger 1: " in steps[2]
     for scheme in ("light", "dark"):
         browser.prefer(prefers_color_scheme=scheme)
-        assert violations(browser) == [], f"chain, {scheme}"
+        assert violations(browser) == [], f"flow, {scheme}"
     assert browser.console() == []
 
 

@@ -43,7 +43,7 @@ export const api = {
   partitions: (at, values) => ask(`${of(at)}/partitions${query(values)}`),
   dates: (at, values) => ask(`${of(at)}/dates${query(values)}`),
   history: (at, values) => ask(`${of(at)}/history${query(values)}`),
-  chain: (at) => ask(`${of(at)}/chain`),
+  flow: (at) => ask(`${of(at)}/flow`),
   lineage: (at, values) => ask(`${of(at)}/lineage${query(values)}`),
   acknowledge: (at, word) => send(`${of(at)}/acknowledgements`, word, {[REQUEST_HEADER]: "page"}),
 };

@@ -1,10 +1,10 @@
 // One topic: its head, partitions as strips, how far behind it was, its dates.
 
 import {calendar, dateDetail, legend as dateLegend} from "./calendar.js";
-import {chain} from "./chain.js";
 import {chart} from "./chart.js";
 import {acknowledge, backfill, lineage} from "./dialogs.js";
 import {clock, duration, el, number, plural, put, range, say, short, since, time} from "./dom.js";
+import {flow} from "./flow.js";
 import {incidents} from "./incidents.js";
 import {api} from "./server.js";
 import {badge, REASON} from "./states.js";
@@ -28,7 +28,7 @@ export async function showTopic(view, at) {
   const now = await api.topic(at);
   const openBackfill = (from, to = from, mode = undefined) =>
     backfill({topics: [`${at.cluster}/${at.topic}`], from_date: from, to_date: to, mode});
-  const sections = [partitions(at, now), past(at), dates(at, openBackfill), chain(at, now.table.split("/").at(-1))];
+  const sections = [partitions(at, now), past(at), dates(at, openBackfill), flow(at, now.table.split("/").at(-1))];
   put(view, head(at, now, openBackfill), sections.map(({node}) => node));
   await Promise.all(sections.map(({load}) => load()));
   const asked = address();

@@ -3,7 +3,7 @@
 import {bytes, el, number, plural, put, say, time} from "./dom.js";
 import {airflow, api} from "./server.js";
 
-export function chain(at, table) {
+export function flow(at, table) {
   const content = el("div", {});
   let asked = false;
 
@@ -12,17 +12,17 @@ export function chain(at, table) {
     asked = true;
     put(content, el("p", {class: "note"}, "Counting …"));
     try {
-      const [found, readers] = await Promise.all([api.chain(at), readersOf(table)]);
-      put(content, el("ol", {class: "chain"}, steps(found, readers)));
-      say("Lineage shown");
+      const [found, readers] = await Promise.all([api.flow(at), readersOf(table)]);
+      put(content, el("ol", {class: "flow"}, steps(found, readers)));
+      say("Data flow shown");
     } catch (error) {
       asked = false;
       put(content, el("p", {class: "note warn", role: "alert"}, error.message));
     }
   }
 
-  const summary = el("summary", {}, el("h2", {id: "chain"}, "Lineage"));
-  const node = el("section", {"aria-labelledby": "chain"}, el("details", {ontoggle: open}, summary, content));
+  const summary = el("summary", {}, el("h2", {id: "flow"}, "Data flow"));
+  const node = el("section", {"aria-labelledby": "flow"}, el("details", {ontoggle: open}, summary, content));
   return {node, load: async () => {}};
 }
 

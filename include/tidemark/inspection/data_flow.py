@@ -72,7 +72,7 @@ class StoredRaw(Model):
 
 
 class Column(Model):
-    """A column of a Delta table; ``kind`` is its type, ``struct``, ``array`` or ``map`` of one that has others inside."""
+    """A column of a Delta table; ``kind`` is its type, which is ``struct``, ``array`` or ``map`` of a nested one."""
 
     name: str
     kind: str
@@ -102,8 +102,8 @@ class Listing(Model):
     behind: int
 
 
-class TopicLineage(Model):
-    """The chain from Kafka to the catalogs. ``producers`` is None if nobody has asked for them."""
+class DataFlow(Model):
+    """The data flow of a topic, from Kafka to the catalogs. ``producers`` is None if nobody has asked for them."""
 
     cluster: str
     topic: str
@@ -127,8 +127,8 @@ class _Partition(NamedTuple):
     producers: tuple[Producer, ...]
 
 
-def topic_lineage(table: TopicTable, *, producers: bool = False) -> TopicLineage:
-    """The chain as it is now: one listing, ``offset.wm`` and heads for each partition, and the table's log.
+def data_flow(table: TopicTable, *, producers: bool = False) -> DataFlow:
+    """The data flow as it is now: one listing, ``offset.wm`` and heads for each partition, and the table's log.
 
     ``producers`` reads the first :data:`SAMPLE_BYTES` of each partition's newest segment as well.
 
@@ -144,7 +144,7 @@ def topic_lineage(table: TopicTable, *, producers: bool = False) -> TopicLineage
     keys = [key for key in sorted({*raw.entries, *ledger.by_partition}) if key[0] < len(known)]
     parts = [raw.partition(known[key[0]].topic_id, known[key[0]].place, *key) for key in keys]
     stored = in_parallel(lambda part: _partition(table, raw, part, producers=producers), parts)
-    return TopicLineage(
+    return DataFlow(
         cluster=topic.cluster,
         topic=topic.topic,
         kafka=Named.of(naming.kafka_topic(deployment, topic)),
