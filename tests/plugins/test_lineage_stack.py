@@ -52,7 +52,7 @@ def test_a_landing_is_told_once_with_its_parent_and_its_offsets(
     wait_until(lambda: is_waiting(stack, ORDERS, before), what="orders to be landed", interval=0.5)
 
     ledger = committed_ledger(world.table("orders"))
-    wait_until(lambda: ended(lineage, CONVERT, ledger.attempt), what="the event")
+    wait_until(lambda: bool(ended(lineage, CONVERT, ledger.attempt)), what="the event")
     [event] = ended(lineage, CONVERT, ledger.attempt)
     at = places(world, "orders")
     assert names(event, "inputs") == sorted([at["kafka"], at["raw"]])
@@ -98,7 +98,7 @@ def test_a_job_that_dies_is_told_and_its_retry_tells_of_the_landing_alone(
     wait_until(lambda: is_waiting(stack, ORDERS, before), what="orders to be landed", interval=0.5)
 
     attempt = committed_ledger(world.table("orders")).attempt
-    wait_until(lambda: ended(lineage, CONVERT, attempt), what="the event")
+    wait_until(lambda: bool(ended(lineage, CONVERT, attempt)), what="the event")
     [event] = ended(lineage, CONVERT, attempt)
     failure = lineage.of("FAIL", CONVERT)[-1]
     assert failure["run"]["runId"] != event["run"]["runId"]

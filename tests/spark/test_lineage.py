@@ -223,7 +223,7 @@ def test_without_a_receiver_nothing_is_loaded(world: World, monkeypatch: pytest.
 def test_a_receiver_that_refuses_fails_no_job_and_is_told(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = {"type": "http", "url": "http://127.0.0.1:1", "retry": {"total": 0}}
+    config: dict[str, Any] = {"type": "http", "url": "http://127.0.0.1:1", "retry": {"total": 0}}
     for name, value in config.items():
         text = json.dumps(value) if isinstance(value, dict) else value
         monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{name.upper()}", text)

@@ -61,15 +61,15 @@ class LineageMixin(BaseOperator):
             raise
         self._take(place, required=True)
 
-    def get_openlineage_facets_on_start(self) -> OperatorLineage:
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
         """What the task is about to read and write."""
         return self._answer(None, ended=False)
 
-    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> OperatorLineage:
+    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> OperatorLineage[Any, Any]:
         """What the task has read and written."""
         return self._answer(self._handed, ended=True)
 
-    def get_openlineage_facets_on_failure(self, _task_instance: Any) -> OperatorLineage:
+    def get_openlineage_facets_on_failure(self, _task_instance: Any) -> OperatorLineage[Any, Any]:
         """What the job told before it failed, such as an audit's findings; else what it was about to do."""
         return self._answer(self._handed, ended=False)
 
@@ -86,7 +86,7 @@ class LineageMixin(BaseOperator):
             if self._handed is None and required:
                 self.log.error("lineage: the job left nothing, see its log; the event will not say what was written")
 
-    def _answer(self, handed: JobLineage | None, *, ended: bool) -> OperatorLineage:
+    def _answer(self, handed: JobLineage | None, *, ended: bool) -> OperatorLineage[Any, Any]:
         found = handed or JobLineage()
         if not (found.inputs or found.outputs) and (self.outlets or not ended):
             found = self._expected().model_copy(update={"run": found.run})
@@ -110,7 +110,7 @@ class LineageMixin(BaseOperator):
             return JobLineage(outputs=tuple(naming.at(uri) for uri in uris if not uri.endswith(".final")))
 
 
-def _converted(found: JobLineage) -> OperatorLineage:
+def _converted(found: JobLineage) -> OperatorLineage[Any, Any]:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from openlineage.client.event_v2 import InputDataset, OutputDataset
 

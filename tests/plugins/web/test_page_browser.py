@@ -121,7 +121,7 @@ def test_the_data_flow_is_counted_when_it_is_opened_and_names_the_dags_that_read
     browser.get(page(stack, ORDERS))
     browser.first(".calendar button")
     assert not browser.all(".flow")
-    browser.run("document.querySelector('summary').focus()")
+    browser.run("document.getElementById('flow').closest('summary').focus()")
     browser.press(Keys.ENTER)
     browser.first(".flow h3", text="Readers")
     assert browser.first('.flow a[href$="daily_orders"]').text == DAILY
