@@ -13,12 +13,26 @@ import pytest
 from tests.spark.audit.test_audit import file_of
 from tests.spark.convert.test_parsers import json_parser, records
 from tests.spark.inline import Inline
+from tests.spark.live.live_world import LiveWorld
 from tests.spark.world import World
 from tests.support.lineage import LineageServer, names, runs
-from tests.tidemark.kafka_log.build import T0, batch
+from tests.tidemark.kafka_log.build import T0, batch, simple
 from tidemark.lineage.hand_over import Place, take
 from tidemark.planning import plan_ingest, write_plan
-from tidemark_spark.cli import audit, compact, export, ingest, rebuild, replay, retain, retain_packs, run_plan, vacuum
+from tidemark_spark.cli import (
+    audit,
+    compact,
+    compact_live,
+    export,
+    ingest,
+    land_live,
+    rebuild,
+    replay,
+    retain,
+    retain_packs,
+    run_plan,
+    vacuum,
+)
 
 DT = "2026-02-02"
 JOBS: dict[str, Any] = {
@@ -256,3 +270,24 @@ def test_where_a_task_waits_for_it_lineage_is_handed_over_and_not_sent(world: Wo
     assert other.name == place.name
     assert take(world.table.deployment, "east", other) is None, "of an earlier job of the task"
     assert take(world.table.deployment, "east", Place.of_task("another")) is None
+
+
+def test_a_live_landing_tells_of_each_topic_and_so_does_its_compaction(tmp_path: Path, server: LineageServer) -> None:
+    live = LiveWorld(tmp_path, "orders", "clicks", more=["compaction: {files: 4}"])
+    command = ["--topics", str(live.topics_file), "--cluster", "east"]
+    for _ in range(4):
+        for topic in live.topics.values():
+            raw = topic.raw
+            raw.segment([simple(raw.partition().end)])
+        live.due()
+        assert land_live.main(command, Inline()) == 0
+    assert compact_live.main(command, Inline()) == 0
+
+    began, ended = server.events[:2]
+    tables = [("file", f"{tmp_path}/lake/{name}") for name in ("clicks", "orders")]
+    assert names(began, "outputs") == names(ended, "outputs") == tables
+    assert {run["topic"]: run["offsets"][0]["from"] for run in runs(ended)} == {"clicks": 0, "orders": 0}
+    [merged] = server.of("COMPLETE", "compact_live")
+    assert merged["job"]["name"] == "tidemark_compact_live.east"
+    assert names(merged, "inputs") == names(merged, "outputs") == tables
+    assert {(run["kind"], run["status"]) for run in runs(merged)} == {("compact", "landed")}

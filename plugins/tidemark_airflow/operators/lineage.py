@@ -88,7 +88,7 @@ class LineageMixin(BaseOperator):
 
     def _answer(self, handed: JobLineage | None, *, ended: bool) -> OperatorLineage[Any, Any]:
         found = handed or JobLineage()
-        if not (found.inputs or found.outputs) and (self.outlets or not ended):
+        if self.tells_lineage and not (found.inputs or found.outputs) and (self.outlets or not ended):
             found = self._expected().model_copy(update={"run": found.run})
         return _converted(found)
 

@@ -40,13 +40,13 @@ def _land(options: argparse.Namespace, executor: Executor | None, lineage: Recor
         return 0
     executor = executor_of(options, executor, f"live {options.cluster}")
     done = land(deployment, landing, executor)
-    _note(deployment, options.cluster, done.topics, lineage)
     for one in done.topics:
         show(one.model_copy(update={"partitions": ()}).model_dump_json(exclude_defaults=True))
     try:
         write_landing(store, key, done, etag)
     except PreconditionFailed:
         sys.stderr.write(f"{key}: another process carries out this landing, or a later one, and says what it did\n")
+    _note(deployment, options.cluster, done.topics, lineage)
     return 0
 
 

@@ -64,15 +64,15 @@ class JobEvents:
     def _emit(self, kind: str, lineage: JobLineage, run: Facets) -> None:
         from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
 
-        inputs: Any = [InputDataset(**_named(one), inputFacets=plain(one.more)) for one in lineage.inputs]
-        outputs: Any = [OutputDataset(**_named(one), outputFacets=plain(one.more)) for one in lineage.outputs]
+        inputs: Any = [InputDataset(**_named(one), inputFacets=_plain(one.more)) for one in lineage.inputs]
+        outputs: Any = [OutputDataset(**_named(one), outputFacets=_plain(one.more)) for one in lineage.outputs]
         namespace = os.environ.get("OPENLINEAGE_NAMESPACE") or "default"
         self._client.emit(
             RunEvent(
                 eventType=RunState[kind],
                 eventTime=datetime.now(UTC).isoformat(),
-                run=Run(self._run, plain(run)),
-                job=Job(namespace, self._name, plain(facets.job_type())),
+                run=Run(self._run, _plain(run)),
+                job=Job(namespace, self._name, _plain(facets.job_type())),
                 inputs=inputs,
                 outputs=outputs,
                 producer=facets.PRODUCER,
@@ -81,10 +81,10 @@ class JobEvents:
 
 
 def _named(one: Dataset) -> dict[str, Any]:
-    return {"namespace": one.namespace, "name": one.name, "facets": plain(one.facets)}
+    return {"namespace": one.namespace, "name": one.name, "facets": _plain(one.facets)}
 
 
-def plain(found: Facets) -> Any:
+def _plain(found: Facets) -> Any:
     """Facets as the client takes them beside objects of its own classes: it writes a mapping as it is."""
     return dict(found)
 

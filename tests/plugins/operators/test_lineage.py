@@ -176,7 +176,12 @@ def test_without_a_transport_or_the_provider_the_job_tells_nobody(
     assert said == ["off", "off"]
 
 
-def test_what_only_shows_a_plan_tells_nothing() -> None:
+def test_what_only_shows_a_plan_tells_nothing(world: World) -> None:
+    task = operator(world)
+    task.outlets = []
+    task.tells_lineage = False
+    for state in (TaskInstanceState.RUNNING, TaskInstanceState.FAILED, TaskInstanceState.SUCCESS):
+        assert outputs(asked(task, state)) == []
     from tidemark_airflow.operators.backfill import CompareOperator, PreviewOperator
 
     assert issubclass(PreviewOperator, JobOperator)
