@@ -115,10 +115,11 @@ def test_a_strip_is_walked_by_keys(stack: SharedStack, browser: Browser) -> None
 
 
 def test_the_data_flow_is_counted_when_it_is_opened_and_names_the_dags_that_read(
-    stack: SharedStack, browser: Browser
+    stack: SharedStack, browser: Browser, world: PageWorld
 ) -> None:
+    assert world.table().topic.table == "orders"  # as the table is called that the example waits for
     stack.client.wait_for_dag(DAILY)
-    browser.get(page(stack, ORDERS))
+    sign_in(browser, stack, "ann", ORDERS)
     browser.first(".calendar button")
     assert not browser.all(".flow")
     browser.run("document.getElementById('flow').closest('summary').focus()")
