@@ -468,7 +468,7 @@ class DeploymentKeys:
         return f"{self._under('_mirrors')}.json"
 
     def lineage(self, name: str) -> str:
-        """What the last job of one task of Airflow's read and wrote; ``name`` is the task's."""
+        """What a job of one task of Airflow's read and wrote; ``name`` is the task's, and its run's."""
         return f"{self._under('_lineage')}/{check_report(name)}.json"
 
     @property

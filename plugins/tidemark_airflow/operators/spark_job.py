@@ -89,7 +89,7 @@ class ClusterJobOperator(LineageMixin, SparkSubmitOperator):
             self.env_vars = {**settings.spark_environment(), **self._more()}
         except ConfigError as error:
             raise AirflowFailException(str(error)) from error
-        with self.lineage_of_job() as lineage:
+        with self.lineage_of_job(context) as lineage:
             self.application_args = [
                 *("--topics", str(settings.topics_file()), "--cluster", self.cluster, "--lineage", lineage),
                 *arguments,

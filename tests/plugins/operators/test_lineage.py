@@ -36,7 +36,7 @@ class StandIn(RunPlanOperator):
 
     def execute(self, context: Context) -> None:
         """As a task does around its job."""
-        with self.lineage_of_job() as place:
+        with self.lineage_of_job(context) as place:
             type(self).leaves(place)
 
 
@@ -117,6 +117,15 @@ def test_what_an_earlier_job_left_is_not_told_again(world: World) -> None:
     task = operator(world)
     task.execute(CONTEXT)
     assert outputs(asked(task, TaskInstanceState.SUCCESS)) == [table(world)]
+
+
+def test_runs_of_one_dag_at_the_same_time_hand_over_under_names_of_their_own(world: World) -> None:
+    said: list[str] = []
+    for run in ("backfill__2026-02-03", "backfill__2026-02-04", "backfill__2026-02-03"):
+        operator(world, said.append).execute(cast("Context", {"run_id": run}))
+    first, other, again = (hand_over.Place.parse(one) for one in said)
+    assert first.name == again.name
+    assert first.name != other.name
 
 
 def test_what_cannot_be_read_fails_no_task(world: World, capsys: pytest.CaptureFixture[str]) -> None:
