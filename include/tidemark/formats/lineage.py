@@ -1,8 +1,8 @@
 """What a job read and wrote, as OpenLineage names it, for the task of Airflow's that started the job.
 
-``_tidemark/_lineage/<cluster>/<name>.json`` is one of a few objects of each task, by the DAG run: a later job replaces it.
-Only the task reads it, and nothing else depends on it. The ``token`` is the task's own word, by which it knows that the
-object is not another job's.
+``_tidemark/_lineage/<cluster>/<name>.json`` is one of a few objects of each task, by the DAG run. A later job replaces
+it. Only the task reads it, and nothing else depends on it. The ``token`` is the task's own word, by which it knows that
+the object is not another job's.
 """
 
 from __future__ import annotations
