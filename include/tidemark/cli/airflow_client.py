@@ -79,7 +79,7 @@ class Airflow:
     def readers(self, assets: Collection[str]) -> list[dict[str, str]]:
         """The DAGs and tasks that read ``assets``, which are names: scheduled by them, or with them as an inlet.
 
-        ``task`` is empty of a DAG that an asset schedules.
+        ``task`` is empty of a DAG that an asset schedules. Airflow does not list DAGs that name an asset by reference.
         """
         found: set[tuple[str, str, str]] = set()
         for name in assets:
