@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 
 from tests.spark.audit.test_audit import audited
 from tests.spark.convert.test_parsers import function_parser, records
+from tests.spark.run.test_runs import LOST
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, transactional
 from tidemark.formats.plan import RunResult
@@ -140,7 +141,7 @@ def test_the_same_state_gives_the_same_plan_and_an_attempt_lands_once(world: Wor
     assert run(world.table, plan, in_process) == first
     world.table.store.delete(world.table.keys.result(plan.attempt))
     again = run(world.table, plan, in_process)
-    assert again == first.model_copy(update={"bytes_read": 0, "seconds": {}, "unknown": None})
+    assert again == first.model_copy(update=LOST)
     late = other.model_copy(update={"attempt": 6})
     write_plan(world.table, late)
     assert run(world.table, late, in_process).status == "stale"

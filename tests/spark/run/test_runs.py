@@ -25,6 +25,8 @@ from tidemark_spark.run.commit import rebased
 from tidemark_spark.run.driver import run
 
 DAY = 86_400_000
+LOST = {"bytes_read": 0, "bytes_written": None, "seconds": {}, "unknown": None}
+"""What a result that is made from evidence again does not know."""
 
 
 def spread(world: World) -> None:
@@ -59,7 +61,7 @@ def test_a_run_that_landed_is_not_done_again(world: World) -> None:
     assert run(world.table, plan, never) == first
     world.table.store.delete(world.table.keys.result(plan.attempt))
     again = run(world.table, plan, never)
-    assert again == first.model_copy(update={"bytes_read": 0, "seconds": {}, "unknown": None})
+    assert again == first.model_copy(update=LOST)
     assert world.ledger == before
 
 
