@@ -28,11 +28,12 @@ from numpy.typing import NDArray
 
 from tidemark.decode.jit import READ_ONLY_BYTES, READ_ONLY_INT32, helper, kernel
 from tidemark.decode.schema import HEADERS_TYPE, TIMESTAMP_TYPE, octets
-from tidemark.decode.xxh64 import xxh64
+from tidemark.decode.xxh64 import xxh64_pair
 from tidemark.formats.hashsum import LANE_MASK
 
 SEEDS: Final = (0, 0x9E3779B97F4A7C15)
 
+_LOW_SEED, _HIGH_SEED = (np.uint64(seed) for seed in SEEDS)
 _ALL_ONES = np.uint64(LANE_MASK)
 _FIXED_BYTES = 32
 
@@ -76,8 +77,8 @@ def row_hash_sum(rows: pa.RecordBatch) -> int:
         _variable(entries.field(0)),
         _variable(entries.field(1)),
     )
-    low, high = (int(_sum(*arguments, np.uint64(seed))) for seed in SEEDS)
-    return high << 64 | low
+    low, high = _sum(*arguments)
+    return int(high) << 64 | int(low)
 
 
 _VARIABLE = types.NamedTuple(  # type: ignore[no-untyped-call]  # numba has no types here
@@ -85,7 +86,7 @@ _VARIABLE = types.NamedTuple(  # type: ignore[no-untyped-call]  # numba has no t
 )
 
 
-@kernel(types.uint8[::1], _VARIABLE, _VARIABLE, READ_ONLY_INT32, _VARIABLE, _VARIABLE, types.uint64)
+@kernel(types.uint8[::1], _VARIABLE, _VARIABLE, READ_ONLY_INT32, _VARIABLE, _VARIABLE)
 def _sum(
     fixed: NDArray[np.uint8],
     key: _Variable,
@@ -93,35 +94,34 @@ def _sum(
     header_offsets: NDArray[np.int32],
     header_key: _Variable,
     header_value: _Variable,
-    seed: np.uint64,
-) -> np.uint64:
-    """The XXH64 of a row's fields under one seed: one of the two lanes of its 128 bits."""
+) -> tuple[np.uint64, np.uint64]:
+    """The sums of both lanes."""
     key_offsets, key_data, key_bits, key_first = key
     value_offsets, value_data, value_bits, value_first = value
     header_key_offsets, header_key_data, _, _ = header_key
     header_value_offsets, header_value_data, header_value_bits, header_value_first = header_value
-    total = np.uint64(0)
+    low_sum, high_sum = np.uint64(0), np.uint64(0)
     for row in range(len(header_offsets) - 1):
-        state = xxh64(fixed, row * _FIXED_BYTES, _FIXED_BYTES, seed)
-        state = _hash_item(key_offsets, key_data, _is_valid(key_bits, key_first + row), row, state)
-        state = _hash_item(value_offsets, value_data, _is_valid(value_bits, value_first + row), row, state)
+        low, high = xxh64_pair(fixed, row * _FIXED_BYTES, _FIXED_BYTES, _LOW_SEED, _HIGH_SEED)
+        low, high = _hash_item(key_offsets, key_data, _is_valid(key_bits, key_first + row), row, low, high)
+        low, high = _hash_item(value_offsets, value_data, _is_valid(value_bits, value_first + row), row, low, high)
         for header in range(header_offsets[row], header_offsets[row + 1]):
-            state = _hash_item(header_key_offsets, header_key_data, True, header, state)
+            low, high = _hash_item(header_key_offsets, header_key_data, True, header, low, high)
             valid = _is_valid(header_value_bits, header_value_first + header)
             if not valid:
-                state ^= _ALL_ONES
-            state = _hash_item(header_value_offsets, header_value_data, valid, header, state)
-        total += state
-    return total
+                low, high = low ^ _ALL_ONES, high ^ _ALL_ONES
+            low, high = _hash_item(header_value_offsets, header_value_data, valid, header, low, high)
+        low_sum, high_sum = low_sum + low, high_sum + high
+    return low_sum, high_sum
 
 
 @helper
 def _hash_item(
-    offsets: NDArray[np.int32], data: NDArray[np.uint8], valid: bool, index: int, seed: np.uint64
-) -> np.uint64:
+    offsets: NDArray[np.int32], data: NDArray[np.uint8], valid: bool, index: int, low: np.uint64, high: np.uint64
+) -> tuple[np.uint64, np.uint64]:
     start = int(offsets[index])
     size = int(offsets[index + 1]) - start if valid else 0
-    return xxh64(data, start, size, seed)
+    return xxh64_pair(data, start, size, low, high)
 
 
 @helper

@@ -1,4 +1,4 @@
-"""XXH64, compiled.
+"""XXH64, compiled, with two seeds in one pass.
 
 Source: the xxHash specification, https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
 """
@@ -23,37 +23,48 @@ _1, _7, _11, _12, _18, _23, _27, _29, _31, _32, _33 = (
 
 
 @helper
-def xxh64(data: NDArray[np.uint8], at: int, size: int, seed: np.uint64) -> np.uint64:
-    """XXH64 of ``data[at : at + size]`` with ``seed``. NOT checked: the caller knows that they are there."""
+def xxh64_pair(
+    data: NDArray[np.uint8], at: int, size: int, low: np.uint64, high: np.uint64
+) -> tuple[np.uint64, np.uint64]:
+    """XXH64 of ``data[at : at + size]`` with the seed ``low``, and with ``high``.
+
+    One pass for both reads each word once and multiplies it once, and neither waits for the other. NOT checked: the
+    caller knows that the bytes are there.
+    """
     end = at + size
     if size >= 32:
-        a, b, c, d = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
+        a, b, c, d = low + _P1 + _P2, low + _P2, low, low - _P1
+        e, f, g, h = high + _P1 + _P2, high + _P2, high, high - _P1
         while at <= end - 32:
-            a = _round(a, load_u64(data, at))
-            b = _round(b, load_u64(data, at + 8))
-            c = _round(c, load_u64(data, at + 16))
-            d = _round(d, load_u64(data, at + 24))
+            word = load_u64(data, at) * _P2
+            a, e = _stirred(a, word), _stirred(e, word)
+            word = load_u64(data, at + 8) * _P2
+            b, f = _stirred(b, word), _stirred(f, word)
+            word = load_u64(data, at + 16) * _P2
+            c, g = _stirred(c, word), _stirred(g, word)
+            word = load_u64(data, at + 24) * _P2
+            d, h = _stirred(d, word), _stirred(h, word)
             at += 32
-        value = _rotate(a, _1) + _rotate(b, _7) + _rotate(c, _12) + _rotate(d, _18)
-        value = _merge(_merge(_merge(_merge(value, a), b), c), d)
+        low, high = _converged(a, b, c, d), _converged(e, f, g, h)
     else:
-        value = seed + _P5
-    value += np.uint64(size)
+        low, high = low + _P5, high + _P5
+    low, high = low + np.uint64(size), high + np.uint64(size)
     while at <= end - 8:
-        value = _rotate(value ^ _round(np.uint64(0), load_u64(data, at)), _27) * _P1 + _P4
+        word = _stirred(np.uint64(0), load_u64(data, at) * _P2)
+        low, high = _rotate(low ^ word, _27) * _P1 + _P4, _rotate(high ^ word, _27) * _P1 + _P4
         at += 8
     if at <= end - 4:
         word = np.uint64(0)
         for index in range(4):
             word |= np.uint64(data[at + index]) << np.uint64(8 * index)
-        value = _rotate(value ^ (word * _P1), _23) * _P2 + _P3
+        word *= _P1
+        low, high = _rotate(low ^ word, _23) * _P2 + _P3, _rotate(high ^ word, _23) * _P2 + _P3
         at += 4
     while at < end:
-        value = _rotate(value ^ (np.uint64(data[at]) * _P5), _11) * _P1
+        word = np.uint64(data[at]) * _P5
+        low, high = _rotate(low ^ word, _11) * _P1, _rotate(high ^ word, _11) * _P1
         at += 1
-    value = (value ^ (value >> _33)) * _P2
-    value = (value ^ (value >> _29)) * _P3
-    return value ^ (value >> _32)
+    return _finished(low), _finished(high)
 
 
 @helper
@@ -62,10 +73,24 @@ def _rotate(value: np.uint64, bits: np.uint64) -> np.uint64:
 
 
 @helper
-def _round(lane: np.uint64, word: np.uint64) -> np.uint64:
-    return _rotate(lane + word * _P2, _31) * _P1
+def _stirred(lane: np.uint64, product: np.uint64) -> np.uint64:
+    """A round of ``lane`` with a word, of which ``product`` is that with the second prime."""
+    return _rotate(lane + product, _31) * _P1
+
+
+@helper
+def _converged(a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64) -> np.uint64:
+    value = _rotate(a, _1) + _rotate(b, _7) + _rotate(c, _12) + _rotate(d, _18)
+    return _merge(_merge(_merge(_merge(value, a), b), c), d)
 
 
 @helper
 def _merge(value: np.uint64, lane: np.uint64) -> np.uint64:
-    return (value ^ _round(np.uint64(0), lane)) * _P1 + _P4
+    return (value ^ _stirred(np.uint64(0), lane * _P2)) * _P1 + _P4
+
+
+@helper
+def _finished(value: np.uint64) -> np.uint64:
+    value = (value ^ (value >> _33)) * _P2
+    value = (value ^ (value >> _29)) * _P3
+    return value ^ (value >> _32)

@@ -15,7 +15,7 @@ import xxhash
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.decode import SCHEMA, combine, decode_batches, row_hash_sum, scan_headers
 from tidemark.decode.rowhash import SEEDS
-from tidemark.decode.xxh64 import xxh64
+from tidemark.decode.xxh64 import xxh64_pair
 
 Fields = dict[str, Any]
 
@@ -84,8 +84,9 @@ def test_xxh64_is_xxhash(rng: random.Random) -> None:
     data = rng.randbytes(300)
     view = np.frombuffer(data, np.uint8)
     for size in range(200):
-        at, seed = rng.randint(0, 100), rng.randrange(1 << 64)
-        assert int(xxh64(view, at, size, np.uint64(seed))) == xxhash.xxh64_intdigest(data[at : at + size], seed)
+        at, seeds = rng.randint(0, 100), (rng.randrange(1 << 64), rng.randrange(1 << 64))
+        low, high = xxh64_pair(view, at, size, *map(np.uint64, seeds))
+        assert (int(low), int(high)) == tuple(xxhash.xxh64_intdigest(data[at : at + size], seed) for seed in seeds)
 
 
 def test_the_sum_is_as_defined(rng: random.Random) -> None:
