@@ -2,7 +2,8 @@
 
 All read and write local directories here, so that no server's work is counted for one and not for another; the
 first two are measured on the S3 server as well, with the first topic. CPU is that of the whole process tree, the
-broker's included, and the S3 server's.
+broker's included, and the S3 server's. Spark's Kafka source has a driver of its own, whose JVM compiles as it does
+unless told otherwise; that of Tidemark's driver is as the jobs start it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -21,7 +22,6 @@ import yaml
 
 from bench.data import CODECS, HOME, Data, Topic, upload
 from bench.measure import MB, Row, Usage, metered
-from tests.support.kafka import KafkaCluster
 from tests.support.s3 import S3Server
 from tests.support.spark import jars_conf, local_conf, spark_env
 from tidemark.formats.plan import RunPlan
@@ -52,26 +52,33 @@ def table_of(topic: Topic, raw: str, root: str) -> TopicTable:
 
 
 def session(master: str = f"local[{CORES}]", **more: str) -> SparkSession:
-    """One warm session for all variants on Spark, with the Kafka source's jars."""
-    from pyspark.sql import SparkSession
-
+    """A session as the jobs have it. Its JVM lives as long as this process."""
     from tidemark_spark.cluster.session import SETTINGS
 
+    return _session({**SETTINGS, "spark.driver.memory": "1g", **more, "spark.master": master})
+
+
+def peers_session(master: str = f"local[{CORES}]") -> SparkSession:
+    """A session for what Spark does by itself, with its jars. Its process must not have had another session."""
+    return _session(
+        {
+            **jars_conf("spark-kafka", "spark-avro"),
+            "spark.driver.memory": "3g",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+            "spark.sql.parquet.compression.codec": "zstd",
+            "spark.sql.maxConcurrentOutputFileWriters": "16",
+            "spark.master": master,
+        }
+    )
+
+
+def _session(settings: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
     os.environ.update(spark_env(env="dev"))
-    builder = SparkSession.builder.master(master).appName("bench")
-    settings = {
-        **SETTINGS,
-        **local_conf(),
-        **jars_conf("spark-kafka", "spark-avro"),
-        "spark.driver.memory": "3g",
-        "spark.local.dir": str(HOME / "spark"),
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        "spark.sql.parquet.compression.codec": "zstd",
-        "spark.sql.maxConcurrentOutputFileWriters": "16",
-        **more,
-    }
-    for name, value in settings.items():
+    builder = SparkSession.builder.appName("bench")
+    for name, value in {**local_conf(), "spark.local.dir": str(HOME / "spark"), **settings}.items():
         builder = builder.config(name, value)
     found = builder.getOrCreate()
     found.sparkContext.setLogLevel("ERROR")
@@ -99,11 +106,12 @@ def plain(pool: ProcessPoolExecutor, table: TopicTable) -> None:
         raise RuntimeError(f"{table.url}: stopped early")
 
 
-def kafka_source(spark: SparkSession, cluster: KafkaCluster, plan: RunPlan) -> None:
+def kafka_source(bootstrap: str, plan: RunPlan) -> None:
     """Spark's Kafka source with the settings that served it best, up to the same offsets, by date."""
+    spark = peers_session()
     ends = {str(part.partition): part.end for part in plan.partitions}
     options = {
-        "kafka.bootstrap.servers": cluster.bootstrap,
+        "kafka.bootstrap.servers": bootstrap,
         "subscribe": plan.topic,
         "startingOffsets": "earliest",
         "endingOffsets": json.dumps({plan.topic: ends}),
@@ -124,7 +132,11 @@ def measure(made: Data, s3: S3Server, topics: Sequence[Topic], rounds: int) -> l
     """All variants, alternating, the first round dropped."""
     spark = session()
     rows: list[Row] = []
-    with ProcessPoolExecutor(CORES, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        ProcessPoolExecutor(CORES, mp_context=spawn) as pool,
+        ProcessPoolExecutor(1, mp_context=spawn) as peer,
+    ):
         for topic in topics:
             raw = f"file://{made.raw(topic)}"
             plan = plan_ingest(_local(topic, raw))
@@ -133,7 +145,7 @@ def measure(made: Data, s3: S3Server, topics: Sequence[Topic], rounds: int) -> l
             variants: dict[str, Callable[[], object]] = {
                 "Tidemark on Spark": lambda at=raw, one=topic: on_spark(spark, _local(one, at)),  # type: ignore[misc]
                 "two plain processes": lambda at=raw, one=topic: plain(pool, _local(one, at)),  # type: ignore[misc]
-                "Spark's Kafka source, tuned": partial(kafka_source, spark, made.cluster, plan),
+                "Spark's Kafka source, tuned": partial(_elsewhere, peer, kafka_source, made.cluster.bootstrap, plan),
             }
             if topic == topics[0]:
                 upload(made.cluster, "s3://raw/convert", [topic.name], s3.env())
@@ -142,6 +154,11 @@ def measure(made: Data, s3: S3Server, topics: Sequence[Topic], rounds: int) -> l
             rows += _rows(topic, size, _rounds(variants, rounds))
     spark.stop()
     return rows
+
+
+def _elsewhere(pool: ProcessPoolExecutor, action: Callable[..., None], *arguments: object) -> None:
+    """Run ``action`` in the process of ``pool``."""
+    pool.submit(action, *arguments).result()
 
 
 def _local(topic: Topic, raw: str) -> TopicTable:

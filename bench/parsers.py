@@ -12,9 +12,11 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import multiprocessing
 import random
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +29,7 @@ import yaml
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
-from bench.convert import session
+from bench.convert import peers_session
 from bench.measure import MB, Row, metered
 from tidemark.config import parse
 from tidemark.decode.schema import SCHEMA
@@ -84,7 +86,8 @@ def measure() -> list[Row]:
                     rows += _measured(f"{kind} row by row", size, by_row, values)
                 pq.write_table(pa.table({"value": pa.array(values, pa.binary())}), Path(folder, f"{kind}-{size}"))
                 sizes[kind, size] = sum(map(len, values))
-        rows += _by_spark(Path(folder), sizes)
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as peer:
+            rows += peer.submit(_by_spark, Path(folder), sizes).result()
     return rows
 
 
@@ -93,7 +96,7 @@ def _by_spark(folder: Path, sizes: Mapping[tuple[str, int], int]) -> list[Row]:
     from pyspark.sql import functions as f
     from pyspark.sql.avro.functions import from_avro
 
-    spark = session("local[1]")
+    spark = peers_session("local[1]")
     ddl = ", ".join(f"{name} {kinds[3]}" for name, kinds in _FIELDS.items())
     parse: dict[str, Callable[[], Column]] = {
         "json": lambda: f.from_json(f.col("value").cast("string"), ddl),

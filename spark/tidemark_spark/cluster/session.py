@@ -21,6 +21,9 @@ SETTINGS: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
     # What Arrow's allocator sets aside and does not use is not to count as memory that a worker takes.
     "spark.executorEnv.MIMALLOC_ARENA_EAGER_COMMIT": "0",
+    # JVMs only schedule: what their second compiler takes, they do not get back. Under spark-submit the driver's JVM
+    # runs already, and spark-submit must be given this.
+    **dict.fromkeys(("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"), "-XX:TieredStopAtLevel=1"),
 }
 """What the job wants of Spark, unless the deployment says otherwise."""
 
