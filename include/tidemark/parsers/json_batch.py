@@ -27,7 +27,7 @@ import pyarrow.json as pj
 from numpy.typing import NDArray
 from pydantic_core import from_json
 
-from tidemark.decode.jit import BOOLEANS, READ_ONLY_BYTES, READ_ONLY_INT32, kernel
+from tidemark.decode.jit import BOOLEANS, READ_ONLY_BYTES, READ_ONLY_INT32, helper, kernel
 from tidemark.decode.schema import array
 from tidemark.parsers.base import Indices, Parsed, bisected, blocks, bounds, event_time_of, joined
 from tidemark.parsers.confluent_framing import unframed
@@ -49,6 +49,7 @@ _SPACE: Final = 0x20
 _BRACE: Final = ord("{")
 _BRACE_BIT: Final = ord("{") ^ ord("[")
 _N, _SMALL_A, _I, _SMALL_N = b"NaIn"
+_QUOTE, _BACKSLASH = b'"\\'
 
 
 _Keys = Mapping[str, "_Keys | None"]
@@ -286,7 +287,7 @@ def _fields(tree: dict[str, Any]) -> list[pa.Field[Any]]:
 
 
 def _odd(values: pa.Array[Any]) -> NDArray[np.bool_]:
-    """Values better read alone: no ``{...}``, with control characters, maybe with NaN or Infinity, maybe very deep."""
+    """Values better read alone: no ``{...}``, with control characters, with NaN or Infinity, maybe very deep."""
     starts, data = bounds(values)
     sizes = np.diff(starts)
     odd = sizes < 2
@@ -298,7 +299,7 @@ def _odd(values: pa.Array[Any]) -> NDArray[np.bool_]:
 
 @kernel(READ_ONLY_INT32, READ_ONLY_BYTES, BOOLEANS)
 def _mark(starts: NDArray[np.int32], data: NDArray[np.uint8], odd: NDArray[np.bool_]) -> None:
-    """Mark the values with a control character, an ``Na`` or ``In``, or more than MAX_DEPTH opening brackets."""
+    """Mark the values with a control character, a constant, or more than MAX_DEPTH opening brackets."""
     for row in range(len(odd)):
         opened = 0
         control = constant = False
@@ -309,7 +310,26 @@ def _mark(starts: NDArray[np.int32], data: NDArray[np.uint8], odd: NDArray[np.bo
             opened += (byte | _BRACE_BIT) == _BRACE
             constant |= (before == _N and byte == _SMALL_A) or (before == _I and byte == _SMALL_N)
             before = byte
-        odd[row] |= control or constant or opened > MAX_DEPTH
+        odd[row] |= control or opened > MAX_DEPTH or (constant and _has_constant(data, starts[row], starts[row + 1]))
+
+
+@helper
+def _has_constant(data: NDArray[np.uint8], at: int, end: int) -> bool:
+    """Whether an ``N`` or ``I`` stands outside of strings, as they do in NaN and Infinity.
+
+    A string ends with the first quote that no backslash escapes: so it does in all that Arrow accepts.
+    """
+    quoted = False
+    while at < end:
+        byte = data[at]
+        if byte == _QUOTE:
+            quoted = not quoted
+        elif quoted and byte == _BACKSLASH:
+            at += 1
+        elif not quoted and byte in (_N, _I):
+            return True
+        at += 1
+    return False
 
 
 def _cut(values: pa.Array[Any], wanted: Indices) -> list[Indices]:

@@ -121,6 +121,9 @@ def test_null_and_missing_are_null_and_a_tombstone_is_no_error() -> None:
         (b'{"y":NaN}', "NaN is not valid JSON"),
         (b'{"x":NaN}', "NaN is not valid JSON"),
         (b'{"x":-Infinity}', "Infinity is not valid JSON"),
+        (b'{"y":"In \\"Nadia\\"","x":NaN}', "NaN is not valid JSON"),
+        (b'{"y":"In \\\\","x":Infinity}', "Infinity is not valid JSON"),
+        (b'{"\\"Na":[{"x":"\\\\\\""},NaN]}', "NaN is not valid JSON"),
         (b'{"x":1e400}', "x: a value that is not a double"),
         (b'{"x":1' + b"0" * 400 + b"}", "x: a value that is not a double"),
         (b'{"x":1' + b"0" * 5000 + b"}", "x: a value that is not a double"),
@@ -145,6 +148,12 @@ def test_what_is_refused_and_why(value: bytes, reason: str) -> None:
     assert reason in one(value)
 
 
+def test_text_that_looks_like_a_constant_is_read_in_blocks() -> None:
+    value = b'{"y":"Nadia, \\"India\\" and NaN","id":1}'
+    with patch("tidemark.parsers.json_batch.document", side_effect=AssertionError("read row by row")):
+        assert records(ID.parse(rows_of([value] * 20))) == [{"id": 1}] * 20
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -154,6 +163,7 @@ def test_what_is_refused_and_why(value: bytes, reason: str) -> None:
         (b'\xef\xbb\xbf{"id":1}', {"id": 1}),
         (b'{"y":1,"y":2,"id":1}', {"id": 1}),
         (b'{"y":"NaN Infinity","id":1}', {"id": 1}),
+        (b'{"y":"\\\\\\": NaN, \\"Infinity","id":1}', {"id": 1}),
         (b'{"y":1e999,"id":1}', {"id": 1}),
         (b'{"y":1' + b"0" * 5000 + b',"id":1}', {"id": 1}),
         (b'{"y":"\\ud800","id":1}', {"id": 1}),
