@@ -106,5 +106,5 @@ def _environment(folder: Path, topics: Path) -> dict[str, str]:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
-        "TIDEMARK_TOPICS": str(topics),
+        "AIRFLOW__TIDEMARK__TOPICS": str(topics),
     }

@@ -38,13 +38,12 @@ RUN apt-get update \
  && ln --symbolic ../spark/bin/spark-submit /opt/tidemark/bin/spark-submit
 COPY --from=build /opt/tidemark /opt/tidemark
 COPY dags /opt/tidemark/dags
-COPY plugins /opt/tidemark/plugins
 COPY spark/jobs /opt/tidemark/jobs
 COPY deploy/airflow-clean.sh /opt/tidemark/bin/airflow-clean.sh
 COPY docker/airflow-init.sh /opt/tidemark/docker/airflow-init.sh
 ENV PATH=/opt/tidemark/bin:/opt/tidemark/airflow/bin:$PATH \
     PYSPARK_PYTHON=/opt/tidemark/spark/bin/python \
-    TIDEMARK_SPARK_PYTHON=/opt/tidemark/spark/bin/python \
+    AIRFLOW__TIDEMARK__SPARK_PYTHON=/opt/tidemark/spark/bin/python \
     SPARK_HOME=/opt/tidemark/spark/lib/python3.11/site-packages/pyspark
 USER 50000:50000
 WORKDIR /var/lib/airflow

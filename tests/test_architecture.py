@@ -66,11 +66,14 @@ FLOORS = {
         "cli",
     ),
     "plugins/tidemark_airflow": (
+        "options",
+        "configuration provider",
         "planned settings triggers",
         "assets links",
         "notifications operators sensors",
         "dag_factories",
         "web",
+        "plugin",
     ),
 }
 OURS = {"tidemark", "uploader_agent", "tidemark_spark", "tidemark_airflow", "tests", "demo", "bench"}

@@ -138,7 +138,7 @@ def test_each_of_airflows_services_has_the_keys_of_its_roles_alone() -> None:
         "airflow-scheduler": ["maintenance", "retention"],
         "airflow-triggerer": ["watch"],
     }
-    assert SERVICES["airflow-scheduler"]["environment"]["TIDEMARK_RETENTION_PROFILE"] == "retention"
+    assert SERVICES["airflow-scheduler"]["environment"]["AIRFLOW__TIDEMARK__RETENTION_PROFILE"] == "retention"
 
 
 def test_every_variable_is_required_and_has_an_example() -> None:

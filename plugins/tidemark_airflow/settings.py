@@ -1,6 +1,3 @@
-"""Where a deployment keeps its topics file and Spark's programs: environment variables, else what is installed.
-
-==============================  =======================================================================================
 ``TIDEMARK_TOPICS``             the topics file; default ``include/topics.yaml`` of a checkout
 ``TIDEMARK_SPARK_JOBS``         the folder of Spark's jobs; default :mod:`tidemark.installation`'s
 ``TIDEMARK_SPARK_SUBMIT``       the program spark-submit of Spark's own environment; default: from ``PATH``
@@ -15,6 +12,11 @@
 ==============================  =======================================================================================
 
 They are read when a DAG file or a task runs, so they must be the same for all of Airflow's components.
+=======
+"""Where a deployment keeps its topics file and Spark's programs: ``[tidemark]``, else what is installed.
+
+The options are those of :mod:`tidemark_airflow.configuration`. ``PYSPARK_PYTHON`` in the environment is the Python of
+Spark's workers; by default it is the one beside spark-submit.
 """
 
 from __future__ import annotations
@@ -27,14 +29,15 @@ from typing import TYPE_CHECKING
 from tidemark import installation
 from tidemark.errors import ConfigError
 from tidemark.topics import Deployment, TopicSettings, load_topics
+from tidemark_airflow.configuration import label, names, number, option
 
 if TYPE_CHECKING:
     from tidemark.table.delta_table import TopicTable
 
 
 def topics_file() -> Path:
-    """The path of the topics file: ``TIDEMARK_TOPICS``, else ``include/topics.yaml`` of a checkout."""
-    return Path(os.environ.get("TIDEMARK_TOPICS") or installation.home() / "include" / "topics.yaml")
+    """The path of the topics file: ``[tidemark] topics``, else ``include/topics.yaml`` of a checkout."""
+    return Path(option("topics") or installation.home() / "include" / "topics.yaml")
 
 
 def deployment() -> Deployment:
@@ -57,27 +60,27 @@ def topic_table(cluster: str, topic: str) -> TopicTable:
 
 def spark_job(name: str) -> Path:
     """The Spark application of that name, such as ``ingest.py``."""
-    return Path(os.environ.get("TIDEMARK_SPARK_JOBS") or installation.folder("jobs")) / name
+    return Path(option("spark_jobs") or installation.folder("jobs")) / name
 
 
 def spark_submit() -> str | None:
     """The program to submit with; None leaves it to the connection and ``PATH``."""
-    return os.environ.get("TIDEMARK_SPARK_SUBMIT") or None
+    return option("spark_submit") or None
 
 
 def spark_python() -> str:
     """The Python that runs a job as a client of Spark Connect.
 
     Raises:
-        ConfigError: no variable names it, and there is none beside spark-submit.
+        ConfigError: no option names it, and there is none beside spark-submit.
     """
-    if named := os.environ.get("TIDEMARK_SPARK_PYTHON"):
+    if named := option("spark_python"):
         return named
     submit = shutil.which(spark_submit() or "spark-submit")
     if submit is not None and (found := Path(submit).resolve().with_name("python")).exists():
         return str(found)
     rule = "must name the Python of Spark's environment, since there is none beside spark-submit"
-    raise ConfigError("the environment", [("TIDEMARK_SPARK_PYTHON", rule)])
+    raise ConfigError("Airflow's configuration", [(label("spark_python"), rule)])
 
 
 def spark_environment() -> dict[str, str]:
@@ -91,24 +94,24 @@ def spark_environment() -> dict[str, str]:
 
 def spark_page() -> str:
     """Address of Spark's own pages; empty if the deployment names none."""
-    return os.environ.get("TIDEMARK_SPARK_PAGE") or ""
+    return option("spark_page")
 
 
 def object_page() -> str:
     """Address of a page about an object, with ``{bucket}`` and ``{key}``; empty if the deployment names none."""
-    return os.environ.get("TIDEMARK_OBJECT_PAGE") or ""
+    return option("object_page")
 
 
 def scan_seconds() -> float:
     """The time between two scans of the watermark indexes."""
-    return float(os.environ.get("TIDEMARK_SCAN_SECONDS") or 10)
+    return number("scan_seconds")
 
 
 def approve_above_gib() -> int:
     """How many GiB a backfill may rewrite without an approval; a form may ask for one earlier, never later."""
-    return int(os.environ.get("TIDEMARK_APPROVE_ABOVE_GIB") or 100)
+    return int(number("approve_above_gib"))
 
 
 def approvers() -> list[str]:
     """The ids of the users who alone may approve a backfill; empty leaves it to Airflow's roles."""
-    return [one for name in os.environ.get("TIDEMARK_APPROVERS", "").split(",") if (one := name.strip())]
+    return names("approvers")

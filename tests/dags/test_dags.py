@@ -55,7 +55,7 @@ from airflow.sdk import DAG
 
 before = set(sys.modules)
 for folder, topics in json.loads(sys.argv[1]):
-    os.environ["TIDEMARK_TOPICS"] = topics
+    os.environ["AIRFLOW__TIDEMARK__TOPICS"] = topics
     started = time.perf_counter()
     bag = DagBag(folder)
     deprecated = [text for texts in bag.captured_warnings.values() for text in texts if "Deprecat" in text]
@@ -72,7 +72,7 @@ THOUSAND = [f"topic-{n:03}" for n in range(1000)]
 
 
 def bag_of(world: World, monkeypatch: pytest.MonkeyPatch) -> DagBag:
-    monkeypatch.setenv("TIDEMARK_TOPICS", str(world.topics_file))
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__TOPICS", str(world.topics_file))
     return DagBag(str(ROOT / "dags"))
 
 

@@ -117,12 +117,12 @@ def stack(
     submit = home / "spark-submit"
     submit.write_text(
         "#!/bin/sh\n"
-        f'case "$*" in */run_plan.py*{small.topics[0]}*) exec {env["TIDEMARK_SPARK_SUBMIT"]} "$@";; esac\n'
+        f'case "$*" in */run_plan.py*{small.topics[0]}*) exec {env["AIRFLOW__TIDEMARK__SPARK_SUBMIT"]} "$@";; esac\n'
         f'cd {ROOT} && exec {sys.executable} -m tests.spark.inline "$@"\n'
     )
     submit.chmod(0o755)
     env |= {
-        "TIDEMARK_SPARK_SUBMIT": str(submit),
+        "AIRFLOW__TIDEMARK__SPARK_SUBMIT": str(submit),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,vera:viewer,uma:user,oskar:op",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",  # the topics file does not change
         "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps({"type": "http", "url": lineage.url}),

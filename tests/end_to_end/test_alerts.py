@@ -149,7 +149,10 @@ def dags(tmp_path: Path) -> Path:
 def airflow(
     provoked: Provoked, smtp: SmtpServer, hook: HookServer, dags: Path, tmp_path: Path
 ) -> Iterator[AirflowStack]:
-    env = provoked.small.s3.env() | {"TIDEMARK_TOPICS": str(provoked.small.topics_file), **alert_env(smtp, hook)}
+    env = provoked.small.s3.env() | {
+        "AIRFLOW__TIDEMARK__TOPICS": str(provoked.small.topics_file),
+        **alert_env(smtp, hook),
+    }
     with AirflowStack(tmp_path / "airflow", dags=dags, plugins=ROOT / "plugins", env=env) as stack:
         stack.client.wait_for_dag(WATCH)
         yield stack

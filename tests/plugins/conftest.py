@@ -71,8 +71,8 @@ def no_hold(monkeypatch: pytest.MonkeyPatch) -> None:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """A deployment with the topic ``orders``, whose topics file is the one that Airflow's side reads."""
     made = World(tmp_path / "world")
-    monkeypatch.setenv("TIDEMARK_TOPICS", str(made.topics_file))
-    monkeypatch.setenv("TIDEMARK_SCAN_SECONDS", "0.01")
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__TOPICS", str(made.topics_file))
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__SCAN_SECONDS", "0.01")
     return made
 
 

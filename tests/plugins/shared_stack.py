@@ -72,9 +72,9 @@ class SharedStack(AirflowStack):
             # So are the triggers of a triggerer that is gone.
             "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
             "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "8",
-            "TIDEMARK_TOPICS": str(self.page / "topics.yaml"),
-            "TIDEMARK_SPARK_SUBMIT": str(submit),
-            "TIDEMARK_SCAN_SECONDS": "0.5",
+            "AIRFLOW__TIDEMARK__TOPICS": str(self.page / "topics.yaml"),
+            "AIRFLOW__TIDEMARK__SPARK_SUBMIT": str(submit),
+            "AIRFLOW__TIDEMARK__SCAN_SECONDS": "0.5",
             "AWS_SECRET_ACCESS_KEY": STORE_SECRET,
             "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[1]"}',
         }
@@ -84,5 +84,5 @@ def _copy(text: str, to: Path, world: World) -> None:
     """A DAG file whose deployment is ``world``, where it is parsed and in its tasks."""
     assert _FIRST_LINE in text
     to.parent.mkdir(parents=True, exist_ok=True)
-    named = f'import os\n\nos.environ["TIDEMARK_TOPICS"] = {str(world.topics_file)!r}\n'
+    named = f'import os\n\nos.environ["AIRFLOW__TIDEMARK__TOPICS"] = {str(world.topics_file)!r}\n'
     to.write_text(text.replace(_FIRST_LINE, f"{_FIRST_LINE}\n{named}", 1))

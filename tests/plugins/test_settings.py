@@ -8,11 +8,12 @@ from tests.plugins.world import CLUSTER, World
 from tests.support.paths import ROOT
 from tidemark.errors import ConfigError
 from tidemark_airflow import settings
+from tidemark_airflow.options import OPTIONS
 
 
 def test_without_any_setting_the_repositorys_layout_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TIDEMARK_TOPICS", "TIDEMARK_SPARK_JOBS", "TIDEMARK_SPARK_SUBMIT", "TIDEMARK_SCAN_SECONDS"):
-        monkeypatch.delenv(name, raising=False)
+    for one in OPTIONS:
+        monkeypatch.delenv(f"AIRFLOW__TIDEMARK__{one.name.upper()}", raising=False)
 
     assert settings.topics_file() == ROOT / "include" / "topics.yaml"
     assert settings.spark_job("ingest.py") == ROOT / "spark" / "jobs" / "ingest.py"
@@ -22,9 +23,9 @@ def test_without_any_setting_the_repositorys_layout_counts(monkeypatch: pytest.M
 
 
 def test_the_environment_overrides_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMARK_TOPICS", "/etc/tidemark/topics.yaml")
-    monkeypatch.setenv("TIDEMARK_SPARK_JOBS", "/opt/jobs")
-    monkeypatch.setenv("TIDEMARK_SPARK_SUBMIT", "/opt/spark/bin/spark-submit")
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__TOPICS", "/etc/tidemark/topics.yaml")
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__SPARK_JOBS", "/opt/jobs")
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__SPARK_SUBMIT", "/opt/spark/bin/spark-submit")
 
     assert settings.topics_file() == Path("/etc/tidemark/topics.yaml")
     assert settings.spark_job("ingest.py") == Path("/opt/jobs/ingest.py")

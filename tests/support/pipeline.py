@@ -26,8 +26,8 @@ def pipeline_env(topics: Path, conf_dir: Path, *, scan_seconds: float) -> dict[s
         "SPARK_CONF_DIR": str(conf_dir),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
-        "TIDEMARK_SCAN_SECONDS": str(scan_seconds),
-        "TIDEMARK_SPARK_PYTHON": str(env_python("spark")),
-        "TIDEMARK_SPARK_SUBMIT": str(spark_home() / "bin" / "spark-submit"),
-        "TIDEMARK_TOPICS": str(topics),
+        "AIRFLOW__TIDEMARK__SCAN_SECONDS": str(scan_seconds),
+        "AIRFLOW__TIDEMARK__SPARK_PYTHON": str(env_python("spark")),
+        "AIRFLOW__TIDEMARK__SPARK_SUBMIT": str(spark_home() / "bin" / "spark-submit"),
+        "AIRFLOW__TIDEMARK__TOPICS": str(topics),
     }

@@ -30,7 +30,7 @@ NOTIFIERS: dict[str, dict[str, str]] = {
         "html_content": "{{ tidemark.html }}",
     },
 }
-"""What ``TIDEMARK_NOTIFIERS`` holds where both are told."""
+"""What ``[tidemark] notifiers`` holds where both are told."""
 
 
 def alert_env(smtp: SmtpServer, hook: HookServer) -> dict[str, str]:
@@ -39,7 +39,7 @@ def alert_env(smtp: SmtpServer, hook: HookServer) -> dict[str, str]:
     mail = {"conn_type": "smtp", "host": HOST, "port": smtp.port, "extra": extra}
     web = {"conn_type": "http", "host": hook.url, "login": "tidemark", "password": SECRET}
     return {
-        "TIDEMARK_NOTIFIERS": json.dumps(NOTIFIERS),
+        "AIRFLOW__TIDEMARK__NOTIFIERS": json.dumps(NOTIFIERS),
         "AIRFLOW_CONN_SMTP_DEFAULT": json.dumps(mail),
         "AIRFLOW_CONN_TIDEMARK_HOOK": json.dumps(web),
     }

@@ -37,7 +37,7 @@ _TELLS: Final[dict[str, dict[str, Any]]] = {"audit": {"on_failure_callback": Non
 class Upkeep(NamedTuple):
     """A daily job. ``dated`` ones are given the run's date; the others find by themselves what is due.
 
-    What ``deletes_raw`` runs with the AWS profile ``TIDEMARK_RETENTION_PROFILE``: nothing else may delete there.
+    What ``deletes_raw`` runs with the AWS profile ``[tidemark] retention_profile``: nothing else may delete there.
     """
 
     name: str

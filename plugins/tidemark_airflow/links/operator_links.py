@@ -75,7 +75,7 @@ class SparkLink(BaseOperatorLink):
 def object_page(table: TopicTable, key: str) -> str:
     """A page that shows an object of the lake's store, or a folder (``key`` ends in a slash); empty if there is none.
 
-    The deployment names it for an S3 server of its own (``TIDEMARK_OBJECT_PAGE``); for AWS's it is AWS's console.
+    The deployment names it for an S3 server of its own (``[tidemark] object_page``); for AWS's it is AWS's console.
     """
     store = table.deployment.lake_store
     if not store.startswith("s3://"):

@@ -1,6 +1,6 @@
 """Who tells people: any of Airflow's notifiers, as many as the deployment names.
 
-``TIDEMARK_NOTIFIERS`` is a JSON object. Each key is a name under which deliveries are recorded, each value has the
+``[tidemark] notifiers`` is a JSON object. Each key is a name under which deliveries are recorded, each value has the
 class path of an ``airflow.sdk.BaseNotifier`` as ``notifier``, and its arguments::
 
     {"mail": {"notifier": "airflow.providers.smtp.notifications.smtp.SmtpNotifier",
@@ -18,18 +18,18 @@ import html
 import importlib
 import json
 import logging
-import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from airflow.sdk import BaseNotifier
 
 from tidemark.config import is_secret
 from tidemark.errors import ConfigError
+from tidemark_airflow.configuration import label, option
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_VARIABLE: Final = "TIDEMARK_NOTIFIERS"
+_OPTION: Final = label("notifiers")
 
 log = logging.getLogger(__name__)
 
@@ -66,17 +66,17 @@ def configured() -> dict[str, dict[str, Any]]:
     """The notifiers' settings by name.
 
     Raises:
-        ConfigError: the variable does not hold what it must, or holds a secret.
+        ConfigError: the option does not hold what it must, or holds a secret.
     """
     try:
-        found = json.loads(os.environ.get(_VARIABLE) or "{}")
+        found = json.loads(option("notifiers") or "{}")
     except json.JSONDecodeError as error:
-        raise ConfigError(_VARIABLE, [("", f"is not valid JSON: {error}")]) from None
+        raise ConfigError(_OPTION, [("", f"is not valid JSON: {error}")]) from None
     if not isinstance(found, dict):
-        raise ConfigError(_VARIABLE, [("", "must be a JSON object: a name, and the settings of a notifier, each")])
+        raise ConfigError(_OPTION, [("", "must be a JSON object: a name, and the settings of a notifier, each")])
     problems = [problem for name, one in found.items() for problem in _problems(name, one)]
     if problems:
-        raise ConfigError(_VARIABLE, problems)
+        raise ConfigError(_OPTION, problems)
     return found or {"log": {"notifier": f"{LogNotifier.__module__}.{LogNotifier.__qualname__}"}}
 
 

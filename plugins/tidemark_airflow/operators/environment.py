@@ -2,8 +2,8 @@
 
 Airflow's components keep their keys in the environment (JWT, Fernet, API, database, connections). A job parses other
 people's data, so it gets a list of names instead of all but some: what a program needs on any machine, the settings of
-Spark, Java and Hadoop, credentials of object stores, and Tidemark's own settings. ``TIDEMARK_JOB_ENVIRONMENT`` names
-further variables, separated by commas, where a deployment's Spark needs them.
+Spark, Java and Hadoop, credentials of object stores, and Tidemark's own settings. ``[tidemark] job_environment`` names
+further variables, where a deployment's Spark needs them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from tidemark.errors import ConfigError
 from tidemark.store.s3_credentials import STATIC_KEYS
 from tidemark.store.schemes import CREDENTIALS
+from tidemark_airflow.configuration import label, names, option
 
 _NAMES = frozenset(
     {
@@ -34,18 +35,16 @@ _PREFIXES = (
     "NUMBA_",
     "TIDEMARK_",
 )
-_WITHHELD = frozenset({"TIDEMARK_NOTIFIERS", "TIDEMARK_APPROVERS"})
-"""Tidemark's settings of Airflow's side; the first may carry passwords of mail servers and addresses of web hooks."""
 
 
 def job_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """The whole environment of a job's process: what it needs of this one's, then ``more``."""
-    named = {name.strip() for name in os.environ.get("TIDEMARK_JOB_ENVIRONMENT", "").split(",")}
+    named = set(names("job_environment"))
     return {name: value for name, value in os.environ.items() if name in named or _is_needed(name)} | dict(more or {})
 
 
 def _is_needed(name: str) -> bool:
-    return name not in _WITHHELD and (name in _NAMES or name.startswith(_PREFIXES))
+    return name in _NAMES or name.startswith(_PREFIXES)
 
 
 def retention_environment() -> dict[str, str]:
@@ -54,13 +53,13 @@ def retention_environment() -> dict[str, str]:
     Raises:
         ConfigError: static keys in the environment would be used in the place of the role's.
     """
-    profile = os.environ.get("TIDEMARK_RETENTION_PROFILE")
+    profile = option("retention_profile")
     if not profile:
         return {}
     if static := [name for name in STATIC_KEYS if os.environ.get(name)]:
         rule = (
-            f"names the profile {profile!r}, but {', '.join(static)} in the same environment would be used instead of "
-            f"it: keep all keys as profiles of a credentials file (AWS_SHARED_CREDENTIALS_FILE, AWS_PROFILE)"
+            f"names the profile {profile!r}, but {', '.join(static)} in the environment of this process would be used "
+            f"instead of it: keep all keys as profiles of a credentials file (AWS_SHARED_CREDENTIALS_FILE, AWS_PROFILE)"
         )
-        raise ConfigError("the environment", [("TIDEMARK_RETENTION_PROFILE", rule)])
+        raise ConfigError("Airflow's configuration", [(label("retention_profile"), rule)])
     return {"AWS_PROFILE": profile}

@@ -74,7 +74,7 @@ def test_the_others_find_what_is_due(called: Path, name: str) -> None:
 
 def test_only_retention_of_raw_has_the_role_that_deletes_there(called: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_static_keys(monkeypatch)
-    monkeypatch.setenv("TIDEMARK_RETENTION_PROFILE", "reaper")
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__RETENTION_PROFILE", "reaper")
     found = {}
     for one in UPKEEP:
         run(one.name)
@@ -86,7 +86,7 @@ def test_packs_are_removed_by_cluster_under_the_role_that_deletes_in_raw(
     called: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_static_keys(monkeypatch)
-    monkeypatch.setenv("TIDEMARK_RETENTION_PROFILE", "reaper")
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__RETENTION_PROFILE", "reaper")
     PackRetentionOperator(task_id="packs", cluster=CLUSTER).execute(cast("Context", {}))
     name = ["--topics", str(world.topics_file), "--cluster", CLUSTER, "--lineage", "off"]
     assert arguments(called) == ["retain_packs.py", *name]
@@ -104,9 +104,9 @@ def test_a_role_that_static_keys_would_override_is_an_error(
     name: str, called: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_static_keys(monkeypatch)
-    monkeypatch.setenv("TIDEMARK_RETENTION_PROFILE", "reaper")
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__RETENTION_PROFILE", "reaper")
     monkeypatch.setenv(name, "AKIA")
-    with pytest.raises(AirflowFailException, match=f"TIDEMARK_RETENTION_PROFILE.*'reaper'.*{name}"):
+    with pytest.raises(AirflowFailException, match=rf"\[tidemark\] retention_profile.*'reaper'.*{name}"):
         run("raw_retention")
     assert not called.exists()
     run("audit")

@@ -48,7 +48,7 @@ def test_another_s3_server_has_the_pages_that_the_deployment_names(
 ) -> None:
     write(on_s3, endpoint_url="http://127.0.0.1:8333")
     assert address(TableLink()) == ""
-    monkeypatch.setenv("TIDEMARK_OBJECT_PAGE", "https://pages.example/{bucket}/browse?at={key}")
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__OBJECT_PAGE", "https://pages.example/{bucket}/browse?at={key}")
 
     assert address(TableLink()) == "https://pages.example/lake/browse?at=tables/orders/"
 
@@ -63,6 +63,6 @@ def test_the_continuity_page_is_that_of_the_topic(monkeypatch: pytest.MonkeyPatc
 
 def test_spark_has_the_pages_that_the_deployment_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert address(SparkLink()) == ""
-    monkeypatch.setenv("TIDEMARK_SPARK_PAGE", "http://spark.example:8080")
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__SPARK_PAGE", "http://spark.example:8080")
 
     assert address(SparkLink()) == "http://spark.example:8080"

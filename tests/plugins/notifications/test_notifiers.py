@@ -91,7 +91,7 @@ def test_a_notifier_that_fails_is_an_error_which_names_no_secret(
 def test_without_a_notifier_the_tasks_log_says_it(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("TIDEMARK_NOTIFIERS", raising=False)
+    monkeypatch.delenv("AIRFLOW__TIDEMARK__NOTIFIERS", raising=False)
     [name] = notifiers.configured()
 
     notifiers.send(context(), name, news())
@@ -111,8 +111,8 @@ def test_without_a_notifier_the_tasks_log_says_it(
     ],
 )
 def test_wrong_notifiers_are_named(monkeypatch: pytest.MonkeyPatch, value: str, problem: str) -> None:
-    monkeypatch.setenv("TIDEMARK_NOTIFIERS", value)
-    with pytest.raises(ConfigError, match="TIDEMARK_NOTIFIERS") as raised:
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__NOTIFIERS", value)
+    with pytest.raises(ConfigError, match=r"\[tidemark\] notifiers") as raised:
         notifiers.configured()
     assert problem in str(raised.value)
 

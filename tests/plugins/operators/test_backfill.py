@@ -212,7 +212,7 @@ def test_nobody_answers_and_nobody_is_asked_again() -> None:
 
 def test_named_people_alone_may_approve(monkeypatch: pytest.MonkeyPatch) -> None:
     assert approving([]).assigned_users is None
-    monkeypatch.setenv("TIDEMARK_APPROVERS", "ada, grace")
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__APPROVERS", "ada, grace")
     assert approving([]).assigned_users == [{"id": "ada", "name": "ada"}, {"id": "grace", "name": "grace"}]
 
 
@@ -284,7 +284,7 @@ def test_a_bad_form_is_not_tried_again(world: World, monkeypatch: pytest.MonkeyP
 
 
 def test_the_form_asks_for_an_approval_as_the_deployment_does(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMARK_APPROVE_ABOVE_GIB", "5")
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__APPROVE_ABOVE_GIB", "5")
     field = backfill.form(world.deployment)["approve_above_gib"]
 
     assert (field.value, field.schema["maximum"]) == (5, 5)

@@ -36,9 +36,9 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: World) -> Pat
     (tmp_path / "mirror.py").write_text(JOB.format(path=str(path)))
     connection = {"conn_type": "http", "host": "catalog.example.com", "port": 8181, "login": "me", "password": SECRET}
     for name, value in (
-        ("TIDEMARK_TOPICS", str(world.topics_file)),
-        ("TIDEMARK_SPARK_JOBS", str(tmp_path)),
-        ("TIDEMARK_SPARK_PYTHON", sys.executable),
+        ("AIRFLOW__TIDEMARK__TOPICS", str(world.topics_file)),
+        ("AIRFLOW__TIDEMARK__SPARK_JOBS", str(tmp_path)),
+        ("AIRFLOW__TIDEMARK__SPARK_PYTHON", sys.executable),
         ("TIDEMARK_CODE", "0"),
         ("GLUE_TOKEN", SECRET),
         ("AIRFLOW_CONN_LAKE_CATALOG", json.dumps({**connection, "extra": {"scope": "PRINCIPAL_ROLE:ALL"}})),

@@ -86,7 +86,7 @@ def submit_with(folder: Path, monkeypatch: pytest.MonkeyPatch, *, code: int) -> 
     submit = folder / "spark-submit"
     submit.write_text(f'#!/bin/sh\nexec {sys.executable} {folder}/record.py "$@"\n')
     submit.chmod(0o755)
-    monkeypatch.setenv("TIDEMARK_SPARK_SUBMIT", str(submit))
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__SPARK_SUBMIT", str(submit))
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
 
 
@@ -177,7 +177,7 @@ AIRFLOWS_OWN = {
     "AIRFLOW__CORE__FERNET_KEY": "fernet",
     "AIRFLOW_CONN_MAIL": "smtp://ann:password@mail",
     "_AIRFLOW__AS_LIBRARY": "1",
-    "TIDEMARK_NOTIFIERS": '{"url": "https://hook/secret"}',
+    "AIRFLOW__TIDEMARK__NOTIFIERS": '{"url": "https://hook/secret"}',
     "POSTGRES_PASSWORD": "postgres",
     "SOME_PROGRAMS_TOKEN": "token",
 }
@@ -202,7 +202,7 @@ def test_a_job_gets_what_it_needs_and_nothing_of_airflows(
     assert not {name for name in found if name in AIRFLOWS_OWN or "AIRFLOW" in name}
     assert {name: found.get(name) for name in JOBS} == JOBS
 
-    monkeypatch.setenv("TIDEMARK_JOB_ENVIRONMENT", "OTHER, SOME_PROGRAMS_TOKEN")
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__JOB_ENVIRONMENT", "OTHER, SOME_PROGRAMS_TOKEN")
     operator().execute(CONTEXT)
     found = environment(called) if way == "spark" else json.loads(called.read_text())["environment"]
     assert {name for name in found if name in AIRFLOWS_OWN} == {"SOME_PROGRAMS_TOKEN"}
@@ -250,7 +250,7 @@ def test_a_job_that_fails_on_connect_fails_the_task_with_its_last_lines(
 def test_an_environment_without_sparks_python_is_named(called: Path) -> None:
     called.with_name("python").unlink()
 
-    with pytest.raises(ConfigError, match="TIDEMARK_SPARK_PYTHON"):
+    with pytest.raises(ConfigError, match=r"\[tidemark\] spark_python"):
         operator().execute(CONTEXT)
 
 

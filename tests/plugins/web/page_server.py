@@ -40,8 +40,8 @@ class PageServer:
 
     def __enter__(self) -> Self:
         setenv = self._patch.setenv
-        setenv("TIDEMARK_TOPICS", str(self.world.topics_file))
-        setenv("TIDEMARK_SCAN_SECONDS", "0.01")
+        setenv("AIRFLOW__TIDEMARK__TOPICS", str(self.world.topics_file))
+        setenv("AIRFLOW__TIDEMARK__SCAN_SECONDS", "0.01")
         setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "ann:user,vic:viewer")
         setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE", str(self._home / "passwords.json"))
         setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a secret of this test that is long enough for the algorithm" * 2)

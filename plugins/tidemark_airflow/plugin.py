@@ -1,4 +1,7 @@
-"""The Airflow plugin: the continuity page with its places in Airflow's pages, and rights to backfills by topic."""
+"""The Airflow plugin: the continuity page with its places in Airflow's pages, and rights to backfills by topic.
+
+Airflow finds it by the entry point of the installed package, wherever its folder of plugins is.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from airflow.plugins_manager import AirflowPlugin
 from tidemark_airflow.links.urls import PREFIX, base_path
 
 
-class TidemarkPage(AirflowPlugin):
+class TidemarkPlugin(AirflowPlugin):
     """What Airflow mounts. Workers, scheduler and triggerer load this class, too, and never build the application."""
 
-    name = "tidemark_page"
+    name = "tidemark"
     external_views = [  # noqa: RUF012 - Airflow's interface: a list, which it edits
         # Without a route of its own it opens as a page, whose address can be kept and sent.
         {"name": "Continuity", "href": f"{base_path()}{PREFIX}/", "destination": "nav", "category": "browse"},

@@ -1,0 +1,84 @@
+"""The options of ``[tidemark]`` in Airflow's configuration.
+
+Airflow asks for them while it is being imported, so nothing of it is imported here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, NamedTuple
+
+SECTION: Final = "tidemark"
+
+
+class Option(NamedTuple):
+    """One option, as ``airflow config`` shows it; without a ``default`` it is empty."""
+
+    name: str
+    description: str
+    default: str | None = None
+    type: Literal["string", "integer", "float", "boolean"] = "string"
+    example: str | None = None
+    sensitive: bool = False
+
+    def described(self) -> dict[str, Any]:
+        """The option as Airflow's schema of providers has it."""
+        found = self._asdict() | {"version_added": "0.1.0"}
+        del found["name"]
+        return found
+
+
+OPTIONS: Final = (
+    Option(
+        "topics",
+        "Path of the topics file. Default: include/topics.yaml beside the folder of plugins.",
+        example="/etc/tidemark/topics.yaml",
+    ),
+    Option(
+        "spark_submit",
+        "The program spark-submit of Spark's own environment. Default: that of PATH.",
+        example="/opt/tidemark/spark/bin/spark-submit",
+    ),
+    Option(
+        "spark_python",
+        "Python of Spark's own environment, for Spark Connect and for jobs without Spark. Default: the one beside "
+        "spark-submit.",
+        example="/opt/tidemark/spark/bin/python",
+    ),
+    Option(
+        "spark_jobs",
+        "The folder of Spark's jobs. Default: spark/jobs beside the folder of plugins.",
+        example="/opt/tidemark/jobs",
+    ),
+    Option(
+        "retention_profile",
+        "The AWS profile of the role that may delete raw segments. Default: that of all jobs.",
+        example="retention",
+    ),
+    Option(
+        "job_environment",
+        "Names of further variables that jobs get from the environment of the worker, separated by commas.",
+        example="OUR_PROXY,OUR_CA",
+    ),
+    Option("scan_seconds", "Seconds between two scans of the watermark indexes.", "10", "float"),
+    Option("spark_page", "Address of Spark's own pages, for a link on tasks.", example="https://spark.example.com"),
+    Option(
+        "object_page",
+        "Address of a page about the object {key} of {bucket}, for links on tasks. Default: AWS's console; none for "
+        "another S3 server.",
+        example="https://store.example.com/{bucket}?prefix={key}",
+    ),
+    Option(
+        "notifiers",
+        "Notifiers that report incidents to people: a JSON object with a name and the arguments of each. Default: the "
+        "task's log.",
+        example='{"hook": {"notifier": "tidemark_airflow.notifications.webhook.WebhookNotifier"}}',
+        # Notifiers may have addresses that whoever knows may post to.
+        sensitive=True,
+    ),
+    Option("approve_above_gib", "How many GiB a backfill may rewrite without an approval, at most.", "100", "integer"),
+    Option(
+        "approvers",
+        "Ids of the users who alone may approve a backfill, separated by commas. Default: Airflow's roles decide.",
+        example="ada,grace",
+    ),
+)
