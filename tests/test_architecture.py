@@ -25,7 +25,7 @@ FLOORS = {
     "include/tidemark": (
         "concurrency costs errors installation intervals kafka_admin terminal timestamps",
         "config kafka_log offset_bounds retry",
-        "store",
+        "connections store",
         "formats",
         "brokersets catalogs decode endpoints",
         "parsers",
@@ -68,6 +68,7 @@ FLOORS = {
     "plugins/tidemark_airflow": (
         "options",
         "configuration provider",
+        "connections",
         "planned settings triggers",
         "assets links",
         "notifications operators sensors",

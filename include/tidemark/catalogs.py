@@ -76,14 +76,6 @@ class CatalogSettings(Settings):
             raise ValueError(f"catalog {self.name}: {rule}")
         return self
 
-    @property
-    def variable(self) -> str:
-        """The variable in which Airflow hands the connection to a job: JSON of pyiceberg's properties."""
-        return f"{CONNECTION_VARIABLE}{re.sub('[^A-Z0-9]', '_', self.name.upper())}"
-
-
-CONNECTION_VARIABLE: Final = "TIDEMARK_CATALOG_CONNECTION_"
-
 
 def delta_table(table: str, suffix: str) -> str:
     """The name that the Delta table itself has beside it: Glue and Hive have no upper-case letters."""

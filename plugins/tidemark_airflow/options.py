@@ -50,6 +50,16 @@ OPTIONS: Final = (
         example="/opt/tidemark/jobs",
     ),
     Option(
+        "aws_conn_id",
+        "The Airflow connection of type aws with which raw and lake are reached on S3. Default: AWS's own chain.",
+        example="tidemark_lake",
+    ),
+    Option(
+        "retention_aws_conn_id",
+        "The Airflow connection of the role that may delete raw segments. Default: retention_profile.",
+        example="tidemark_retention",
+    ),
+    Option(
         "retention_profile",
         "The AWS profile of the role that may delete raw segments. Default: that of all jobs.",
         example="retention",

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 from tidemark import installation
 from tidemark.errors import ConfigError
 from tidemark.topics import Deployment, TopicSettings, load_topics
+from tidemark_airflow import connections
 from tidemark_airflow.configuration import label, names, number, option
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def topics_file() -> Path:
 
 def deployment() -> Deployment:
     """The topics file, read and checked. Raises :class:`tidemark.errors.ConfigError` naming file, field and rule."""
+    connections.install()
     return load_topics(topics_file())
 
 

@@ -113,10 +113,13 @@ def stack(
 ) -> Iterator[AirflowStack]:
     """Airflow with Tidemark's own DAGs."""
     import_early(home := tmp_path_factory.mktemp("airflow"))
-    env = small.s3.env() | pipeline_env(small.topics_file, home / "spark-conf", scan_seconds=0.5)
+    # The right keys are in this connection alone. Those of the environment would be refused.
+    env = pipeline_env(small.topics_file, home / "spark-conf", scan_seconds=0.5)
+    env |= {"AIRFLOW__TIDEMARK__AWS_CONN_ID": "lake", "AIRFLOW_CONN_LAKE": small.s3.connection()}
+    env |= {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "wrong"}
     submit = home / "spark-submit"
     submit.write_text(
-        "#!/bin/sh\n"
+        f'#!/bin/sh\n{{ echo "$0 $*"; env; }} >> {home}/started\n'
         f'case "$*" in */run_plan.py*{small.topics[0]}*) exec {env["AIRFLOW__TIDEMARK__SPARK_SUBMIT"]} "$@";; esac\n'
         f'cd {ROOT} && exec {sys.executable} -m tests.spark.inline "$@"\n'
     )
@@ -497,3 +500,15 @@ def test_lineage_has_landings_backfills_and_audits_and_nothing_else(
         assert all(one["success"] for one in audited["inputFacets"]["dataQualityAssertions"]["assertions"])
     assert lineage.wrong == []
     assert not [named for named in lineage.datasets() if named[1].endswith(".final")]
+
+
+def test_the_keys_of_the_connection_are_nowhere_but_there(small: SmallDeployment, stack: AirflowStack) -> None:
+    """Neither in what jobs were started with, nor in a log, nor in what Airflow stores: rendered fields, XCom, triggers."""
+    secret = json.loads(small.s3.connection())["password"].encode()
+    jobs = (stack.home / "started").read_text()
+    assert "run_plan.py" in jobs
+    assert "AWS_CONFIG_FILE=" in jobs
+    searched = [path for path in stack.home.rglob("*") if path.is_file()]
+    assert any("task_id=convert_and_publish" in str(path) for path in searched)
+    assert stack.home / "airflow.db" in searched
+    assert not [path for path in searched if secret in path.read_bytes()]

@@ -161,6 +161,13 @@ class S3Server:
             "AWS_ENDPOINT_URL": self.endpoint,
         }
 
+    def connection(self, user: str = ADMIN) -> str:
+        """The same as an Airflow connection of type ``aws``, in JSON."""
+        found = self.credentials[user]
+        extra = {"endpoint_url": self.endpoint, "region_name": REGION}
+        keys = {"login": found.access_key, "password": found.secret_key}
+        return json.dumps({"conn_type": "aws", **keys, "extra": extra})
+
     @property
     def _config_path(self) -> Path:
         return self._root / "s3.json"

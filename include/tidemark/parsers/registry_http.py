@@ -1,7 +1,8 @@
-"""HTTP to a schema registry: authentication by what the environment holds, a CA of one's own, no redirects.
+"""HTTP to a schema registry: authentication by variables or an Airflow connection, a CA of one's own, no redirects.
 
-Secrets come from the environment of the process alone, and go nowhere but into the header of a request to the host of
-``registry.url``: redirects are not followed, and errors name the variables and never what they hold.
+Secrets come from the environment of the process, or from the Airflow connection that the settings name. They go nowhere
+but into the header of a request to the host of ``registry.url``: redirects are not followed, and errors name variables
+and connections and never what they hold.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import urllib3
 
+from tidemark.connections import connection
 from tidemark.errors import ConfigError
 from tidemark.parsers.settings import Registry
 
@@ -89,6 +91,8 @@ class RegistryHttp:
 
     def denied(self, status: int) -> ConfigError:
         """The error of an answer that lets nothing be read."""
+        if (named := self._settings.connection) is not None:
+            return self._error("connection", f"the registry answers {status} to what {named} holds; correct it")
         auth = self._settings.auth
         if auth == "none":
             return self._error("auth", f"the registry answers {status}: set auth to basic or bearer")
@@ -109,6 +113,8 @@ class RegistryHttp:
         return tuple(f"{self._settings.variables}_{one}" for one in kinds[self._settings.auth])
 
     def _authorization(self) -> dict[str, str]:
+        if self._settings.connection is not None:
+            return self._of_connection(self._settings.connection)
         if self._settings.auth == "none":
             return {}
         held = []
@@ -121,7 +127,20 @@ class RegistryHttp:
             if not held[0].isascii():
                 raise self._error("auth", f"the environment variable {self._variables()[0]} must be ASCII")
             return {"Authorization": f"Bearer {held[0]}"}
-        return {"Authorization": f"Basic {base64.b64encode(':'.join(held).encode()).decode()}"}
+        return _basic(*held)
+
+    def _of_connection(self, name: str) -> dict[str, str]:
+        found = connection(name)
+        password = found.password or ""
+        if found.login:
+            return _basic(found.login, password)
+        if not password or not password.isascii() or not password.isprintable():
+            raise self._error("connection", f"{name} must have a login and a password, or a token as its password")
+        return {"Authorization": f"Bearer {password}"}
+
+
+def _basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}
 
 
 def _body(answer: urllib3.BaseHTTPResponse, seconds: float) -> bytes | None:

@@ -224,13 +224,15 @@ class Registry(Settings):
     """Where schemas are found by their number, by the API of Confluent's registry.
 
     Secrets are not settings: ``basic`` and ``bearer`` take them from the environment of the tasks, from
-    ``<variables>_USER`` and ``<variables>_PASSWORD``, or ``<variables>_TOKEN``. No row depends on how the registry is
+    ``<variables>_USER`` and ``<variables>_PASSWORD``, or ``<variables>_TOKEN``. ``connection`` names an Airflow
+    connection instead, with login and password, or with a token as its password. No row depends on how the registry is
     reached, so only ``url`` is part of the configuration's digest.
     """
 
     url: str = Field(pattern=r"^https?://[^/@?#\s]+(/[^@?#\s]*)?$")
     auth: Literal["none", "basic", "bearer"] = Field(default="none", exclude=True)
     variables: str = Field(default="TIDEMARK_REGISTRY", pattern=r"^TIDEMARK_REGISTRY(_[A-Z0-9]+)*$", exclude=True)
+    connection: str | None = Field(default=None, min_length=1, exclude=True)
     ca_file: CertificateFile | None = Field(default=None, exclude=True)
 
     @field_validator("url")
@@ -244,8 +246,13 @@ class Registry(Settings):
         if scheme == "http" and self.ca_file:
             raise ValueError("ca_file is for https")
         host = rest.partition("/")[0].rpartition(":")[0] or rest.partition("/")[0]
-        if scheme == "http" and self.auth != "none" and host not in {"127.0.0.1", "[::1]", "localhost"}:
-            raise ValueError("auth needs https, as http would show the secret to who listens")
+        if self.connection and self.auth != "none":
+            raise ValueError(
+                "auth is for variables of the environment, and connection says how by itself: leave auth out"
+            )
+        has_secret = self.connection is not None or self.auth != "none"
+        if scheme == "http" and has_secret and host not in {"127.0.0.1", "[::1]", "localhost"}:
+            raise ValueError("auth and connection need https, as http would show the secret to who listens")
         return self
 
 
@@ -415,3 +422,11 @@ FollowingParser = AvroParser | JsonParser | ProtobufParser
 def followed_by(settings: ParserSettings) -> RegistrySchema | None:
     """Where the schema of ``settings`` is to be taken from; None if they have it, or need none."""
     return settings.followed if isinstance(settings, FollowingParser) else None
+
+
+def registry_of(settings: ParserSettings) -> Registry | None:
+    """The registry that a topic's parser asks; None if it asks none."""
+    followed = followed_by(settings)
+    if followed is not None:
+        return followed.registry
+    return settings.registry if isinstance(settings, AvroParser | ProtobufParser) else None

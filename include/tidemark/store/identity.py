@@ -7,6 +7,7 @@ import logging
 import socket
 
 from tidemark.store import StoreOptions
+from tidemark.store.s3_credentials import access
 
 _SECONDS = 5
 
@@ -33,11 +34,11 @@ def _user() -> str:
 
 
 def _principal(options: StoreOptions) -> str | None:
-    from boto3.session import Session
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
-    session = Session()
+    found = access()
+    session, options = found.session, found.reached(options)
     credentials = session.get_credentials()
     if credentials is None:
         return None

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
-from botocore.session import Session
 
 from tidemark.errors import ConfigError
+from tidemark.store import s3_credentials
 from tidemark.store.options import StoreOptions
-from tidemark.store.s3_models import session
+from tidemark.store.s3_credentials import AwsAccess
 from tidemark.store.s3_timeouts import TimeLimits, pool_classes
 from tidemark.store.traffic import FreeTraffic, Traffic
 
@@ -46,9 +46,10 @@ class Clients:
 
     def _make(self) -> None:
         try:
-            made = session()
-            self.write = self._client(made, sign_payload=not self._options.is_private)
-            self.read = self._client(made)
+            found = s3_credentials.access()
+            options = found.reached(self._options)
+            self.write = self._client(found, options, sign_payload=not options.is_private)
+            self.read = self._client(found, options)
         except (BotoCoreError, ValueError) as error:
             rule = (
                 f"no S3 client can be made: {error}; correct AWS's variables and files, or `store` in the configuration"
@@ -56,13 +57,12 @@ class Clients:
             raise ConfigError("the environment", [("AWS_*", rule)]) from error
         self._made_at = time.monotonic()
 
-    def _client(self, session: Session, *, sign_payload: bool | None = None) -> S3Client:
+    def _client(self, access: AwsAccess, options: StoreOptions, *, sign_payload: bool | None = None) -> S3Client:
         """A client that tries a request once.
 
         Every PUT carries a checksum that the server verifies, and the signature covers the checksum. Where others are
         off the wire that is enough; on an open wire a CRC could be forged, and the body is hashed into the signature.
         """
-        options = self._options
         addressing: Any = {
             "addressing_style": _ADDRESSING[options.path_style],
             "payload_signing_enabled": sign_payload,
@@ -74,10 +74,9 @@ class Clients:
             max_pool_connections=options.connections,
             s3=addressing,
         )
-        made: Any = session.create_client(
+        client: S3Client = access.client(
             "s3", endpoint_url=options.endpoint_url, region_name=options.region, config=config
         )
-        client: S3Client = made
         client.meta.events.register("before-send.s3", self._told)
         # botocore offers no way to choose the connections' class; the tests of the limits see whether this works.
         http: Any = client._endpoint.http_session  # type: ignore[attr-defined]
@@ -98,13 +97,13 @@ class Clients:
 
 
 @cache
-def _shared(connection: str, traffic: Hashable) -> Clients:
+def _shared(connection: str, traffic: Hashable, _source: object) -> Clients:
     return Clients(StoreOptions.model_validate_json(connection), cast("Traffic", traffic))
 
 
 def clients(options: StoreOptions, traffic: Traffic = _NOBODY) -> Clients:
     """The process's clients for these options. Raises ConfigError where AWS's settings allow none."""
-    return _shared(options.model_dump_json(), cast("Hashable", traffic))
+    return _shared(options.model_dump_json(), cast("Hashable", traffic), s3_credentials.source())
 
 
 def forget_clients() -> None:

@@ -1,16 +1,23 @@
-"""AWS's credentials for a client that does not look where AWS's own tools do: delta-rs reads no profile.
+"""Where the processes of Tidemark's get AWS's credentials: a source that is installed, else boto3's own chain.
 
-Keys in the environment it finds by itself. For anything else (a profile of a credentials file, a role that it assumes,
-the machine's or pod's role) boto3's chain is asked, so that the table is reached as the raw store is.
+Airflow's side installs a source where its configuration names a connection (:func:`use`). delta-rs does not look where
+AWS's own tools do: it reads no profile. Keys in the environment it finds by itself; for anything else (a source, a
+profile, a role that is assumed, the machine's or pod's role) boto3 is asked, so that the table is reached as the raw
+store is.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from tidemark.store.options import StoreOptions
 
 if TYPE_CHECKING:
+    from boto3.session import Session
     from botocore.credentials import Credentials, RefreshableCredentials
+    from botocore.session import Session as BareSession
 
 _LASTING = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
@@ -18,21 +25,75 @@ STATIC_KEYS = (*_LASTING, "AWS_SESSION_TOKEN")
 """The variables of keys, in the order in which botocore gives them. They win over any profile."""
 
 
+class AwsAccess(NamedTuple):
+    """A session with credentials, and the address of the S3 server where it is known with them."""
+
+    session: Session | BareSession
+    endpoint_url: str | None = None
+
+    def client(self, service: str, **settings: Any) -> Any:
+        """A client of ``service``; boto3's sessions and botocore's have different names for that."""
+        from botocore.session import Session as BareSession
+
+        bare = isinstance(self.session, BareSession)
+        made: Any = self.session.create_client if bare else self.session.client  # type: ignore[union-attr]
+        return made(service, **settings)
+
+    def reached(self, options: StoreOptions) -> StoreOptions:
+        """``options`` with the address that came with the credentials, which counts more than the topics file's."""
+        return options.model_copy(update={"endpoint_url": self.endpoint_url}) if self.endpoint_url else options
+
+
+AccessSource = Callable[[], AwsAccess]
+"""Gives the access that counts now. It is asked whenever a client is made, so it keeps what is costly to make."""
+
+_installed: list[AccessSource] = []
+
+
+def use(source: AccessSource | None) -> None:
+    """Have all clients of this process that are made from now on ask ``source``; None: boto3's chain again."""
+    _installed[:] = [source] if source else []
+
+
+def source() -> AccessSource | None:
+    """What is installed."""
+    return _installed[0] if _installed else None
+
+
+def access() -> AwsAccess:
+    """What counts now, by the installed source or by boto3's chain. Raises what the source raises."""
+    if _installed:
+        return _installed[0]()
+    from tidemark.store.s3_models import session
+
+    return AwsAccess(session())
+
+
 def delta_credentials() -> dict[str, str]:
     """delta-rs's storage options with keys that are valid now; none where it finds them itself, or there are none."""
-    from botocore.credentials import RefreshableCredentials
-
-    if all(os.environ.get(name) for name in _LASTING):
-        return {}
-    environment = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_")))
-    found = _renewed.get(environment) or _chain()
+    found = _installed_credentials() if _installed else _of_chain()
     if found is None:
         return {}
-    if isinstance(found, RefreshableCredentials):
-        _renewed[environment] = found
     keys = found.get_frozen_credentials()
     given = dict(zip(STATIC_KEYS, keys[:3], strict=True))
     return {name: value for name, value in given.items() if value}
+
+
+def _installed_credentials() -> Credentials | None:
+    found: Any = access().session.get_credentials()
+    return cast("Credentials | None", found)
+
+
+def _of_chain() -> Credentials | RefreshableCredentials | None:
+    from botocore.credentials import RefreshableCredentials
+
+    if all(os.environ.get(name) for name in _LASTING):
+        return None
+    environment = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_")))
+    found = _renewed.get(environment) or _chain()
+    if isinstance(found, RefreshableCredentials):
+        _renewed[environment] = found
+    return found
 
 
 _renewed: dict[tuple[tuple[str, str], ...], RefreshableCredentials] = {}

@@ -18,9 +18,8 @@ from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Led
 from tidemark.formats.partitioning import DT
 from tidemark.retry import Retry, Tries
 from tidemark.schemas.adopted import with_adopted
-from tidemark.store import Store, StoreOptions, open_store
+from tidemark.store import Store, StoreOptions, open_store, s3_credentials
 from tidemark.store.object_store_settings import delta_settings
-from tidemark.store.s3_credentials import delta_credentials
 from tidemark.store.schemes import scheme_of
 from tidemark.topics import Deployment, TopicSettings
 
@@ -63,12 +62,17 @@ class TopicTable(NamedTuple):
 
 
 def _s3_settings(_url: str, options: StoreOptions) -> dict[str, str]:
+    if s3_credentials.source() is not None:
+        found_access = s3_credentials.access()
+        options, region = found_access.reached(options), options.region or found_access.session.region_name
+    else:
+        region = options.region
     endpoint = options.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    found = delta_credentials()
+    found = s3_credentials.delta_credentials()
     if endpoint:
         found |= {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": str(endpoint.startswith("http://")).lower()}
-    if options.region:
-        found["AWS_REGION"] = options.region
+    if region:
+        found["AWS_REGION"] = region
     return found
 
 

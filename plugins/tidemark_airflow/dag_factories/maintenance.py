@@ -96,7 +96,7 @@ class UpkeepOperator(JobOperator):
     def __init__(self, *, upkeep_name: str, **kwargs: Any) -> None:
         [self._upkeep] = (one for one in UPKEEP if one.name == upkeep_name)
         environment = retention_environment if self._upkeep.deletes_raw else dict
-        super().__init__(job=self._upkeep.job, environment=environment, **kwargs)
+        super().__init__(job=self._upkeep.job, environment=environment, deletes_raw=self._upkeep.deletes_raw, **kwargs)
 
     def execute(self, context: Context) -> None:
         """Submit and wait.
@@ -129,7 +129,7 @@ class PackRetentionOperator(ClusterUpkeepOperator):
     """Removes the packs of a cluster whose batches seals hold."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(job="retain_packs.py", environment=retention_environment, **kwargs)
+        super().__init__(job="retain_packs.py", environment=retention_environment, deletes_raw=True, **kwargs)
 
 
 class LiveCompactionOperator(ClusterUpkeepOperator):

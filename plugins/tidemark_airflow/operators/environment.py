@@ -37,10 +37,19 @@ _PREFIXES = (
 )
 
 
+_INSTEAD = frozenset({*STATIC_KEYS, "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE"})
+
+
 def job_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The whole environment of a job's process: what it needs of this one's, then ``more``."""
+    """The whole environment of a job's process: what it needs of this one's, then ``more``.
+
+    If ``more`` has a profile, no variable of credentials that would be used instead of it is inherited.
+    """
     named = set(names("job_environment"))
-    return {name: value for name, value in os.environ.items() if name in named or _is_needed(name)} | dict(more or {})
+    more = dict(more or {})
+    instead = _INSTEAD if "AWS_CONFIG_FILE" in more else frozenset()
+    kept = {name: value for name, value in os.environ.items() if name in named or _is_needed(name)}
+    return {name: value for name, value in kept.items() if name not in instead} | more
 
 
 def _is_needed(name: str) -> bool:
@@ -48,13 +57,13 @@ def _is_needed(name: str) -> bool:
 
 
 def retention_environment() -> dict[str, str]:
-    """What retention of raw needs in its environment, to act in a role of its own: nothing if none is named.
+    """What retention of raw needs in its environment, to act under a profile of its own: nothing if none is named.
 
     Raises:
         ConfigError: static keys in the environment would be used in the place of the role's.
     """
     profile = option("retention_profile")
-    if not profile:
+    if not profile or option("retention_aws_conn_id"):
         return {}
     if static := [name for name in STATIC_KEYS if os.environ.get(name)]:
         rule = (

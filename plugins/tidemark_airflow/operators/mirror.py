@@ -5,17 +5,17 @@ It needs no Spark: the job runs in the Python of Spark's environment as it is. I
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook, BaseOperator
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
 
-from tidemark.catalogs import CatalogSettings
+from tidemark.errors import ConfigError
 from tidemark_airflow import settings
 from tidemark_airflow.operators import subprocesses
 from tidemark_airflow.operators.environment import job_environment
+from tidemark_airflow.operators.job_connections import catalog_secrets, job_connections
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -39,36 +39,18 @@ class MirrorOperator(BaseOperator):
         """Run the job and wait.
 
         Raises:
-            AirflowNotFoundException: there is no connection of the name that a catalog has in the topics file.
+            AirflowFailException: there is no connection of the name that a catalog has in the topics file.
             AirflowException: a catalog did not answer, or refuses; the others are done.
         """
         job = settings.spark_job(_JOB)
         arguments = ["--topics", str(settings.topics_file()), "--cluster", self.cluster]
-        environment = catalog_environment(settings.deployment().catalogs)
-        subprocesses.run(_JOB, [settings.spark_python(), str(job), *arguments], job_environment(environment))
+        try:
+            with job_connections(_JOB) as given:
+                environment = job_environment({**catalog_secrets(), **given})
+                subprocesses.run(_JOB, [settings.spark_python(), str(job), *arguments], environment)
+        except ConfigError as error:
+            raise AirflowFailException(str(error)) from error
 
     def on_kill(self) -> None:
         """End the job."""
         subprocesses.end(subprocesses.descendants())
-
-
-def catalog_environment(catalogs: Sequence[CatalogSettings]) -> dict[str, str]:
-    """What the job needs in its environment to reach ``catalogs``: their secrets, and what connections say.
-
-    A connection gives ``uri`` (from its host, with schema and port), ``credential`` (its login and password) and, in
-    its extra, any property of pyiceberg's.
-    """
-    found = {name: os.environ[name] for one in catalogs for name in one.secrets.values() if name in os.environ}
-    return found | {one.variable: json.dumps(_connection(one.connection)) for one in catalogs if one.connection}
-
-
-def _connection(name: str) -> dict[str, str]:
-    connection = BaseHook.get_connection(name)
-    properties = {str(key): str(value) for key, value in connection.extra_dejson.items()}
-    if connection.host:
-        host = connection.host if "://" in connection.host else f"{connection.schema or 'https'}://{connection.host}"
-        properties.setdefault("uri", f"{host}:{connection.port}" if connection.port else host)
-    if connection.login or connection.password:
-        credential = ":".join(one for one in (connection.login, connection.password) if one)
-        properties.setdefault("credential", credential)
-    return properties

@@ -32,7 +32,7 @@ from tidemark_airflow.assets.events import publish
 from tidemark_airflow.links.operator_links import ContinuityLink, PlanLink, SparkLink, TableLink
 from tidemark_airflow.operators import subprocesses
 from tidemark_airflow.operators.environment import job_environment
-from tidemark_airflow.operators.lineage import LineageMixin
+from tidemark_airflow.operators.job_connections import job_connections
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -50,7 +50,7 @@ class JobSubmitHook(SparkSubmitHook):
         return found
 
 
-class ClusterJobOperator(LineageMixin, SparkSubmitOperator):
+class ClusterJobOperator(SparkSubmitOperator):
     """Has Spark run one of Tidemark's jobs for a cluster.
 
     Programs and paths come from :mod:`tidemark_airflow.settings`, where Spark is from the connection. The provider
@@ -60,12 +60,19 @@ class ClusterJobOperator(LineageMixin, SparkSubmitOperator):
     :param job: the file's name in ``spark/jobs``
     :param cluster: the Kafka cluster's name in the topics file (templated)
     :param environment: gives variables for the job's process beside those that all jobs get, when it is to start
+    :param deletes_raw: whether the job comes to the store in the role that may delete raw
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "cluster")
 
     def __init__(
-        self, *, job: str, cluster: str, environment: Callable[[], Mapping[str, str]] = dict, **kwargs: Any
+        self,
+        *,
+        job: str,
+        cluster: str,
+        environment: Callable[[], Mapping[str, str]] = dict,
+        deletes_raw: bool = False,
+        **kwargs: Any,
     ) -> None:
         kwargs.setdefault("name", f"tidemark-{cluster}")
         super().__init__(
@@ -76,6 +83,8 @@ class ClusterJobOperator(LineageMixin, SparkSubmitOperator):
         )
         self.cluster = cluster
         self._more = environment
+        self._deletes_raw = deletes_raw
+        self._environment: dict[str, str] = {}
 
     def submit(self, context: Context, *arguments: str) -> None:
         """Run the job with ``arguments`` beside the topics file and the cluster, and wait.
@@ -85,19 +94,25 @@ class ClusterJobOperator(LineageMixin, SparkSubmitOperator):
             AirflowFailException: the environment names a role whose credentials others would override.
         """
         connection = _connection()
+        self.application_args = [
+            *("--topics", str(settings.topics_file()), "--cluster", self.cluster),
+            *arguments,
+        ]
         try:
-            self.env_vars = {**settings.spark_environment(), **self._more()}
+            environment = {**settings.spark_environment(), **self._more()}
+            handed = job_connections(self.application, deletes_raw=self._deletes_raw)
+            with handed as given:
+                self._run(context, connection, {**environment, **given})
         except ConfigError as error:
             raise AirflowFailException(str(error)) from error
-        with self.lineage_of_job(context) as lineage:
-            self.application_args = [
-                *("--topics", str(settings.topics_file()), "--cluster", self.cluster, "--lineage", lineage),
-                *arguments,
-            ]
-            if connection.conn_type == SparkConnectHook.conn_type:
-                self._run_on_connect(self.application_args)
-            else:
-                super().execute(context)
+
+    def _run(self, context: Context, connection: Connection, environment: dict[str, str]) -> None:
+        # An attribute of the hook alone: the operator's own ``env_vars`` is a field that Airflow stores and shows.
+        self._environment = environment
+        if connection.conn_type == SparkConnectHook.conn_type:
+            self._run_on_connect(self.application_args or [])
+        else:
+            super().execute(context)
 
     def _get_hook(self) -> JobSubmitHook:
         """With what this operator sets; all else about Spark is from the connection."""
@@ -106,7 +121,7 @@ class ClusterJobOperator(LineageMixin, SparkSubmitOperator):
             conn_id=self._conn_id,
             name=self.name,
             application_args=self.application_args,
-            env_vars=self.env_vars,
+            env_vars=self._environment,
             spark_binary=self._spark_binary,
         )
 
@@ -123,7 +138,7 @@ class ClusterJobOperator(LineageMixin, SparkSubmitOperator):
         server = {"SPARK_REMOTE": SparkConnectHook(CONNECTION).get_connection_url()}
         command = [settings.spark_python(), self.application, *arguments]
         self.log.info("Spark Connect: %s", shlex.join(command))
-        subprocesses.run(Path(self.application).name, command, job_environment({**(self.env_vars or {}), **server}))
+        subprocesses.run(Path(self.application).name, command, job_environment({**self._environment, **server}))
 
 
 class JobOperator(ClusterJobOperator):

@@ -20,6 +20,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from tidemark.errors import TidemarkError
 from tidemark.timestamps import utc_now
+from tidemark_airflow import connections
 from tidemark_airflow.triggers.committed import CommittedLedgers
 from tidemark_airflow.triggers.index_scanner import IndexScanner, Scan, Source
 from tidemark_airflow.triggers.readiness import Baseline, Event, Watch
@@ -53,6 +54,7 @@ class ScanTrigger(BaseEventTrigger):
     def __init__(self, *, source: dict[str, Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # Airflow leaves it untyped
         self.source = Source.model_validate(source)
+        connections.install()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments, all of JSON's types."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from requests.adapters import HTTPAdapter
 from typing_extensions import override
 
 from tidemark.catalogs import NEED_URI, CatalogSettings
+from tidemark.connections import connection
 from tidemark.errors import ConfigError, MirrorError, TidemarkError
 from tidemark.topics import Deployment
 from tidemark_spark.mirror import store_io
@@ -61,17 +61,18 @@ def open_catalog(
     """The catalog of ``settings``, for tables in the lake of ``deployment``.
 
     Raises:
-        ConfigError: a variable that holds a secret is not set, or there is no ``uri``.
+        ConfigError: a variable that holds a secret is not set, Airflow handed no such connection over, or there is no
+            ``uri``.
         MirrorError: the catalog did not answer, or refuses.
     """
-    known = {**settings.properties, **_connection(settings, environment)}
+    known = {**settings.properties, **_connection(settings)}
     unset = [(f"secrets.{name}", one) for name, one in settings.secrets.items() if one not in environment]
     if unset:
         raise ConfigError(f"catalog {settings.name}", [(name, f"{one} is not set") for name, one in unset])
     known |= {name: environment[one] for name, one in settings.secrets.items()}
     known |= {name: one for name, one in (("uri", settings.uri), ("warehouse", settings.warehouse)) if one is not None}
     if settings.kind in NEED_URI and "uri" not in known:
-        rule = f"is not known: Airflow did not hand over its connection {settings.connection}; name uri or secrets.uri"
+        rule = f"is not known: the connection {settings.connection} has no host; give it one, or name uri"
         raise ConfigError(f"catalog {settings.name}", [("uri", rule)])
     properties = known | {
         **({"py-catalog-impl": PATIENT} if settings.kind == "rest" else {"type": settings.kind}),
@@ -83,10 +84,14 @@ def open_catalog(
         return load_catalog(settings.name, **properties)
 
 
-def _connection(settings: CatalogSettings, environment: Mapping[str, str]) -> dict[str, str]:
-    """What Airflow took from its connection; nothing outside of Airflow."""
-    text = environment.get(settings.variable)
-    return {str(name): str(value) for name, value in json.loads(text).items()} if text else {}
+def _connection(settings: CatalogSettings) -> dict[str, str]:
+    """What the Airflow connection that the settings name gives: pyiceberg's properties."""
+    if settings.connection is None:
+        return {}
+    found = connection(settings.connection)
+    credential = ":".join(one for one in (found.login, found.password) if one)
+    given = {"uri": found.uri, "credential": credential}
+    return {name: value for name, value in given.items() if value} | found.extra
 
 
 @contextmanager

@@ -17,7 +17,10 @@ from tidemark_airflow.operators.mirror import MirrorOperator
 SECRET = "what-nobody-may-see"
 JOB = """\
 import json, os, sys
-json.dump({{"arguments": sys.argv[1:], "environment": dict(os.environ)}}, open({path!r}, "w"))
+given = os.environ["TIDEMARK_CONNECTIONS"]
+found = {{"arguments": sys.argv[1:], "environment": dict(os.environ), "connections": json.load(open(given))}}
+found["modes"] = [oct(os.stat(one).st_mode & 0o777) for one in (os.path.dirname(given), given)]
+json.dump(found, open({path!r}, "w"))
 sys.exit(int(os.environ["TIDEMARK_CODE"]))
 """
 
@@ -51,17 +54,23 @@ def run() -> None:
     MirrorOperator(task_id="mirror", cluster="kafka-1").execute(cast("Context", {}))
 
 
-def test_secrets_reach_the_job_by_its_environment_alone(called: Path, world: World) -> None:
+def test_secrets_reach_the_job_by_variables_that_are_named_and_by_a_file_of_its_own(called: Path, world: World) -> None:
     run()
     found: dict[str, Any] = json.loads(called.read_text())
     assert found["arguments"] == ["--topics", str(world.topics_file), "--cluster", "kafka-1"]
     environment = found["environment"]
     assert environment["GLUE_TOKEN"] == SECRET
-    assert json.loads(environment["TIDEMARK_CATALOG_CONNECTION_MAIN"]) == {
-        "uri": "https://catalog.example.com:8181",
-        "credential": f"me:{SECRET}",
-        "scope": "PRINCIPAL_ROLE:ALL",
+    assert [name for name, value in environment.items() if SECRET in value] == ["GLUE_TOKEN"]
+    assert found["connections"] == {
+        "lake_catalog": {
+            "uri": "https://catalog.example.com:8181",
+            "login": "me",
+            "password": SECRET,
+            "extra": {"scope": "PRINCIPAL_ROLE:ALL"},
+        }
     }
+    assert found["modes"] == ["0o700", "0o600"]
+    assert not Path(environment["TIDEMARK_CONNECTIONS"]).parent.exists()
     assert not [name for name in environment if name.startswith("AIRFLOW_CONN")]
 
 

@@ -10,13 +10,12 @@ from typing import Any, cast
 
 import pytest
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException, AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from tests.plugins.world import CLUSTER, World
 from tests.support.paths import ROOT
 from tests.support.process import ProcessRecord
 from tests.support.waiting import wait_until
-from tidemark.errors import ConfigError
 from tidemark.table.delta_table import TopicTable
 from tidemark_airflow.operators import spark_job, subprocesses
 from tidemark_airflow.operators.spark_job import RunPlanOperator
@@ -250,7 +249,7 @@ def test_a_job_that_fails_on_connect_fails_the_task_with_its_last_lines(
 def test_an_environment_without_sparks_python_is_named(called: Path) -> None:
     called.with_name("python").unlink()
 
-    with pytest.raises(ConfigError, match=r"\[tidemark\] spark_python"):
+    with pytest.raises(AirflowFailException, match=r"\[tidemark\] spark_python"):
         operator().execute(CONTEXT)
 
 

@@ -26,7 +26,9 @@ from tests.spark.world import World
 from tests.support.iceberg import RestCatalogs
 from tests.support.proxy import Fault, FaultProxy, Rule
 from tests.tidemark.kafka_log.build import T0, batch
+from tidemark import connections
 from tidemark.catalogs import CatalogSettings
+from tidemark.connections import NamedConnection
 from tidemark.errors import ConfigError, MirrorError
 from tidemark.formats.mirror_status import MirrorStatus
 from tidemark.store.local import LocalStore
@@ -240,12 +242,29 @@ def test_secrets_come_from_the_environment_and_are_never_told(tmp_path: Path) ->
         open_catalog(world.table.deployment, settings, {})
     catalog = open_catalog(world.table.deployment, settings, {"CATALOG_PASSWORD": "secret"})
     assert catalog.properties["password"] == "secret"
-    connection = sql_catalog(tmp_path, uri=None, connection="lake_catalog")
-    with pytest.raises(ConfigError, match="did not hand over its connection lake_catalog"):
-        open_catalog(world.table.deployment, connection, {})
-    handed = {connection.variable: f'{{"uri": "sqlite:///{tmp_path}/c.db"}}'}
-    assert connection.variable == "TIDEMARK_CATALOG_CONNECTION_LOCAL"
-    assert open_catalog(world.table.deployment, connection, handed).properties["uri"].endswith("c.db")
+
+
+def test_a_connection_comes_from_the_jobs_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    named = sql_catalog(tmp_path, uri=None, connection="lake_catalog")
+    monkeypatch.delenv(connections.VARIABLE, raising=False)
+    with pytest.raises(ConfigError, match="lake_catalog: is a connection of Airflow's"):
+        open_catalog(world.table.deployment, named)
+    handed = tmp_path / "connections.json"
+    monkeypatch.setenv(connections.VARIABLE, str(handed))
+    handed.write_bytes(b'{"lake_catalog": "secret"}')
+    with pytest.raises(ConfigError, match="cannot be read as connections") as raised:
+        open_catalog(world.table.deployment, named)
+    assert "secret" not in str(raised.value)
+    for uri in (None, f"sqlite:///{tmp_path}/c.db"):
+        said = NamedConnection(uri=uri, login="me", password="secret", extra={"pool": "2"})
+        assert "secret" not in repr(said)
+        handed.write_bytes(connections.dumped({"lake_catalog": said}))
+        if uri is None:
+            with pytest.raises(ConfigError, match="lake_catalog has no host"):
+                open_catalog(world.table.deployment, named)
+    found = open_catalog(world.table.deployment, named).properties
+    assert (found["uri"], found["credential"], found["pool"]) == (uri, "me:secret", "2")
 
 
 @pytest.mark.usefixtures("kind")

@@ -1,0 +1,124 @@
+"""What a job is given of Airflow's connections: files for this user alone, in a folder that goes with the task.
+
+No secret is in an argument, in a log or in the environment, which has paths alone. Keys of AWS reach the job by a
+profile whose ``credential_process`` prints a file. So botocore renews them by itself: the task keeps the file as new as
+the provider's session, in a thread, for as long as the job runs. What runs on the driver's machine, such as the workers
+of ``local[*]``, inherits the variables and reads the same files.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shlex
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from tidemark import connections
+from tidemark.connections import NamedConnection
+from tidemark.store.s3_credentials import AccessSource
+
+_PREFIX: Final = "tidemark-job-"
+_PROFILE: Final = "tidemark-connection"
+_RENEW_SECONDS: Final = 60.0
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def handed_over(aws: AccessSource | None, named: Mapping[str, NamedConnection]) -> Iterator[dict[str, str]]:
+    """The variables that lead a job to ``aws`` and to ``named``, while the context lasts; none if there is neither.
+
+    Raises:
+        ConfigError: there is no such connection.
+    """
+    if aws is None and not named:
+        yield {}
+        return
+    _sweep()
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))  # mode 0700
+    ended = threading.Event()
+    try:
+        given: dict[str, str] = {}
+        if named:
+            _write(path := folder / "connections.json", connections.dumped(named))
+            given[connections.VARIABLE] = str(path)
+        if aws is not None:
+            keys = folder / "keys.json"
+            given |= _profile(folder, keys, aws)
+            threading.Thread(target=_keep, args=(aws, keys, ended), name="handover", daemon=True).start()
+        yield given
+    finally:
+        ended.set()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _profile(folder: Path, keys: Path, aws: AccessSource) -> dict[str, str]:
+    access = aws()
+    _write(keys, _keys(aws))
+    config = folder / "config"
+    lines = [f"[profile {_PROFILE}]", f"credential_process = cat {shlex.quote(str(keys))}"]
+    if access.session.region_name:
+        lines.append(f"region = {access.session.region_name}")
+    _write(config, "\n".join([*lines, ""]).encode())
+    given = {
+        "AWS_CONFIG_FILE": str(config),
+        "AWS_PROFILE": _PROFILE,
+        # Else a profile of the same name there would be used first.
+        "AWS_SHARED_CREDENTIALS_FILE": str(folder / "none"),
+    }
+    if access.endpoint_url:
+        given["TIDEMARK__STORE__ENDPOINT_URL"] = json.dumps(access.endpoint_url)
+    return given
+
+
+def _keep(aws: AccessSource, keys: Path, ended: threading.Event) -> None:
+    """Write the keys again whenever they have changed."""
+    written = keys.read_bytes()
+    while not ended.wait(_RENEW_SECONDS):
+        try:
+            found = _keys(aws)
+            if found != written and not ended.is_set():
+                _write(keys, found)
+                written = found
+        except Exception:
+            # The job has the last keys, which are valid for a while; the provider may raise anything.
+            log.exception("the credentials of the job were not renewed; tried again in %.0f s", _RENEW_SECONDS)
+
+
+def _keys(aws: AccessSource) -> bytes:
+    """As ``credential_process`` prints them."""
+    credentials: Any = aws().session.get_credentials()
+    keys = credentials.get_frozen_credentials()
+    found = {"Version": 1, "AccessKeyId": keys.access_key, "SecretAccessKey": keys.secret_key}
+    if keys.token:
+        found["SessionToken"] = keys.token
+    # botocore has no public name for it; the tests see whether this one is there.
+    if (expiry := getattr(credentials, "_expiry_time", None)) is not None:
+        found["Expiration"] = expiry.isoformat()
+    return json.dumps(found).encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Replace ``path`` as a whole, readable by this user alone."""
+    partial = path.with_suffix(".part")
+    partial.touch(0o600)
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
+def _sweep() -> None:
+    """Remove the folders of tasks that were killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        owner = re.fullmatch(rf"{_PREFIX}(\d+)-\w+", path.name)
+        if owner and path.lstat().st_uid == os.getuid() and not psutil.pid_exists(int(owner[1])):
+            shutil.rmtree(path, ignore_errors=True)

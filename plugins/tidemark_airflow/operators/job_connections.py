@@ -1,0 +1,43 @@
+"""Which of Airflow's connections a job is given: no more than it needs."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final
+
+from tidemark.parsers.settings import registry_of
+from tidemark.topics import Deployment
+from tidemark_airflow import settings
+from tidemark_airflow.configuration import option
+from tidemark_airflow.connections import aws_connection, named_connection
+from tidemark_airflow.operators.handover import handed_over
+
+_WITH_CATALOGS: Final = frozenset({"audit.py", "mirror.py"})
+"""The jobs that ask catalogs."""
+
+
+def job_connections(job: str, *, deletes_raw: bool = False) -> AbstractContextManager[dict[str, str]]:
+    """The variables that lead ``job`` to its connections, while the context lasts, see :func:`handed_over`.
+
+    Raises:
+        ConfigError: a connection that is named does not exist.
+    """
+    conn_id = (option("retention_aws_conn_id") if deletes_raw else "") or option("aws_conn_id")
+    names = _names(settings.deployment(), catalogs=Path(job).name in _WITH_CATALOGS)
+    aws = aws_connection(conn_id) if conn_id else None
+    return handed_over(aws, {name: named_connection(name) for name in names})
+
+
+def catalog_secrets() -> dict[str, str]:
+    """The variables of this process that hold secrets of catalogs, by the names that the topics file has for them."""
+    names = {name for one in settings.deployment().catalogs for name in one.secrets.values()}
+    return {name: os.environ[name] for name in sorted(names) if name in os.environ}
+
+
+def _names(deployment: Deployment, *, catalogs: bool) -> list[str]:
+    found = {one.connection for one in deployment.catalogs} if catalogs else set()
+    registries = (registry_of(one.parser) for one in deployment.topics)
+    found |= {one.connection for one in registries if one is not None}
+    return sorted(name for name in found if name)
