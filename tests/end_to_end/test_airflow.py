@@ -503,7 +503,7 @@ def test_lineage_has_landings_backfills_and_audits_and_nothing_else(
 
 
 def test_the_keys_of_the_connection_are_nowhere_but_there(small: SmallDeployment, stack: AirflowStack) -> None:
-    """Neither in what jobs were started with, nor in a log, nor in what Airflow stores: rendered fields, XCom, triggers."""
+    """Neither in what jobs were started with, nor in logs, nor in what Airflow stores: fields, XCom, triggers."""
     secret = json.loads(small.s3.connection())["password"].encode()
     jobs = (stack.home / "started").read_text()
     assert "run_plan.py" in jobs
