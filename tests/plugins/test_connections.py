@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -122,9 +121,7 @@ def test_a_role_is_assumed_by_the_provider(aws: GlueServer, monkeypatch: pytest.
         left = datetime.fromisoformat(keys["Expiration"]) - datetime.now(UTC)
         assert timedelta(minutes=30) < left <= timedelta(hours=1)
         said = [path.read_text() for path in Path(given["AWS_CONFIG_FILE"]).parent.iterdir()]
-        assert not [text for text in said if KEYS["password"] in text], (
-            "the keys that assume the role stay with the task"
-        )
+        assert not [text for text in said if KEYS["password"] in text], "which stays with the task"
 
 
 class Turning:
@@ -178,7 +175,6 @@ def test_a_job_that_outlives_its_keys_gets_new_ones(monkeypatch: pytest.MonkeyPa
             assert b"of-the-environment" not in seen
             job.stdin.close()
     assert not Path(given["AWS_CONFIG_FILE"]).parent.exists()
-    assert "handover" not in {one.name for one in threading.enumerate()} or source.number == 1
 
 
 def test_only_this_user_can_read_what_a_job_is_given() -> None:
@@ -191,7 +187,7 @@ def test_only_this_user_can_read_what_a_job_is_given() -> None:
 
 def test_what_a_killed_task_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with subprocess.Popen(["true"]) as gone:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         pass
     left, other = tmp_path / f"tidemark-job-{gone.pid}-abc", tmp_path / f"tidemark-job-{os.getpid()}-abc"
     for path in (left, other):
