@@ -70,7 +70,7 @@ FLOORS = {
         "configuration provider",
         "connections",
         "planned settings triggers",
-        "assets links",
+        "assets links submitters",
         "notifications operators sensors",
         "dag_factories",
         "web",

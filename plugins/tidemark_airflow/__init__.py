@@ -11,7 +11,8 @@ task may be killed and run again.
 * ``dag_factories``: the DAGs of a deployment, by its topics file: ingest, backfill, maintenance, monitor
 * ``sensors``: the task that waits without a worker, and plans; how long it waits after failed runs
 * ``triggers``: one scan of the watermark indexes for all waiting topics
-* ``operators``: spark-submit, never by accident on YARN, or a client of Spark Connect; the tasks of a backfill
+* ``submitters``: what runs a job: spark-submit, never by accident on YARN, Spark Connect, or a platform
+* ``operators``: Spark's jobs as tasks; the tasks of a backfill
 * ``assets``: asset events of what has landed and what has closed, and what of the ledger has been published
 * ``links``: addresses of pages, and the buttons on a task's page
 * ``notifications``: who tells people of incidents, and what they are told

@@ -34,6 +34,28 @@ OPTIONS: Final = (
         example="/etc/tidemark/topics.yaml",
     ),
     Option(
+        "spark_conn_id",
+        "The Airflow connection that says where jobs run: of type spark, spark_connect, aws (EMR Serverless), "
+        "kubernetes or databricks.",
+        "spark_default",
+    ),
+    Option(
+        "job_template",
+        "Path of a YAML file with the request that starts a job, where the connection is of type aws, kubernetes or "
+        "databricks.",
+        example="/etc/tidemark/job.yaml",
+    ),
+    Option(
+        "remote_jobs",
+        "The folder of Spark's jobs as such a platform reaches it.",
+        example="s3://bucket/tidemark/jobs",
+    ),
+    Option(
+        "remote_topics",
+        "Path of the topics file where such a platform runs jobs.",
+        example="/etc/tidemark/topics.yaml",
+    ),
+    Option(
         "spark_submit",
         "The program spark-submit of Spark's own environment. Default: that of PATH.",
         example="/opt/tidemark/spark/bin/spark-submit",

@@ -19,8 +19,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from tidemark.topics import Deployment
 from tidemark_airflow import settings
 from tidemark_airflow.dag_factories import task_defaults
-from tidemark_airflow.operators.environment import retention_environment
 from tidemark_airflow.operators.spark_job import ClusterJobOperator, JobOperator
+from tidemark_airflow.submitters.environment import retention_environment
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -68,8 +68,8 @@ class SparkLink(BaseOperatorLink):
     name = "Spark"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """What the deployment says."""
-        return settings.spark_page()
+        """The page of the job, where its platform has one; else what the deployment says."""
+        return getattr(operator, "job_page", "") or settings.spark_page()
 
 
 def object_page(table: TopicTable, key: str) -> str:

@@ -58,7 +58,7 @@ class PreviewOperator(JobOperator):
         super().__init__(job="rebuild.py", **kwargs)  # unless the request wants another, which execute knows
         self.request = request
 
-    def execute(self, context: Context) -> Previewed:  # type: ignore[override] # any operator's may return something
+    def execute(self, context: Context) -> Previewed:
         """Submit, wait, and show the report.
 
         Raises:
@@ -72,7 +72,7 @@ class PreviewOperator(JobOperator):
         name = report_name(context["run_id"])
         table = settings.topic_table(request.cluster, request.topic)
         write_part(table, name, "request", request)
-        self.application = str(settings.spark_job(job_of(request)))
+        self.job = job_of(request)
         self.submit(context, *arguments_of(request), "--report", name)
         report = read_report(table, name)
         self.log.info("%s: %s\n%s", request.label, report_url(request.cluster, request.topic, name), text(report))

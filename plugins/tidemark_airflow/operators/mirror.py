@@ -13,9 +13,9 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.errors import ConfigError
 from tidemark_airflow import settings
-from tidemark_airflow.operators import subprocesses
-from tidemark_airflow.operators.environment import job_environment
-from tidemark_airflow.operators.job_connections import catalog_secrets, job_connections
+from tidemark_airflow.submitters import subprocesses
+from tidemark_airflow.submitters.environment import job_environment
+from tidemark_airflow.submitters.job_connections import catalog_secrets, job_connections
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -1,61 +1,31 @@
-"""Tidemark's jobs on Spark, where the connection ``spark_default`` says.
-
-==================  ============================================================================================
-connection's type   what runs the job
-==================  ============================================================================================
-``spark``           spark-submit: a driver of its own for each job
-``spark_connect``   the same file in the Python of Spark's environment, as a client of a Spark Connect server
-==================  ============================================================================================
-"""
+"""Tidemark's jobs on Spark, wherever :mod:`tidemark_airflow.submitters.choice` has them run."""
 
 from __future__ import annotations
 
-import shlex
+import hashlib
+import uuid
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import BaseHook, Connection
-from airflow.sdk.exceptions import (
-    AirflowException,
-    AirflowFailException,
-    AirflowNotFoundException,
-    AirflowSkipException,
-)
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.errors import ConfigError
 from tidemark_airflow import settings
 from tidemark_airflow.assets.events import publish
 from tidemark_airflow.links.operator_links import ContinuityLink, PlanLink, SparkLink, TableLink
-from tidemark_airflow.operators import subprocesses
-from tidemark_airflow.operators.environment import job_environment
-from tidemark_airflow.operators.job_connections import job_connections
+from tidemark_airflow.submitters.base import SparkJob, Submitter, TaskState
+from tidemark_airflow.submitters.choice import submitter
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-CONNECTION = "spark_default"
 
-
-class JobSubmitHook(SparkSubmitHook):
-    """Starts spark-submit with no more than the environment of a job: the provider would hand over Airflow's own."""
-
-    def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """Run spark-submit and wait, as the provider does. Raises AirflowException if the job fails."""
-        self._env = None  # else the provider adds it to a copy of this process's environment, and takes that
-        found: str | None = super().submit(application, **{**kwargs, "env": job_environment(self._env_vars)})
-        return found
-
-
-class ClusterJobOperator(SparkSubmitOperator):
+class ClusterJobOperator(BaseOperator):
     """Has Spark run one of Tidemark's jobs for a cluster.
 
-    Programs and paths come from :mod:`tidemark_airflow.settings`, where Spark is from the connection. The provider
-    takes a missing connection for YARN; here it is an error. Nothing secret is on a command line: names and paths only,
-    as separate arguments that no shell sees. A Connect server's token goes to the job by its environment.
+    Programs and paths come from :mod:`tidemark_airflow.settings`, where Spark is from the connection. Nothing secret is
+    on a command line: names and paths only, as separate arguments that no shell sees.
 
     :param job: the file's name in ``spark/jobs``
     :param cluster: the Kafka cluster's name in the topics file (templated)
@@ -63,7 +33,7 @@ class ClusterJobOperator(SparkSubmitOperator):
     :param deletes_raw: whether the job comes to the store in the role that may delete raw
     """
 
-    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "cluster")
+    template_fields: Sequence[str] = ("cluster",)
 
     def __init__(
         self,
@@ -74,71 +44,47 @@ class ClusterJobOperator(SparkSubmitOperator):
         deletes_raw: bool = False,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("name", f"tidemark-{cluster}")
-        super().__init__(
-            conn_id=CONNECTION,
-            application=str(settings.spark_job(job)),
-            spark_binary=settings.spark_submit(),
-            **kwargs,
-        )
+        super().__init__(**kwargs)
+        self.job = job
         self.cluster = cluster
         self._more = environment
         self._deletes_raw = deletes_raw
-        self._environment: dict[str, str] = {}
+        self._submitter: Submitter | None = None
+
+    @property
+    def job_page(self) -> str:
+        """The address of the job's page or log; empty if there is none, or before it has started."""
+        return self._submitter.page if self._submitter else ""
 
     def submit(self, context: Context, *arguments: str) -> None:
         """Run the job with ``arguments`` beside the topics file and the cluster, and wait.
 
         Raises:
             AirflowException: there is no connection, or it names no host, or the job failed.
-            AirflowFailException: the environment names a role whose credentials others would override.
+            AirflowFailException: the configuration does not say what the job needs.
         """
-        connection = _connection()
-        self.application_args = [
-            *("--topics", str(settings.topics_file()), "--cluster", self.cluster),
-            *arguments,
-        ]
+        given = ("--topics", str(settings.topics_file()), "--cluster", self.cluster, *arguments)
+        job = SparkJob(self.job, given, f"tidemark-{self._subject()}", _token(context))
         try:
-            environment = {**settings.spark_environment(), **self._more()}
-            handed = job_connections(self.application, deletes_raw=self._deletes_raw)
-            with handed as given:
-                self._run(context, connection, {**environment, **given})
+            with submitter(self.job, self._more(), deletes_raw=self._deletes_raw) as self._submitter:
+                self._submitter.run(job, TaskState(context))
         except ConfigError as error:
             raise AirflowFailException(str(error)) from error
 
-    def _run(self, context: Context, connection: Connection, environment: dict[str, str]) -> None:
-        # An attribute of the hook alone: the operator's own ``env_vars`` is a field that Airflow stores and shows.
-        self._environment = environment
-        if connection.conn_type == SparkConnectHook.conn_type:
-            self._run_on_connect(self.application_args or [])
-        else:
-            super().execute(context)
-
-    def _get_hook(self) -> JobSubmitHook:
-        """With what this operator sets; all else about Spark is from the connection."""
-        return JobSubmitHook(
-            conf=self.conf,
-            conn_id=self._conn_id,
-            name=self.name,
-            application_args=self.application_args,
-            env_vars=self._environment,
-            spark_binary=self._spark_binary,
-        )
-
     def on_kill(self) -> None:
-        """End the job: all of its processes, since spark-submit alone would leave its driver behind."""
-        started = subprocesses.descendants()
-        try:
-            if self._hook is not None:
-                super().on_kill()
-        finally:
-            subprocesses.end(started)
+        """End the job: all of its processes, or what its platform runs."""
+        if self._submitter is not None:
+            self._submitter.end()
 
-    def _run_on_connect(self, arguments: Sequence[str]) -> None:
-        server = {"SPARK_REMOTE": SparkConnectHook(CONNECTION).get_connection_url()}
-        command = [settings.spark_python(), self.application, *arguments]
-        self.log.info("Spark Connect: %s", shlex.join(command))
-        subprocesses.run(Path(self.application).name, command, job_environment({**self._environment, **server}))
+    def _subject(self) -> str:
+        """What the job is about, for its name."""
+        return self.cluster
+
+
+def _token(context: Context) -> str:
+    """64 hexadecimal digits: the same for the same try of a task."""
+    ti = context.get("ti")  # none in a test that runs the operator alone; the id is another one for each try
+    return hashlib.sha256(str(ti.id if ti is not None else uuid.uuid4()).encode()).hexdigest()
 
 
 class JobOperator(ClusterJobOperator):
@@ -150,26 +96,15 @@ class JobOperator(ClusterJobOperator):
     template_fields: Sequence[str] = (*ClusterJobOperator.template_fields, "topic")
 
     def __init__(self, *, topic: str, **kwargs: Any) -> None:
-        super().__init__(name=f"tidemark-{topic}", **kwargs)
+        super().__init__(**kwargs)
         self.topic = topic
 
     def submit(self, context: Context, *arguments: str) -> None:
         """As of :class:`ClusterJobOperator`, with the topic."""
         super().submit(context, "--topic", self.topic, *arguments)
 
-
-def _connection() -> Connection:
-    try:
-        found = BaseHook.get_connection(CONNECTION)
-    except AirflowNotFoundException as error:
-        raise AirflowException(
-            f"there is no connection {CONNECTION!r}, and without one the job would go to YARN: create it, for example "
-            f'with conn_type "spark" and host "spark://master:7077" or "local[2]", or with conn_type "spark_connect", '
-            f'host "connect-server" and port 15002'
-        ) from error
-    if not found.host:
-        raise AirflowException(f"connection {CONNECTION!r} has no host: it must name Spark's master or Connect server")
-    return found
+    def _subject(self) -> str:
+        return self.topic
 
 
 class RunPlanOperator(JobOperator):

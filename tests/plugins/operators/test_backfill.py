@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -76,7 +75,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch, world: World) -> list[list[str]]:
     found: list[list[str]] = []
 
     def submit(operator: JobOperator, _: Context, *arguments: str) -> None:
-        found.append([Path(str(operator.application)).name, *arguments])
+        found.append([operator.job, *arguments])
         if "--compare" not in arguments:
             write_part(world.table(), NAME, "preview", shown(size=9 << 30, planned="--dry-run" not in arguments))
 

@@ -45,7 +45,7 @@ class Airflow:
 
     @property
     def context(self) -> Context:
-        return cast("Context", {"ti": SimpleNamespace(task=self.task), "outlet_events": self.accessors})
+        return cast("Context", {"ti": SimpleNamespace(id="a try", task=self.task), "outlet_events": self.accessors})
 
     @property
     def events(self) -> list[tuple[str, str]]:

@@ -17,8 +17,9 @@ from tests.support.paths import ROOT
 from tests.support.process import ProcessRecord
 from tests.support.waiting import wait_until
 from tidemark.table.delta_table import TopicTable
-from tidemark_airflow.operators import spark_job, subprocesses
+from tidemark_airflow.operators import spark_job
 from tidemark_airflow.operators.spark_job import RunPlanOperator
+from tidemark_airflow.submitters import subprocesses
 
 # The provider leaves its child and the pipe to it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(

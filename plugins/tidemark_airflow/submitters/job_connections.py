@@ -12,7 +12,7 @@ from tidemark.topics import Deployment
 from tidemark_airflow import settings
 from tidemark_airflow.configuration import option
 from tidemark_airflow.connections import aws_connection, named_connection
-from tidemark_airflow.operators.handover import handed_over
+from tidemark_airflow.submitters.handover import handed_over
 
 _WITH_CATALOGS: Final = frozenset({"audit.py", "mirror.py"})
 """The jobs that ask catalogs."""

@@ -1,0 +1,157 @@
+"""The contract of what runs a job, and what is the same for all platforms that know a job by an id.
+
+A job is a program of ``spark/jobs`` with arguments: names and paths only. However often it runs, it lands once, so a
+submitter may start it again whenever it is not known to run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from airflow.sdk.exceptions import AirflowException
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_KEY: Final = "tidemark_job"
+POLL_SECONDS: Final = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class SparkJob(NamedTuple):
+    """``program`` is the file's name. ``name`` is what pages show. ``token`` is the same for the same try of a task."""
+
+    program: str
+    arguments: tuple[str, ...]
+    name: str
+    token: str
+
+
+class KeptId(Protocol):
+    """The id of a task's job, which a retry of the task finds again."""
+
+    def read(self) -> str | None:
+        """The id, if a try before was interrupted while its job ran."""
+
+    def write(self, job_id: str | None) -> None:
+        """Keep the id; None once the job has ended."""
+
+
+class TaskState(KeptId):
+    """Keeps the id in Airflow's state of the task; nowhere where there is none, as in a task that a test runs."""
+
+    def __init__(self, context: Context) -> None:
+        self._store = context.get("task_state_store")
+
+    @override
+    def read(self) -> str | None:
+        found = self._store.get(_KEY) if self._store is not None else None
+        return found if isinstance(found, str) else None
+
+    @override
+    def write(self, job_id: str | None) -> None:
+        if self._store is None:
+            return
+        if job_id is None:
+            self._store.delete(_KEY)
+        else:
+            self._store.set(_KEY, job_id)
+
+
+class Submitter(ABC):
+    """Runs one job of a task. ``page`` is the address of the job's page or log, if there is any."""
+
+    page = ""
+
+    @abstractmethod
+    def run(self, job: SparkJob, kept: KeptId) -> None:
+        """Run the job to its end, or wait for the one that a try before has started.
+
+        Raises:
+            AirflowException: the job failed; the message says why, as far as the platform does.
+            ConfigError: what the job needs is not configured.
+        """
+
+    @abstractmethod
+    def end(self) -> None:
+        """End the job, as the task was killed; called from a signal's handler, within Airflow's five seconds."""
+
+
+class JobState(Enum):
+    """What a platform says of a job."""
+
+    RUNS = "runs"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+class JobStatus(NamedTuple):
+    """The state of a job, and the platform's own words for it."""
+
+    state: JobState
+    words: str
+
+
+class RemoteSubmitter(Submitter):
+    """Runs a job on a platform that gives it an id. The job goes on when the worker dies, and a retry waits for it."""
+
+    def __init__(self) -> None:
+        self._running: str | None = None
+
+    @abstractmethod
+    def submit(self, job: SparkJob) -> str:
+        """Start the job; its id. The same ``token`` starts no second one."""
+
+    @abstractmethod
+    def status(self, job_id: str) -> JobStatus:
+        """How the job is; UNKNOWN if the platform has none of this id."""
+
+    @abstractmethod
+    def cancel(self, job_id: str) -> None:
+        """End the job."""
+
+    @abstractmethod
+    def link(self, job_id: str) -> str:
+        """The address of the job's page or log; empty if there is none. It holds no secret: Airflow keeps it."""
+
+    @override
+    def run(self, job: SparkJob, kept: KeptId) -> None:
+        job_id = self._found_again(kept) or self._submitted(job, kept)
+        self._running = job_id
+        self.page = self.link(job_id)
+        log.info("job %s: %s", job_id, self.page or "no page")
+        while (now := self.status(job_id)).state is JobState.RUNS:
+            time.sleep(POLL_SECONDS)
+        self._running = None
+        kept.write(None)
+        if now.state is not JobState.SUCCEEDED:
+            raise AirflowException(f"{job.program}, job {job_id}: {now.state.value}: {now.words}")
+
+    @override
+    def end(self) -> None:
+        if self._running is not None:
+            self.cancel(self._running)
+
+    def _found_again(self, kept: KeptId) -> str | None:
+        """The job of an interrupted try, if it runs or has succeeded."""
+        job_id = kept.read()
+        if job_id is None:
+            return None
+        now = self.status(job_id)
+        if now.state in {JobState.RUNS, JobState.SUCCEEDED}:
+            log.info("job %s of a try before: %s", job_id, now.words)
+            return job_id
+        log.warning("job %s of a try before: %s: submitted again", job_id, now.words)
+        return None
+
+    def _submitted(self, job: SparkJob, kept: KeptId) -> str:
+        job_id = self.submit(job)
+        kept.write(job_id)
+        return job_id

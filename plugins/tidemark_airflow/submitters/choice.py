@@ -1,0 +1,99 @@
+"""Which submitter runs the jobs, by the type of the connection ``[tidemark] spark_conn_id``.
+
+==================  ============================================================================================
+connection's type   what runs the job
+==================  ============================================================================================
+``spark``           spark-submit: a driver of its own for each job
+``spark_connect``   the same file in the Python of Spark's environment, as a client of a Spark Connect server
+``aws``             EMR Serverless
+``kubernetes``      a SparkApplication; needs the extra ``tidemark[airflow-kubernetes]``
+``databricks``      a run of Databricks; needs the extra ``tidemark[airflow-databricks]``
+==================  ============================================================================================
+
+Those in child processes are given what the task has for the job: its environment and connections. The others run with
+what their platform gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Final, NamedTuple
+
+from airflow.sdk import BaseHook, Connection
+from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
+
+from tidemark.errors import ConfigError
+from tidemark_airflow import settings
+from tidemark_airflow.configuration import option
+from tidemark_airflow.submitters.base import Submitter
+from tidemark_airflow.submitters.job_connections import job_connections
+
+
+class _Kind(NamedTuple):
+    """Where a submitter is; the extra that it needs. ``child``: it is given the job's environment."""
+
+    module: str
+    name: str
+    extra: str = ""
+    child: bool = False
+    needs_host: bool = False
+
+
+_KINDS: Final = {
+    "spark": _Kind("spark_submit", "SparkSubmit", child=True, needs_host=True),
+    "spark_connect": _Kind("spark_connect", "SparkConnect", child=True, needs_host=True),
+    "aws": _Kind("emr_serverless", "EmrServerless"),
+    "kubernetes": _Kind("kubernetes", "SparkApplication", "airflow-kubernetes"),
+    "databricks": _Kind("databricks", "DatabricksRun", "airflow-databricks", needs_host=True),
+}
+
+
+@contextmanager
+def submitter(program: str, environment: Mapping[str, str], *, deletes_raw: bool = False) -> Iterator[Submitter]:
+    """What runs ``program``; what the job is given lies on disk while the context lasts.
+
+    Raises:
+        AirflowException: there is no connection, or it names no host.
+        ConfigError: its type is none of these, or what that needs is not installed or configured.
+    """
+    conn_id = option("spark_conn_id")
+    connection = _connection(conn_id)
+    kind = _KINDS.get(str(connection.conn_type))
+    if kind is None:
+        rule = f"must be of type {', '.join(_KINDS)}, but is of type {connection.conn_type}"
+        raise ConfigError("Airflow's connections", [(conn_id, rule)])
+    if kind.needs_host and not connection.host:
+        raise AirflowException(f"connection {conn_id!r} has no host: it must name Spark's master or server")
+    made = _class(kind)
+    if not kind.child:
+        if deletes_raw and (option("retention_aws_conn_id") or option("retention_profile")):
+            rule = f"jobs of a connection of type {connection.conn_type} have the role that their platform gives them"
+            raise ConfigError("Airflow's configuration", [("[tidemark] retention_…", f"cannot hold here: {rule}")])
+        yield made(conn_id)
+        return
+    with job_connections(program, deletes_raw=deletes_raw) as given:
+        yield made(conn_id, {**settings.spark_environment(), **environment, **given})
+
+
+def _class(kind: _Kind) -> type[Submitter]:
+    try:
+        found: type[Submitter] = getattr(import_module(f"{__package__}.{kind.module}"), kind.name)
+    except ModuleNotFoundError as error:
+        if not kind.extra:
+            raise
+        rule = f"is needed for such a connection and is not installed: install the extra tidemark[{kind.extra}] here"
+        raise ConfigError("this installation", [(str(error.name), rule)]) from error
+    return found
+
+
+def _connection(conn_id: str) -> Connection:
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise AirflowException(
+            f"there is no connection {conn_id!r}, and without one the job would go to YARN: create it, for example "
+            f'with conn_type "spark" and host "spark://master:7077" or "local[2]", or with conn_type "spark_connect", '
+            f'host "connect-server" and port 15002'
+        ) from error

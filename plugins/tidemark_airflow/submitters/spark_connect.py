@@ -1,0 +1,36 @@
+"""Spark Connect: the job in the Python of Spark's environment, as a child of the task and a client of a server."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Mapping
+
+from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+from typing_extensions import override
+
+from tidemark_airflow import settings
+from tidemark_airflow.submitters import subprocesses
+from tidemark_airflow.submitters.base import KeptId, SparkJob, Submitter
+from tidemark_airflow.submitters.environment import job_environment
+
+log = logging.getLogger(__name__)
+
+
+class SparkConnect(Submitter):
+    """The server is the connection's; its token goes to the job by the environment, which no other user can see."""
+
+    def __init__(self, conn_id: str, environment: Mapping[str, str]) -> None:
+        self._conn_id = conn_id
+        self._environment = dict(environment)
+
+    @override
+    def run(self, job: SparkJob, kept: KeptId) -> None:
+        server = {"SPARK_REMOTE": SparkConnectHook(self._conn_id).get_connection_url()}
+        command = [settings.spark_python(), str(settings.spark_job(job.program)), *job.arguments]
+        log.info("Spark Connect: %s", shlex.join(command))
+        subprocesses.run(job.program, command, job_environment({**self._environment, **server}))
+
+    @override
+    def end(self) -> None:
+        subprocesses.end(subprocesses.descendants())

@@ -1,0 +1,68 @@
+"""The request that starts a job on a platform: a file of the deployment's, in which the job is filled in.
+
+What differs between deployments (application, role, image, cluster, sizes) is in the file, in the platform's own words.
+Tidemark sets the program, its arguments and its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tidemark.errors import ConfigError
+from tidemark_airflow.configuration import label, option
+
+_SOURCE: Final = "Airflow's configuration"
+
+
+def request_of(*required: str) -> dict[str, Any]:
+    """The content of the file that ``[tidemark] job_template`` names; it must have the keys ``required``.
+
+    Raises:
+        ConfigError: no file is named, or it is not such a mapping.
+    """
+    path = option("job_template")
+    if not path:
+        rule = "must name a file with the platform's request, see docs/spark.md"
+        raise ConfigError(_SOURCE, [(label("job_template"), rule)])
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(path, [("", f"cannot be read as YAML: {error}")]) from error
+    if not isinstance(found, dict):
+        raise ConfigError(path, [("", "must be a mapping of keys to values")])
+    if missing := [(name, "is required") for name in required if name not in found]:
+        raise ConfigError(path, missing)
+    return found
+
+
+def mapping(request: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The mapping below ``names``, which is made where there is none. Raises ConfigError if something else is there."""
+    for name in names:
+        request = request.setdefault(name, {})
+        if not isinstance(request, dict):
+            raise ConfigError(option("job_template"), [(".".join(names), "must be a mapping of keys to values")])
+    return request
+
+
+def program_url(program: str) -> str:
+    """Where the platform finds the program. Raises ConfigError if nothing says so."""
+    folder = option("remote_jobs")
+    if not folder:
+        rule = "must name the folder of Spark's jobs as the platform reaches it, such as s3://bucket/jobs"
+        raise ConfigError(_SOURCE, [(label("remote_jobs"), rule)])
+    return f"{folder.rstrip('/')}/{program}"
+
+
+def remote_arguments(arguments: Sequence[str]) -> list[str]:
+    """``arguments``, with the topics file as the job finds it there."""
+    path = option("remote_topics")
+    if not path:
+        rule = "must be the path of the topics file where the job runs"
+        raise ConfigError(_SOURCE, [(label("remote_topics"), rule)])
+    found = list(arguments)
+    found[found.index("--topics") + 1] = path
+    return found
