@@ -16,6 +16,8 @@ from tidemark.timestamps import utc_now
 from tidemark_airflow.assets.outbox import Commit
 from tidemark_airflow.dag_factories.live import live_dags
 from tidemark_airflow.operators.landing import LandLiveOperator
+from tidemark_airflow.submitters.base import SparkJob
+from tidemark_airflow.submitters.spark_submit import SparkSubmit
 from tidemark_airflow.triggers.landing import LandingTrigger
 
 EVENT = {"topics": ["orders", "clicks"]}
@@ -159,17 +161,13 @@ def test_the_job_gets_the_cluster_alone(
     live: World, operator: LandLiveOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[1]"}')
-    given: list[list[str]] = []
-
-    def submit(self: LandLiveOperator, _: Context) -> None:
-        given.append(list(self.application_args or ()))
-
-    monkeypatch.setattr("airflow.providers.apache.spark.operators.spark_submit.SparkSubmitOperator.execute", submit)
+    given: list[SparkJob] = []
+    monkeypatch.setattr(SparkSubmit, "run", lambda _self, job, _kept: given.append(job))
 
     operator.submit(Airflow().context)
 
-    assert given == [["--topics", str(live.topics_file), "--cluster", CLUSTER, "--lineage", "off"]]
-    assert operator.name == f"tidemark-{CLUSTER}"
+    arguments = ("--topics", str(live.topics_file), "--cluster", CLUSTER, "--lineage", "off")
+    assert [one[:3] for one in given] == [("land_live.py", arguments, f"tidemark-{CLUSTER}")]
 
 
 def test_without_a_scheduler_it_waits_by_the_same_trigger(operator: LandLiveOperator) -> None:

@@ -1,0 +1,386 @@
+"""The requests that each platform gets for a job, and what Tidemark makes of the answers.
+
+EMR Serverless is moto's imitation. Databricks and Kubernetes are a server of the test that answers as their
+documentation says: it shows what is sent, and not what the platforms do.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import boto3
+import pytest
+import yaml
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from typing_extensions import override
+
+from tests.plugins.world import CLUSTER
+from tests.support.glue import REGION, GlueServer
+from tidemark_airflow.operators.spark_job import JobOperator
+from tidemark_airflow.submitters import base
+from tidemark_airflow.submitters.base import JobState, KeptId, RemoteSubmitter, SparkJob
+from tidemark_airflow.submitters.choice import submitter
+
+# The provider of Databricks imports a name that Airflow has moved.
+pytestmark = pytest.mark.filterwarnings("ignore:ProvidersManager.hooks is deprecated")
+
+CONTEXT = cast("Context", {})
+TOKEN = "0123456789abcdef" * 4
+SECRET = "token-of-the-platform"
+JOB = SparkJob("run_plan.py", ("--topics", "/here/topics.yaml", "--cluster", "east"), "tidemark-orders", TOKEN)
+THERE = ["--topics", "/there/topics.yaml", "--cluster", "east"]
+ROLE = "arn:aws:iam::123456789012:role/jobs"
+
+
+class Kept(KeptId):
+    """What Airflow's state of a task keeps."""
+
+    def __init__(self, job_id: str | None = None) -> None:
+        self.job_id = job_id
+        self.written: list[str | None] = []
+
+    @override
+    def read(self) -> str | None:
+        return self.job_id
+
+    @override
+    def write(self, job_id: str | None) -> None:
+        self.job_id = job_id
+        self.written.append(job_id)
+
+
+class Request(NamedTuple):
+    """What the server was asked."""
+
+    method: str
+    path: str
+    body: Any
+    authorization: str
+
+
+class Platform:
+    """A server with an API of JSON; ``answer`` says with which status and document it answers."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.answer: Callable[[Request], tuple[int, Any]] = lambda _: (404, {})
+        platform = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _any(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                text = json.loads(body) if body else None
+                asked = Request(self.command, self.path, text, self.headers.get("Authorization", ""))
+                platform.requests.append(asked)
+                status, document = platform.answer(asked)
+                answer = json.dumps(document).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            do_GET = do_POST = do_DELETE = _any  # noqa: N815 - http.server's names
+
+            def log_message(self, *_: object) -> None:
+                """Tests show what they need themselves."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def sent(self, method: str) -> list[Request]:
+        return [one for one in self.requests if one.method == method]
+
+
+@pytest.fixture
+def platform() -> Iterator[Platform]:
+    made = Platform()
+    thread = threading.Thread(target=made.server.serve_forever, args=(0.01,))
+    thread.start()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+    thread.join()
+
+
+@pytest.fixture(autouse=True)
+def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "POLL_SECONDS", 0.0)
+    for name, value in (
+        ("JOB_TEMPLATE", str(tmp_path / "job.yaml")),
+        ("REMOTE_JOBS", "s3://code/jobs/"),
+        ("REMOTE_TOPICS", "/there/topics.yaml"),
+        ("SPARK_CONN_ID", "platform"),
+    ):
+        monkeypatch.setenv(f"AIRFLOW__TIDEMARK__{name}", value)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, template: dict[str, Any], **connection: Any) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_PLATFORM", json.dumps(connection))
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(template))
+
+
+def run(kept: Kept) -> str:
+    """Run the job to its end; the address of its page."""
+    with submitter(JOB.program, {}) as made:
+        made.run(JOB, kept)
+        return made.page
+
+
+# EMR Serverless
+
+
+@pytest.fixture
+def emr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, str]]:
+    """A client, and the id of an application."""
+    with GlueServer(tmp_path) as server:
+        keys = {"aws_access_key_id": "tests", "aws_secret_access_key": "tests", "region_name": REGION}
+        client: Any = boto3.client("emr-serverless", endpoint_url=server.endpoint, **keys)
+        application = client.create_application(type="SPARK", releaseLabel="emr-7.9.0")["applicationId"]
+        template = {
+            "applicationId": application,
+            "executionRoleArn": ROLE,
+            "jobDriver": {"sparkSubmit": {"sparkSubmitParameters": "--conf spark.executor.cores=2"}},
+            "configurationOverrides": {
+                "monitoringConfiguration": {"s3MonitoringConfiguration": {"logUri": "s3://logs/emr/"}}
+            },
+        }
+        extra = {"endpoint_url": server.endpoint, "region_name": REGION}
+        use(monkeypatch, tmp_path, template, conn_type="aws", login="tests", password=SECRET, extra=extra)
+        yield client, application
+
+
+def test_emr_serverless_is_asked_to_start_the_job(emr: tuple[Any, str]) -> None:
+    client, application = emr
+    kept = Kept()
+    page = run(kept)  # which moto says has succeeded at once
+    job_id = str(kept.written[0])
+    path = f"emr/applications/{application}/jobs/{job_id}/"
+    assert page == f"https://console.aws.amazon.com/s3/buckets/logs?prefix={path}"
+    assert kept.written == [job_id, None]
+    found = client.get_job_run(applicationId=application, jobRunId=job_id)["jobRun"]
+    assert (found["name"], found["executionRole"]) == (JOB.name, ROLE)
+    assert found["jobDriver"]["sparkSubmit"] == {
+        "entryPoint": "s3://code/jobs/run_plan.py",
+        "entryPointArguments": THERE,
+        "sparkSubmitParameters": "--conf spark.executor.cores=2",
+    }
+    assert SECRET not in json.dumps(found, default=str)
+
+
+@pytest.mark.usefixtures("emr")
+def test_a_job_of_emr_serverless_is_ended_and_found_again() -> None:
+    with submitter(JOB.program, {}) as made:
+        assert isinstance(made, RemoteSubmitter)
+        job_id = made.submit(JOB)
+        assert made.status(job_id).state is JobState.SUCCEEDED
+        made.cancel(job_id)
+        assert made.status(job_id).state is JobState.FAILED
+        assert made.status("00unknown").state is JobState.UNKNOWN
+
+
+# Databricks
+
+
+def state(result: str | None) -> dict[str, Any]:
+    found = {"life_cycle_state": "TERMINATED" if result else "RUNNING", "state_message": "as the test says"}
+    return {"state": {**found, "result_state": result or ""}, "run_page_url": "https://dbc.example/run/7"}
+
+
+def databricks(platform: Platform, *states: dict[str, Any]) -> None:
+    """Have each look at a run find the next state; the last one stays. The page is asked for before."""
+    left = [states[0], *states]
+
+    def answer(asked: Request) -> tuple[int, Any]:
+        if asked.method == "POST":
+            return 200, {"run_id": 7}
+        return 200, left.pop(0) if len(left) > 1 else left[0]
+
+    platform.answer = answer
+
+
+@pytest.fixture
+def workspace(platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Platform:
+    at = {"host": "127.0.0.1", "port": platform.server.server_port, "schema": "http"}
+    template = {"existing_cluster_id": "1234", "libraries": [{"whl": "dbfs:/tidemark.whl"}]}
+    use(monkeypatch, tmp_path, template, conn_type="databricks", password=SECRET, **at)
+    return platform
+
+
+def test_databricks_is_asked_to_run_the_job(workspace: Platform) -> None:
+    databricks(workspace, state(None), state(None), state("SUCCESS"))
+    kept = Kept()
+    assert run(kept) == "https://dbc.example/run/7"
+    [submitted] = workspace.sent("POST")
+    assert submitted.path == "/api/2.2/jobs/runs/submit"
+    assert submitted.authorization == f"Bearer {SECRET}"
+    assert submitted.body == {
+        "run_name": JOB.name,
+        "idempotency_token": TOKEN,
+        "tasks": [
+            {
+                "task_key": "tidemark",
+                "existing_cluster_id": "1234",
+                "libraries": [{"whl": "dbfs:/tidemark.whl"}],
+                "spark_python_task": {"python_file": "s3://code/jobs/run_plan.py", "parameters": THERE},
+            }
+        ],
+    }
+    assert kept.written == ["7", None]
+
+
+def test_a_run_that_fails_on_databricks_fails_the_task(workspace: Platform) -> None:
+    databricks(workspace, state("FAILED"))
+    with pytest.raises(AirflowException, match="job 7: failed: TERMINATED: FAILED: as the test says"):
+        run(Kept())
+
+
+def test_a_task_that_is_killed_ends_its_run(workspace: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    databricks(workspace, state(None))
+    with submitter(JOB.program, {}) as made:
+
+        def killed(_seconds: float) -> None:
+            """What Airflow's signal does while the task waits."""
+            made.end()
+            databricks(workspace, state("CANCELED"))
+
+        monkeypatch.setattr(base.time, "sleep", killed)
+        with pytest.raises(AirflowException, match="CANCELED"):
+            made.run(JOB, Kept())
+    assert workspace.sent("POST")[-1].path == "/api/2.2/jobs/runs/cancel"
+    assert workspace.sent("POST")[-1].body == {"run_id": 7}
+
+
+@pytest.mark.parametrize(("result", "submits"), [(None, 0), ("SUCCESS", 0), ("FAILED", 1)])
+def test_a_retry_finds_the_run_of_the_try_before(workspace: Platform, result: str | None, submits: int) -> None:
+    left = [state(result)]
+
+    def answer(asked: Request) -> tuple[int, Any]:
+        if asked.method == "POST":
+            return 200, {"run_id": 7}
+        return 200, left.pop() if left else state("SUCCESS")
+
+    workspace.answer = answer
+    kept = Kept("5")
+    run(kept)
+    assert len(workspace.sent("POST")) == submits
+    assert kept.job_id is None
+
+
+# Kubernetes
+
+APPLICATIONS = "/apis/sparkoperator.k8s.io/v1beta2/namespaces/jobs/sparkapplications"
+
+
+@pytest.fixture
+def cluster(platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Platform:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": platform.url}}],
+        "users": [{"name": "u", "user": {"token": SECRET}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    template = {"metadata": {"namespace": "jobs"}, "spec": {"image": "spark-tidemark", "type": "Python"}}
+    use(monkeypatch, tmp_path, template, conn_type="kubernetes", extra={"kube_config": json.dumps(config)})
+    return platform
+
+
+def kubernetes(platform: Platform, *states: str, created: int = 201) -> None:
+    left = list(states)
+
+    def answer(asked: Request) -> tuple[int, Any]:
+        if asked.method == "POST":
+            return created, asked.body
+        if not left:
+            return 404, {}
+        now = left.pop(0) if len(left) > 1 else left[0]
+        return 200, {"status": {"applicationState": {"state": now, "errorMessage": "as the test says"}}}
+
+    platform.answer = answer
+
+
+@pytest.mark.parametrize("created", [201, 409])
+def test_kubernetes_is_asked_for_a_spark_application(cluster: Platform, created: int) -> None:
+    kubernetes(cluster, "SUBMITTED", "RUNNING", "COMPLETED", created=created)
+    kept = Kept()
+    run(kept)
+    submitted = cluster.sent("POST")[0]
+    name = f"tidemark-{TOKEN[:32]}"
+    assert submitted.path == APPLICATIONS
+    assert submitted.authorization == f"Bearer {SECRET}"
+    assert submitted.body == {
+        "apiVersion": "sparkoperator.k8s.io/v1beta2",
+        "kind": "SparkApplication",
+        "metadata": {"name": name, "namespace": "jobs", "annotations": {"tidemark/name": JOB.name}},
+        "spec": {
+            "image": "spark-tidemark",
+            "type": "Python",
+            "mainApplicationFile": "s3://code/jobs/run_plan.py",
+            "arguments": THERE,
+            "restartPolicy": {"type": "Never"},
+        },
+    }
+    assert kept.written == [name, None]
+    assert {one.path for one in cluster.sent("GET")} == {f"{APPLICATIONS}/{name}"}
+
+
+def test_an_application_that_fails_or_is_gone_fails_the_task(cluster: Platform) -> None:
+    kubernetes(cluster, "RUNNING", "FAILED")
+    with pytest.raises(AirflowException, match="failed: FAILED: as the test says"):
+        run(Kept())
+    kubernetes(cluster)
+    with pytest.raises(AirflowException, match="unknown: there is no such SparkApplication"):
+        run(Kept())
+
+
+def test_an_application_is_deleted_with_its_task(cluster: Platform) -> None:
+    kubernetes(cluster, "RUNNING")
+    with submitter(JOB.program, {}) as made:
+        assert isinstance(made, RemoteSubmitter)
+        job_id = made.submit(JOB)
+        assert made.status(job_id).state is JobState.RUNS
+        made.cancel(job_id)
+    assert [one.path for one in cluster.sent("DELETE")] == [f"{APPLICATIONS}/{job_id}"]
+
+
+# What is configured
+
+
+def submit_from_airflow(**options: Any) -> None:
+    job = JobOperator(task_id="job", job="retain.py", cluster=CLUSTER, topic="orders", **options)
+    job.submit(CONTEXT)
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize("missing", ["JOB_TEMPLATE", "REMOTE_JOBS", "REMOTE_TOPICS"])
+def test_what_is_not_configured_is_named(missing: str, workspace: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    databricks(workspace, state("SUCCESS"))
+    submit_from_airflow()
+    submitted = len(workspace.sent("POST"))
+    monkeypatch.delenv(f"AIRFLOW__TIDEMARK__{missing}")
+    with pytest.raises(AirflowFailException, match=rf"\[tidemark\] {missing.lower()}"):
+        submit_from_airflow()
+    assert len(workspace.sent("POST")) == submitted == 1
+
+
+@pytest.mark.usefixtures("world")
+def test_a_connection_of_another_type_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_PLATFORM", '{"conn_type": "livy", "host": "livy"}')
+    with pytest.raises(AirflowFailException, match=r"must be of type spark, .*databricks, but is of type livy"):
+        submit_from_airflow()
+
+
+@pytest.mark.usefixtures("world")
+def test_a_role_that_a_platform_cannot_have_is_an_error(workspace: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__RETENTION_PROFILE", "reaper")
+    with pytest.raises(AirflowFailException, match="the role that their platform gives them"):
+        submit_from_airflow(deletes_raw=True)
+    assert not workspace.requests
