@@ -75,7 +75,9 @@ class SharedStack(AirflowStack):
             "AIRFLOW__TIDEMARK__TOPICS": str(self.page / "topics.yaml"),
             "AIRFLOW__TIDEMARK__SPARK_SUBMIT": str(submit),
             "AIRFLOW__TIDEMARK__SCAN_SECONDS": "0.5",
-            "AWS_SECRET_ACCESS_KEY": STORE_SECRET,
+            # The stores are directories; jobs get the connection all the same.
+            "AIRFLOW__TIDEMARK__AWS_CONN_ID": "store",
+            "AIRFLOW_CONN_STORE": json.dumps({"conn_type": "aws", "login": "AKIA", "password": STORE_SECRET}),
             "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[1]"}',
         }
 

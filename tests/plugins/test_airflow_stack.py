@@ -110,6 +110,17 @@ def jobs_at(gate: Path) -> list[int]:
     return [int(path.suffix.removeprefix(".")) for path in gate.parent.glob(f"{GATE}.*")]
 
 
+def check_given(job: psutil.Process) -> None:
+    """The job has the connection's keys, in a file for its user alone, and nobody sees them by its process."""
+    given = job.environ()
+    for process in (job, *job.parents()[:3]):
+        assert STORE_SECRET not in " ".join(process.cmdline())
+    assert not [name for name, value in given.items() if STORE_SECRET in value]
+    folder = Path(given["AWS_CONFIG_FILE"]).parent
+    assert STORE_SECRET in (folder / "keys.json").read_text()
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
 def test_watermarks_8_ms_apart_while_a_run_is_on_are_landed_by_the_next(
     stack: SharedStack, world: World, gate: Path
 ) -> None:
@@ -117,6 +128,7 @@ def test_watermarks_8_ms_apart_while_a_run_is_on_are_landed_by_the_next(
     before, end = len(runs(stack, CLICKS)), landed(world, "clicks")
     world.upload("clicks", end + 100, start=end)
     wait_until(lambda: len(jobs_at(gate)) == 1, what="the job to run")
+    check_given(psutil.Process(jobs_at(gate)[0]))
     world.upload("clicks", end + 200, start=end + 100)
     time.sleep(0.008)
     world.upload("clicks", end + 300, start=end + 200)
@@ -223,7 +235,9 @@ def test_what_holds_a_partition_back_starts_no_run(stack: SharedStack, world: Wo
     assert len(runs(stack, ORDERS)) == before
 
 
-def test_the_stores_secret_is_in_no_log(stack: SharedStack) -> None:
-    logs = list(stack.home.rglob("*.log"))
-    assert any("task_id=convert_and_publish" in str(path) for path in logs)
-    assert not [path for path in logs if STORE_SECRET in path.read_text(errors="replace")]
+def test_the_stores_secret_is_in_no_log_and_not_in_the_database(stack: SharedStack) -> None:
+    """The database has rendered fields, XCom, triggers and the states of tasks."""
+    files = [path for path in stack.home.rglob("*") if path.is_file()]
+    assert any("task_id=convert_and_publish" in str(path) for path in files)
+    assert stack.home / "airflow.db" in files
+    assert not [path for path in files if STORE_SECRET.encode() in path.read_bytes()]

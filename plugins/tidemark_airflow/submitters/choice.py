@@ -16,7 +16,7 @@ what their platform gives them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Final, NamedTuple
@@ -77,9 +77,9 @@ def submitter(program: str, environment: Mapping[str, str], *, deletes_raw: bool
         yield made(conn_id, {**settings.spark_environment(), **environment, **given})
 
 
-def _class(kind: _Kind) -> type[Submitter]:
+def _class(kind: _Kind) -> Callable[..., Submitter]:
     try:
-        found: type[Submitter] = getattr(import_module(f"{__package__}.{kind.module}"), kind.name)
+        found: Callable[..., Submitter] = getattr(import_module(f"{__package__}.{kind.module}"), kind.name)
     except ModuleNotFoundError as error:
         if not kind.extra:
             raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -140,7 +141,7 @@ def run(kept: Kept) -> str:
 def emr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, str]]:
     """A client, and the id of an application."""
     with GlueServer(tmp_path) as server:
-        keys = {"aws_access_key_id": "tests", "aws_secret_access_key": "tests", "region_name": REGION}
+        keys: dict[str, Any] = {"aws_access_key_id": "tests", "aws_secret_access_key": "tests", "region_name": REGION}
         client: Any = boto3.client("emr-serverless", endpoint_url=server.endpoint, **keys)
         application = client.create_application(type="SPARK", releaseLabel="emr-7.9.0")["applicationId"]
         template = {
@@ -250,7 +251,7 @@ def test_a_task_that_is_killed_ends_its_run(workspace: Platform, monkeypatch: py
             made.end()
             databricks(workspace, state("CANCELED"))
 
-        monkeypatch.setattr(base.time, "sleep", killed)
+        monkeypatch.setattr(time, "sleep", killed)
         with pytest.raises(AirflowException, match="CANCELED"):
             made.run(JOB, Kept())
     assert workspace.sent("POST")[-1].path == "/api/2.2/jobs/runs/cancel"
