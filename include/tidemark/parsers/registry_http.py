@@ -132,10 +132,13 @@ class RegistryHttp:
     def _of_connection(self, name: str) -> dict[str, str]:
         found = connection(name)
         password = found.password or ""
-        if found.login:
-            return _basic(found.login, password)
-        if not password or not password.isascii() or not password.isprintable():
+        login = found.login or ""
+        if not password or not f"{login}{password}".isprintable() or ":" in login:
             raise self._error("connection", f"{name} must have a login and a password, or a token as its password")
+        if login:
+            return _basic(login, password)
+        if not password.isascii():
+            raise self._error("connection", f"the token of {name} must be ASCII")
         return {"Authorization": f"Bearer {password}"}
 
 

@@ -247,9 +247,7 @@ class Registry(Settings):
             raise ValueError("ca_file is for https")
         host = rest.partition("/")[0].rpartition(":")[0] or rest.partition("/")[0]
         if self.connection and self.auth != "none":
-            raise ValueError(
-                "auth is for variables of the environment, and connection says how by itself: leave auth out"
-            )
+            raise ValueError("auth is for variables of the environment; leave it out beside connection")
         has_secret = self.connection is not None or self.auth != "none"
         if scheme == "http" and has_secret and host not in {"127.0.0.1", "[::1]", "localhost"}:
             raise ValueError("auth and connection need https, as http would show the secret to who listens")

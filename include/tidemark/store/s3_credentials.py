@@ -40,8 +40,12 @@ class AwsAccess(NamedTuple):
         return made(service, **settings)
 
     def reached(self, options: StoreOptions) -> StoreOptions:
-        """``options`` with the address that came with the credentials, which counts more than the topics file's."""
-        return options.model_copy(update={"endpoint_url": self.endpoint_url}) if self.endpoint_url else options
+        """``options`` with the address that came with the credentials, which counts more than the topics file's.
+
+        The session's region counts where the file has none.
+        """
+        given = {"endpoint_url": self.endpoint_url or options.endpoint_url}
+        return options.model_copy(update={**given, "region": options.region or self.session.region_name})
 
 
 AccessSource = Callable[[], AwsAccess]

@@ -63,16 +63,13 @@ class TopicTable(NamedTuple):
 
 def _s3_settings(_url: str, options: StoreOptions) -> dict[str, str]:
     if s3_credentials.source() is not None:
-        found_access = s3_credentials.access()
-        options, region = found_access.reached(options), options.region or found_access.session.region_name
-    else:
-        region = options.region
+        options = s3_credentials.access().reached(options)
     endpoint = options.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     found = s3_credentials.delta_credentials()
     if endpoint:
         found |= {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": str(endpoint.startswith("http://")).lower()}
-    if region:
-        found["AWS_REGION"] = region
+    if options.region:
+        found["AWS_REGION"] = options.region
     return found
 
 

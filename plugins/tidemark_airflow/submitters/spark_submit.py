@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from typing_extensions import override
@@ -14,34 +13,25 @@ from tidemark_airflow.submitters.base import KeptId, SparkJob, Submitter
 from tidemark_airflow.submitters.environment import job_environment
 
 
-class JobSubmitHook(SparkSubmitHook):
-    """Starts spark-submit with no more than the environment of a job: the provider would hand over Airflow's own."""
-
-    def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """Run spark-submit and wait, as the provider does. Raises AirflowException if the job fails."""
-        self._env = None  # else the provider adds it to a copy of this process's environment, and takes that
-        found: str | None = super().submit(application, **{**kwargs, "env": job_environment(self._env_vars)})
-        return found
-
-
 class SparkSubmit(Submitter):
     """All about Spark is from the connection; ``environment`` are variables of the job beside those of all jobs."""
 
     def __init__(self, conn_id: str, environment: Mapping[str, str]) -> None:
         self._conn_id = conn_id
         self._environment = dict(environment)
-        self._hook: JobSubmitHook | None = None
+        self._hook: SparkSubmitHook | None = None
 
     @override
     def run(self, job: SparkJob, kept: KeptId) -> None:
-        self._hook = JobSubmitHook(
+        self._hook = SparkSubmitHook(
             conn_id=self._conn_id,
             name=job.name,
             application_args=list(job.arguments),
-            env_vars=self._environment,
             spark_binary=settings.spark_submit(),
         )
-        self._hook.submit(str(settings.spark_job(job.program)))
+        # By Popen alone: what the hook gets as ``env_vars`` it adds to the whole environment of this process, which has
+        # Airflow's keys, and hands that over.
+        self._hook.submit(str(settings.spark_job(job.program)), env=job_environment(self._environment))
 
     @override
     def end(self) -> None:

@@ -195,6 +195,8 @@ def test_a_job_gets_what_it_needs_and_nothing_of_airflows(
 ) -> None:
     if way == "spark_connect":
         request.getfixturevalue("connect")
+    else:
+        (called.parent / "python").touch()  # so that the job gets a variable more, PYSPARK_PYTHON
     for name, value in {**AIRFLOWS_OWN, **JOBS}.items():
         monkeypatch.setenv(name, value)
     operator().execute(CONTEXT)

@@ -15,6 +15,8 @@ import pytest
 from tests.tidemark.parsers.registry_server import Registry, certificate_for, serving
 from tests.tidemark.parsers.support import records, rows_of
 from tests.tidemark.parsers.test_avro import V1, V2, avro, encoded, framed
+from tidemark import connections
+from tidemark.connections import NamedConnection
 from tidemark.errors import ConfigError, RegistryUnavailable
 from tidemark.parsers import avro_writers, schema_registry
 from tidemark.parsers.base import Parser
@@ -269,6 +271,45 @@ def test_secrets_come_from_the_environment_and_go_to_the_registry_alone(
         assert elsewhere.asked == []
 
 
+@pytest.mark.parametrize(
+    ("said", "header"),
+    [
+        (NamedConnection(login="Zoë", password="a:b"), "Basic " + base64.b64encode("Zoë:a:b".encode()).decode()),
+        (NamedConnection(password=SECRET), f"Bearer {SECRET}"),
+    ],
+)
+def test_secrets_come_from_the_connection_that_the_settings_name(
+    tmp_path: Path, server: Registry, monkeypatch: pytest.MonkeyPatch, said: NamedConnection, header: str
+) -> None:
+    server.authorization = header
+    parser = reader(tmp_path, server, ", connection: shop")
+    with pytest.raises(ConfigError, match="shop: is a connection of Airflow's"):
+        parser.parse(rows_of([GOOD]))
+    (tmp_path / "connections.json").write_bytes(connections.dumped({"shop": said}))
+    monkeypatch.setenv(connections.VARIABLE, str(tmp_path / "connections.json"))
+    assert records(parser.parse(rows_of([GOOD]))) == [{"a": 2}]
+
+    server.authorization = "Bearer another"
+    with pytest.raises(
+        ConfigError, match=r"registry\.connection: the registry answers 401 to what shop holds"
+    ) as failed:
+        parser.parse(rows_of([framed(1, b"")]))
+    assert SECRET not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"login": "me"}, {"login": "a:b", "password": "c"}, {"password": f"{SECRET}\r\nX"}]
+)
+def test_a_connection_without_usable_secrets_is_named(
+    tmp_path: Path, server: Registry, monkeypatch: pytest.MonkeyPatch, said: dict[str, str]
+) -> None:
+    (tmp_path / "connections.json").write_bytes(connections.dumped({"shop": NamedConnection(**said)}))
+    monkeypatch.setenv(connections.VARIABLE, str(tmp_path / "connections.json"))
+    with pytest.raises(ConfigError, match="shop must have a login and a password") as failed:
+        reader(tmp_path, server, ", connection: shop").parse(rows_of([GOOD]))
+    assert SECRET not in str(failed.value)
+
+
 @pytest.mark.parametrize("token", [SECRET, f"{SECRET}\r\nX: y", f"{SECRET}é"])
 def test_no_error_shows_a_secret(tmp_path: Path, server: Registry, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
     monkeypatch.setenv("TIDEMARK_REGISTRY_TOKEN", token)
@@ -294,7 +335,9 @@ def test_a_registry_with_a_certificate_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("url: 'http://registry:8081', auth: basic", "auth needs https"),
+        ("url: 'http://registry:8081', auth: basic", "auth and connection need https"),
+        ("url: 'http://registry:8081', connection: registry", "auth and connection need https"),
+        ("url: 'https://registry', auth: basic, connection: registry", "leave it out beside connection"),
         ("url: 'http://registry:8081', ca_file: ca.pem", r"ca_file.* must hold certificates in PEM"),
         ("url: 'https://registry', ca_file: none.pem", "cannot be read"),
         ("url: 'https://user:word@registry'", "url"),
