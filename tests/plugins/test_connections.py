@@ -197,6 +197,14 @@ def test_what_a_killed_task_left_is_removed_by_the_next(tmp_path: Path, monkeypa
         assert other.exists(), "of a task that runs"
 
 
+def test_a_connection_without_credentials_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    named(monkeypatch)
+    with pytest.raises(ConfigError, match="has no credentials"), handed_over(AwsConnection("lake"), {}):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_job_that_needs_nothing_is_given_nothing() -> None:
     with handed_over(None, {}) as given:
         assert given == {}

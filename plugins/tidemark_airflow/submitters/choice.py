@@ -26,7 +26,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
 from tidemark.errors import ConfigError
 from tidemark_airflow import settings
-from tidemark_airflow.configuration import option
+from tidemark_airflow.configuration import label, option
 from tidemark_airflow.submitters.base import Submitter
 from tidemark_airflow.submitters.job_connections import job_connections
 
@@ -68,13 +68,21 @@ def submitter(program: str, environment: Mapping[str, str], *, deletes_raw: bool
         raise AirflowException(f"connection {conn_id!r} has no host: it must name Spark's master or server")
     made = _class(kind)
     if not kind.child:
-        if deletes_raw and (option("retention_aws_conn_id") or option("retention_profile")):
-            rule = f"jobs of a connection of type {connection.conn_type} have the role that their platform gives them"
-            raise ConfigError("Airflow's configuration", [("[tidemark] retention_…", f"cannot hold here: {rule}")])
+        _check_role(str(connection.conn_type), deletes_raw=deletes_raw)
         yield made(conn_id)
         return
     with job_connections(program, deletes_raw=deletes_raw) as given:
         yield made(conn_id, {**settings.spark_environment(), **environment, **given})
+
+
+def _check_role(kind: str, *, deletes_raw: bool) -> None:
+    """Check that no role is named that a job on a platform cannot have. Raises ConfigError."""
+    named = [name for name in ("retention_aws_conn_id", "retention_profile") if option(name)]
+    if deletes_raw and named:
+        rule = (
+            f"cannot hold where jobs run by a connection of type {kind}: they have the role that their platform gives"
+        )
+        raise ConfigError("Airflow's configuration", [(label(name), f"{rule}; leave it out") for name in named])
 
 
 def _class(kind: _Kind) -> Callable[..., Submitter]:

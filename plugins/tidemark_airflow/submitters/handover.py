@@ -25,6 +25,7 @@ import psutil
 
 from tidemark import connections
 from tidemark.connections import NamedConnection
+from tidemark.errors import ConfigError
 from tidemark.store.s3_credentials import AccessSource
 
 _PREFIX: Final = "tidemark-job-"
@@ -98,6 +99,9 @@ def _keep(aws: AccessSource, keys: Path, ended: threading.Event) -> None:
 def _keys(aws: AccessSource) -> bytes:
     """As ``credential_process`` prints them."""
     credentials: Any = aws().session.get_credentials()
+    if credentials is None:
+        rule = "has no credentials, and AWS's own chain finds none either: give it keys, a profile or a role"
+        raise ConfigError("Airflow's connections", [("of AWS", rule)])
     keys = credentials.get_frozen_credentials()
     found = {"Version": 1, "AccessKeyId": keys.access_key, "SecretAccessKey": keys.secret_key}
     if keys.token:

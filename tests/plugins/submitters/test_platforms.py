@@ -382,6 +382,6 @@ def test_a_connection_of_another_type_is_an_error(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("world")
 def test_a_role_that_a_platform_cannot_have_is_an_error(workspace: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__TIDEMARK__RETENTION_PROFILE", "reaper")
-    with pytest.raises(AirflowFailException, match="the role that their platform gives them"):
+    with pytest.raises(AirflowFailException, match=r"\[tidemark\] retention_profile: cannot hold"):
         submit_from_airflow(deletes_raw=True)
     assert not workspace.requests

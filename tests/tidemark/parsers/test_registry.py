@@ -290,9 +290,7 @@ def test_secrets_come_from_the_connection_that_the_settings_name(
     assert records(parser.parse(rows_of([GOOD]))) == [{"a": 2}]
 
     server.authorization = "Bearer another"
-    with pytest.raises(
-        ConfigError, match=r"registry\.connection: the registry answers 401 to what shop holds"
-    ) as failed:
+    with pytest.raises(ConfigError, match=r"registry\.connection: the registry answers 401 to what shop") as failed:
         parser.parse(rows_of([framed(1, b"")]))
     assert SECRET not in str(failed.value)
 
