@@ -299,7 +299,7 @@ def test_secrets_come_from_the_connection_that_the_settings_name(
     "said", [{}, {"login": "me"}, {"login": "a:b", "password": "c"}, {"password": f"{SECRET}\r\nX"}]
 )
 def test_a_connection_without_usable_secrets_is_named(
-    tmp_path: Path, server: Registry, monkeypatch: pytest.MonkeyPatch, said: dict[str, str]
+    tmp_path: Path, server: Registry, monkeypatch: pytest.MonkeyPatch, said: dict[str, Any]
 ) -> None:
     (tmp_path / "connections.json").write_bytes(connections.dumped({"shop": NamedConnection(**said)}))
     monkeypatch.setenv(connections.VARIABLE, str(tmp_path / "connections.json"))
