@@ -14,7 +14,6 @@ SHIPPED = {
     "dags": "dags",
     "deploy": "deploy",
     "include/topics.yaml": "deploy/topics.example.yaml",
-    "plugins/tidemark_page.py": "plugins/tidemark_page.py",
     "spark/jobs": "spark/jobs",
 }
 """By path in the checkout the path below ``tidemark/shipped``."""

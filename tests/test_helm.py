@@ -282,12 +282,12 @@ def test_airflows_values_fit_the_image_and_the_accounts() -> None:
     assert f"apache-airflow=={values['airflowVersion']}" in (ROOT / "pyproject.toml").read_text()
     assert f"USER {values['uid']}:{values['gid']}" in image
     env = {one["name"]: one["value"] for one in values["env"]}
-    for path in (values["config"]["core"]["dags_folder"], values["config"]["core"]["plugins_folder"]):
-        assert f" {path}\n" in image
-    assert f" {env['TIDEMARK_SPARK_JOBS']}\n" in image
-    assert env["TIDEMARK_SPARK_SUBMIT"] in image
-    settings = (ROOT / "plugins" / "tidemark_airflow" / "settings.py").read_text()
-    assert all(f"``{name}``" in settings for name in env if name.startswith("TIDEMARK_"))
+    prefix = "AIRFLOW__TIDEMARK__"
+    assert f" {values['config']['core']['dags_folder']}\n" in image
+    assert f" {env[f'{prefix}SPARK_JOBS']}\n" in image
+    assert env[f"{prefix}SPARK_SUBMIT"] in image
+    options = (ROOT / "plugins" / "tidemark_airflow" / "options.py").read_text()
+    assert all(f'"{name.removeprefix(prefix).lower()}"' in options for name in env if name.startswith(prefix))
     pods = yaml.safe_load(values["extraEnv"])
     given = [*({"name": name, "value": value} for name, value in env.items()), *pods]
     container = {"name": "airflow", "image": "airflow", "env": given, "volumeMounts": values["volumeMounts"]}

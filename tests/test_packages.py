@@ -53,7 +53,7 @@ def test_the_wheel_has_all_modules_and_their_files(wheel: zipfile.ZipFile) -> No
 
 def test_the_wheel_has_the_files_beside_the_packages(wheel: zipfile.ZipFile) -> None:
     names = {name.removeprefix("tidemark/shipped/") for name in wheel.namelist() if "/shipped/" in name}
-    wanted = tracked("dags", "deploy", "spark/jobs") | {"plugins/tidemark_page.py", "deploy/topics.example.yaml"}
+    wanted = tracked("dags", "deploy", "spark/jobs") | {"deploy/topics.example.yaml"}
     assert names == wanted
     assert all(any(name.startswith(f"{path}/") for name in names) for path, _ in installation.FILES.values())
 

@@ -11,7 +11,6 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parent
 FILES = {
     "dags": ("dags", "Airflow's folder of DAG files"),
-    "plugins": ("plugins", "Airflow's folder of plugins"),
     "jobs": ("spark/jobs", "the programs that spark-submit starts"),
     "deploy": ("deploy", "policies, units, alert rules, the Helm chart, examples"),
 }

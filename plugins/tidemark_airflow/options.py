@@ -30,7 +30,7 @@ class Option(NamedTuple):
 OPTIONS: Final = (
     Option(
         "topics",
-        "Path of the topics file. Default: include/topics.yaml beside the folder of plugins.",
+        "Path of the topics file. Default: include/topics.yaml of a checkout.",
         example="/etc/tidemark/topics.yaml",
     ),
     Option(

@@ -1,18 +1,3 @@
-``TIDEMARK_TOPICS``             the topics file; default ``include/topics.yaml`` of a checkout
-``TIDEMARK_SPARK_JOBS``         the folder of Spark's jobs; default :mod:`tidemark.installation`'s
-``TIDEMARK_SPARK_SUBMIT``       the program spark-submit of Spark's own environment; default: from ``PATH``
-``TIDEMARK_SPARK_PYTHON``       Python of Spark's own environment, for Spark Connect; default: beside spark-submit
-``PYSPARK_PYTHON``              Python of the Spark workers; default: a ``python`` beside ``TIDEMARK_SPARK_SUBMIT``
-``TIDEMARK_RETENTION_PROFILE``  the AWS profile of the role that may delete raw segments; default: that of all jobs
-``TIDEMARK_JOB_ENVIRONMENT``    names of further variables that jobs are given, see :mod:`.environment`; default: none
-``TIDEMARK_SPARK_PAGE``         address of Spark's own pages, for a link on tasks; default: none
-``TIDEMARK_OBJECT_PAGE``        address of a page about an object, with ``{bucket}`` and ``{key}``, for links on
-                                tasks; default: AWS's console, and none for another S3 server
-``TIDEMARK_SCAN_SECONDS``       seconds between two scans of the watermark indexes; default 10, as agents write them
-==============================  =======================================================================================
-
-They are read when a DAG file or a task runs, so they must be the same for all of Airflow's components.
-=======
 """Where a deployment keeps its topics file and Spark's programs: ``[tidemark]``, else what is installed.
 
 The options are those of :mod:`tidemark_airflow.configuration`. ``PYSPARK_PYTHON`` in the environment is the Python of

@@ -95,19 +95,18 @@ def test_a_segment_becomes_rows_of_a_table(
     env = small.s3.env() | pipeline_env(small.topics_file, tmp_path / "spark-conf", scan_seconds=0.5)
     spark = installed.program("spark", "python")
     [home] = spark.parents[1].glob("lib/python3.*/site-packages/pyspark")
-    env |= dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "TIDEMARK_SPARK_PYTHON"), str(spark))
-    env |= {"SPARK_HOME": str(home), "TIDEMARK_SPARK_SUBMIT": str(spark.with_name("spark-submit"))}
+    env |= dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "AIRFLOW__TIDEMARK__SPARK_PYTHON"), str(spark))
+    env |= {"SPARK_HOME": str(home), "AIRFLOW__TIDEMARK__SPARK_SUBMIT": str(spark.with_name("spark-submit"))}
     rows = consumed(small.kafka.bootstrap, topic)
     with AirflowStack(
         tmp_path / "airflow",
         dags=Path(folders["dags"]),
-        plugins=Path(folders["plugins"]),
         env=env,
         unpaused=[f"tidemark_ingest__test__{topic}"],
         program=installed.program("airflow", "airflow"),
     ) as airflow:
         wait_until(lambda: committed_ledger(small.table(topic)).rows == len(rows), what="all records to land")
         assert airflow.client.get("/importErrors")["import_errors"] == []
-        assert "tidemark_page" in {one["name"] for one in airflow.client.get("/plugins")["plugins"]}
+        assert "tidemark" in {one["name"] for one in airflow.client.get("/plugins")["plugins"]}
     assert set(landed(small.table(topic))) == rows
     assert installed.opened() == []

@@ -25,7 +25,7 @@ from tidemark.store import clock
 from tidemark.terminal import Output
 from tidemark.topics import load_topics
 
-Folder = Literal["dags", "plugins", "jobs", "deploy"]
+Folder = Literal["dags", "jobs", "deploy"]
 """The names of :data:`tidemark.installation.FILES`."""
 _HELP = (
     "What Tidemark's tables and its remote tier hold, and whether its configuration is right. Only acknowledge-gap, "
@@ -96,7 +96,7 @@ def paths(
     name: Annotated[Folder | None, typer.Argument(help="Print only this folder's path.")] = None,
     output: As = Output.text,
 ) -> None:
-    """Print where DAG files, the plugin, Spark's programs and deployment files are installed."""
+    """Print where DAG files, Spark's programs and deployment files are installed."""
     found = {one: str(installation.folder(one)) for one in installation.FILES}
     lines = [f"{one:8} {found[one]}  ({what})" for one, (_, what) in installation.FILES.items()]
     _print(found if name is None else found[name], lines if name is None else [found[name]], output)

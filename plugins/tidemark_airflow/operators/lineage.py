@@ -43,13 +43,13 @@ def enabled() -> bool:
 class LineageMixin(BaseOperator):
     """Takes the lineage of the job that a task runs, and answers the provider.
 
-    ``cluster`` and, of a task for one topic, ``topic`` are the operator's. A class whose jobs write nothing has
+    ``job``, ``cluster`` and, of a task for one topic, ``topic`` are the operator's. A class whose jobs write nothing has
     ``tells_lineage`` false.
     """
 
     tells_lineage = True
     cluster: str
-    application: str
+    job: str
     _handed: JobLineage | None = None
 
     @contextmanager
@@ -108,8 +108,7 @@ class LineageMixin(BaseOperator):
             topics = [one for one in deployment.topics if one.cluster == self.cluster]
             if self._topic is not None:
                 topics = [deployment.topic(self._topic, self.cluster)]
-            job = self.application.rpartition("/")[2].removesuffix(".py")
-            return of_job(job, deployment, topics)
+            return of_job(self.job.removesuffix(".py"), deployment, topics)
         except Exception:
             self.log.exception("lineage: the topics file does not say what the task reads and writes")
             uris = [str(one.uri) for one in self.outlets if hasattr(one, "uri")]

@@ -7,13 +7,13 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.errors import ConfigError
 from tidemark_airflow import settings
 from tidemark_airflow.assets.events import publish
 from tidemark_airflow.links.operator_links import ContinuityLink, PlanLink, SparkLink, TableLink
+from tidemark_airflow.operators.lineage import LineageMixin
 from tidemark_airflow.submitters.base import SparkJob, Submitter, TaskState
 from tidemark_airflow.submitters.choice import submitter
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class ClusterJobOperator(BaseOperator):
+class ClusterJobOperator(LineageMixin):
     """Has Spark run one of Tidemark's jobs for a cluster.
 
     Programs and paths come from :mod:`tidemark_airflow.settings`, where Spark is from the connection. Nothing secret is
@@ -63,10 +63,14 @@ class ClusterJobOperator(BaseOperator):
             AirflowException: there is no connection, or it names no host, or the job failed.
             AirflowFailException: the configuration does not say what the job needs.
         """
-        given = ("--topics", str(settings.topics_file()), "--cluster", self.cluster, *arguments)
-        job = SparkJob(self.job, given, f"tidemark-{self._subject()}", _token(context))
+        where = ("--topics", str(settings.topics_file()), "--cluster", self.cluster)
         try:
-            with submitter(self.job, self._more(), deletes_raw=self._deletes_raw) as self._submitter:
+            with (
+                self.lineage_of_job(context) as lineage,
+                submitter(self.job, self._more(), deletes_raw=self._deletes_raw) as self._submitter,
+            ):
+                given = (*where, "--lineage", lineage, *arguments)
+                job = SparkJob(self.job, given, f"tidemark-{self._subject()}", _token(context))
                 self._submitter.run(job, TaskState(context))
         except ConfigError as error:
             raise AirflowFailException(str(error)) from error
