@@ -68,7 +68,7 @@ OPTIONS: Final = (
     ),
     Option(
         "spark_jobs",
-        "The folder of Spark's jobs. Default: spark/jobs beside the folder of plugins.",
+        "The folder of Spark's jobs. Default: those of the installed package.",
         example="/opt/tidemark/jobs",
     ),
     Option(

@@ -43,8 +43,8 @@ def enabled() -> bool:
 class LineageMixin(BaseOperator):
     """Takes the lineage of the job that a task runs, and answers the provider.
 
-    ``job``, ``cluster`` and, of a task for one topic, ``topic`` are the operator's. A class whose jobs write nothing has
-    ``tells_lineage`` false.
+    ``job``, ``cluster`` and, of a task for one topic, ``topic`` are the operator's. A class whose jobs write nothing
+    has ``tells_lineage`` false.
     """
 
     tells_lineage = True
