@@ -92,9 +92,7 @@ class Packer:
         return [
             Packed(
                 key,
-                PackedPart(
-                    first=one.range.first, next=one.range.next, crc32c=one.range.crc32c, shipped_at=one.range.shipped_at
-                ),
+                PackedPart(first=one.first, next=one.next, crc32c=one.crc32c, shipped_at=one.shipped_at),
             )
             for one in built.ranges
         ]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tidemark.formats.lineage import Facets
 
-PRODUCER: Final = f"urn:tidemark:{version('tidemark')}"
+PRODUCER: Final = f"urn:tidemark:{version('tidemark-kafka')}"
 """Who says it; a URI, as OpenLineage wants it."""
 
 _SPEC: Final = "https://openlineage.io/spec/facets"

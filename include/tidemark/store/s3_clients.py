@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,7 +14,7 @@ from botocore.exceptions import BotoCoreError
 from tidemark.errors import ConfigError
 from tidemark.store import s3_credentials
 from tidemark.store.options import StoreOptions
-from tidemark.store.s3_credentials import AwsAccess
+from tidemark.store.s3_models import session
 from tidemark.store.s3_timeouts import TimeLimits, pool_classes
 from tidemark.store.traffic import FreeTraffic, Traffic
 
@@ -46,10 +46,15 @@ class Clients:
 
     def _make(self) -> None:
         try:
-            found = s3_credentials.access()
-            options = found.reached(self._options)
-            self.write = self._client(found, options, sign_payload=not options.is_private)
-            self.read = self._client(found, options)
+            source = s3_credentials.source()
+            create: Callable[..., Any]
+            if source is None:
+                create, options = session().create_client, self._options
+            else:
+                found = source()
+                create, options = found.session.client, found.reached(self._options)
+            self.write = self._client(create, options, sign_payload=not options.is_private)
+            self.read = self._client(create, options)
         except (BotoCoreError, ValueError) as error:
             rule = (
                 f"no S3 client can be made: {error}; correct AWS's variables and files, or `store` in the configuration"
@@ -57,7 +62,9 @@ class Clients:
             raise ConfigError("the environment", [("AWS_*", rule)]) from error
         self._made_at = time.monotonic()
 
-    def _client(self, access: AwsAccess, options: StoreOptions, *, sign_payload: bool | None = None) -> S3Client:
+    def _client(
+        self, create: Callable[..., Any], options: StoreOptions, *, sign_payload: bool | None = None
+    ) -> S3Client:
         """A client that tries a request once.
 
         Every PUT carries a checksum that the server verifies, and the signature covers the checksum. Where others are
@@ -74,9 +81,7 @@ class Clients:
             max_pool_connections=options.connections,
             s3=addressing,
         )
-        client: S3Client = access.client(
-            "s3", endpoint_url=options.endpoint_url, region_name=options.region, config=config
-        )
+        client: S3Client = create("s3", endpoint_url=options.endpoint_url, region_name=options.region, config=config)
         client.meta.events.register("before-send.s3", self._told)
         # botocore offers no way to choose the connections' class; the tests of the limits see whether this works.
         http: Any = client._endpoint.http_session  # type: ignore[attr-defined]

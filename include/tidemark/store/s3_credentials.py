@@ -17,7 +17,6 @@ from tidemark.store.options import StoreOptions
 if TYPE_CHECKING:
     from boto3.session import Session
     from botocore.credentials import Credentials, RefreshableCredentials
-    from botocore.session import Session as BareSession
 
 _LASTING = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
@@ -28,16 +27,8 @@ STATIC_KEYS = (*_LASTING, "AWS_SESSION_TOKEN")
 class AwsAccess(NamedTuple):
     """A session with credentials, and the address of the S3 server where it is known with them."""
 
-    session: Session | BareSession
+    session: Session
     endpoint_url: str | None = None
-
-    def client(self, service: str, **settings: Any) -> Any:
-        """A client of ``service``; boto3's sessions and botocore's have different names for that."""
-        from botocore.session import Session as BareSession
-
-        bare = isinstance(self.session, BareSession)
-        made: Any = self.session.create_client if bare else self.session.client  # type: ignore[union-attr]
-        return made(service, **settings)
 
     def reached(self, options: StoreOptions) -> StoreOptions:
         """``options`` with the address that came with the credentials, which counts more than the topics file's.
@@ -66,11 +57,10 @@ def source() -> AccessSource | None:
 
 def access() -> AwsAccess:
     """What counts now, by the installed source or by boto3's chain. Raises what the source raises."""
-    if _installed:
-        return _installed[0]()
-    from tidemark.store.s3_models import session
+    from boto3.session import Session
 
-    return AwsAccess(session())
+    # Not boto3's global session, which would keep the first credentials it ever found.
+    return _installed[0]() if _installed else AwsAccess(Session())
 
 
 def delta_credentials() -> dict[str, str]:

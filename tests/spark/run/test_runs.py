@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -25,7 +26,7 @@ from tidemark_spark.run.commit import rebased
 from tidemark_spark.run.driver import run
 
 DAY = 86_400_000
-LOST = {"bytes_read": 0, "bytes_written": None, "seconds": {}, "unknown": None}
+LOST: dict[str, Any] = {"bytes_read": 0, "bytes_written": None, "seconds": {}, "unknown": None}
 """What a result that is made from evidence again does not know."""
 
 

@@ -94,9 +94,9 @@ class Packing:
         [built] = build(self.broker, zip(contents, bodies, strict=True))
         key = self.control.pack(built.name)
         self.raw.store.put(key, built.body, if_none_match=True)
-        for written in built.ranges:
-            chain = self.chain(written.range.partition)
-            chain.last, chain.end = written.pointer, written.range.next
+        for content, written in zip(contents, built.ranges, strict=True):
+            chain = self.chain(content.partition)
+            chain.last, chain.end = written.pointer, written.next
             chain.packs.append((key, chain.end))
         if put_head:
             self.put_head()

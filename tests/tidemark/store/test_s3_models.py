@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import botocore
-from botocore.loaders import JSONFileLoader
 
 from tidemark.store.s3_models import session
 
@@ -16,9 +17,14 @@ def test_only_the_documentation_is_left_out() -> None:
     """Packed files and plain ones: everything else that botocore knows of S3 is there."""
     lean = session().get_component("data_loader").file_loader
     for name in ("s3/2006-03-01/service-2", "s3/2006-03-01/paginators-1", "endpoints"):
-        full = JSONFileLoader().load_file(str(_FILES / name))
-        assert lean.load_file(str(_FILES / name)) == _without_documentation(full)
+        assert lean.load_file(str(_FILES / name)) == _without_documentation(_read(name))
     assert lean.load_file(str(_FILES / "nothing")) is None
+
+
+def _read(name: str) -> object:
+    """The file as it is: botocore's own loader keeps what it has read, and its handlers change that."""
+    plain = _FILES / f"{name}.json"
+    return json.loads(plain.read_bytes() if plain.exists() else gzip.decompress(Path(f"{plain}.gz").read_bytes()))
 
 
 def _without_documentation(value: object) -> object:
