@@ -1,4 +1,4 @@
-"""What Airflow is told of this package as of a provider: ``airflow providers get tidemark`` shows it.
+"""What Airflow is told of this package as of a provider: ``airflow providers get tidemark-kafka`` shows it.
 
 Airflow calls :func:`get_provider_info` while it is being imported, so nothing of it is imported here. The plugin is not
 listed: it has an entry point of its own, and Airflow would refuse it the second time.
@@ -16,7 +16,7 @@ _NAME: Final = "Tidemark"
 def get_provider_info() -> dict[str, Any]:
     """By Airflow's schema of providers, ``provider_info.schema.json``."""
     return {
-        "package-name": "tidemark",
+        "package-name": "tidemark-kafka",
         "name": _NAME,
         "description": "Kafka's log segments to date-partitioned Parquet tables, with a proof for every offset.",
         "integrations": [{"integration-name": _NAME, "external-doc-url": "", "tags": ["software"]}],

@@ -33,7 +33,7 @@ def test_the_information_follows_airflows_schema() -> None:
 
 def test_airflow_finds_the_provider_and_its_options() -> None:
     manager: Any = ProvidersManager  # untyped
-    provider = manager().providers["tidemark"]
+    provider = manager().providers["tidemark-kafka"]
     assert provider.data | get_provider_info() == provider.data
     described = conf.configuration_description["tidemark"]["options"]
     assert described.keys() == OPTIONS.keys()
@@ -88,8 +88,8 @@ def test_airflows_commands_show_it(tmp_path: Path) -> None:
         )
         return done.stdout
 
-    assert "tidemark" in airflow("providers", "list")
-    assert "Kafka's log segments" in airflow("providers", "get", "tidemark", "--full", "--output", "json")
+    assert "tidemark-kafka" in airflow("providers", "list")
+    assert "Kafka's log segments" in airflow("providers", "get", "tidemark-kafka", "--full", "--output", "json")
     assert airflow("config", "get-value", "tidemark", "topics").strip().endswith("/etc/topics.yaml")
     assert airflow("config", "get-value", "tidemark", "scan_seconds").strip().endswith("10")
     listed = airflow("config", "list", "--section", "tidemark", "--defaults")
