@@ -70,7 +70,7 @@ class ClusterJobOperator(LineageMixin):
                 submitter(self.job, self._more(), deletes_raw=self._deletes_raw) as self._submitter,
             ):
                 given = (*where, "--lineage", lineage, *arguments)
-                job = SparkJob(self.job, given, f"tidemark-{self._subject()}", _token(context))
+                job = SparkJob(self.job, given, f"tidemark-{self._subject()}", _token(context), _task(context))
                 self._submitter.run(job, TaskState(context))
         except ConfigError as error:
             raise AirflowFailException(str(error)) from error
@@ -89,6 +89,12 @@ def _token(context: Context) -> str:
     """64 hexadecimal digits: the same for the same try of a task."""
     ti = context.get("ti")  # none in a test that runs the operator alone; the id is another one for each try
     return hashlib.sha256(str(ti.id if ti is not None else uuid.uuid4()).encode()).hexdigest()
+
+
+def _task(context: Context) -> str:
+    """What names the task of a DAG's run, whatever the try."""
+    ti = context.get("ti")
+    return "/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index))) if ti is not None else _token(context)
 
 
 class JobOperator(ClusterJobOperator):

@@ -25,12 +25,16 @@ log = logging.getLogger(__name__)
 
 
 class SparkJob(NamedTuple):
-    """``program`` is the file's name. ``name`` is what pages show. ``token`` is the same for the same try of a task."""
+    """``program`` is the file's name. ``name`` is what pages show.
+
+    ``token`` is the same for the same try of a task, ``task`` for all of its tries.
+    """
 
     program: str
     arguments: tuple[str, ...]
     name: str
     token: str
+    task: str
 
 
 class KeptId(Protocol):

@@ -3,7 +3,7 @@
 ==================  ============================================================================================
 connection's type   what runs the job
 ==================  ============================================================================================
-``spark``           spark-submit: a driver of its own for each job
+``spark``           spark-submit: a driver of its own for each job; on YARN in cluster mode, an application
 ``spark_connect``   the same file in the Python of Spark's environment, as a client of a Spark Connect server
 ``aws``             EMR Serverless
 ``kubernetes``      a SparkApplication; needs the extra ``tidemark[airflow-kubernetes]``
@@ -48,6 +48,7 @@ _KINDS: Final = {
     "kubernetes": _Kind("kubernetes", "SparkApplication", "airflow-kubernetes"),
     "databricks": _Kind("databricks", "DatabricksRun", "airflow-databricks", needs_host=True),
 }
+_YARN: Final = _Kind("yarn", "YarnApplication")
 
 
 @contextmanager
@@ -60,7 +61,7 @@ def submitter(program: str, environment: Mapping[str, str], *, deletes_raw: bool
     """
     conn_id = option("spark_conn_id")
     connection = _connection(conn_id)
-    kind = _KINDS.get(str(connection.conn_type))
+    kind = _YARN if is_yarn_cluster(connection) else _KINDS.get(str(connection.conn_type))
     if kind is None:
         rule = f"must be of type {', '.join(_KINDS)}, but is of type {connection.conn_type}"
         raise ConfigError("Airflow's connections", [(conn_id, rule)])
@@ -83,6 +84,12 @@ def _check_role(kind: str, *, deletes_raw: bool) -> None:
             f"cannot hold where jobs run by a connection of type {kind}: they have the role that their platform gives"
         )
         raise ConfigError("Airflow's configuration", [(label(name), f"{rule}; leave it out") for name in named])
+
+
+def is_yarn_cluster(connection: Connection) -> bool:
+    """Whether a connection of type ``spark`` has drivers run on YARN."""
+    asked = connection.conn_type, connection.host, connection.extra_dejson.get("deploy-mode")
+    return asked == ("spark", "yarn", "cluster")
 
 
 def _class(kind: _Kind) -> Callable[..., Submitter]:

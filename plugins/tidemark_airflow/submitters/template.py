@@ -6,6 +6,7 @@ Tidemark sets the program, its arguments and its name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,8 @@ from tidemark.errors import ConfigError
 from tidemark_airflow.configuration import label, option
 
 _SOURCE: Final = "Airflow's configuration"
+_SECRET: Final = re.compile("(?i)secret|password|token|access[.]?key")
+"""What Spark itself hides on its pages (spark.redaction.regex)."""
 
 
 def request_of(*required: str) -> dict[str, Any]:
@@ -37,6 +40,27 @@ def request_of(*required: str) -> dict[str, Any]:
     if missing := [(name, "is required") for name in required if name not in found]:
         raise ConfigError(path, missing)
     return found
+
+
+def spark_settings() -> dict[str, str]:
+    """The same of a file that has settings of Spark. They go to a command line, so none may hold a secret.
+
+    Raises:
+        ConfigError: as of :func:`request_of`, or a setting is not one of Spark's, or Spark takes it for a secret.
+    """
+    found = request_of()
+    wrong = [(str(name), rule) for name, value in found.items() if (rule := _wrong(str(name), value))]
+    if wrong:
+        raise ConfigError(option("job_template"), wrong)
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in found.items()}
+
+
+def _wrong(name: str, value: object) -> str:
+    if not name.startswith("spark."):
+        return "is not a setting of Spark: its name must begin with spark."
+    if _SECRET.search(name):
+        return "would be on a command line, where others see it: let the nodes have it, see docs/airflow.md"
+    return "must be one text or number" if not isinstance(value, str | int | float | bool) else ""
 
 
 def mapping(request: dict[str, Any], *names: str) -> dict[str, Any]:

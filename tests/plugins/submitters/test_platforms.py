@@ -7,131 +7,29 @@ documentation says: it shows what is sent, and not what the platforms do.
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import boto3
 import pytest
-import yaml
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
-from typing_extensions import override
 
+from tests.plugins.submitters.platform_server import JOB, THERE, TOKEN, Kept, Platform, Request, run, use
 from tests.plugins.world import CLUSTER
 from tests.support.glue import REGION, GlueServer
 from tidemark_airflow.operators.spark_job import JobOperator
-from tidemark_airflow.submitters import base
-from tidemark_airflow.submitters.base import JobState, KeptId, RemoteSubmitter, SparkJob
+from tidemark_airflow.submitters.base import JobState, RemoteSubmitter
 from tidemark_airflow.submitters.choice import submitter
 
 # The provider of Databricks imports a name that Airflow has moved.
 pytestmark = pytest.mark.filterwarnings("ignore:ProvidersManager.hooks is deprecated")
 
 CONTEXT = cast("Context", {})
-TOKEN = "0123456789abcdef" * 4
 SECRET = "token-of-the-platform"
-JOB = SparkJob("run_plan.py", ("--topics", "/here/topics.yaml", "--cluster", "east"), "tidemark-orders", TOKEN)
-THERE = ["--topics", "/there/topics.yaml", "--cluster", "east"]
 ROLE = "arn:aws:iam::123456789012:role/jobs"
-
-
-class Kept(KeptId):
-    """What Airflow's state of a task keeps."""
-
-    def __init__(self, job_id: str | None = None) -> None:
-        self.job_id = job_id
-        self.written: list[str | None] = []
-
-    @override
-    def read(self) -> str | None:
-        return self.job_id
-
-    @override
-    def write(self, job_id: str | None) -> None:
-        self.job_id = job_id
-        self.written.append(job_id)
-
-
-class Request(NamedTuple):
-    """What the server was asked."""
-
-    method: str
-    path: str
-    body: Any
-    authorization: str
-
-
-class Platform:
-    """A server with an API of JSON; ``answer`` says with which status and document it answers."""
-
-    def __init__(self) -> None:
-        self.requests: list[Request] = []
-        self.answer: Callable[[Request], tuple[int, Any]] = lambda _: (404, {})
-        platform = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def _any(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                text = json.loads(body) if body else None
-                asked = Request(self.command, self.path, text, self.headers.get("Authorization", ""))
-                platform.requests.append(asked)
-                status, document = platform.answer(asked)
-                answer = json.dumps(document).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            do_GET = do_POST = do_DELETE = _any  # noqa: N815 - http.server's names
-
-            def log_message(self, *_: object) -> None:
-                """Tests show what they need themselves."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def sent(self, method: str) -> list[Request]:
-        return [one for one in self.requests if one.method == method]
-
-
-@pytest.fixture
-def platform() -> Iterator[Platform]:
-    made = Platform()
-    thread = threading.Thread(target=made.server.serve_forever, args=(0.01,))
-    thread.start()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-    thread.join()
-
-
-@pytest.fixture(autouse=True)
-def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "POLL_SECONDS", 0.0)
-    for name, value in (
-        ("JOB_TEMPLATE", str(tmp_path / "job.yaml")),
-        ("REMOTE_JOBS", "s3://code/jobs/"),
-        ("REMOTE_TOPICS", "/there/topics.yaml"),
-        ("SPARK_CONN_ID", "platform"),
-    ):
-        monkeypatch.setenv(f"AIRFLOW__TIDEMARK__{name}", value)
-
-
-def use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, template: dict[str, Any], **connection: Any) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_PLATFORM", json.dumps(connection))
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(template))
-
-
-def run(kept: Kept) -> str:
-    """Run the job to its end; the address of its page."""
-    with submitter(JOB.program, {}) as made:
-        made.run(JOB, kept)
-        return made.page
 
 
 # EMR Serverless

@@ -1,0 +1,131 @@
+"""spark-submit in cluster mode on YARN: the driver is an application, and the ResourceManager says how it is.
+
+An application has a tag that is the same for all tries of a task with the same arguments. So a try finds an application
+that was submitted although nobody saw the answer, and waits for it instead of submitting another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowException
+from typing_extensions import override
+
+from tidemark.errors import ConfigError
+from tidemark_airflow import settings
+from tidemark_airflow.submitters import subprocesses
+from tidemark_airflow.submitters.base import JobState, JobStatus, KeptId, RemoteSubmitter, SparkJob
+from tidemark_airflow.submitters.environment import job_environment
+from tidemark_airflow.submitters.resource_manager import Application, ResourceManager
+from tidemark_airflow.submitters.template import program_url, remote_arguments, spark_settings
+
+ADDRESS = "yarn_resourcemanager_webapp_address"
+"""As the provider calls it in the connection's extra."""
+
+log = logging.getLogger(__name__)
+
+
+class YarnApplication(RemoteSubmitter):
+    """The template has settings of Spark. The nodes give the job its environment and credentials."""
+
+    def __init__(self, conn_id: str) -> None:
+        super().__init__()
+        self._conn_id = conn_id
+        self._settings = spark_settings()
+        self._manager = _resource_manager(conn_id)
+        self._tag = ""
+
+    @override
+    def run(self, job: SparkJob, kept: KeptId) -> None:
+        self._tag = _tag(job)
+        super().run(job, kept)
+
+    @override
+    def submit(self, job: SparkJob) -> str:
+        tag = _tag(job)
+        before = self._manager.tagged(tag)
+        if live := _live(before):
+            log.info("application %s of a try before: %s", live[0].id, live[0].state)
+            return live[0].id
+        failed: AirflowException | None = None
+        try:
+            self._spark_submit(job, tag)
+        except AirflowException as error:
+            failed = error  # YARN may have accepted it nevertheless
+        found = _new(self._manager.tagged(tag), before)
+        if not found:
+            raise failed or AirflowException(f"{job.program}: YARN has no application tagged {tag} after spark-submit")
+        # A spark-submit whose worker has died may have submitted meanwhile: the first one stays.
+        chosen, *others = _live(found) or found[-1:]
+        for one in others:
+            self._manager.kill(one.id)
+        return chosen.id
+
+    @override
+    def status(self, job_id: str) -> JobStatus:
+        found = self._manager.application(job_id)
+        if found is None:
+            return JobStatus(JobState.UNKNOWN, "the ResourceManager has no such application")
+        self.page = found.page or self.page
+        return JobStatus(found.job_state, found.words)
+
+    @override
+    def cancel(self, job_id: str) -> None:
+        self._manager.kill(job_id)
+
+    @override
+    def link(self, job_id: str) -> str:
+        """YARN's page of the application; the tracking URL takes its place as soon as YARN has one."""
+        return self._manager.page(job_id)
+
+    @override
+    def end(self) -> None:
+        """End spark-submit, if it runs, and what it has submitted."""
+        subprocesses.end(subprocesses.descendants())
+        for one in _live(self._manager.tagged(self._tag)) if self._tag else ():
+            self.cancel(one.id)
+
+    def _spark_submit(self, job: SparkJob, tag: str) -> None:
+        ours = {"spark.yarn.tags": tag, "spark.yarn.submit.waitAppCompletion": "false"}
+        hook = SparkSubmitHook(
+            conf={**self._settings, **ours},
+            conn_id=self._conn_id,
+            name=job.name,
+            application_args=remote_arguments(job.arguments),
+            spark_binary=settings.spark_submit(),
+        )
+        hook.submit(program_url(job.program), env=job_environment())
+
+
+def _tag(job: SparkJob) -> str:
+    """Lower case, as YARN would make it."""
+    digest = hashlib.sha256("\0".join((job.task, job.program, *job.arguments)).encode()).hexdigest()
+    return f"tidemark-{digest[:40]}"
+
+
+def _live(applications: Sequence[Application]) -> list[Application]:
+    return [one for one in applications if one.job_state is JobState.RUNS]
+
+
+def _new(applications: Sequence[Application], before: Sequence[Application]) -> list[Application]:
+    known = {one.id for one in before}
+    return [one for one in applications if one.id not in known]
+
+
+def _resource_manager(conn_id: str) -> ResourceManager:
+    connection = BaseHook.get_connection(conn_id)
+    extra: dict[str, Any] = connection.extra_dejson
+    address = str(extra.get(ADDRESS) or "").strip()
+    if not address:
+        rule = f"must have {ADDRESS} in its extra for cluster mode on YARN, such as http://rm:8088"
+        raise ConfigError("Airflow's connections", [(conn_id, rule)])
+    if kerberos := [name for name in ("keytab", "principal") if extra.get(name)]:
+        rule = f"cannot have {', '.join(kerberos)} for cluster mode on YARN: its REST API is not asked with Kerberos"
+        raise ConfigError("Airflow's connections", [(conn_id, rule)])
+    return ResourceManager(address, user=connection.login or os.environ.get("HADOOP_USER_NAME", ""))
