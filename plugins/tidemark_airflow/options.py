@@ -42,7 +42,7 @@ OPTIONS: Final = (
     Option(
         "job_template",
         "Path of a YAML file with the request that starts a job, where the connection is of type aws, kubernetes or "
-        "databricks.",
+        "databricks; with settings of Spark, where it is cluster mode on YARN.",
         example="/etc/tidemark/job.yaml",
     ),
     Option(

@@ -124,6 +124,13 @@ JAR_SETS = {
     ),
     # Iceberg's own readers, with all that they need but Hadoop; and Spark 4.1's.
     "iceberg-spark-4.1": JarSet(direct=("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",)),
+    # YARN's ResourceManager and NodeManager, for Spark's own jars, whose Hadoop is 3.5.0.
+    "yarn": JarSet(
+        direct=(
+            "org.apache.hadoop:hadoop-client-minicluster:3.5.0",
+            *(f"org.bouncycastle:{name}-jdk18on:1.82" for name in ("bcprov", "bcpkix", "bcutil")),
+        ),
+    ),
     # Pinterest's consumer of tiered storage. Of 1.0.1 these two jars are on Maven Central, of later versions none. The
     # uploader's jar holds what else the consumer needs, Kafka's client 3.4.0 included. Its AWS SDK of 2022 knows no
     # endpoint but AWS's own, so a newer one goes first on the class path.

@@ -1,0 +1,27 @@
+"""One try of a task whose job runs on YARN, as a process that can be killed: TRY, then the job's arguments.
+
+What Airflow would keep of an interrupted try is lost: nobody saw the application's id.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from tests.plugins.submitters.platform_server import TASK, Kept
+from tidemark_airflow.submitters import base
+from tidemark_airflow.submitters.base import SparkJob
+from tidemark_airflow.submitters.choice import submitter
+
+
+def main(number: str, *arguments: str) -> None:
+    """Run it to its end."""
+    logging.basicConfig(level=logging.INFO)
+    base.POLL_SECONDS = 0.2
+    with submitter("run_plan.py", {}) as made:
+        made.run(SparkJob("run_plan.py", arguments, "tidemark-orders", f"token-{number}", TASK), Kept())
+        sys.stdout.write(f"page {made.page}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
