@@ -86,9 +86,12 @@ class YarnApplication(RemoteSubmitter):
 
     @override
     def end(self) -> None:
-        """End spark-submit, if it runs, and what it has submitted."""
+        """End the application, or spark-submit and what it has submitted."""
+        if self._running is not None or not self._tag:
+            super().end()
+            return
         subprocesses.end(subprocesses.descendants())
-        for one in _live(self._manager.tagged(self._tag)) if self._tag else ():
+        for one in _live(self._manager.tagged(self._tag)):
             self.cancel(one.id)
 
     def _spark_submit(self, job: SparkJob, tag: str) -> None:

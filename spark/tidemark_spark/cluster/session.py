@@ -16,9 +16,10 @@ from tidemark.errors import SparkUnavailable
 from tidemark_spark.cluster.executor import Common, Executor, Given, Made, in_worker, worker_error
 from tidemark_spark.cluster.target import ClusterTarget
 
+_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 SETTINGS: Final = {
     # Over TCP each task waits some 20 ms for acknowledgements that the kernel delays.
-    "spark.python.unix.domain.socket.enabled": "true",
+    _SOCKETS: "true",
     # What Arrow's allocator sets aside and does not use is not to count as memory that a worker takes.
     "spark.executorEnv.MIMALLOC_ARENA_EAGER_COMMIT": "0",
     # JVMs only schedule: what their second compiler takes, they do not get back. Under spark-submit the driver's JVM
@@ -62,7 +63,9 @@ class Classic:
         """
         conf = submitted().setAppName(name)
         for key, value in SETTINGS.items():
-            conf.setIfMissing(key, value)
+            # On YARN a socket would be in the container's folder: longer than the 107 bytes that its path may have.
+            if key != _SOCKETS or (master or conf.get("spark.master")) != "yarn":
+                conf.setIfMissing(key, value)
         if master or not conf.contains("spark.master"):
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             conf.setMaster(master or "local[*]")

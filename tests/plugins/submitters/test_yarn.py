@@ -58,7 +58,7 @@ class Yarn:
         ]
         """What each look at an application finds, or the status without an answer; the last one stays."""
         self.submit_ends(0)
-        platform.answer = self._answer
+        platform.answer = self.answer
 
     def submit_ends(self, code: int) -> None:
         self._submit.write_text(SUBMIT.format(python=sys.executable, path=str(self.called), code=code))
@@ -74,7 +74,8 @@ class Yarn:
     def killed(self) -> list[str]:
         return [one.path.split("/")[-2] for one in self.platform.sent("PUT") if one.body == {"state": "KILLED"}]
 
-    def _answer(self, asked: Request) -> tuple[int, Any]:
+    def answer(self, asked: Request) -> tuple[int, Any]:
+        """The ResourceManager's."""
         path = urlsplit(asked.path).path
         if asked.method == "PUT":
             return 202, asked.body
@@ -219,6 +220,21 @@ def test_a_task_that_is_killed_ends_its_application(yarn: Yarn, monkeypatch: pyt
         monkeypatch.setattr(time, "sleep", killed)
         with pytest.raises(AirflowException, match="KILLED"):
             made.run(JOB, Kept())
+    assert yarn.killed == [NEW]
+
+
+def test_a_task_that_is_killed_while_it_submits_ends_what_it_has_submitted(yarn: Yarn) -> None:
+    with submitter(JOB.program, {}) as made:
+
+        def answer(asked: Request) -> tuple[int, Any]:
+            """YARN has the application, and the task is killed before it has seen that."""
+            if yarn.called.exists() and not yarn.killed and asked.method == "GET":
+                yarn.platform.answer = yarn.answer
+                made.end()
+            return yarn.answer(asked)
+
+        yarn.platform.answer = answer
+        made.run(JOB, Kept())
     assert yarn.killed == [NEW]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import yaml
 
 from tests.support.paths import ROOT, env_bin, env_python
 from tests.support.process import ManagedProcess
+from tests.support.spark import spark_env
 from tests.support.waiting import wait_until
 from tests.support.yarn import Yarn
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
@@ -66,14 +66,12 @@ class Deployment:
         template.write_text(yaml.safe_dump(self.yarn.spark_conf(env_python("spark"), {}) | waits))
         extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": self.yarn.url}
         env = {
-            **os.environ,
-            **self.yarn.client_env(),
+            **spark_env(self.yarn.client_env()),
             "AIRFLOW_CONN_PLATFORM": json.dumps({"conn_type": "spark", "host": "yarn", "extra": extra}),
             "AIRFLOW__TIDEMARK__JOB_TEMPLATE": str(template),
             "AIRFLOW__TIDEMARK__REMOTE_JOBS": f"file://{self.root}/jobs",
             "AIRFLOW__TIDEMARK__REMOTE_TOPICS": self.arguments[1],
             "AIRFLOW__TIDEMARK__SPARK_SUBMIT": str(env_bin("spark", "spark-submit")),
-            "SPARK_LOCAL_IP": "127.0.0.1",
         }
         command = [sys.executable, "-m", "tests.plugins.submitters.yarn_task", str(number), *self.arguments]
         return ManagedProcess(f"try-{number}", command, log=self.root / f"try-{number}.log", env=env, cwd=ROOT).start()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from unittest.mock import patch
 
 from tests.plugins.submitters.platform_server import TASK, Kept
 from tidemark_airflow.submitters import base
@@ -17,8 +18,7 @@ from tidemark_airflow.submitters.choice import submitter
 def main(number: str, *arguments: str) -> None:
     """Run it to its end."""
     logging.basicConfig(level=logging.INFO)
-    base.POLL_SECONDS = 0.2
-    with submitter("run_plan.py", {}) as made:
+    with patch.object(base, "POLL_SECONDS", 0.2), submitter("run_plan.py", {}) as made:
         made.run(SparkJob("run_plan.py", arguments, "tidemark-orders", f"token-{number}", TASK), Kept())
         sys.stdout.write(f"page {made.page}\n")
 
