@@ -96,14 +96,18 @@ class ResourceManager:
     def _get(self, path: str, **query: str) -> dict[str, Any] | None:
         """A document; None if there is none."""
         try:
+            # Until it has read the state that it kept, it knows no applications, but answers already.
+            info = self._client.get("info").raise_for_status().json()
+            if info["clusterInfo"]["haState"] == "INITIALIZING":
+                raise AirflowException(f"the ResourceManager at {self._url} starts")
             answer = self._client.get(path, params=query)
+            found: dict[str, Any] | None = None
             if answer.status_code != httpx.codes.NOT_FOUND:
-                answer.raise_for_status()
-            document = answer.json()
-        except (httpx.HTTPError, ValueError) as error:
+                found = answer.raise_for_status().json()
+        except (httpx.HTTPError, ValueError, KeyError) as error:
             raise AirflowException(f"the ResourceManager at {self._url} does not answer: {error}") from error
         self._answered = time.monotonic()
-        return None if answer.status_code == httpx.codes.NOT_FOUND else document
+        return found
 
 
 def _application(found: dict[str, Any]) -> Application:

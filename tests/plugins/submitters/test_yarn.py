@@ -38,6 +38,7 @@ pathlib.Path({path!r}).write_text(json.dumps([sys.argv[1:], dict(os.environ)]))
 sys.exit({code})
 """
 OLD, NEW, LATER = (f"application_1795508227785_000{number}" for number in (1, 2, 3))
+INFO = "/ws/v1/cluster/info"
 APPS = "/ws/v1/cluster/apps"
 
 
@@ -57,6 +58,8 @@ class Yarn:
             application(NEW, "FINISHED", "SUCCEEDED", trackingUrl="http://rm/new/")
         ]
         """What each look at an application finds, or the status without an answer; the last one stays."""
+        self.starts = False
+        self.answers_while_starting = 0
         self.submit_ends(0)
         platform.answer = self.answer
 
@@ -79,6 +82,12 @@ class Yarn:
         path = urlsplit(asked.path).path
         if asked.method == "PUT":
             return 202, asked.body
+        if path == INFO:
+            self.starts = self.answers_while_starting > 0
+            self.answers_while_starting -= 1
+            return 200, {"clusterInfo": {"haState": "INITIALIZING" if self.starts else "ACTIVE"}}
+        if self.starts:
+            return (200, {"apps": {}}) if path == APPS else (404, {})
         if path == APPS:
             found = [*self.there, *(self.comes if self.called.exists() else [])]
             return 200, {"apps": {"app": found} if found else {}}
@@ -122,8 +131,10 @@ def test_spark_submit_is_asked_for_an_application(yarn: Yarn, monkeypatch: pytes
     ]
     assert environment["HADOOP_CONF_DIR"] == "/etc/hadoop"
     assert not [name for name in environment if name.startswith("AIRFLOW")]
-    asked = [parse_qs(urlsplit(one.path).query) for one in yarn.platform.sent("GET")]
-    assert asked[:2] == [{"user.name": ["etl"], "applicationTags": [tag]}] * 2
+    asked = [urlsplit(one.path) for one in yarn.platform.sent("GET")]
+    queries = [parse_qs(one.query) for one in asked if one.path == APPS]
+    assert queries == [{"user.name": ["etl"], "applicationTags": [tag]}] * 2
+    assert {parse_qs(one.query)["user.name"][0] for one in asked} == {"etl"}
 
 
 def test_a_retry_waits_for_an_application_that_nobody_saw_start(yarn: Yarn) -> None:
@@ -146,7 +157,8 @@ def test_the_tag_is_the_same_for_all_tries_of_a_task_with_the_same_arguments(yar
         with submitter(job.program, {}) as made:
             made.run(job, Kept())
         yarn.called.unlink()
-        return parse_qs(urlsplit(yarn.platform.sent("GET")[-2].path).query)["applicationTags"][0]
+        queries = [parse_qs(urlsplit(one.path).query) for one in yarn.platform.sent("GET")]
+        return [one["applicationTags"][0] for one in queries if "applicationTags" in one][-1]
 
     first = tag(JOB)
     assert first == first.lower()
@@ -204,6 +216,18 @@ def test_a_resource_manager_that_restarts_is_waited_for(yarn: Yarn, monkeypatch:
     monkeypatch.setattr(resource_manager, "SILENCE_SECONDS", -1.0)
     with pytest.raises(AirflowException, match=r"the ResourceManager at .* does not answer"):
         run(Kept())
+
+
+def test_a_resource_manager_that_has_not_read_its_state_is_not_believed(yarn: Yarn) -> None:
+    yarn.there = [application(NEW)]
+    yarn.answers_while_starting = 1
+    with pytest.raises(AirflowException, match="starts"):
+        run(Kept())
+    yarn.answers_while_starting = 2
+    kept = Kept(NEW)
+    run(kept)
+    assert kept.written == [None]
+    assert not yarn.called.exists()
 
 
 def test_a_task_that_is_killed_ends_its_application(yarn: Yarn, monkeypatch: pytest.MonkeyPatch) -> None:
