@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 from xml.sax.saxutils import escape
-
-import httpx
 
 from tests.support.jars import class_path
 from tests.support.java import java
@@ -30,7 +31,8 @@ class Yarn:
         self.conf = self._root / "conf"
         """What ``HADOOP_CONF_DIR`` of clients is to name."""
         ports = free_ports(9)
-        self.url = f"http://{HOST}:{ports[0]}"
+        self._web_port = ports[0]
+        self.url = f"http://{HOST}:{self._web_port}"
         self._write_conf(ports)
         self.resource_manager = self._daemon("resource-manager", f"{_SERVER}.resourcemanager.ResourceManager")
         self.node_manager = self._daemon("node-manager", f"{_SERVER}.nodemanager.NodeManager")
@@ -82,13 +84,15 @@ class Yarn:
         return None if found is None else len((found["nodes"] or {}).get("node", []))
 
     def _asked(self, path: str) -> dict[str, Any] | None:
+        connection = HTTPConnection(HOST, self._web_port, timeout=10)
         try:
-            answer = httpx.get(f"{self.url}/ws/v1/cluster/{path}", timeout=10, trust_env=False)
-            answer.raise_for_status()
-        except httpx.HTTPError:
+            connection.request("GET", f"/ws/v1/cluster/{path}", headers={"Accept": "application/json"})
+            answer = connection.getresponse()
+            return cast("dict[str, Any]", json.load(answer)) if answer.status == HTTPStatus.OK else None
+        except (OSError, HTTPException, ValueError):
             return None
-        found: dict[str, Any] = answer.json()
-        return found
+        finally:
+            connection.close()
 
     def _daemon(self, name: str, main: str) -> ManagedProcess:
         jars = f"{spark_home()}/jars/*"

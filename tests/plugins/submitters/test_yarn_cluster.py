@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -145,3 +146,17 @@ def test_what_is_killed_leaves_one_application_and_one_commit(deployment: Deploy
     finally:
         task.stop()
     deployment.check_landed()
+
+
+def test_a_task_that_is_killed_ends_its_application(deployment: Deployment) -> None:
+    deployment.gate.touch()
+    task = deployment.try_task(1)
+    try:
+        task.wait_until(lambda: bool(deployment.drivers()), what="to have a driver")
+        task.send(signal.SIGTERM)
+        assert task.wait(60) == 143, task.log_tail()
+        wait_until(lambda: deployment.applications()[0]["state"] == "KILLED", what="the application to be killed")
+        [driver] = deployment.drivers()
+        wait_until(lambda: not psutil.pid_exists(driver), what="the driver to end")
+    finally:
+        task.stop()

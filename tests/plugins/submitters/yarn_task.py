@@ -6,6 +6,7 @@ What Airflow would keep of an interrupted try is lost: nobody saw the applicatio
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from unittest.mock import patch
 
@@ -19,6 +20,13 @@ def main(number: str, *arguments: str) -> None:
     """Run it to its end."""
     logging.basicConfig(level=logging.INFO)
     with patch.object(base, "POLL_SECONDS", 0.2), submitter("run_plan.py", {}) as made:
+
+        def killed(*_: object) -> None:
+            """As Airflow does it."""
+            made.end()
+            sys.exit(143)
+
+        signal.signal(signal.SIGTERM, killed)
         made.run(SparkJob("run_plan.py", arguments, "tidemark-orders", f"token-{number}", TASK), Kept())
         sys.stdout.write(f"page {made.page}\n")
 
