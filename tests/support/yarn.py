@@ -64,10 +64,9 @@ class Yarn:
         """What lets spark-submit find it."""
         return {"HADOOP_CONF_DIR": str(self.conf), "YARN_CONF_DIR": str(self.conf)}
 
-    def spark_conf(self, python: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    def spark_conf(self, python: Path) -> dict[str, str]:
         """Settings of a small application that uses ``python`` and Spark's jars where they lie."""
         given = {"PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": HOST, "SPARK_LOCAL_HOSTNAME": "localhost"}
-        given |= environment
         return {
             "spark.driver.memory": "512m",
             "spark.executor.memory": "512m",

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseHook
@@ -25,8 +25,11 @@ from tidemark_airflow.submitters.environment import job_environment
 from tidemark_airflow.submitters.resource_manager import Application, ResourceManager
 from tidemark_airflow.submitters.template import program_url, remote_arguments, spark_settings
 
-ADDRESS = "yarn_resourcemanager_webapp_address"
+ADDRESS: Final = "yarn_resourcemanager_webapp_address"
 """As the provider calls it in the connection's extra."""
+
+_PYTHON: Final = "spark.yarn.appMasterEnv.PYSPARK_PYTHON"
+_DRIVER_PYTHON: Final = "spark.yarn.appMasterEnv.PYSPARK_DRIVER_PYTHON"
 
 log = logging.getLogger(__name__)
 
@@ -96,14 +99,16 @@ class YarnApplication(RemoteSubmitter):
 
     def _spark_submit(self, job: SparkJob, tag: str) -> None:
         ours = {"spark.yarn.tags": tag, "spark.yarn.submit.waitAppCompletion": "false"}
+        # What the template does not have, Spark takes from the worker's environment, where Python lies elsewhere.
+        driver = {_DRIVER_PYTHON: self._settings[_PYTHON]} if _PYTHON in self._settings else {}
         hook = SparkSubmitHook(
-            conf={**self._settings, **ours},
+            conf={**driver, **self._settings, **ours},
             conn_id=self._conn_id,
             name=job.name,
             application_args=remote_arguments(job.arguments),
             spark_binary=settings.spark_submit(),
         )
-        hook.submit(program_url(job.program), env=job_environment())
+        hook.submit(program_url(job.program), env=job_environment(settings.spark_environment()))
 
 
 def _tag(job: SparkJob) -> str:

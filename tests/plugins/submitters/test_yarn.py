@@ -107,13 +107,20 @@ def yarn(platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, folder: Path, platform: Platform, **more: Any) -> None:
-    template = {"spark.executor.memory": "1g", "spark.executor.instances": 4, "spark.speculation": False}
+    template: dict[str, Any] = {
+        "spark.executor.memory": "1g",
+        "spark.executor.instances": 4,
+        "spark.speculation": False,
+    }
+    template["spark.yarn.appMasterEnv.PYSPARK_PYTHON"] = "./environment/bin/python"
     extra = {"deploy-mode": "cluster", "queue": "batch", "yarn_resourcemanager_webapp_address": platform.url, **more}
     use(monkeypatch, folder, template, conn_type="spark", host="yarn", login="etl", extra=extra)
 
 
 def test_spark_submit_is_asked_for_an_application(yarn: Yarn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    (python_beside := yarn.called.with_name("python")).touch()  # by which a spark-submit from PyPI finds Spark
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "key-of-airflow")
     yarn.then.insert(0, application(NEW, "ACCEPTED"))
     kept = Kept()
@@ -121,8 +128,11 @@ def test_spark_submit_is_asked_for_an_application(yarn: Yarn, monkeypatch: pytes
     assert kept.written == [NEW, None]
     arguments, environment = yarn.submitted
     [tag] = [one.removeprefix("spark.yarn.tags=") for one in arguments if one.startswith("spark.yarn.tags=")]
-    settings = ["spark.executor.instances=4", "spark.executor.memory=1g", "spark.speculation=false"]
-    settings += [f"spark.yarn.tags={tag}", "spark.yarn.submit.waitAppCompletion=false"]
+    python = [
+        f"spark.yarn.appMasterEnv.PYSPARK_{name}=./environment/bin/python" for name in ("DRIVER_PYTHON", "PYTHON")
+    ]
+    settings = [python[0], "spark.executor.instances=4", "spark.executor.memory=1g", "spark.speculation=false"]
+    settings += [python[1], f"spark.yarn.tags={tag}", "spark.yarn.submit.waitAppCompletion=false"]
     assert arguments == [
         *("--master", "yarn"),
         *(part for one in settings for part in ("--conf", one)),
@@ -130,6 +140,7 @@ def test_spark_submit_is_asked_for_an_application(yarn: Yarn, monkeypatch: pytes
         *("s3://code/jobs/run_plan.py", *THERE),
     ]
     assert environment["HADOOP_CONF_DIR"] == "/etc/hadoop"
+    assert environment["PYSPARK_PYTHON"] == str(python_beside)
     assert not [name for name in environment if name.startswith("AIRFLOW")]
     asked = [urlsplit(one.path) for one in yarn.platform.sent("GET")]
     queries = [parse_qs(one.query) for one in asked if one.path == APPS]

@@ -64,10 +64,13 @@ class Deployment:
         template = self.root / "job.yaml"
         # A driver at the gate has no context of Spark's yet, for which YARN would not wait as long.
         waits = {"spark.yarn.am.waitTime": "600s"}
-        template.write_text(yaml.safe_dump(self.yarn.spark_conf(env_python("spark"), {}) | waits))
+        template.write_text(yaml.safe_dump(self.yarn.spark_conf(env_python("spark")) | waits))
         extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": self.yarn.url}
+        inherited = spark_env(self.yarn.client_env())
+        for name in ("SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+            del inherited[name]  # a deployment need not have them
         env = {
-            **spark_env(self.yarn.client_env()),
+            **inherited,
             "AIRFLOW_CONN_PLATFORM": json.dumps({"conn_type": "spark", "host": "yarn", "extra": extra}),
             "AIRFLOW__TIDEMARK__JOB_TEMPLATE": str(template),
             "AIRFLOW__TIDEMARK__REMOTE_JOBS": f"file://{self.root}/jobs",
