@@ -5,7 +5,7 @@ Importing the package does nothing but define: no connection, no network, no hea
 lies in the store (ledger, plan, result, outbox pointer); Airflow carries names of objects and small numbers, so any
 task may be killed and run again.
 
-* ``provider``, ``plugin``: what Airflow is told of the package, and what it mounts
+* ``provider``, ``plugin``: what Airflow knows about the package, and what it mounts
 * ``options``, ``configuration``: the section ``[tidemark]``
 * ``settings``: where the topics file and Spark's programs are
 * ``dag_factories``: the DAGs of a deployment, by its topics file: ingest, backfill, maintenance, monitor

@@ -1,4 +1,4 @@
-"""What Airflow is told of this package as of a provider: ``airflow providers get tidemark-kafka`` shows it.
+"""What Airflow knows about this package as a provider: ``airflow providers get tidemark-kafka`` shows it.
 
 Airflow calls :func:`get_provider_info` while it is being imported, so nothing of it is imported here. The plugin is not
 listed: it has an entry point of its own, and Airflow would refuse it the second time.

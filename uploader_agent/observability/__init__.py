@@ -1,1 +1,1 @@
-"""What the agent tells of itself: logs, metrics, health, systemd."""
+"""What the agent says about itself: logs, metrics, health, systemd."""

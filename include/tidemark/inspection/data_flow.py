@@ -1,7 +1,7 @@
 """Where a topic's rows come from and where they go: what is stored of it, its table, and the catalogs that list that.
 
 Storage knows no producer's name. Batches carry the ids and epochs of producers, if these are idempotent, and no client
-id; so that is all that can be told of who wrote them.
+id; so nothing else is known about who wrote them.
 """
 
 from __future__ import annotations

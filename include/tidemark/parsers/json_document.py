@@ -48,7 +48,7 @@ class _Number(float):
 
 
 class _Twice(dict[str, Any]):
-    """An object with ``keys_twice``: keys that stand twice in it."""
+    """An object with ``keys_twice``: keys that it has twice."""
 
     keys_twice: frozenset[str]
 

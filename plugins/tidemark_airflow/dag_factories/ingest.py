@@ -45,7 +45,7 @@ def _ingest_dag(deployment: Deployment, topic: TopicSettings) -> DAG:
         default_args={
             **task_defaults.DEFAULT_ARGS,
             "owner": topic.owner,
-            # One incident tells of a topic that is late, however many runs fail meanwhile.
+            # One incident reports a topic that is late, however many runs fail meanwhile.
             "on_failure_callback": None,
             # Where there are few workers, what lands goes before upkeep.
             "priority_weight": _BEFORE_OTHERS,

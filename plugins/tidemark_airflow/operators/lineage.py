@@ -3,8 +3,8 @@
 The provider asks an operator for its datasets and facets, in a process of its own that it forks. The store's clients do
 not survive that, so the task fetches what the job handed over before it ends, and all that is left is to convert it.
 
-A task that tells of no datasets would get those of its asset outlets, and ``<table>.final`` is not a dataset. So a task
-with outlets always tells of some. Lineage never fails a task: what goes wrong with it is logged as an error.
+A task that names no datasets would get those of its asset outlets, and ``<table>.final`` is not a dataset. So a task
+with outlets always names some. Lineage never fails a task: what goes wrong with it is logged as an error.
 """
 
 from __future__ import annotations

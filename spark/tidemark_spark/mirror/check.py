@@ -36,7 +36,7 @@ def check_mirror(table: TopicTable, settings: CatalogSettings, mirrored: Mirrore
     try:
         delta.load_as_version(listed.version)
     except (DeltaError, OSError) as error:
-        rule = f"lists version {listed.version}, which the Delta log no longer has; list it anew with mirror.py"
+        rule = f"lists version {listed.version}, which the Delta log no longer has; list it again with mirror.py"
         raise MirrorError(f"{where} {rule}") from error
     live = {one.path: (one.size, one.rows) for one in live_files(delta)}
     found = []

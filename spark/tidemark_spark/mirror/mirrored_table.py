@@ -59,7 +59,7 @@ PROPERTIES: Final = {
 }
 
 
-_ANEW: Final = "remove the table there (without its files), and it is listed anew"
+_ANEW: Final = "remove the table there (without its files), and the next run lists it again"
 
 
 class Listed(NamedTuple):
