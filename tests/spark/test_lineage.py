@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -46,6 +48,13 @@ JOBS: dict[str, Any] = {
 }
 SHOWN = [b'{"id": 1}', b'{"id": 2}', b"no JSON"]
 """One of the three is refused."""
+
+
+@pytest.fixture(autouse=True)
+def _environment() -> Iterator[None]:
+    """OpenLineage's client writes its settings into the environment, under names of its own: not for other tests."""
+    with patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture

@@ -38,6 +38,6 @@ class JobLineage(StoredObject):
     most_bytes: ClassVar[int] = object_sizes.REPORT
 
     token: str = ""
-    inputs: tuple[Dataset, ...] = ()
-    outputs: tuple[Dataset, ...] = ()
+    inputs: tuple[Dataset, ...]
+    outputs: tuple[Dataset, ...]
     run: Facets = Field(default_factory=dict)

@@ -93,7 +93,7 @@ class LineageMixin(BaseOperator):
                 self.log.error("lineage: the job left nothing, see its log; the event will not say what was written")
 
     def _answer(self, handed: JobLineage | None, *, ended: bool) -> OperatorLineage[Any, Any]:
-        found = handed or JobLineage()
+        found = handed or JobLineage(inputs=(), outputs=())
         if self.tells_lineage and not (found.inputs or found.outputs) and (self.outlets or not ended):
             found = self._expected().model_copy(update={"run": found.run})
         return _converted(found)
@@ -112,7 +112,8 @@ class LineageMixin(BaseOperator):
         except Exception:
             self.log.exception("lineage: the topics file does not say what the task reads and writes")
             uris = [str(one.uri) for one in self.outlets if hasattr(one, "uri")]
-            return JobLineage(outputs=tuple(naming.at(uri) for uri in uris if not uri.endswith(".final")))
+            tables = tuple(naming.at(uri) for uri in uris if not uri.endswith(".final"))
+            return JobLineage(inputs=(), outputs=tables)
 
 
 def _slot(context: Context) -> int:

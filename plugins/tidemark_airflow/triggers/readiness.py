@@ -254,7 +254,7 @@ class Watch:
         return self._seen[1]
 
     def follow(self, landed: Mapping[str, Landed], now: datetime) -> bool:
-        """Go on from what others have ``landed`` meanwhile, and count the window's age from now; False if it is nothing."""
+        """Go on from what others have ``landed``, and count the window's age from now; False if it is nothing."""
         known = {key: tuple(one) for key, one in landed.items()}
         if not known or known == self._baseline.landed:
             return False

@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any, Final
 
+from tidemark.errors import TidemarkError
 from tidemark.lineage import hand_over
 from tidemark.lineage.collected import Found, joined
 from tidemark.lineage.expected import of_job
@@ -88,6 +89,8 @@ class Recorder:
     def _guarded(self, step: Callable[[], Any]) -> None:
         try:
             step()
+        except TidemarkError as error:
+            sys.stderr.write(f"lineage: not told: {error}\n")
         except Exception as error:  # noqa: BLE001 - what a client or a store raises, and the job's work is done
             sys.stderr.write("".join(["lineage: not told:\n", *traceback.format_exception(error)]))
 

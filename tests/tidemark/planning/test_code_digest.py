@@ -20,6 +20,7 @@ BESIDE = {
     "tidemark.catalogs",
     "tidemark.concurrency",
     "tidemark.config",
+    "tidemark.connections",
     "tidemark.endpoints",
     "tidemark.errors",
     "tidemark.formats",
