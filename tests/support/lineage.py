@@ -1,4 +1,4 @@
-"""A receiver of OpenLineage events, which checks each against OpenLineage's JSON schemas as it arrives."""
+"""A receiver of OpenLineage events, which checks each as it arrives."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any, Final
 
-from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[import-untyped]  # has no types of its own
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # has no types of its own
+from openlineage.client.generated.base import BaseFacet, RunEvent
 from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
 
+from tests.support.lineage_types import facet_classes, misfits
 from tests.support.paths import ROOT
 from tests.support.ports import HOST
 from tests.support.receivers import Serving
 
-_SPEC: Final = Path(__file__).with_name("openlineage")
+_BASE: Final = "https://openlineage.io/spec/2-0-2/OpenLineage.json"
 _OURS: Final = ROOT / "docs" / "lineage"
 
 
 class LineageServer(Serving):
-    """Takes events at ``/api/v1/lineage``. ``wrong`` has what a schema forbids, in words."""
+    """Takes events at ``/api/v1/lineage``. ``wrong`` has what is wrong in events, in words."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,15 +57,18 @@ def runs(event: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def problems(event: dict[str, Any]) -> list[str]:
-    """What a schema forbids in ``event``: in itself, and in each facet."""
-    found = _told(_validator("https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent"), event, "event")
+    """What is wrong in ``event``: in itself, and in each facet."""
+    found = [*misfits(RunEvent, event, "event")]
     for place, facet in _facets(event):
-        found += _told(_validator(_schema_of(facet)), facet, place)
+        name = str(facet.get("_schemaURL")).rpartition(":" if _is_ours(facet) else "/")[2]
+        found += misfits(facet_classes().get(name, BaseFacet), facet, place)
+        if _is_ours(facet):
+            found += [f"{place}{one.json_path[1:]}: {one.message}" for one in _validator(name).iter_errors(facet)]
     return found
 
 
-def _told(validator: Draft202012Validator, value: Any, place: str) -> list[str]:
-    return [f"{place}{error.json_path[1:]}: {error.message}" for error in validator.iter_errors(value)]
+def _is_ours(facet: dict[str, Any]) -> bool:
+    return str(facet.get("_schemaURL")).startswith("urn:tidemark:")
 
 
 def _facets(event: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -78,27 +83,17 @@ def _facets(event: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from ((f"{place}.{name}", facet) for name, facet in facets.items())
 
 
-def _schema_of(facet: dict[str, Any]) -> str:
-    """The schema that the facet names, in the version that is here; of somebody else's facet, that of any."""
-    url = str(facet.get("_schemaURL"))
-    if url in (one["$id"] for one in _all().values()):
-        return f"{url}#/$defs/{url.rpartition(':')[2]}"
-    name = url.rpartition("#")[0].rpartition("/")[2]
-    if name in _all() and name != "OpenLineage.json":
-        return f"{_all()[name]['$id']}#/$defs/{name.removesuffix('.json')}"
-    return "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/BaseFacet"
-
-
 @cache
-def _all() -> dict[str, dict[str, Any]]:
-    return {one.name: json.loads(one.read_text()) for one in (*_SPEC.glob("*.json"), *_OURS.glob("*.json"))}
-
-
-@cache
-def _validator(url: str) -> Draft202012Validator:
-    resources = [(one["$id"], Resource.from_contents(one)) for one in _all().values()]
+def _validator(name: str) -> Draft202012Validator:
+    """By the schema of a facet of ours. Of OpenLineage's, on which it builds, the classes say more."""
+    schema: dict[str, Any] = json.loads((_OURS / f"{name}.json").read_text())
+    base: dict[str, Any] = {
+        "$id": _BASE,
+        "$defs": {"RunFacet": {"type": "object", "required": ["_producer", "_schemaURL"]}},
+    }
+    resources = [(one["$id"], Resource.from_contents(one, DRAFT202012)) for one in (schema, base)]
     registry: Registry[Any] = Registry().with_resources(resources)
-    return Draft202012Validator({"$ref": url}, registry=registry, format_checker=FormatChecker())
+    return Draft202012Validator({"$ref": f"{schema['$id']}#/$defs/{name}"}, registry=registry)
 
 
 def _handler(server: LineageServer) -> type[BaseHTTPRequestHandler]:
