@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -16,10 +16,12 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 from typing_extensions import override
 
+from tests.spark.convert.test_parsers import json_parser, records
 from tests.spark.world import World
 from tests.support.glue import REGION, GlueServer
 from tests.support.hive import HiveMetastore
 from tests.support.iceberg import JavaReader, RestCatalogs, SparkReader
+from tests.tidemark.kafka_log.build import batch
 from tidemark.catalogs import CatalogSettings
 from tidemark.formats.mirror_status import MirrorState
 from tidemark_spark.mirror.catalog import open_catalog
@@ -27,6 +29,22 @@ from tidemark_spark.mirror.mirror import mirror
 from tidemark_spark.mirror.mirrored_table import MirroredTable
 
 NAME: Final = "kafka.orders"
+
+KAFKA: Final = [
+    ("kafka_incarnation", "int"),
+    ("kafka_partition", "int"),
+    ("kafka_offset", "bigint"),
+    ("kafka_timestamp", "timestamp"),
+    ("kafka_timestamp_type", "string"),
+    ("kafka_key", "binary"),
+    ("kafka_value", "binary"),
+    ("kafka_headers", "array<struct<key:string,value:binary>>"),
+    ("kafka_leader_epoch", "int"),
+]
+"""The columns of Kafka's that a table has, by the names that Hive has for their types."""
+
+WIDE = json_parser("{name: id, type: int32}", "{name: d, type: 'decimal(9,2)'}", "{name: l, type: 'list<int64>'}")
+NARROW = json_parser("{name: id, type: int32}")
 
 
 def sql_catalog(folder: Path, **more: object) -> CatalogSettings:
@@ -68,12 +86,12 @@ class RestBeside(Beside):
             yield one.rows(settings.uri, NAME).to_pylist()
 
 
-class GlueBeside(Beside):
-    """A catalog in Glue, which forgets the stores of one folder when those of another come."""
+class Forgetful(Beside):
+    """One catalog for all tests, which forgets the stores of one folder when those of another come."""
 
-    def __init__(self, server: GlueServer) -> None:
-        """Those who call ``server`` take credentials from the environment."""
-        self._server = server
+    def __init__(self, server: GlueServer | HiveMetastore, settings: Callable[[Path], CatalogSettings]) -> None:
+        """The ``server`` answers already; ``settings`` are how it is reached for what lies in a folder."""
+        self._server, self._settings = server, settings
         self._folder: Path | None = None
 
     @override
@@ -81,30 +99,14 @@ class GlueBeside(Beside):
         if folder != self._folder:
             self._server.forget()
             self._folder = folder
-        return glue_catalog(self._server, folder)
+        return self._settings(folder)
 
 
 def glue_catalog(server: GlueServer, folder: Path, **more: object) -> CatalogSettings:
-    """The catalog of ``server``, whose warehouse is in ``folder``."""
+    """The catalog of ``server``, whose warehouse is in ``folder``. Clients take credentials from the environment."""
     properties = {"glue.endpoint": server.endpoint, "glue.region": REGION}
     fields = {"name": "local", "kind": "glue", "warehouse": f"file://{folder}", "properties": properties}
     return CatalogSettings.model_validate({**fields, "namespace": "kafka", **more})
-
-
-class HiveBeside(Beside):
-    """A catalog in Hive's metastore, which forgets the stores of one folder when those of another come."""
-
-    def __init__(self, metastore: HiveMetastore) -> None:
-        """The metastore answers already."""
-        self._metastore = metastore
-        self._folder: Path | None = None
-
-    @override
-    def settings(self, folder: Path) -> CatalogSettings:
-        if folder != self._folder:
-            self._metastore.forget()
-            self._folder = folder
-        return hive_catalog(self._metastore)
 
 
 def hive_catalog(metastore: HiveMetastore, **more: object) -> CatalogSettings:
@@ -146,6 +148,14 @@ def reader(settings: CatalogSettings) -> Catalog:
 def iceberg(world: World, settings: CatalogSettings | None = None) -> Table:
     """The catalog's table as any reader has it."""
     return reader(settings or settings_of(world)).load_table(NAME)
+
+
+def narrow_world(folder: Path) -> World:
+    """A table with one column of a parser's (:data:`NARROW`), and two rows."""
+    world = World(folder, NARROW)
+    world.raw.segment([batch(0, records(b'{"id":1}', b'{"id":2}'))])
+    world.land()
+    return world
 
 
 def by_offset(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -64,7 +65,10 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, full: 
             rest, *found = (request.getfixturevalue(one) for one in ("rest_catalogs", *readers))
             monkeypatch.setattr(catalogs, "beside", catalogs.RestBeside(rest, found, until))
         if name == "glue":
-            monkeypatch.setattr(catalogs, "beside", catalogs.GlueBeside(request.getfixturevalue("glue_server")))
+            glue: GlueServer = request.getfixturevalue("glue_server")
+            beside = catalogs.Forgetful(glue, partial(catalogs.glue_catalog, glue))
+            monkeypatch.setattr(catalogs, "beside", beside)
         if name == "hive":
-            monkeypatch.setattr(catalogs, "beside", catalogs.HiveBeside(request.getfixturevalue("metastore")))
+            hive: HiveMetastore = request.getfixturevalue("metastore")
+            monkeypatch.setattr(catalogs, "beside", catalogs.Forgetful(hive, lambda _: catalogs.hive_catalog(hive)))
         yield name

@@ -9,29 +9,24 @@ import boto3
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.convert.test_parsers import json_parser, records
-from tests.spark.mirror.catalogs import by_offset, check, delta_rows, glue_catalog, iceberg, listed
+from tests.spark.convert.test_parsers import records
+from tests.spark.mirror.catalogs import (
+    KAFKA,
+    NARROW,
+    WIDE,
+    by_offset,
+    check,
+    delta_rows,
+    glue_catalog,
+    iceberg,
+    listed,
+    narrow_world,
+)
 from tests.spark.rebuild.rebuilds import changed
 from tests.spark.world import World
 from tests.support.glue import REGION, GlueServer
 from tests.tidemark.kafka_log.build import batch
 from tidemark.errors import MirrorError
-
-KAFKA = [
-    ("kafka_incarnation", "int"),
-    ("kafka_partition", "int"),
-    ("kafka_offset", "bigint"),
-    ("kafka_timestamp", "timestamp"),
-    ("kafka_timestamp_type", "string"),
-    ("kafka_key", "binary"),
-    ("kafka_value", "binary"),
-    ("kafka_headers", "array<struct<key:string,value:binary>>"),
-    ("kafka_leader_epoch", "int"),
-]
-
-
-WIDE = json_parser("{name: id, type: int32}", "{name: d, type: 'decimal(9,2)'}", "{name: l, type: 'list<int64>'}")
-NARROW = json_parser("{name: id, type: int32}")
 
 
 class InGlue:
@@ -72,10 +67,7 @@ def glue(glue_server: GlueServer, tmp_path: Path) -> InGlue:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    world = World(tmp_path, NARROW)
-    world.raw.segment([batch(0, records(b'{"id":1}', b'{"id":2}'))])
-    world.land()
-    return world
+    return narrow_world(tmp_path)
 
 
 def test_the_delta_table_is_registered_beside_the_mirror(world: World, glue: InGlue) -> None:

@@ -14,8 +14,16 @@ from hive_metastore.ttypes import FieldSchema, SerDeInfo, StorageDescriptor, Tab
 from pyiceberg.catalog.hive import HiveCatalog
 
 from tests.spark.convert.test_parsers import records
-from tests.spark.mirror.catalogs import by_offset, delta_rows, hive_catalog, listed, reader
-from tests.spark.mirror.test_glue_delta import KAFKA, NARROW, WIDE
+from tests.spark.mirror.catalogs import (
+    KAFKA,
+    WIDE,
+    by_offset,
+    delta_rows,
+    hive_catalog,
+    listed,
+    narrow_world,
+    reader,
+)
 from tests.spark.rebuild.rebuilds import changed
 from tests.spark.world import World
 from tests.support.hive import HiveMetastore
@@ -33,10 +41,7 @@ def settings(metastore: HiveMetastore) -> CatalogSettings:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    world = World(tmp_path, NARROW)
-    world.raw.segment([batch(0, records(b'{"id":1}', b'{"id":2}'))])
-    world.land()
-    return world
+    return narrow_world(tmp_path)
 
 
 @contextmanager
