@@ -76,6 +76,13 @@ def test_the_extras_are_the_projects(wheel: zipfile.ZipFile) -> None:
     assert "tidemark[" not in required, "that name is another project's"
 
 
+def test_nothing_sends_people_to_the_other_projects_name() -> None:
+    """Messages and pages that name an extra."""
+    texts = {path: (ROOT / path).read_text() for path in tracked("docs", "README.md", "include", "plugins", "spark")
+             if path.endswith((".py", ".md"))}  # fmt: skip
+    assert [path for path, text in texts.items() if "tidemark[" in text] == []
+
+
 def test_the_source_distribution_has_what_a_build_needs(dist: Path) -> None:
     [path] = dist.glob("*.tar.gz")
     with tarfile.open(path) as archive:

@@ -6,8 +6,8 @@ connection's type   what runs the job
 ``spark``           spark-submit: a driver of its own for each job; on YARN in cluster mode, an application
 ``spark_connect``   the same file in the Python of Spark's environment, as a client of a Spark Connect server
 ``aws``             EMR Serverless
-``kubernetes``      a SparkApplication; needs the extra ``tidemark[airflow-kubernetes]``
-``databricks``      a run of Databricks; needs the extra ``tidemark[airflow-databricks]``
+``kubernetes``      a SparkApplication; needs the extra ``tidemark-kafka[airflow-kubernetes]``
+``databricks``      a run of Databricks; needs the extra ``tidemark-kafka[airflow-databricks]``
 ==================  ============================================================================================
 
 Those in child processes are given what the task has for the job: its environment and connections. The others run with
@@ -98,7 +98,9 @@ def _class(kind: _Kind) -> Callable[..., Submitter]:
     except ModuleNotFoundError as error:
         if not kind.extra:
             raise
-        rule = f"is needed for such a connection and is not installed: install the extra tidemark[{kind.extra}] here"
+        rule = (
+            f"is needed for such a connection and is not installed: install the extra tidemark-kafka[{kind.extra}] here"
+        )
         raise ConfigError("this installation", [(str(error.name), rule)]) from error
     return found
 
