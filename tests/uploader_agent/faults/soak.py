@@ -1,8 +1,9 @@
 """Load, random faults, and the comparison at the end, for any length.
 
-``make soak MINUTES=5 [SEED=n] [KAFKA=3.9.2]``; the exit code is 1 if anything is wrong. Several topics with codecs and
-transactions on three brokers with an agent each; the store is reached through a proxy; every fault is repaired before
-the next, so that what was acknowledged keeps two replicas.
+``make soak MINUTES=5 [SEED=n] [KAFKA=3.9.2] [VALUE_BYTES=12000]``; the exit code is 1 if anything is wrong. Several
+topics with codecs and transactions on three brokers with an agent each; the store is reached through a proxy; every
+fault is repaired before the next, so that what was acknowledged keeps two replicas. An hour writes some 43 GB below the
+temporary directory, less with smaller values; they are removed if nothing is wrong.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import contextlib
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -46,6 +48,8 @@ from tidemark.store import StoreOptions, open_store
 
 PARTITIONS = 2
 SIZE = 12_000
+"""Bytes of a value, unless another size is asked for."""
+
 SEGMENT_BYTES = str(1 << 20)
 """A broker has each segment's file open, and may open some 20,000: in an hour, it gets 7,000 of this size."""
 
@@ -71,8 +75,8 @@ AGAIN = "again"
 class Soak:
     """One run; everything that is random follows from the seed, as far as the machine lets it."""
 
-    def __init__(self, root: Path, cluster: KafkaCluster, s3: S3Server, seed: int) -> None:
-        self.cluster, self.s3 = cluster, s3
+    def __init__(self, root: Path, cluster: KafkaCluster, s3: S3Server, seed: int, size: int) -> None:
+        self.cluster, self.s3, self.size = cluster, s3, size
         self.rng = random.Random(seed)
         raw = open_store("s3://raw", StoreOptions(endpoint_url=s3.endpoint, path_style=True))
         self.proxy = FaultProxy(s3.endpoint, random.Random(seed))
@@ -110,7 +114,7 @@ class Soak:
             create(self.cluster, topic, replicas, segment_bytes=SEGMENT_BYTES)
         self.new_life()
         loads = [
-            Load(self.cluster, topic, self.books[topic], partitions=PARTITIONS, size=SIZE, **options)  # type: ignore[arg-type]
+            Load(self.cluster, topic, self.books[topic], partitions=PARTITIONS, size=self.size, **options)  # type: ignore[arg-type]
             for topic, options in TOPICS.items()
         ]
         end = time.monotonic() + seconds
@@ -242,8 +246,8 @@ class Soak:
         """The topic that is made again, with as much as rolls a few segments."""
         create(self.cluster, AGAIN, [[3, 1, 2]], segment_bytes=SEGMENT_BYTES)
         book, client = Book(), producer(self.cluster)
-        for _ in range(300):
-            value = make_value(SIZE)
+        for _ in range(300 * SIZE // self.size):
+            value = make_value(self.size)
             client.produce(AGAIN, value, partition=0, on_delivery=book.note(0, None, value))
             client.poll(0)
         client.flush(60)
@@ -259,10 +263,10 @@ class Soak:
         return f"{tried}\nrecords: {acknowledged} acknowledged, {refused} refused"
 
 
-def soak(root: Path, cluster: KafkaCluster, s3: S3Server, seconds: float, seed: int) -> list[str]:
+def soak(root: Path, cluster: KafkaCluster, s3: S3Server, seconds: float, seed: int, size: int = SIZE) -> list[str]:
     """Run, print, and return what is wrong."""
     os.environ.update(s3.env())  # for this process's own client
-    run = Soak(root, cluster, s3, seed)
+    run = Soak(root, cluster, s3, seed, size)
     say(f"soak: seed {seed}, {seconds:g} s, Kafka {cluster.version}")
     verdicts = run.run(seconds)
     problems = [problem for verdict in verdicts for problem in verdict.problems]
@@ -281,6 +285,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--value-bytes", type=int, default=SIZE)
     parser.add_argument("--version", choices=("4.3.1", "3.9.2"), default="4.3.1")
     chosen = parser.parse_args()
     version: KafkaVersion = chosen.version
@@ -289,13 +294,15 @@ def main() -> int:
         try:
             s3 = stack.enter_context(S3Server(root / "s3"))
             cluster = stack.enter_context(three_brokers(root / "kafka", version))
-            problems = soak(root, cluster, s3, 60 * chosen.minutes, chosen.seed)
+            problems = soak(root, cluster, s3, 60 * chosen.minutes, chosen.seed, chosen.value_bytes)
         except Exception:  # noqa: BLE001 - whatever it is, it is shown with the seed
             say(f"{traceback.format_exc()}\nit ended before its time; logs and data are in {root}; seed {chosen.seed}")
             return 1
     if problems:
         say("\n".join([*problems[:50], f"logs and data are in {root}; repeat with SEED={chosen.seed}"]))
-    return 1 if problems else 0
+        return 1
+    shutil.rmtree(root)
+    return 0
 
 
 if __name__ == "__main__":
