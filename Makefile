@@ -117,8 +117,9 @@ image-wheels: $(DONE)/build ## Check that each pin of the images has a wheel for
 			--require-hashes --python-version 3.11 --python $(BUILD)/bin/python --python-platform aarch64-manylinux_2_36 --target $(STATE)/arm64 \
 			--requirement requirements/$$env.txt; done)
 
+# To resolve is to unpack sources of 1 GB that nobody needs any more.
 requirements: $(DONE)/build ## Recompile requirements/*.txt from pyproject.toml
-	$(call step,requirements,UV="$(BUILD)/bin/uv"; requirements/compile.sh "$$UV")
+	$(call step,requirements,UV="$(BUILD)/bin/uv"; requirements/compile.sh "$$UV" && "$$UV" cache prune --quiet)
 
 lint: style types ## Check style, formatting and types
 
