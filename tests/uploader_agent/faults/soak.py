@@ -25,9 +25,9 @@ from pathlib import Path
 from tests.support.fixtures import SEED
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import KafkaVersion
-from tests.support.process import wait_until
 from tests.support.proxy import Fault, FaultProxy, Rule
 from tests.support.s3 import S3Server
+from tests.support.waiting import wait_until
 from tests.uploader_agent.faults.cluster import (
     await_in_sync,
     await_led,
