@@ -1,8 +1,9 @@
 """The vacuum of a table: deletes the objects that :mod:`tidemark.planning.vacuum` chooses, each as it was listed.
 
-Data and quarantined files go first, then ledgers that nothing names (:mod:`tidemark.planning.old_ledgers`) and those of
-dead attempts, then evidence and results, and plans last, because a plan names the owner of the other objects. So a
-vacuum may be killed at any point, and the next one completes it.
+Reports and other words about runs that nobody can ask for (:mod:`tidemark.planning.old_reports`) go in any order.
+Of the rest, data and quarantined files go first, then ledgers that nothing names
+(:mod:`tidemark.planning.old_ledgers`) and those of dead attempts, then evidence and results, and plans last, because a
+plan names the owner of the other objects. So a vacuum may be killed at any point, and the next one completes it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import ClassVar, Final
 from tidemark.concurrency import in_parallel
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
+from tidemark.formats.audit_report import AuditVerdict
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.ledger import Ledger, Published
 from tidemark.formats.plan import RunPlan
 from tidemark.planning import read_plan
 from tidemark.planning.fold import plan_fold
 from tidemark.planning.old_ledgers import NamedLedgers, old_ledgers
+from tidemark.planning.old_reports import left_by_runs, old_audits, old_backfill_reports
 from tidemark.planning.vacuum import GOES, RUN_OVER, Knowledge, Why, all_landed, judge
 from tidemark.store.base import ObjectInfo
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, oldest_ledger_in_log, open_delta
@@ -44,6 +47,7 @@ class VacuumReport(StoredObject):
     """What a vacuum did or, for a dry run, would do.
 
     ``unknown`` objects stay: their owner is not known. ``ledgers`` are those removed of runs that had landed.
+    ``reports`` counts the removed parts of reports, and what else told of runs.
     """
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
@@ -56,6 +60,7 @@ class VacuumReport(StoredObject):
     attempts: tuple[int, ...] = ()
     ledgers: int = 0
     folded: int = 0
+    reports: int = 0
 
 
 def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
@@ -94,11 +99,14 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
     finished = [one for one in past if not there.intersection(plans[one].replaced)]
     folds = plan_fold(table, ledger)
     ledgers, of_dead = _ledgers(table, ledger, dead, now)
+    reports = _reports(table, ledger, now)
     if not dry_run:
         in_parallel(lambda info: _delete(table, info), doomed)
         in_parallel(table.store.delete, [*ledgers, *of_dead])
         in_parallel(table.store.delete, [evidence_key(table, one) for one in past])
         in_parallel(table.store.delete, [*_results(table, past, plans, now)])
+        for step in reports:
+            in_parallel(lambda info: _delete(table, info), step)
         in_parallel(table.store.delete, [table.keys.attempt(one) for one in finished])
         update_markers(table, ledger, ledger.dates)
         fold(table, folds)
@@ -111,6 +119,7 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
         attempts=tuple(dead),
         ledgers=len(ledgers),
         folded=len(folds.folds),
+        reports=sum(map(len, reports)),
     )
 
 
@@ -138,6 +147,20 @@ def _results(table: TopicTable, past: Collection[int], plans: Mapping[int, RunPl
     for info in table.store.list(table.keys.results):
         if info.key in gone or (info.key not in known and now - info.modified > RUN_OVER):
             yield info.key
+
+
+def _reports(table: TopicTable, ledger: Ledger, now: datetime) -> list[list[ObjectInfo]]:
+    """What nobody can ask for, in the steps in which it goes."""
+    store, keys = table.store, table.keys
+    try:
+        failed = AuditVerdict.load(store, keys.deployment.verdict(table.topic.topic)).failed
+    except NotFound:
+        failed = {}
+    named = {one.report.removeprefix(f"{table.deployment.lake_store}/") for one in failed.values()}
+    dates = {dt for dt, state in ledger.dates.items() if state.rows}
+    left = left_by_runs([*store.list(keys.deployment.hand_overs), *store.list(keys.all_progress)], now)
+    requests, parts = old_backfill_reports(store.list(keys.reports), now)
+    return [[*left, *old_audits(store.list(keys.audits), dates, named, now), *requests], parts]
 
 
 def _listed(table: TopicTable, folder: str) -> Iterator[ObjectInfo]:

@@ -320,7 +320,7 @@ def _run_plan(argv: Sequence[str]) -> None:
 
 def _hand_over(deployment: Deployment, options: argparse.Namespace, told: Sequence[Found]) -> None:
     if options.lineage != "off":
-        hand_over.put(deployment, options.cluster, hand_over.Place.parse(options.lineage), joined(told))
+        hand_over.put(deployment, options.cluster, options.lineage, joined(told))
 
 
 def _carry_out(table: TopicTable, plan: RunPlan) -> Found:

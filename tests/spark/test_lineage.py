@@ -19,7 +19,7 @@ from tests.spark.live.live_world import LiveWorld
 from tests.spark.world import World
 from tests.support.lineage import LineageServer, names, runs
 from tests.tidemark.kafka_log.build import T0, batch, simple
-from tidemark.lineage.hand_over import Place, take
+from tidemark.lineage import hand_over
 from tidemark.planning import plan_ingest, write_plan
 from tidemark_spark.cli import (
     audit,
@@ -267,18 +267,17 @@ def test_a_client_that_is_missing_fails_no_job_and_is_told(
 
 
 def test_where_a_task_waits_for_it_lineage_is_handed_over_and_not_sent(world: World, server: LineageServer) -> None:
-    place = Place.of_task("dag", "task")
-    assert job(world, "ingest", "--cluster", "east", "--lineage", str(place)) == 0
+    place = hand_over.new_place()
+    assert job(world, "ingest", "--cluster", "east", "--lineage", place) == 0
     assert server.events == []
 
-    found = take(world.table.deployment, "east", place)
+    found = hand_over.read(world.table.deployment, "east", place)
     assert found is not None
     assert [one.key for one in found.inputs] == [places(world)["kafka"], places(world)["raw"]]
     assert found.run["tidemark_runs"]["runs"]
-    other = Place.of_task("dag", "task")
-    assert other.name == place.name
-    assert take(world.table.deployment, "east", other) is None, "of an earlier job of the task"
-    assert take(world.table.deployment, "east", Place.of_task("another")) is None
+    assert hand_over.read(world.table.deployment, "east", hand_over.new_place()) is None
+    hand_over.remove(world.table.deployment, "east", place)
+    assert hand_over.read(world.table.deployment, "east", place) is None
 
 
 def test_a_live_landing_tells_of_each_topic_and_so_does_its_compaction(tmp_path: Path, server: LineageServer) -> None:

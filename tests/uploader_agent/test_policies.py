@@ -87,7 +87,7 @@ ROLES = {
     ),
     "page": Rights((OF_GAPS, OF_TABLES), ({WORD}, set())),
     "acknowledge": Rights((OF_GAPS, OF_TABLES), ({WORD}, set())),
-    "watch": Rights((OF_GAPS, OF_TABLES), (set(), {FOUND, SAMPLES, PUBLISHED}), (set(), {SAMPLES})),
+    "watch": Rights((OF_GAPS, OF_TABLES), (set(), {FOUND, SAMPLES, PUBLISHED}), (set(), {SAMPLES, HANDED})),
 }
 
 

@@ -82,7 +82,7 @@ class AuditedPartition(Model):
 
 
 class AuditReport(StoredObject):
-    """``audits/<time>-<n>.json``: table version ``ledger_n`` is what raw and evidence say, unless there are findings.
+    """``audits/<dates>/<time>-<n>.json``: the table at ledger ``ledger_n`` is what raw and evidence say, or findings tell.
 
     ``dates`` is empty if all were looked at. At most ``MAX_FINDINGS`` findings are listed; ``more`` counts the others.
     """

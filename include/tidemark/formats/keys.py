@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from typing import NamedTuple
 OFFSET_DIGITS = 20
 WATERMARK_NAME = "offset.wm"
 MANIFEST_EXTENSION = "manifest.json"
+ALL_DATES = "all"
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
@@ -384,11 +386,21 @@ class TableKeys:
         """How far a run has come, while it is under way."""
         return self._state("progress", f"{attempt}.json")
 
+    @property
+    def all_progress(self) -> str:
+        """The folder of how far runs have come."""
+        return self._state("progress") + "/"
+
     def report(self, name: str, part: str, attempt: int | None = None) -> str:
         """A part of a backfill's report, such as ``preview``; of an attempt, what came after its plan."""
         return self._state(
             "reports", check_report(name), f"{part}.json" if attempt is None else f"{part}-{attempt}.json"
         )
+
+    @property
+    def reports(self) -> str:
+        """The folder of the backfills' reports, each a folder of its own."""
+        return self._state("reports") + "/"
 
     def retention(self, subject: str) -> str:
         """The folder of retention's reports on ``subject``: ``table`` or ``raw``."""
@@ -398,6 +410,16 @@ class TableKeys:
     def audits(self) -> str:
         """The folder of the audits' reports."""
         return self._state("audits") + "/"
+
+    def audit(self, dates: Sequence[str], at: str, n: int) -> str:
+        """The report of an audit of ``dates`` (ISO, in order) at the time ``at`` and ledger ``n``.
+
+        No dates stand for all. Reports on the same dates lie in one folder.
+        """
+        scope = ALL_DATES if not dates else dates[0]
+        if len(dates) > 1:
+            scope = f"{dates[0]}_{dates[-1]}_{hashlib.sha256(' '.join(dates).encode()).hexdigest()[:16]}"
+        return f"{self.audits}{scope}/{at}-{n}.json"
 
     @property
     def deployment(self) -> DeploymentKeys:
@@ -467,9 +489,14 @@ class DeploymentKeys:
         """How far catalogs list the tables of the cluster."""
         return f"{self._under('_mirrors')}.json"
 
-    def lineage(self, name: str) -> str:
-        """What a job of one task of Airflow's read and wrote; ``name`` is the task's, and its run's."""
-        return f"{self._under('_lineage')}/{check_report(name)}.json"
+    @property
+    def hand_overs(self) -> str:
+        """The folder of what jobs read and wrote, until the tasks of Airflow's that started them take it."""
+        return f"{self._under('_lineage')}/"
+
+    def hand_over(self, name: str) -> str:
+        """What one job read and wrote; ``name`` is what its task drew."""
+        return f"{self.hand_overs}{check_report(name)}.json"
 
     @property
     def overview(self) -> str:

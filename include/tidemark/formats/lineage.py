@@ -1,8 +1,7 @@
 """What a job read and wrote, as OpenLineage names it, for the task of Airflow's that started the job.
 
-``_tidemark/_lineage/<cluster>/<name>.json`` is one of a few objects of each task, by the DAG run. A later job replaces
-it. Only the task reads it, and nothing else depends on it. The ``token`` is the task's own word, by which it knows that
-the object is not another job's.
+``_tidemark/_lineage/<cluster>/<name>.json`` is one job's, under a name that the task drew. Only the task reads it, and
+removes it then. Nothing else depends on it.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ class JobLineage(StoredObject):
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
 
-    token: str = ""
     inputs: tuple[Dataset, ...]
     outputs: tuple[Dataset, ...]
     run: Facets = Field(default_factory=dict)

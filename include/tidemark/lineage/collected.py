@@ -19,12 +19,11 @@ class Found(NamedTuple):
     entry: Mapping[str, JsonValue] | None = None
 
 
-def joined(parts: Iterable[Found], token: str = "") -> JobLineage:
+def joined(parts: Iterable[Found]) -> JobLineage:
     """All ``parts`` together. A dataset is named once as an input and once as an output, as the last part has it."""
     found = list(parts)
     entries = [one.entry for one in found if one.entry is not None]
     return JobLineage(
-        token=token,
         inputs=_once(dataset for one in found for dataset in one.inputs),
         outputs=_once(dataset for one in found for dataset in one.outputs),
         run=facets.runs(entries) if entries else {},

@@ -9,7 +9,6 @@ with outlets always names some. Lineage never fails a task: what goes wrong with
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -17,18 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseOperator
 
 from tidemark.formats.lineage import Dataset, JobLineage
-from tidemark.lineage.hand_over import Place, take
+from tidemark.lineage import hand_over
 from tidemark_airflow import settings
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
-    from airflow.sdk import Context
+
+    from tidemark.topics import Deployment
 
 OFF: Final = "off"
-
-
-_SLOTS: Final = 32
-"""So many objects has a task at most, for runs of its DAG that are on at the same time."""
 
 
 def enabled() -> bool:
@@ -53,15 +49,15 @@ class LineageMixin(BaseOperator):
     _handed: JobLineage | None = None
 
     @contextmanager
-    def lineage_of_job(self, context: Context) -> Iterator[str]:
+    def lineage_of_job(self) -> Iterator[str]:
         """What the job's ``--lineage`` is to be. The job runs inside of the ``with``; what it left is taken then."""
         if not (self.tells_lineage and enabled()):
             yield OFF
             return
         self._handed = None
-        place = Place.of_task(self.dag_id, self.task_id, self.cluster, self._topic, _slot(context))
+        place = hand_over.new_place()
         try:
-            yield str(place)
+            yield place
         except BaseException:
             self._take(place, required=False)
             raise
@@ -83,14 +79,23 @@ class LineageMixin(BaseOperator):
     def _topic(self) -> str | None:
         return getattr(self, "topic", None)
 
-    def _take(self, place: Place, *, required: bool) -> None:
+    def _take(self, place: str, *, required: bool) -> None:
         try:
-            self._handed = take(settings.deployment(), self.cluster, place)
+            deployment = settings.deployment()
+            self._handed = hand_over.read(deployment, self.cluster, place)
         except Exception:
             self.log.exception("lineage: what the job left cannot be read; the event will not say what was written")
-        else:
-            if self._handed is None and required:
-                self.log.error("lineage: the job left nothing, see its log; the event will not say what was written")
+            return
+        if self._handed is not None:
+            self._remove(deployment, place)
+        elif required:
+            self.log.error("lineage: the job left nothing, see its log; the event will not say what was written")
+
+    def _remove(self, deployment: Deployment, place: str) -> None:
+        try:
+            hand_over.remove(deployment, self.cluster, place)
+        except Exception:
+            self.log.exception("lineage: what the job left cannot be removed; a vacuum will remove it")
 
     def _answer(self, handed: JobLineage | None, *, ended: bool) -> OperatorLineage[Any, Any]:
         found = handed or JobLineage(inputs=(), outputs=())
@@ -114,11 +119,6 @@ class LineageMixin(BaseOperator):
             uris = [str(one.uri) for one in self.outlets if hasattr(one, "uri")]
             tables = tuple(naming.at(uri) for uri in uris if not uri.endswith(".final"))
             return JobLineage(inputs=(), outputs=tables)
-
-
-def _slot(context: Context) -> int:
-    """By the run: runs of one DAG at the same time rarely share a slot, and those that do lose statistics at worst."""
-    return zlib.crc32(str(context.get("run_id", "")).encode()) % _SLOTS
 
 
 def _converted(found: JobLineage) -> OperatorLineage[Any, Any]:

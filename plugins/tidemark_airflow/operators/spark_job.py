@@ -66,7 +66,7 @@ class ClusterJobOperator(LineageMixin):
         where = ("--topics", str(settings.topics_file()), "--cluster", self.cluster)
         try:
             with (
-                self.lineage_of_job(context) as lineage,
+                self.lineage_of_job() as lineage,
                 submitter(self.job, self._more(), deletes_raw=self._deletes_raw) as self._submitter,
             ):
                 given = (*where, "--lineage", lineage, *arguments)

@@ -59,7 +59,7 @@ def audit(table: TopicTable, examine: Examine, dates: Collection[str] = ()) -> A
 
 def write_report(table: TopicTable, report: AuditReport) -> str:
     """Write ``report``, put what it says into the topic's verdict, and return its key."""
-    key = f"{table.keys.audits}{stamp(report.started_at)}-{report.ledger_n}.json"
+    key = table.keys.audit(report.dates, stamp(report.started_at), report.ledger_n)
     put_once(table.store, key, report.to_bytes())
     change_verdict(table, lambda known: known.after(report, f"{table.deployment.lake_store}/{key}"))
     return key

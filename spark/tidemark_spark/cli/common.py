@@ -12,7 +12,6 @@ from typing import Final
 from tidemark.errors import ConfigError, TidemarkError
 from tidemark.formats.keys import check_report
 from tidemark.inspection.agent_sightings import check_begun
-from tidemark.lineage.hand_over import Place
 from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import Deployment, load_topics
 from tidemark_spark.cluster.executor import Executor
@@ -154,9 +153,9 @@ def _lineage(text: str) -> str:
     if text in {EVENTS, OFF}:
         return text
     try:
-        return str(Place.parse(text))
+        return check_report(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be {EVENTS} or {OFF}; {error}") from error
+        raise argparse.ArgumentTypeError(f"{text!r} must be {EVENTS}, {OFF}, or a place: 16 of 0-9 a-f") from error
 
 
 def _attempt(text: str) -> int:

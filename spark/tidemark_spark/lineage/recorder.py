@@ -26,7 +26,7 @@ class Recorder:
         """Of the program ``job``, by its command line."""
         self._job, self._options = job, options
         self._parts: list[Found] = []
-        self._place = None if options.lineage in {EVENTS, OFF} else hand_over.Place.parse(options.lineage)
+        self._place = None if options.lineage in {EVENTS, OFF} else str(options.lineage)
         self._events: events.JobEvents | None = None
         if options.lineage == EVENTS and events.configured() and not _only_shows(options):
             self._guarded(self._connect)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -16,9 +17,11 @@ from airflow.sdk.exceptions import AirflowException
 from airflow.utils.state import TaskInstanceState
 
 from tests.plugins.world import CLUSTER, World
+from tidemark.errors import StoreError
 from tidemark.formats.lineage import JobLineage
 from tidemark.lineage import hand_over, naming
 from tidemark.lineage.collected import Found, joined
+from tidemark.store import LocalStore
 from tidemark_airflow.assets.events import assets_of
 from tidemark_airflow.operators.spark_job import JobOperator, RunPlanOperator
 
@@ -36,7 +39,7 @@ class StandIn(RunPlanOperator):
 
     def execute(self, context: Context) -> None:
         """As a task does around its job."""
-        with self.lineage_of_job(context) as place:
+        with self.lineage_of_job() as place:
             type(self).leaves(place)
 
 
@@ -81,9 +84,14 @@ def table(world: World) -> str:
     return f"{world.root}/lake/orders"
 
 
+def left(world: World) -> list[str]:
+    """What jobs left and no task took."""
+    return [one.key for one in world.table().store.list(world.deployment.deployment_keys(CLUSTER).hand_overs)]
+
+
 def leaving(world: World, lineage: JobLineage) -> Any:
     """A job that hands ``lineage`` over."""
-    return lambda place: hand_over.put(world.deployment, CLUSTER, hand_over.Place.parse(place), lineage)
+    return lambda place: hand_over.put(world.deployment, CLUSTER, place, lineage)
 
 
 @pytest.mark.parametrize("state", [TaskInstanceState.RUNNING, TaskInstanceState.FAILED], ids=["start", "failure"])
@@ -119,19 +127,40 @@ def test_what_an_earlier_job_left_is_not_told_again(world: World) -> None:
     assert outputs(asked(task, TaskInstanceState.SUCCESS)) == [table(world)]
 
 
-def test_runs_of_one_dag_at_the_same_time_hand_over_under_names_of_their_own(world: World) -> None:
-    said: list[str] = []
-    for run in ("backfill__2026-02-03", "backfill__2026-02-04", "backfill__2026-02-03"):
-        operator(world, said.append).execute(cast("Context", {"run_id": run}))
-    first, other, again = (hand_over.Place.parse(one) for one in said)
-    assert first.name == again.name
-    assert first.name != other.name
+def test_runs_of_one_dag_at_the_same_time_each_get_what_their_own_job_left(world: World) -> None:
+    """64 runs, whose jobs have all ended before the first task takes what its job left."""
+    with ExitStack() as running:
+        tasks = [operator(world) for _ in range(64)]
+        for number, task in enumerate(tasks):
+            leaving(world, joined([Found((), (naming.at(f"file:///{number}"),))]))(
+                running.enter_context(task.lineage_of_job())
+            )
+    found = [outputs(asked(task, TaskInstanceState.SUCCESS)) for task in tasks]
+    assert found == [[f"/{number}"] for number in range(64)]
+
+
+def test_nothing_stays_in_the_store_of_what_a_task_has_taken(world: World) -> None:
+    operator(world, leaving(world, joined([]))).execute(CONTEXT)
+    assert left(world) == []
+
+
+def test_what_cannot_be_removed_is_told_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def denied(*_: object) -> None:
+        raise StoreError("Forbidden")
+
+    task = operator(world, leaving(world, joined([Found((), (naming.at("file:///told"),))])))
+    monkeypatch.setattr(LocalStore, "delete", denied)
+    task.execute(CONTEXT)
+    assert outputs(asked(task, TaskInstanceState.SUCCESS)) == ["/told"]
+    assert "a vacuum will remove it" in capsys.readouterr().out
+    assert len(left(world)) == 1
 
 
 def test_what_cannot_be_read_fails_no_task(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     def garbage(place: str) -> None:
-        key = world.deployment.deployment_keys(CLUSTER).lineage(hand_over.Place.parse(place).name)
-        world.table().store.put(key, b"{")
+        world.table().store.put(world.deployment.deployment_keys(CLUSTER).hand_over(place), b"{")
 
     operator(world, garbage).execute(CONTEXT)
     assert "cannot be read" in capsys.readouterr().out
