@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlsplit
 
 from tidemark.config import http_url
 from tidemark.errors import AirflowError, ConfigError
@@ -76,20 +76,13 @@ class Airflow:
             raise
         return found
 
-    def readers(self, assets: Collection[str]) -> list[dict[str, str]]:
-        """The DAGs and tasks that read ``assets``, which are names: scheduled by them, or with them as an inlet.
+    def readers(self, topic: str) -> list[dict[str, str]]:
+        """The DAGs and tasks that read the table of ``topic``, which is cluster/topic.
 
-        ``task`` is empty of a DAG that an asset schedules. Airflow does not list DAGs that name an asset by reference.
+        ``task`` is empty of a DAG that ``asset`` schedules; of a task the asset is an inlet.
         """
-        found: set[tuple[str, str, str]] = set()
-        for name in assets:
-            # The pattern is SQL's: it finds names that only contain this one, too.
-            query = urlencode({"name_pattern": name, "limit": 100})
-            for one in self._get(f"/api/v2/assets?{query}")["assets"]:
-                if one["name"] == name:
-                    found |= {(dag["dag_id"], "", name) for dag in one["scheduled_dags"]}
-                    found |= {(task["dag_id"], task["task_id"], name) for task in one["consuming_tasks"]}
-        return [{"dag": dag, "task": task, "asset": asset} for dag, task, asset in sorted(found)]
+        found: list[dict[str, str]] = self._get(f"/tidemark/api/topics/{quote(topic)}/readers")["readers"]
+        return found
 
     def _get(self, path: str) -> Any:
         """What the path answers; asked again a few times if nothing does."""

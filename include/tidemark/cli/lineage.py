@@ -40,7 +40,7 @@ def lineage(
     server = None if airflow is None else Airflow(airflow, read_token(token_file))
     table = opened(topics, topic, cluster)
     found = data_flow(table, producers=producers)
-    readers = None if server is None else server.readers([table.topic.table, f"{table.topic.table}.final"])
+    readers = None if server is None else server.readers(f"{table.topic.cluster}/{table.topic.topic}")
     answer = {**found.model_dump(mode="json"), "readers": readers}
     lines = [*_lines(found), *_readers(readers)]
     typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else "\n".join(lines))

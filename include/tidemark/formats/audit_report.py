@@ -82,7 +82,7 @@ class AuditedPartition(Model):
 
 
 class AuditReport(StoredObject):
-    """``audits/<dates>/<time>-<n>.json``: the table at ledger ``ledger_n`` is what raw and evidence say, or findings tell.
+    """``audits/<dates>/<time>-<n>.json``: the table at ``ledger_n`` is what raw and evidence say, or has findings.
 
     ``dates`` is empty if all were looked at. At most ``MAX_FINDINGS`` findings are listed; ``more`` counts the others.
     """

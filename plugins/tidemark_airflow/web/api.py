@@ -20,6 +20,7 @@ from tidemark_airflow import settings
 from tidemark_airflow.web import models, responses
 from tidemark_airflow.web.auth import Edited, Seen, may
 from tidemark_airflow.web.reader import reader
+from tidemark_airflow.web.table_readers import readers_of
 
 router = APIRouter(prefix="/api", dependencies=[Depends(requires_authenticated())])
 
@@ -90,6 +91,12 @@ def history(topic: Seen, hours: Annotated[int, Query(ge=1, le=168)] = 24) -> mod
 def flow(topic: Seen) -> DataFlow:
     """From Kafka over raw and table to the catalogs: what there is, and how much."""
     return reader().flow(topic)
+
+
+@router.get("/topics/{cluster}/{topic}/readers")
+def readers(topic: Seen, user: GetUserDep) -> models.ReadersAnswer:
+    """The DAGs and tasks that read the table."""
+    return models.ReadersAnswer(readers=readers_of(reader().deployment(), topic, user))
 
 
 @router.get("/topics/{cluster}/{topic}/lineage")

@@ -11,7 +11,7 @@ A topic that may not be seen answers as one that does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -33,13 +33,19 @@ REQUEST_HEADER = "X-Tidemark-Request"
 def may(user: Any, method: Any, topics: Iterable[TopicSettings]) -> list[TopicSettings]:
     """Those of ``topics`` whose ingest DAG ``user`` may see (GET) or edit (PUT)."""
     named = {dag_id(topic): topic for topic in topics}
-    teams = DagModel.get_dag_id_to_team_name_mapping(list(named))
+    allowed = allowed_dags(user, method, named)
+    return [topic for name, topic in named.items() if name in allowed]
+
+
+def allowed_dags(user: Any, method: Any, names: Collection[str]) -> set[str]:
+    """Those of the DAGs ``names`` that ``user`` may see (GET) or edit (PUT)."""
+    teams = DagModel.get_dag_id_to_team_name_mapping(list(names))
     manager: BaseAuthManager[Any] = get_auth_manager()
     allowed: set[str] = set()
-    for team in {teams.get(name) for name in named}:
-        of_team = {name for name in named if teams.get(name) == team}
+    for team in {teams.get(name) for name in names}:
+        of_team = {name for name in names if teams.get(name) == team}
         allowed |= manager.filter_authorized_dag_ids(dag_ids=of_team, user=user, method=method, team_name=team)
-    return [topic for name, topic in named.items() if name in allowed]
+    return allowed
 
 
 def seen(cluster: str, topic: str, user: GetUserDep) -> TopicSettings:

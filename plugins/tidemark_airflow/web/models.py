@@ -200,6 +200,20 @@ class LineageAnswer(BaseModel):
     more: bool
 
 
+class TableReader(BaseModel, frozen=True):
+    """A DAG that ``asset`` schedules, or a task of it with the asset as an inlet; ``task`` is empty of the former."""
+
+    dag: str
+    task: str
+    asset: str
+
+
+class ReadersAnswer(BaseModel):
+    """Who reads a topic's table, as far as Airflow knows and one may see."""
+
+    readers: list[TableReader]
+
+
 class GapAcknowledgement(BaseModel):
     """A person's word that offsets of an open gap are lost for good. Who says so is the one who is signed in."""
 

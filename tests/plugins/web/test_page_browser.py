@@ -128,8 +128,8 @@ def test_the_data_flow_is_counted_when_it_is_opened(stack: SharedStack, browser:
     assert "kafka-1/orders" in steps[1]
     assert "8 partitions: 1 segment" in steps[1]
     assert "ledger 1: " in steps[2]
-    # The example names the asset by reference, of which Airflow's API says nothing.
-    assert steps[3] == "Readers\nNone that Airflow knows of."
+    # The example names the asset by reference.
+    assert steps[3] == "Readers\ndaily_orders: orders.final"
     for scheme in ("light", "dark"):
         browser.prefer(prefers_color_scheme=scheme)
         assert violations(browser) == [], f"flow, {scheme}"

@@ -448,4 +448,5 @@ def _verdict(world: World) -> AuditVerdict:
 
 
 def _reports(world: World) -> list[Any]:
-    return list(world.table.store.list(world.table.keys.audits))
+    listed = world.table.store.list(world.table.keys.audits)
+    return sorted(listed, key=lambda one: one.key.rpartition("/")[2])

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -22,35 +21,26 @@ from tidemark.timestamps import utc_now
 DT = "2026-02-02"
 
 
-class Assets(Serving):
-    """Airflow's answer on assets: ``orders`` has readers, and so has one whose name only contains it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tokens: list[str | None] = []
-        self.server = ThreadingHTTPServer((HOST, 0), _handler(self))
-
-
-def _asset(name: str, dags: list[str], tasks: list[str]) -> dict[str, Any]:
-    consuming = [{"dag_id": "report", "task_id": one} for one in tasks]
-    return {"name": name, "scheduled_dags": [{"dag_id": one} for one in dags], "consuming_tasks": consuming}
-
-
-_ASSETS = [
-    _asset("orders", ["tidemark_catalogs"], ["read"]),
-    _asset("orders.final", ["daily_orders"], []),
-    _asset("reorders", ["another"], []),
+READERS = [
+    {"dag": "daily_orders", "task": "", "asset": "orders.final"},
+    {"dag": "report", "task": "read", "asset": "orders"},
 ]
 
 
-def _handler(server: Assets) -> type[BaseHTTPRequestHandler]:
+class Page(Serving):
+    """The page's API, as Airflow mounts it; tests/plugins/web try the real one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, str | None]] = []
+        self.server = ThreadingHTTPServer((HOST, 0), _handler(self))
+
+
+def _handler(server: Page) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            server.tokens.append(self.headers["Authorization"])
-            url = urlsplit(self.path)
-            [pattern] = parse_qs(url.query)["name_pattern"]
-            assert url.path == "/api/v2/assets"
-            body = json.dumps({"assets": [one for one in _ASSETS if pattern in one["name"]]}).encode()
+            server.asked.append((self.path, self.headers["Authorization"]))
+            body = json.dumps({"readers": READERS}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -63,9 +53,9 @@ def _handler(server: Assets) -> type[BaseHTTPRequestHandler]:
 
 
 @pytest.fixture
-def airflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Assets]:
+def airflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
     monkeypatch.setenv("TIDEMARK_AIRFLOW_TOKEN", "t0ken")
-    with Assets() as server:
+    with Page() as server:
         yield server
 
 
@@ -130,19 +120,15 @@ def test_producers_are_ids_and_epochs_for_who_asks(world: World, capsys: pytest.
     assert found["producers"] == [{"incarnation": 0, "partition": 0, "producer_id": 7, "epoch": 4}]
 
 
-def test_readers_are_those_of_the_tables_assets_alone(
-    world: World, capsys: pytest.CaptureFixture[str], airflow: Assets
+def test_readers_are_what_airflow_says_of_the_topic(
+    world: World, capsys: pytest.CaptureFixture[str], airflow: Page
 ) -> None:
     where = ["--airflow", f"http://{HOST}:{airflow.port}"]
-    assert shown(world, capsys, *where)["readers"] == [
-        {"dag": "daily_orders", "task": "", "asset": "orders.final"},
-        {"dag": "report", "task": "read", "asset": "orders"},
-        {"dag": "tidemark_catalogs", "task": "", "asset": "orders"},
-    ]
-    assert set(airflow.tokens) == {"Bearer t0ken"}
+    assert shown(world, capsys, *where)["readers"] == READERS
+    assert airflow.asked == [("/tidemark/api/topics/east/orders/readers", "Bearer t0ken")]
 
 
-def test_people_see_the_same(world: World, capsys: pytest.CaptureFixture[str], airflow: Assets) -> None:
+def test_people_see_the_same(world: World, capsys: pytest.CaptureFixture[str], airflow: Page) -> None:
     where = ["--airflow", f"http://{HOST}:{airflow.port}", "--producers"]
     code, output, _ = call(capsys, "lineage", "orders", "--topics", world.topics_file, *where)
     assert code == 0
@@ -156,5 +142,6 @@ def test_people_see_the_same(world: World, capsys: pytest.CaptureFixture[str], a
         "catalog  lost: fails since",
         "catalog  new: not listed yet",
         "reader   report, task read: orders",
+        "reader   daily_orders: orders.final",
     ):
         assert part in output

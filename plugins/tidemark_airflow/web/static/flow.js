@@ -1,9 +1,9 @@
 // A topic's way from Kafka over raw and table to catalogs and readers, counted when somebody opens it.
 
 import {bytes, el, number, plural, put, say, time} from "./dom.js";
-import {airflow, api} from "./server.js";
+import {api} from "./server.js";
 
-export function flow(at, table) {
+export function flow(at) {
   const content = el("div", {});
   let asked = false;
 
@@ -12,7 +12,7 @@ export function flow(at, table) {
     asked = true;
     put(content, el("p", {class: "note"}, "Counting …"));
     try {
-      const [found, readers] = await Promise.all([api.flow(at), readersOf(table)]);
+      const [found, {readers}] = await Promise.all([api.flow(at), api.readers(at)]);
       put(content, el("ol", {class: "flow"}, steps(found, readers)));
       say("Data flow shown");
     } catch (error) {
@@ -46,7 +46,7 @@ function steps({kafka, raw, table, catalogs}, readers) {
       table.columns.map((one) => `${one.name} ${one.kind}`).join(", "),
     ),
     catalogs.length ? step("Catalogs", catalogs.map(listed)) : null,
-    step("Readers", readers),
+    step("Readers", readersOf(readers)),
   ];
 }
 
@@ -61,24 +61,9 @@ function listed({catalog, state, behind}) {
   return `${catalog}: ${state.identifier}, ledger ${number(state.ledger_n)}${behind ? `, ${plural(behind, "commit")} behind` : ""}`;
 }
 
-// The DAGs and tasks that read the table's assets, as far as the user may ask Airflow for them.
-async function readersOf(table) {
-  const names = [table, `${table}.final`];
-  let found;
-  try {
-    const answers = await Promise.all(names.map((one) => airflow.assets(one)));
-    found = answers.flatMap(({assets}, number) => assets.filter((one) => one.name === names[number]));
-  } catch (error) {
-    return [`Airflow does not say: ${error.message}`];
-  }
-  const readers = found.flatMap((asset) => [
-    ...asset.scheduled_dags.map((one) => reader(one.dag_id, "", asset.name)),
-    ...asset.consuming_tasks.map((one) => reader(one.dag_id, one.task_id, asset.name)),
-  ]);
-  return readers.length ? readers : ["None that Airflow knows of."];
-}
+const readersOf = (readers) => (readers.length ? readers.map(reader) : ["None that Airflow knows of."]);
 
-const reader = (dag, task, asset) => [
+const reader = ({dag, task, asset}) => [
   el("a", {href: `../dags/${encodeURIComponent(dag)}`}, dag),
   task ? `, task ${task}` : "",
   ": ",

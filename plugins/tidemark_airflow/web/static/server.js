@@ -44,12 +44,12 @@ export const api = {
   dates: (at, values) => ask(`${of(at)}/dates${query(values)}`),
   history: (at, values) => ask(`${of(at)}/history${query(values)}`),
   flow: (at) => ask(`${of(at)}/flow`),
+  readers: (at) => ask(`${of(at)}/readers`),
   lineage: (at, values) => ask(`${of(at)}/lineage${query(values)}`),
   acknowledge: (at, word) => send(`${of(at)}/acknowledgements`, word, {[REQUEST_HEADER]: "page"}),
 };
 
 export const airflow = {
-  assets: (name) => ask(`../api/v2/assets${query({name_pattern: name, limit: 100})}`),
   dag: (id) => ask(`../api/v2/dags/${encodeURIComponent(id)}/details`),
   trigger: (id, conf) => send(`../api/v2/dags/${encodeURIComponent(id)}/dagRuns`, {logical_date: null, conf}),
 };

@@ -28,7 +28,7 @@ export async function showTopic(view, at) {
   const now = await api.topic(at);
   const openBackfill = (from, to = from, mode = undefined) =>
     backfill({topics: [`${at.cluster}/${at.topic}`], from_date: from, to_date: to, mode});
-  const sections = [partitions(at, now), past(at), dates(at, openBackfill), flow(at, now.table.split("/").at(-1))];
+  const sections = [partitions(at, now), past(at), dates(at, openBackfill), flow(at)];
   put(view, head(at, now, openBackfill), sections.map(({node}) => node));
   await Promise.all(sections.map(({load}) => load()));
   const asked = address();
