@@ -106,7 +106,8 @@ NAMES = {
 
 def test_the_stores_policies_are_those_of_deploy() -> None:
     identities = json.loads(RAW["configs"]["store-identities"]["content"])
-    assert {one["name"] for one in identities["policies"]} == {"agent", "maintenance", "page", "retention", "watch"}
+    named = {one["name"] for one in identities["policies"]}
+    assert named == {"agent", "maintenance", "page", "retention", "watch", "worker"}
     for policy in identities["policies"]:
         text = (ROOT / "deploy" / "policies" / f"{policy['name']}.json").read_text()
         for placeholder, name in NAMES.items():

@@ -81,6 +81,7 @@ ROLES = {
     "reader": Rights((ALL_RAW, set())),
     "analyst": Rights((set(), {DATA, MARK, COMMIT})),
     "pipeline": Rights((ALL_RAW, ALL_LAKE), (set(), ALL_LAKE - {REVIEW}), (set(), {MARK, COMMIT})),
+    "worker": Rights((ALL_RAW, {DATA, MARK, REFUSED, COMMIT}), (set(), {DATA, REFUSED})),
     "maintenance": Rights((ALL_RAW, ALL_LAKE), (set(), ALL_LAKE - {REVIEW}), (set(), ALL_LAKE)),
     "retention": Rights(
         (ALL_RAW, ALL_LAKE), ({TOMBSTONE}, {REVIEW, HANDED}), ({LOG, ENTROPY, OTHER_CLUSTER[1], *PACKS}, set())

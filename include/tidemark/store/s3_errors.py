@@ -43,7 +43,10 @@ def translated(name: str, error: ClientError | BotoCoreError | HTTPError) -> Sto
     if isinstance(error, ClientError):
         return _answered(name, error)
     if isinstance(error, _CREDENTIALS):
-        return AccessDenied(name, f"{error}; give credentials as AWS's own tools expect them")
+        rule = (
+            "give this machine credentials as AWS's own tools expect them; docs/spark.md says how for Spark's workers"
+        )
+        return AccessDenied(name, f"{error}; {rule}")
     limit = overrun(error)
     if limit is None and isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):  # the latter in TLS's handshake
         return UnknownOutcome(name, "no answer: no connection in time (store.connect_timeout)")
