@@ -76,6 +76,4 @@ def test_airflow_reads_what_a_container_sets(container: str, monkeypatch: pytest
     assert read == given
     assert settings.topics_file() == Path(given[f"{PREFIX}TOPICS"])
     assert settings.spark_job("ingest.py") == Path(given[f"{PREFIX}SPARK_JOBS"]) / "ingest.py"
-    for one in OPTIONS:
-        if one.type in {"float", "integer"}:
-            assert configuration.number(one.name) > 0
+    assert all(configuration.number(option.name) > 0 for option in OPTIONS if option.type in {"float", "integer"})

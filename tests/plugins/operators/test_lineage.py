@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowException
 from airflow.utils.state import TaskInstanceState
 
 from tests.plugins.world import CLUSTER, World
-from tidemark.errors import StoreError
+from tidemark.errors import AccessDenied
 from tidemark.formats.lineage import JobLineage
 from tidemark.lineage import hand_over, naming
 from tidemark.lineage.collected import Found, joined
@@ -148,7 +148,7 @@ def test_what_cannot_be_removed_is_told_all_the_same(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def denied(*_: object) -> None:
-        raise StoreError("Forbidden")
+        raise AccessDenied("the object", "it may not be deleted")
 
     task = operator(world, leaving(world, joined([Found((), (naming.at("file:///told"),))])))
     monkeypatch.setattr(LocalStore, "delete", denied)

@@ -76,10 +76,10 @@ class Submit(NamedTuple):
 
     def __call__(self, job: str, *arguments: str) -> str:
         conf = {f"spark.executorEnv.{name}": value for name, value in self.workers.items()}
-        what = (ROOT / "spark" / "jobs" / job, "--topics", self.world.topics_file, "--topic", "orders", *arguments)
-        return spark_submit(
-            *what, master=self.cluster.master_url, conf=conf | {"spark.task.maxFailures": "1"}, env=self.driver
-        )
+        conf["spark.task.maxFailures"] = "1"
+        program, topics = ROOT / "spark" / "jobs" / job, str(self.world.topics_file)
+        told = ("--topics", topics, "--topic", "orders", *arguments)
+        return spark_submit(program, *told, master=self.cluster.master_url, conf=conf, env=self.driver)
 
 
 def test_workers_convert_under_their_own_role_and_not_under_the_drivers(
