@@ -1,4 +1,4 @@
-"""Remove what no reader and no run can need: what dead runs left, and what was replaced long enough ago.
+"""Remove what no reader and no run can need: what dead runs left, what was replaced long enough ago, and old reports.
 
 ``spark-submit vacuum.py --topics FILE --topic NAME [--dry-run]``
 

@@ -82,7 +82,7 @@ UPKEEP: Final = (
         "vacuum",
         "vacuum.py",
         "0 6 * * *",
-        "Removes what dead runs left and what was replaced long enough ago.",
+        "Removes what dead runs left, what was replaced long enough ago, and old reports.",
     ),
 )
 

@@ -29,7 +29,8 @@ def _vacuum(options: argparse.Namespace, lineage: Recorder) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = job_parser(
         "vacuum.py",
-        "Remove what no reader and no run can need: what dead runs left, and what was replaced long enough ago.",
+        "Remove what no reader and no run can need: what dead runs left, what was replaced long enough ago, and old "
+        "reports.",
         "--topic orders --dry-run",
     )
     add_topic(parser)
