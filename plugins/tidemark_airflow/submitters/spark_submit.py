@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from typing_extensions import override
@@ -11,6 +12,10 @@ from tidemark_airflow import settings
 from tidemark_airflow.submitters import subprocesses
 from tidemark_airflow.submitters.base import KeptId, SparkJob, Submitter
 from tidemark_airflow.submitters.environment import job_environment
+
+_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
+_ONE_COMPILER: Final = "-XX:TieredStopAtLevel=1"
+"""The driver's JVM only schedules, and does not get back what its second compiler takes."""
 
 
 class SparkSubmit(Submitter):
@@ -31,7 +36,10 @@ class SparkSubmit(Submitter):
         )
         # By Popen alone: what the hook gets as ``env_vars`` it adds to the whole environment of this process, which has
         # Airflow's keys, and hands that over.
-        self._hook.submit(str(settings.spark_job(job.program)), env=job_environment(self._environment))
+        environment = job_environment(self._environment)
+        # First: of two options, the JVM takes the last one, which are the deployment's, here or in Spark's settings.
+        environment[_OPTIONS] = f"{_ONE_COMPILER} {environment.get(_OPTIONS, '')}".rstrip()
+        self._hook.submit(str(settings.spark_job(job.program)), env=environment)
 
     @override
     def end(self) -> None:

@@ -128,6 +128,17 @@ def test_where_there_is_no_python_beside_spark_submit_none_is_named(called: Path
     assert called.read_text().startswith("\n")
 
 
+@pytest.mark.parametrize("own", ["", "-XX:TieredStopAtLevel=4 -Da=b"])
+def test_the_drivers_jvm_has_one_compiler_unless_the_deployment_says_otherwise(
+    own: str, called: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two equal options, the JVM takes the last one: ``tests/spark/cluster/test_jvms.py`` asks it."""
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", own)
+    operator().execute(CONTEXT)
+
+    assert environment(called)["SPARK_SUBMIT_OPTS"].split() == ["-XX:TieredStopAtLevel=1", *own.split()]
+
+
 def test_without_a_connection_it_fails_instead_of_going_to_yarn(called: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
 
