@@ -53,6 +53,7 @@ MODULES: Final = (
     "tidemark.decode.rowhash",
     "tidemark.parsers.avro_kernel",
     "tidemark.parsers.json_batch",
+    "tidemark.parsers.json_parts_kernel",
     "tidemark.parsers.protobuf_kernel",
     "tidemark.parsers.slots",
 )

@@ -2,6 +2,8 @@
 
 What Arrow accepts is what :mod:`tidemark.parsers.json_document` accepts, with the same values; what Arrow refuses or
 might see otherwise goes there, which decides and gives the reason. So it does not matter which rows share a block.
+Arrow reads neither the text of a part of a document nor that of a number: what columns of type ``json`` and ``decimal``
+take is quoted first, by :mod:`tidemark.parsers.json_parts`.
 
 That a block's values do not run into one another is seen thus: each begins with ``{`` and ends with ``}``, none has a
 control character, and there are as many documents as values. A ``}`` at a value's end is never within a string, which
@@ -32,6 +34,7 @@ from tidemark.decode.schema import array
 from tidemark.parsers.base import Indices, Parsed, bisected, blocks, bounds, event_time_of, joined
 from tidemark.parsers.confluent_framing import unframed
 from tidemark.parsers.json_document import MAX_DEPTH, RefusedValue, document, raw_value, value_at
+from tidemark.parsers.json_parts import LARGEST, PartQuotes
 from tidemark.parsers.settings import JsonColumn, JsonParser
 from tidemark.parsers.type_conversion import arrow_type, converted, raw_type
 from tidemark.parsers.unknown_fields import field_name, summed
@@ -78,8 +81,8 @@ class JsonColumns:
         self._raw: pa.Schema = pa.schema(
             [pa.field(one.name, raw_type(kind)) for one, kind in zip(settings.columns, self._types, strict=True)]
         )
-        # Arrow reads neither the text of a part of a document nor that of a number.
-        self._vectorised = all(kind.leaf.name not in {"json", "decimal"} for kind in self._types)
+        self._quotes = PartQuotes(settings.columns)
+        self._vectorised = not any(kind.element and kind.leaf.name == "json" for kind in self._types)
         tree = _tree(settings.columns, list(self._raw))
         self._explicit = pa.schema(_fields(tree))
         self._keys = _keys(tree)
@@ -98,6 +101,8 @@ class JsonColumns:
         misfits: dict[int, set[str]] = {}
         given = np.flatnonzero(_valid(values))
         odd = _odd(values)[given] if vectorised else np.ones(len(given), np.bool_)
+        if self._quotes.any:
+            odd |= np.diff(bounds(values)[0])[given] > LARGEST
         blocks = []
         for wanted in _cut(values, given[~odd]):
             blocks += self._block(values, wanted, refused, misfits)
@@ -113,13 +118,19 @@ class JsonColumns:
         self, values: pa.Array[Any], wanted: Indices, refused: dict[int, str], misfits: dict[int, set[str]]
     ) -> list[_Block]:
         chosen = values if len(wanted) == len(values) else values.take(array(pa.int64(), wanted))
+        left: list[_Block] = []
+        if self._quotes.any:
+            chosen, odd = self._quotes.quoted(chosen)
+            if odd.any():
+                left = [self._slow(values, wanted[odd], refused, misfits)]
+                wanted, chosen = wanted[~odd], chosen.take(array(pa.int64(), np.flatnonzero(~odd)))
         pieces = bisected(
             len(wanted),
             lambda start, end: self._read(wanted[start:end], chosen.slice(start, end - start)),
             lambda row: self._slow(values, wanted[row : row + 1], refused, misfits),
             smallest=_SMALLEST,
         )
-        return [made for _, _, made in pieces]
+        return [*left, *(made for _, _, made in pieces)]
 
     def _read(self, rows: Indices, values: pa.Array[Any]) -> _Block:
         """Raises ValueError if any of ``values``, which are those at ``rows``, is bad."""

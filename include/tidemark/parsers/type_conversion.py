@@ -91,7 +91,7 @@ def converted(raw: pa.Array[Any], kind: ColumnType) -> Converted:
     if kind.name in _BY_VALUE:
         return _by_value(raw, arrow_type(kind), _BY_VALUE[kind.name])
     if kind.name == "decimal":
-        return _by_value(raw, arrow_type(kind), lambda text: _decimal(text, kind))
+        return _decimals(raw, kind)
     return Converted(raw, np.empty(0, np.int64))
 
 
@@ -185,6 +185,20 @@ def _date(text: str) -> int:
 
 def _base64(text: str) -> bytes:
     return binascii.a2b_base64(text, strict_mode=True)
+
+
+def _decimals(raw: pa.Array[Any], kind: ColumnType) -> Converted:
+    """By Arrow where a number is written out, and has no more digits than the type before and behind the point."""
+    dtype = arrow_type(kind)
+    whole = rf"\d{{1,{kind.precision - kind.scale}}}" if kind.precision > kind.scale else "0"
+    fraction = rf"(\.\d{{1,{kind.scale}}})?" if kind.scale else ""
+    usual: Any = pc.match_substring_regex(raw, f"^-?{whole}{fraction}$")
+    if pc.all(usual).as_py() is not False:
+        return Converted(raw.cast(dtype), np.empty(0, np.int64))
+    nothing = pa.scalar(None, raw.type)
+    others = _by_value(pc.if_else(usual, nothing, raw), dtype, lambda text: _decimal(text, kind))
+    column: pa.Array[Any] = pc.if_else(usual, pc.if_else(usual, raw, nothing).cast(dtype), others.column)
+    return Converted(column, others.bad)
 
 
 def _decimal(text: str, kind: ColumnType) -> Decimal:

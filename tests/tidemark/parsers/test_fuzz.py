@@ -144,7 +144,7 @@ _PROTOBUF = "kind: protobuf\ndescriptors: set.pb\nmessage: shop.Order\n"
 KINDS: dict[str, tuple[str, Callable[[random.Random], bytes]]] = {
     "bytes": ("kind: bytes", _json),
     "json": (COLUMNS, _json),
-    "json by row": ("kind: json\ncolumns: [{name: tags, type: json}, {name: ratio, type: 'decimal(9,2)'}]", _json),
+    "json parts": ("kind: json\ncolumns: [{name: tags, type: json}, {name: ratio, type: 'decimal(9,2)'}]", _json),
     "avro": ("kind: avro\nschema: orders.avsc", _avro),
     "avro and files": (_FRAMED_AVRO + "schemas: ids", lambda rng: _in_frame(rng, _avro(rng))),
     "avro and a registry": (_FRAMED_AVRO + "registry: {url: 'URL'}", lambda rng: _in_frame(rng, _avro(rng))),

@@ -11,10 +11,10 @@ from tests.tidemark.parsers.support import rows_of
 from tests.tidemark.parsers.test_json import PARSER, parser_of
 from tidemark.parsers.json_batch import JsonColumns
 
-BY_ROW = parser_of(
+PARTS = parser_of(
     "kind: json\ncolumns: [{name: a, type: json}, {name: d, type: 'decimal(20,2)'}, {name: s, type: string}]"
 )
-"""Arrow reads none of it."""
+"""Parts of documents as text."""
 
 TIMES = 8
 MARGIN = 3
@@ -37,7 +37,7 @@ DOCUMENTS: dict[str, Callable[[int], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("parser", [PARSER, BY_ROW], ids=["by blocks", "by row"])
+@pytest.mark.parametrize("parser", [PARSER, PARTS], ids=["values", "parts"])
 @pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS.keys())
 def test_time_grows_with_the_bytes_alone(document: Callable[[int], bytes], parser: JsonColumns) -> None:
     """A document of eight times the size may take eight times the time, and never 64 times."""

@@ -33,7 +33,7 @@ columns:
   - {name: town, type: string, path: user.home.town}
   - {name: tags, type: list<string>}
 """)
-BY_ROW = parser_of("kind: json\ncolumns: [{name: id, type: int64}, {name: rest, type: json, path: user.rest}]")
+PART = parser_of("kind: json\ncolumns: [{name: id, type: int64}, {name: rest, type: json, path: user.rest}]")
 MANY = MAX_NAMES + 500
 
 
@@ -63,7 +63,7 @@ def test_a_json_key_counts_once_a_row_whatever_its_value() -> None:
 
 def test_what_a_json_column_takes_has_no_unknown_key() -> None:
     values = [b'{"id":1,"user":{"rest":{"a":{"b":1}},"more":1}}', b'{"id":1.5,"rest":1}']
-    assert unknown(BY_ROW, values) == {"user.more": 1}
+    assert unknown(PART, values) == {"user.more": 1}
 
 
 def test_rows_that_are_refused_do_not_count() -> None:

@@ -1,0 +1,225 @@
+"""Quote the parts of documents that become text, so that Arrow, which reads no such type, reads them as strings.
+
+``{"price": 1.50, "a": [1, true]}`` becomes ``{"price": "1.50", "a": "[1,true]"}``. All else is copied as it is. A part
+is quoted only if it is valid JSON and follows a colon that is outside of strings. So Arrow accepts the new document if,
+and only if, the old one is valid. Only objects on the columns' paths are entered.
+
+The text of a part is what :func:`tidemark.parsers.json_document.raw_value` makes of it. A document that takes more than
+these loops know is marked, and left to it: a key of an entered object has an escape, a part has a key twice, half of a
+surrogate pair or very many keys, or a number is very long or not written as Python would write it. The caller has left
+out documents with control characters, so that space is the only white space, and those of more than MAX_DEPTH levels.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidemark.decode.jit import (
+    BOOLEANS,
+    BYTES,
+    NUMBER_ROWS,
+    NUMBERS,
+    READ_ONLY_BYTES,
+    READ_ONLY_INT32,
+    copy_bytes,
+    helper,
+    kernel,
+)
+from tidemark.parsers.json_document import MAX_DEPTH
+from tidemark.parsers.json_text_kernel import after_number, after_string, text_of
+
+JSON_TEXT: Final = -1
+DECIMAL: Final = -2
+_OTHER: Final = -3
+"""What lies under a key: the next node of the columns' paths, or one of these."""
+
+_SPACE, _QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS, _ZERO, _NINE = b' "\\,:-09'
+_OPENING, _CLOSING, _OPENING_LIST, _CLOSING_LIST, _BRACKET_BIT = b"{}[] "
+_SMALL_N: Final = ord("n")
+
+
+@kernel(READ_ONLY_INT32, READ_ONLY_BYTES, READ_ONLY_BYTES, NUMBERS, NUMBER_ROWS, BYTES, NUMBERS, BOOLEANS)
+def quote_parts(
+    starts: NDArray[np.int32],
+    data: NDArray[np.uint8],
+    names: NDArray[np.uint8],
+    first: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    made: NDArray[np.uint8],
+    made_starts: NDArray[np.int64],
+    odd: NDArray[np.bool_],
+) -> None:
+    """Write the documents to ``made``, which has twice their size; one that is ``odd`` has no bytes there.
+
+    The keys of a node of the columns' paths are ``keys[first[node]:first[node + 1]]``: where each one's name starts and
+    ends in ``names``, and what lies under it.
+    """
+    outer = np.empty(MAX_DEPTH + 1, np.int64)
+    to = 0
+    for row in range(len(odd)):
+        made_starts[row] = to
+        end = _document(data, starts[row], starts[row + 1], names, first, keys, made, to, outer)
+        if end < 0:
+            odd[row] = True
+        else:
+            to = end
+    made_starts[len(odd)] = to
+
+
+@helper
+def _document(  # noqa: C901  # one pass over the keys as they lie; numba pays for state that goes through calls
+    data: NDArray[np.uint8],
+    at: int,
+    end: int,
+    names: NDArray[np.uint8],
+    first: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    made: NDArray[np.uint8],
+    to: int,
+    outer: NDArray[np.int64],
+) -> int:
+    """Write the document at ``data[at:end]``, which starts with a brace; where it ends in ``made``, or -1."""
+    copied = at
+    depth = node = 0
+    at += 1
+    while True:
+        at = _after_space(data, at, end)
+        if at < end and data[at] == _QUOTE:
+            name = at + 1
+            at = _after_plain_string(data, at, end)
+            if at < 0:
+                return -1
+            below = _below(data, name, at - 1, names, first[node], first[node + 1], keys)
+            at = _after_space(data, at, end)
+            if at >= end or data[at] != _COLON:
+                return -1
+            at = _after_space(data, at + 1, end)
+            if at >= end:
+                return -1
+            if below >= 0 and data[at] == _OPENING:
+                outer[depth] = node
+                depth += 1
+                node = below
+                at += 1
+                continue
+            if _OTHER < below < 0 and data[at] != _SMALL_N:
+                copy_bytes(made, to, data, copied, at - copied)
+                to += at - copied
+                at, to = text_of(data, at, end, made, to) if below == JSON_TEXT else _decimals(data, at, end, made, to)
+                copied = at
+            else:
+                at = _after_value(data, at, end)
+            if at < 0:
+                return -1
+        while True:
+            at = _after_space(data, at, end)
+            if at >= end:
+                return -1
+            byte = data[at]
+            at += 1
+            if byte == _COMMA:
+                break
+            if byte != _CLOSING:
+                return -1
+            if depth == 0:
+                copy_bytes(made, to, data, copied, end - copied)
+                return to + end - copied if at == end else -1
+            depth -= 1
+            node = outer[depth]
+
+
+@helper
+def _below(
+    data: NDArray[np.uint8], at: int, end: int, names: NDArray[np.uint8], first: int, last: int, keys: NDArray[np.int64]
+) -> int:
+    """What lies under the key ``data[at:end]``."""
+    for one in range(first, last):
+        start = keys[one, 0]
+        if keys[one, 1] - start == end - at:
+            same = True
+            for place in range(end - at):
+                same &= data[at + place] == names[start + place]
+            if same:
+                return int(keys[one, 2])
+    return _OTHER
+
+
+@helper
+def _decimals(  # noqa: C901  # a line for each kind of token
+    data: NDArray[np.uint8], at: int, end: int, made: NDArray[np.uint8], to: int
+) -> tuple[int, int]:
+    """Copy a number, a string, or a list of lists of them and nulls, with numbers quoted; -1 for what is neither."""
+    depth = 0
+    while at < end:
+        byte = data[at]
+        start = at
+        is_number = byte == _MINUS or _ZERO <= byte <= _NINE
+        if byte == _QUOTE:
+            at = after_string(data, at, end)
+        elif is_number:
+            at, _ = after_number(data, at, end)
+        elif byte == _OPENING_LIST:
+            depth += 1
+            at += 1
+        elif depth > 0 and byte == _CLOSING_LIST:
+            depth -= 1
+            at += 1
+        elif depth > 0 and byte != _OPENING and byte != _CLOSING:
+            at += 1  # a comma, a space, or a letter of null, of which Arrow judges
+        else:
+            return -1, to
+        if at < 0:
+            return -1, to
+        if is_number:
+            made[to] = _QUOTE
+            to += 1
+        copy_bytes(made, to, data, start, at - start)
+        to += at - start
+        if is_number:
+            made[to] = _QUOTE
+            to += 1
+        if depth == 0:
+            return at, to
+    return -1, to
+
+
+@helper
+def _after_value(data: NDArray[np.uint8], at: int, end: int) -> int:
+    """Where the value at ``at`` is over, valid or not; -1 if it does not end."""
+    depth = 0
+    while at < end:
+        byte = data[at]
+        if byte == _QUOTE:
+            at = after_string(data, at, end)
+            if at < 0:
+                return -1
+            continue
+        if byte | _BRACKET_BIT == _OPENING:
+            depth += 1
+        elif byte | _BRACKET_BIT == _CLOSING:
+            if depth == 0:
+                return at
+            depth -= 1
+        elif byte == _COMMA and depth == 0:
+            return at
+        at += 1
+    return -1
+
+
+@helper
+def _after_plain_string(data: NDArray[np.uint8], at: int, end: int) -> int:
+    """Behind the string at ``at``; -1 if it does not end, or has escapes."""
+    at += 1
+    while at < end and data[at] != _QUOTE and data[at] != _BACKSLASH:
+        at += 1
+    return at + 1 if at < end and data[at] == _QUOTE else -1
+
+
+@helper
+def _after_space(data: NDArray[np.uint8], at: int, end: int) -> int:
+    while at < end and data[at] == _SPACE:
+        at += 1
+    return at
