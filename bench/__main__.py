@@ -49,8 +49,8 @@ PARTS = (
     "consumer",
     "memory",
     "executors",
-    "decode",
     "layouts",
+    "decode",
     "convert",
 )
 LONG = ("cadence", "live", "live-many", "endurance", "live-end", "week")
@@ -104,6 +104,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "idle": lambda: idle.measure(s3),
             "watch": lambda: watch.measure(s3),
             "orchestration": lambda: orchestration.measure(s3),
+            "layouts": lambda: layouts.measure(steps),
             "consumer": lambda: consumer.measure(s3),
             "cadence": cadence.measure,
             "live": live.measure,
@@ -116,7 +117,6 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "agent": (agent.TOPICS, lambda made: agent.backlog(made, s3) + agent.latency(made.cluster, s3)),
             "memory": (memory.TOPICS, memory.measure),
             "executors": (executors.TOPICS, executors.measure),
-            "layouts": (layouts.TOPICS, layouts.measure),
             "decode": (topics, lambda made: decode.measure(made, topics, options.peer)),
             "convert": (topics, lambda made: convert.measure(made, s3, topics, options.rounds)),
         }

@@ -1,7 +1,8 @@
 """Layouts of Parquet files: how fast a topic's rows are written and read, and how large the file is, by compression.
 
 Rows with values of about 1 KB and 250 B, decoded beforehand, are written by the writer of the jobs to a local disk, in
-one process.
+one process. There are :data:`GIB` of values of each, of which a partition's are written: so much suffices for figures
+that are per byte, and zstd 9 takes its time.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.data import HOME, Data, Topic
+from bench.data import HOME, Data, Topic, data
 from bench.decode import segment_of
 from bench.measure import MB, Row
+from demo.steps import Steps
 from tidemark.decode import SCHEMA, decode_batches, scan_headers
 from tidemark.formats.parquet_layout import ParquetLayout
 from tidemark.formats.partitioning import Folder
@@ -26,6 +28,7 @@ from tidemark.store import open_store
 from tidemark_spark.convert.date_partitioner import numbers
 from tidemark_spark.convert.parquet_writer import FolderFiles
 
+GIB: Final = 0.25
 TOPICS: Final = (Topic("zstd", 1000), Topic("zstd", 250))
 REPETITIONS: Final = 5
 LAYOUTS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -42,14 +45,15 @@ LAYOUTS: Final[Mapping[str, Mapping[str, Any]]] = {
 _DAY: Final = date(2026, 1, 1)
 
 
-def measure(made: Data) -> list[Row]:
+def measure(steps: Steps) -> list[Row]:
     """Each topic in each layout, alternating; the first round is dropped."""
-    return [row for topic in TOPICS for row in _measured(made, topic)]
+    with data(GIB, TOPICS, steps) as made:
+        return [row for topic in TOPICS for row in _measured(made, topic)]
 
 
 def _measured(made: Data, topic: Topic) -> Iterator[Row]:
-    data = segment_of(made, topic)
-    rows = [*decode_batches(data, scan_headers(data, "segment", 0), name="segment", partition=0, incarnation=0)]
+    segment = segment_of(made, topic)
+    rows = [*decode_batches(segment, scan_headers(segment, "segment", 0), name="segment", partition=0, incarnation=0)]
     seconds: dict[str, list[float]] = {name: [] for name in LAYOUTS}
     reading: dict[str, list[float]] = {name: [] for name in LAYOUTS}
     sizes: dict[str, int] = {}
