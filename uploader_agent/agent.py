@@ -258,11 +258,16 @@ class Agent:
 
     def _offer(self, partition: LedPartition) -> None:
         tail_after, now = self._parts.settings.tail_after.total_seconds(), self._runtime.time()
-        tasks = [PartitionJob(partition, job) for job in partition.plan(now - tail_after)]
+        quiet_before = now - tail_after if partition.seals_quiet_tail else None
+        tasks = [PartitionJob(partition, job) for job in partition.plan(quiet_before)]
         self._parts.queue.offer(partition.tp, tasks)
         quiet_at = partition.tail_due(tail_after)
-        if quiet_at is not None and quiet_at > now:
+        if quiet_at is None:
+            return
+        if quiet_at > now:
             self._look_later([partition.tp], max(1.0, quiet_at - now))
+        elif not partition.seals_quiet_tail:
+            self._parts.ticks.add_quiet(partition, tail_after)
 
     def _show(self) -> None:
         """Give the watermark index the current state."""

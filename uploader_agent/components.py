@@ -127,7 +127,7 @@ class Components:
             self.hold,
         )
         self._pack_failures = Failures(_backoff(settings), self.metrics, self.repeats)
-        self.packer = Packer(broker.node_id, self._pack_failures, self._seal, self.metrics, runtime)
+        self.packer = Packer(broker.node_id, self._pack_failures, self._plan_again, self.metrics, runtime)
         abandoned = Abandoned(broker.node_id, destinations.resolve, self.leadership.is_deleted, runtime)
         self.head_maintenance = HeadMaintenance(
             self.packer, abandoned, self._buckets, lambda: self.leadership.partitions, runtime
@@ -142,7 +142,7 @@ class Components:
         return self.settings.accepts_topic(topic)
 
     def freshness_of(self, topic: str) -> float | None:
-        """Seconds from append to query that the settings promise for the topic; None if its tail is not packed."""
+        """As :meth:`AgentSettings.freshness_of`."""
         return self.settings.freshness_of(topic)
 
     def revisit(self, tp: TopicPartition, after: float) -> None:
@@ -189,7 +189,7 @@ class Components:
         self.index.stop(limit)
         self.hold.close()
 
-    def _seal(self, partition: LedPartition) -> None:
+    def _plan_again(self, partition: LedPartition) -> None:
         self.revisit(partition.tp, 0.0)
 
     def _maintenance_interval(self) -> float:

@@ -23,7 +23,7 @@ class Monitor:
         parts.metrics.waiting.set(parts.queue.waiting())
         partitions, now = parts.leadership.partitions.values(), parts.runtime.monotonic()
         lag.measure(partitions, parts.waits(), parts.metrics, parts.runtime.time())
-        ages = (one.unstored_age(now) or 0.0 for one in partitions if one.freshness is not None)
+        ages = (one.unstored_age(now) or 0.0 for one in partitions)
         parts.metrics.oldest_unpacked.set(max(ages, default=0.0))
 
     def turn(self) -> None:

@@ -48,8 +48,8 @@ class OneShot:
                     partition.uploader.learn()
             except TidemarkError as error:
                 partition.error = f"{type(error).__name__}: {error}"
-        packed = (one for one in self._leadership.partitions.values() if one.freshness is not None)
-        self._parts.packer.look(one for one in packed if one.remote.surveyed)
+        surveyed = [one for one in self._leadership.partitions.values() if one.remote.surveyed]
+        self._parts.packer.look(one for one in surveyed if one.uploader.tails)
 
     def refresh(self) -> None:
         """Look at all disks, and ask the broker about all partitions in this thread."""

@@ -154,7 +154,8 @@ class AgentSettings(Settings):
     """The whole file. ``cluster`` is the name in the store's keys; without it the broker's ``cluster.id``.
 
     ``freshness`` is by topic pattern, and the first one that matches counts: the time from append to query. Bytes are
-    packed when they are a third of it old.
+    packed when they are a third of it old. Where no pattern matches, tails are packed after ``tail_after`` without an
+    append.
     """
 
     broker: BrokerSettings
@@ -192,7 +193,7 @@ class AgentSettings(Settings):
         return any(re.fullmatch(pattern, topic) for pattern in self.include)
 
     def freshness_of(self, topic: str) -> float | None:
-        """Seconds from append to query that are promised for the topic; None where its tail is not packed."""
+        """Seconds from append to query that are promised for the topic; None where only its quiet tail is packed."""
         found = (duration for pattern, duration in self.freshness.items() if re.fullmatch(pattern, topic))
         return next((duration.total_seconds() for duration in found), None)
 

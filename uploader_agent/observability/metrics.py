@@ -29,7 +29,7 @@ class Metrics:
         # what is led, and how far it is behind
         self.led = self._gauge("led_partitions", "Partitions that this broker leads and the agent uploads.")
         self.lag_offsets = self._gauge(
-            "lag_offsets", "Offsets below the log end of led partitions that offset.wm does not cover yet."
+            "lag_offsets", "Offsets below the log end of led partitions that neither offset.wm nor a pack covers yet."
         )
         self.lag_segments = self._gauge("lag_segments", "Rotated segments of led partitions that are not uploaded.")
         self.lag_bytes = self._gauge("lag_bytes", "Bytes of the rotated segments that are not uploaded.")
@@ -49,8 +49,8 @@ class Metrics:
         self.overdue = self._gauge(
             "overdue_seconds",
             "Seconds by which the oldest byte that is not stored is later than the settings promise: a rotated segment "
-            "is due at once, a tail after tail_after without an append, or after a third of its topic's freshness; "
-            "0 if nothing is late.",
+            "is due at once, a tail after a third of its topic's freshness, or without that after tail_after without an "
+            "append; 0 if nothing is late.",
             ["kind"],
         )
 

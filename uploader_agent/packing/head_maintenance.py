@@ -53,12 +53,26 @@ class HeadMaintenance:
         for store, control in self._buckets():
             self._packer.head(store, control)
         left: set[TopicPartition] = set()
+        kept: list[BrokerHead] = []
         for head in self._packer.heads:
             try:
                 left |= self._look_at(head)
+                kept.append(head)
             except TidemarkError as error:
                 logger.warning("head_not_kept", key=head.control.heads, error=str(error))
         self.left = frozenset(left)
+        if len(kept) == len(self._packer.heads):
+            self._compare(kept)
+        for partition in self._led().values():
+            self._packer.limit(partition)
+
+    def _compare(self, heads: list[BrokerHead]) -> None:
+        """Have all led partitions end where ``heads`` say, which are all that there are."""
+        for partition in self._led().values():
+            key = partition.entry_key
+            entries = next((head.entries for head in heads if key in head.entries), None)
+            if not partition.packed.agrees(entries.tail_end(key) if entries else None):
+                self._packer.resume(partition, entries[key] if entries else None)
 
     def look_at_all_next(self) -> None:
         """Do not wait for the end of any entry's pause."""
@@ -70,8 +84,6 @@ class HeadMaintenance:
         led, entries = self._led(), head.entries.copy()
         ours = {one.entry_key: one for one in led.values()}
         dropped = self._packer.drop_sealed(entries, (ours[key] for key in entries.keys() & ours.keys()))
-        for partition in (ours[key] for key in entries.keys() & ours.keys()):
-            self._packer.limit(partition)
         others = {key: entries[key] for key in entries if key not in ours}
         done = [key for key, entry in others.items() if self._is_done(head, key, entry)]
         for key in done:

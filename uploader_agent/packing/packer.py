@@ -12,7 +12,7 @@ from functools import partial
 
 import structlog
 
-from tidemark.formats.head import MOST_ENTRY_BYTES
+from tidemark.formats.head import MOST_ENTRY_BYTES, HeadEntry
 from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.pack import (
     MOST_UNSEALED_AGE,
@@ -21,6 +21,7 @@ from tidemark.formats.pack import (
     RangeContent,
     WrittenRange,
 )
+from tidemark.formats.watermark import MOST_TAILS
 from tidemark.raw.packs import MOST_CHAIN
 from tidemark.store import Store
 from uploader_agent.observability.metrics import Metrics
@@ -29,7 +30,7 @@ from uploader_agent.packing.partition_tick import Added, PartitionTick
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.head_entries import HeadEntries
 from uploader_agent.packs.pack_writer import Packs
-from uploader_agent.packs.reading import Batches, NotPackable
+from uploader_agent.packs.reading import LARGEST_RANGE, Batches, NotPackable
 from uploader_agent.packs.slots import run_all
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import Runtime
@@ -42,19 +43,19 @@ Bucket = tuple[str, str]
 
 
 class Packer:
-    """For one thread. ``seal`` is told of a partition that is to be sealed, although its segment is active."""
+    """For one thread. ``revisit`` is told of a partition that is to be planned again."""
 
     def __init__(
         self,
         broker: int,
         failures: Failures,
-        seal: Callable[[LedPartition], None],
+        revisit: Callable[[LedPartition], None],
         metrics: Metrics,
         runtime: Runtime,
     ) -> None:
         self._broker = broker
         self._failures = failures
-        self._seal = seal
+        self._revisit = revisit
         self._metrics = metrics
         self._runtime = runtime
         self._heads: dict[Bucket, BrokerHead] = {}
@@ -79,24 +80,29 @@ class Packer:
     def pack(self, partitions: Iterable[LedPartition]) -> list[LedPartition]:
         """Pack what is new, and put the heads; the partitions that are to be tried again."""
         wanted = [one for one in partitions if self._may_try(one)]
-        run_all([partial(self._try, one, partial(self._claim, one)) for one in wanted], self._runtime)
-        by_head: dict[BrokerHead, list[LedPartition]] = defaultdict(list)
-        for one in wanted:
-            if one.uploader.may_pack:
-                by_head[self._head_of(one)].append(one)
-        failed: list[LedPartition] = []
-        for head, members in by_head.items():
-            failed += self._pack_into(head, members)
-        return failed
+        self._try_all(wanted, lambda one: one.uploader.claim())
+        claimed = (one for one in wanted if one.remote.surveyed and one.uploader.claimed)
+        return [one for head, members in self._by_head(claimed) for one in self._pack_into(head, members)]
 
     def look(self, partitions: Iterable[LedPartition]) -> None:
         """Find out what is packed of surveyed ``partitions``, and write nothing."""
-        for one in partitions:
-            self._try(one, partial(self._look, self._head_of(one), one))
+        for head, members in self._by_head(partitions):
+            try:
+                head.read()
+                self._joined(head, members)
+            except Exception as error:  # noqa: BLE001 - as of what fails while it packs
+                self._failed(members, error)
 
-    def _look(self, head: BrokerHead, partition: LedPartition) -> None:
-        head.read()
-        self._joined(head, [partition])
+    def resume(self, partition: LedPartition, own: HeadEntry | None) -> None:
+        """Have the partition go on from this leadership's entry in the head, which is not what was known of it."""
+        partition.packed.resume(own)
+        self._revisit(partition)
+
+    def _by_head(self, partitions: Iterable[LedPartition]) -> Collection[tuple[BrokerHead, list[LedPartition]]]:
+        found: dict[BrokerHead, list[LedPartition]] = defaultdict(list)
+        for one in partitions:
+            found[self._head_of(one)].append(one)
+        return found.items()
 
     def forget(self, tp: TopicPartition) -> None:
         """The partition is not ours any more."""
@@ -107,7 +113,7 @@ class Packer:
 
     def _may_try(self, partition: LedPartition) -> bool:
         paused = self._paused.get(partition.tp, 0.0)
-        return partition.freshness is not None and paused <= self._runtime.monotonic()
+        return partition.packs and paused <= self._runtime.monotonic()
 
     def _try(self, partition: LedPartition, step: Callable[[], object]) -> bool:
         """Whether ``step`` succeeded. A failure holds nobody else up, and the partition itself for a pause."""
@@ -124,13 +130,20 @@ class Packer:
             return True
         return False
 
-    def _claim(self, partition: LedPartition) -> None:
-        """Survey and claim the partition, and have ``offset.wm`` say that this broker may have packed."""
+    def _try_all(self, partitions: Iterable[LedPartition], step: Callable[[LedPartition], object]) -> None:
+        """Try ``step`` with each of ``partitions``, a few at the same time."""
+        run_all([partial(self._try, one, partial(step, one)) for one in partitions], self._runtime)
+
+    def _failed(self, partitions: Iterable[LedPartition], error: Exception) -> None:
+        for partition in partitions:
+            _, told = self._failures.failed(partition.tp, error)
+            partition.packed.error = told or partition.packed.error
+
+    def _list_tail(self, partition: LedPartition) -> None:
+        """Have ``offset.wm`` say that this leadership may have packed; without room for that, seal the partition."""
         uploader = partition.uploader
-        if uploader.may_pack:
-            return
-        uploader.claim()
-        if uploader.claimed and not uploader.may_pack:
+        uploader.list_tail()
+        if not uploader.may_pack and len(uploader.tails) >= MOST_TAILS:
             why = "offset.wm lists as many tails as it may: their offsets are sealed first"
             self._to_be_sealed(partition, partition.high_watermark or 0, why)
 
@@ -138,7 +151,7 @@ class Packer:
         if end > (partition.packed.seal_to or 0):
             partition.packed.seal_to = end
             logger.debug("tail_to_be_sealed", partition=str(partition.tp), end=end, reason=why)
-            self._seal(partition)
+            self._revisit(partition)
 
     # -- all partitions of a bucket ------------------------------------------------------------------------------------
 
@@ -148,7 +161,9 @@ class Packer:
         try:
             head.read()
             rounds = [PartitionTick(one, one.remote.sealed_end) for one in self._joined(head, members)]
-            self._write_packs(head, [one for one in rounds if not self._is_fast(one)])
+            packable = [one for one in rounds if one.has_news and not self._is_large(one)]
+            self._try_all((one.partition for one in packable), self._list_tail)
+            self._write_packs(head, [one for one in packable if one.partition.uploader.may_pack])
             news = [one for one in rounds if one.packed]
             if not news:
                 return []
@@ -159,9 +174,7 @@ class Packer:
             self.drop_sealed(changed, (one.partition for one in rounds))
             head.put(changed)
         except Exception as error:  # noqa: BLE001 - the thread goes on, and tries again
-            for partition in members:
-                _, told = self._failures.failed(partition.tp, error)
-                partition.packed.error = told or partition.packed.error
+            self._failed(members, error)
             return members
         for one in news:
             self._advance(one)
@@ -194,16 +207,24 @@ class Packer:
 
         def find() -> None:
             content = one.read(head, self._runtime.utc_now())
-            if content is not None and self._has_room(one, content[1]):
+            if content is not None:
                 found.append(content)
 
         self._try(one.partition, find)
-        return found[0] if found else None
+        if not found:
+            one.partition.packed.stuck_at = one.start
+            self._revisit(one.partition)
+            return None
+        return found[0] if self._has_room(one, found[0][1]) else None
 
-    def _is_fast(self, one: PartitionTick) -> bool:
-        """Whether a partition gets more in a tick than may be packed of it: it is sealed as often, and not packed."""
+    def _is_large(self, one: PartitionTick) -> bool:
+        """Whether more is new of a partition than may be packed of it, or than is worth it: then it is sealed.
+
+        A quiet tail of several ranges would take a pack for each, and its bytes go to the store once more in the seal.
+        """
         partition = one.partition
-        if partition.packed.unsealed(one.sealed_end).size + one.waiting <= MOST_UNSEALED_BYTES:
+        fits = partition.packed.unsealed(one.sealed_end).size + one.waiting <= MOST_UNSEALED_BYTES
+        if fits and (partition.freshness is not None or one.waiting <= LARGEST_RANGE):
             return False
         self._to_be_sealed(partition, partition.high_watermark or 0, f"about {one.waiting:.0f} bytes of it are new")
         return True

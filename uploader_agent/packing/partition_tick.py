@@ -39,16 +39,21 @@ class PartitionTick:
     size: int = 0
 
     @property
+    def start(self) -> int:
+        """Where the partition's next range begins."""
+        return self._next_range.start
+
+    @property
+    def has_news(self) -> bool:
+        """Whether what is committed ends above all that seals and packs hold."""
+        return self.start < (self.partition.high_watermark or 0)
+
+    @property
     def waiting(self) -> float:
         """About how many committed bytes neither seals nor packs have, by what an offset took so far."""
         partition = self.partition
         end = max(self.sealed_end, partition.packed.end)
-        packed = partition.packed.unsealed(self.sealed_end).size
-        if packed and end > self.sealed_end:
-            each: float | None = packed / (end - self.sealed_end)
-        else:
-            each = partition.remote.bytes_per_offset
-        return max(0, (partition.high_watermark or 0) - end) * (each or 0.0)
+        return max(0, (partition.high_watermark or 0) - end) * (partition.bytes_per_offset or 0.0)
 
     @property
     def has_more(self) -> bool:
@@ -103,7 +108,7 @@ class PartitionTick:
             last=last.pointer,
             high_watermark=max(said.high_watermark, last.next),
             observed_at=said.asked_at,
-            oldest_unstored=round(partition.unstored_age(now, last.next) or 0.0, 3),
+            oldest_unstored=_rounded(partition.unstored_age(now, last.next)),
             ranges=unsealed.ranges,
             size=unsealed.size,
             since=unsealed.since,
@@ -124,6 +129,10 @@ class PartitionTick:
         if opened is None and begins.last is not None:
             opened = _open_at_end(head, begins)
         return opened
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return seconds if seconds is None else round(seconds, 3)
 
 
 def _open_at_end(head: BrokerHead, begins: NextRange) -> tuple[UnfinishedTransaction, ...] | None:

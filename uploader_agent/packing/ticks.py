@@ -1,8 +1,9 @@
 """When partitions are packed: the loop's part, which looks at the disk and asks the broker.
 
 A tick is a third of the shortest freshness of a led topic. A partition is due when its oldest byte that is not stored
-will be older than a third of its own freshness at the next tick. The broker is asked for the high watermarks of all
-that are due in one question. They are packed once it has answered, by a thread of its own.
+will be older than a third of its own freshness at the next tick. A quiet tail is due in the next tick, and has one if
+there is none soon. The broker is asked for the high watermarks of all that are due in one question. They are packed
+once it has answered, by a thread of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from uploader_agent.runtime import Runtime
 
 _PATIENCE = 1.0
 """Seconds for which a tick waits for the broker's answers about all partitions; what is late goes when it is there."""
+
+_GATHERING = 60.0
+"""Seconds for which a quiet tail waits for others that become quiet, at most, and for a tenth of ``tail_after``."""
 
 
 class Ticks:
@@ -34,6 +38,7 @@ class Ticks:
         self._pack = pack
         self._clock = runtime.monotonic
         self._fresh: list[LedPartition] = []
+        self._quiet: dict[TopicPartition, LedPartition] = {}
         self._every = float("inf")
         self._next = float("inf")
         self._due: dict[TopicPartition, LedPartition] = {}
@@ -44,7 +49,7 @@ class Ticks:
 
     @property
     def next_time(self) -> float:
-        """When :meth:`turn` is due; infinity while no topic is to be packed."""
+        """When :meth:`turn` is due; infinity while nothing is to be packed."""
         return min(self._next, self._waits_until)
 
     def reconsider(self) -> None:
@@ -52,8 +57,14 @@ class Ticks:
         partitions = self._leadership.partitions.values()
         self._fresh = [one for one in partitions if one.freshness is not None]
         self._every = min((one.freshness / 3 for one in self._fresh if one.freshness), default=float("inf"))
-        self._next = min(self._next, self._clock() + self._every) if self._fresh else float("inf")
+        self._quiet = {tp: one for tp, one in self._quiet.items() if self._leadership.partitions.get(tp) is one}
+        self._next = min(self._next, self._clock() + self._every) if self._fresh or self._quiet else float("inf")
         self._late = {}
+
+    def add_quiet(self, partition: LedPartition, tail_after: float) -> None:
+        """Pack the tail of ``partition``, to which nothing was appended for ``tail_after`` seconds, soon."""
+        self._quiet[partition.tp] = partition
+        self._next = min(self._next, self._clock() + min(_GATHERING, tail_after / 10))
 
     def turn(self) -> set[TopicPartition]:
         """What is due now; the partitions whose disk has something new."""
@@ -75,7 +86,8 @@ class Ticks:
     def _begin(self, now: float) -> set[TopicPartition]:
         self._next = max(self._next + self._every, now + self._every / 2)
         changed = {one.tp for one in self._fresh if one.look()}
-        due = {one.tp: one for one in self._fresh if self._is_due(one)}
+        due = self._quiet | {one.tp: one for one in self._fresh if self._is_due(one)}
+        self._quiet = {}
         ask = {tp for tp, one in due.items() if one.outdated}
         self._due |= due
         if ask:

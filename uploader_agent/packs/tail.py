@@ -70,6 +70,8 @@ class Tail:
         """Why nothing was packed at the last try."""
         self.seal_to: int | None = None
         """The partition is to be sealed up to this offset, although its segment is active."""
+        self.stuck_at: int | None = None
+        """From this offset on no range could be read, at the last try."""
         self.changes = 0
         self._lock = threading.Lock()
         self._last: _Last | None = None
@@ -78,14 +80,35 @@ class Tail:
         """This leadership's entry as a former process wrote it."""
         self._inherited: tuple[tuple[int, HeadEntry], ...] = ()
         """Tails of former leaders, and how far they are on this leader's lineage."""
+        self._trusted_end = 0
+        """Where the tail ends by a former index, until this broker's head has been read; 0 from then on."""
 
     # -- what a new leader, or a new process, takes over ---------------------------------------------------------------
+
+    def trust(self, tail_end: int) -> None:
+        """Believe that the tail ends there, as this broker's former index says, until its head has been read."""
+        with self._lock:
+            if self.joined is None and self._former is None:
+                self._trusted_end = tail_end
+                self.changes += 1
+
+    def agrees(self, tail_end: int | None) -> bool:
+        """Whether this leadership's tail is known by the stored head, whose entry ends at ``tail_end``."""
+        with self._lock:
+            return not self._trusted_end and self._own_end == (tail_end or 0)
+
+    def resume(self, own: HeadEntry | None) -> None:
+        """Go on from this leadership's entry in the stored head, or from none, whatever was known before."""
+        with self._lock:
+            self._last = self._known = None
+            self._former, self._trusted_end = own, 0
+            self.changes += 1
 
     def join(self, version: int, own: HeadEntry | None, inherited: Iterable[HeadEntry], lineage: Lineage) -> None:
         """Go on from this leadership's entry in the stored head, and from the tails of former leaders."""
         with self._lock:
             self._last = self._known = None
-            self._former = own
+            self._former, self._trusted_end = own, 0
             self._inherited = tuple((live_end(one, lineage), one) for one in inherited)
             self.joined = version
             self.changes += 1
@@ -96,7 +119,7 @@ class Tail:
     def end(self) -> int:
         """Where what is packed ends; 0 if nothing is."""
         with self._lock:
-            return max(self._own_end, self._inherited_end)
+            return max(self._own_end, self._inherited_end, self._trusted_end)
 
     def next_range(self, sealed_end: int) -> NextRange:
         """Where the next range begins, if the seals end at ``sealed_end``."""

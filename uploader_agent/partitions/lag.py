@@ -21,7 +21,7 @@ def measure(partitions: Iterable[LedPartition], waits: Collection[Wait], metrics
     for partition in partitions:
         if partition.observation is not None:
             end = partition.observation.log_end or partition.observation.offsets.high_watermark
-            offsets += max(0, end - partition.remote.next_offset)
+            offsets += max(0, end - max(partition.remote.next_offset, partition.packed.end))
         if not partition.restless:
             continue
         held_up = partition.remote.gaps

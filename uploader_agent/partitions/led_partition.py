@@ -44,7 +44,7 @@ class LedPartition:
         self.packed = Tail()
         self.uploader = PartitionUploader(tp, led, folder, context, self.remote, self.packed)
         self.freshness: float | None = None
-        """Seconds from append to query that are promised; None if the tail is not packed."""
+        """Seconds from append to query that are promised; None if the tail is packed only when it is quiet."""
         self.looked_at = context.runtime.monotonic()
         self.ages = Ages(self.looked_at)
         self.confirmed: Confirmed | None = None
@@ -89,6 +89,7 @@ class LedPartition:
         same = (entry.topic_id, entry.leader_epoch) == (self.led.topic_id, self.led.leader_epoch)
         if same and not entry.gaps and entry.next_offset == entry.uploaded_end:
             self.remote.trust(entry)
+            self.packed.trust(entry.tail_end or 0)
 
     def look(self) -> bool:
         """Look at the disk again, hold what is not in the store, and return whether anything is new.
@@ -157,11 +158,8 @@ class LedPartition:
         self._take(before.with_offsets(offsets) if before else Observation(offsets))
 
     def apply_freshness(self, freshness: float | None) -> None:
-        """Set the seconds that the settings promise for the topic; None to pack nothing more.
-
-        A topic without a topic id is never packed, since its name may return.
-        """
-        self.freshness = freshness if self.led.topic_id is not None else None
+        """Set the seconds that the settings promise for the topic; None to pack its tail only when it is quiet."""
+        self.freshness = freshness if self.packs else None
         self.uploader.packs = self.freshness is not None
 
     def apply_policy(self, cleanup_policy: str) -> None:
@@ -185,6 +183,22 @@ class LedPartition:
     # -- packs ---------------------------------------------------------------------------------------------------------
 
     @property
+    def packs(self) -> bool:
+        """Whether the tail may be packed: of a topic without a topic id never, since its name may return."""
+        return self.led.topic_id is not None
+
+    @property
+    def seals_quiet_tail(self) -> bool:
+        """Whether a quiet tail is sealed, as it cannot be packed.
+
+        Of a topic without a topic id it never can, nor by the broker's checkpoint. Otherwise it was tried: the tail lies
+        behind a gap, its batches are damaged, or of a format without leader epochs.
+        """
+        by_checkpoint = self.offsets is not None and self.offsets.source == "checkpoint"
+        stuck = self.packed.stuck_at == max(self.remote.sealed_end, self.packed.end)
+        return not self.packs or by_checkpoint or stuck
+
+    @property
     def high_watermark(self) -> int | None:
         """Below this the broker has answered under this leadership that all is committed; None before that."""
         return self.confirmed.high_watermark if self.confirmed else None
@@ -199,13 +213,20 @@ class LedPartition:
         """The end of what seals and packs hold, even above a hole."""
         return max(self.remote.end, self.packed.end)
 
+    @property
+    def bytes_per_offset(self) -> float | None:
+        """How many bytes an offset takes, by what is packed, or else by the newest segment; None if that is not known."""
+        sealed_end, end = self.remote.sealed_end, self.packed.end
+        size = self.packed.unsealed(sealed_end).size
+        return size / (end - sealed_end) if size and end > sealed_end else self.remote.bytes_per_offset
+
     def unstored_age(self, now: float, stored_end: int | None = None) -> float | None:
         """Seconds since the oldest byte was appended that is not stored, at most; 0 if all is, None if it is unknown.
 
-        ``now`` is the runtime's monotonic time, ``stored_end`` the end of what is stored; default: as it is known.
+        Of a topic without ``freshness`` it is not measured, and unknown. ``now`` is the runtime's monotonic time, ``stored_end`` the end of what is stored; default: as it is known.
         """
         log_end = self._log_end
-        if log_end is None:
+        if log_end is None or self.freshness is None:
             return None
         end = self.stored_end if stored_end is None else stored_end
         if self.segments:
@@ -228,13 +249,17 @@ class LedPartition:
 
     # -- what is to be done -------------------------------------------------------------------------------------------
 
-    def plan(self, quiet_before: float) -> list[Job]:
-        """The jobs to do, in order, by the last look at the disk and the broker's last answer."""
+    def plan(self, quiet_before: float | None) -> list[Job]:
+        """The jobs to do, in order, by the last look at the disk and the broker's last answer.
+
+        A tail is sealed if it was last appended to before ``quiet_before``, in seconds since 1970, or if much of it is
+        packed; with None only then.
+        """
         jobs = self._plan(quiet_before)
         self.restless = bool(jobs or self.remote.gaps or self.has_news or self.pending())
         return jobs
 
-    def _plan(self, quiet_before: float) -> list[Job]:
+    def _plan(self, quiet_before: float | None) -> list[Job]:
         if not self.segments:
             return []
         if not self.remote.known:
@@ -248,14 +273,16 @@ class LedPartition:
             return [SURVEY]
         return [SURVEY, *jobs] if self.uploader.needs_survey else jobs
 
-    def work(self, quiet_before: float) -> Iterator[Work]:
-        """The runs to seal by what is known now; those that follow a ``.log`` without a manifest come later.
+    def work(self, quiet_before: float | None) -> Iterator[Work]:
+        """The runs to seal by what is known now, as :meth:`plan`; those after a ``.log`` without a manifest come later.
 
         Nobody knows yet where that one ends.
         """
         final, high_watermark = self.remote.final, self.offsets.high_watermark if self.offsets else 0
         runs = eligibility.rotated_runs(self.segments, final, high_watermark)
-        tail = [*eligibility.quiet_tail(self.segments, final, high_watermark, quiet_before)]
+        tail: list[Work] = []
+        if quiet_before is not None and self.packed.end < high_watermark:
+            tail = [*eligibility.quiet_tail(self.segments, final, high_watermark, quiet_before)]
         if not tail and (seal_to := self.packed.seal_to) is not None:
             tail = [*eligibility.tail_up_to(self.segments, final, min(seal_to, high_watermark))]
         for run in (*runs, *tail):
@@ -276,7 +303,7 @@ class LedPartition:
             return False
         if log_end is None or self._has_grown():
             return True
-        return max(tail.base_offset, self.remote.end) < log_end
+        return max(tail.base_offset, self.stored_end) < log_end
 
     def waits_for_high_watermark(self) -> bool:
         """Whether a rotated segment may be ready for upload once the high watermark is asked for again."""

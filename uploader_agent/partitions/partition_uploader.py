@@ -55,7 +55,7 @@ class PartitionUploader:
         """``remote`` records what the store has, ``packed`` what packs have. The owner keeps :attr:`local` current."""
         self.local = LocalLog()
         self.packs = False
-        """Whether the topic's tail is to be packed."""
+        """Whether ``offset.wm`` is to say that this leadership may have packed."""
         self._tp = tp
         self._led = led
         self._folder = folder
@@ -93,15 +93,15 @@ class PartitionUploader:
         return self._remote.surveyed and self.claimed and written is not None and self._own_pair in written.tails
 
     @property
-    def _tails(self) -> tuple[tuple[int, int], ...]:
-        """Who may have packed what is not sealed, as ``offset.wm`` lists them."""
+    def tails(self) -> tuple[tuple[int, int], ...]:
+        """Who may have packed what is not sealed, (leader epoch, broker), as ``offset.wm`` lists them."""
         written = self._remote.watermark
         return written.tails if written else ()
 
     @property
     def _may_record_gaps(self) -> bool:
         """Before the claim another leader may still pack: what it has is looked for after the claim."""
-        return self.claimed or not self._tails
+        return self.claimed or not self.tails
 
     @property
     def _own_pair(self) -> tuple[int, int]:
@@ -109,13 +109,19 @@ class PartitionUploader:
 
     def other_tails(self) -> list[tuple[int, int]]:
         """The other leaderships, (leader epoch, broker), that may have packed what is not sealed, of a claimed one."""
-        return [one for one in self._tails if one != self._own_pair]
+        return [one for one in self.tails if one != self._own_pair]
 
     def claim(self) -> None:
-        """Survey the partition if need be, and write ``offset.wm`` before anything is packed."""
+        """Survey the partition if need be, and write this leader epoch to ``offset.wm`` unless it has it."""
         self.learn()
-        if not self.may_pack:
+        if not self.claimed:
             self._unwritten = True
+            self.publish()
+
+    def list_tail(self) -> None:
+        """Have the ``offset.wm`` of a claimed partition list this leadership in ``tails``, before anything is packed."""
+        if not self.may_pack:
+            self.packs = self._unwritten = True
             self.publish()
 
     @property
@@ -199,7 +205,7 @@ class PartitionUploader:
         assert self.local.offsets is not None
         remote, seen = self._remote, self._observed(self.local.offsets)
         base, lineage = work.base_offset, self.lineage()
-        parts = self._sources.parts(self.route, self._packed, self._tails, lineage, base)
+        parts = self._sources.parts(self.route, self._packed, self.tails, lineage, base)
         has_log = remote.has_log(base)
         before = StoredBefore(remote.watermark, remote.open_before(base), has_log=has_log, packed=parts)
         try:
@@ -215,7 +221,7 @@ class PartitionUploader:
         """Seal what packs hold in ``[start, end)``; None if they hold nothing at ``start``."""
         written = self._remote.watermark
         lineage = lineage.with_history(Lineage(written.lineage)) if written else lineage
-        ranges = self._sources.ranges(self.route, self._tails, lineage, start)
+        ranges = self._sources.ranges(self.route, self.tails, lineage, start)
         if not ranges:
             return None
         seen = self._observed(self.local.offsets or Offsets(end))

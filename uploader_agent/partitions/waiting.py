@@ -22,8 +22,8 @@ Kind = Literal["rotated", "tail", "gap", "leadership"]
 class Wait(NamedTuple):
     """``seconds`` is how long the oldest byte has waited, ``overdue`` how much of that the settings do not explain.
 
-    A rotated segment is due at once. A tail is due once nothing was appended for ``tail_after``, or after a third of
-    its topic's ``freshness``.
+    A rotated segment is due at once. A tail is due after a third of its topic's ``freshness``, or without that once
+    nothing was appended for ``tail_after``.
     """
 
     tp: TopicPartition
@@ -88,8 +88,8 @@ class Waits:
         self, partition: LedPartition, tail_after: float, now: float, found: dict[_Mark, float]
     ) -> Iterator[Wait]:
         """What of the active segment is neither sealed nor packed."""
-        tp, end, freshness = partition.tp, partition.remote.end, partition.freshness
-        age = partition.unstored_age(self._monotonic()) if freshness is not None else None
+        tp, end, freshness = partition.tp, partition.stored_end, partition.freshness
+        age = partition.unstored_age(self._monotonic())
         if freshness is not None and age is not None:
             if age:
                 yield Wait(tp, "tail", age, why_unpacked(partition, freshness), max(0.0, age - freshness / 3))
@@ -128,21 +128,25 @@ def why_tail(partition: LedPartition, segment: LocalSegment, tail_after: float, 
     quiet, observation = now - segment.modified, partition.observation
     if quiet < tail_after:
         return f"tail_after: it was appended to {quiet:.0f} s ago, and goes after {tail_after:.0f} s without an append"
+    if partition.packed.error is not None:
+        return _not_packed(partition.packed.error)
     if observation is None or observation.tail != partition.disk.tail:
         return "the broker has not been asked, or has not answered, since the last append"
     if observation.log_end is None:
         return "its log end cannot be read from the disk"
     if observation.offsets.high_watermark < observation.log_end:
         return _behind(partition, observation.offsets.high_watermark, f"the log end {observation.log_end}")
-    return "its upload waits for a worker, or is under way"
+    if partition.seals_quiet_tail:
+        return "its upload waits for a worker, or is under way"
+    return "it waits for other quiet tails to be packed with, or is being packed"
 
 
 def why_unpacked(partition: LedPartition, freshness: float) -> str:
-    """What the newest bytes of a partition wait for whose tail is packed."""
+    """What the newest bytes of a partition wait for whose topic has a ``freshness``."""
     if (unknown := _unknown(partition)) is not None:
         return unknown
     if partition.packed.error is not None:
-        return f"it was not packed at the last try: {partition.packed.error}"
+        return _not_packed(partition.packed.error)
     seen, high_watermark = partition.observation, partition.high_watermark or 0
     if seen is not None and seen.log_end is not None and high_watermark < seen.log_end and partition.outdated:
         return _behind(partition, high_watermark, f"the log end {seen.log_end}")
@@ -163,6 +167,10 @@ def _unknown(partition: LedPartition) -> str | None:
     if not partition.remote.known:
         return "what the store has of it is not known yet"
     return None
+
+
+def _not_packed(error: str) -> str:
+    return f"it was not packed at the last try: {error}"
 
 
 def _behind(partition: LedPartition, high_watermark: int, end: str) -> str:

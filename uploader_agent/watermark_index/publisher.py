@@ -149,7 +149,7 @@ class IndexPublisher:
             return known
         high_watermark = observation.offsets.high_watermark
         packed, now = partition.packed.end, self._runtime.monotonic()
-        age = partition.unstored_age(now) if partition.freshness is not None else None
+        age = partition.unstored_age(now)
         entry = IndexEntry(
             topic=partition.tp.topic,
             partition=partition.tp.partition,
@@ -158,7 +158,7 @@ class IndexPublisher:
             leader_epoch=partition.led.leader_epoch,
             next_offset=remote.next_offset,
             uploaded_end=remote.end,
-            bytes_per_offset=remote.bytes_per_offset,
+            bytes_per_offset=partition.bytes_per_offset,
             log_end_offset=high_watermark if observation.log_end is None else observation.log_end,
             high_watermark=high_watermark,
             active_base_offset=active.base_offset if active else None,

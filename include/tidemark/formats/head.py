@@ -49,7 +49,7 @@ class HeadEntry(Model):
 
     It ends at ``tail_end``. ``last`` is its last range, and begins the chain. ``lineage`` is the leader's, from the
     epoch at the end of the seals on. ``observed_at`` is when the broker said ``high_watermark``. ``oldest_unstored`` is
-    the age in seconds of the oldest byte that was not stored then. ``ranges`` of ``size`` bytes in all are what the
+    the age in seconds of the oldest byte that was not stored then (null: not known). ``ranges`` of ``size`` bytes in all are what the
     chain has beyond the seals, and ``since`` is when the first of them was packed: by these the agents keep the limits.
     """
 
@@ -62,7 +62,7 @@ class HeadEntry(Model):
     last: RangePointer
     high_watermark: int = Field(ge=0)
     observed_at: AwareDatetime
-    oldest_unstored: float = Field(ge=0)
+    oldest_unstored: float | None = Field(default=None, ge=0)
     ranges: int = Field(default=0, ge=0)
     size: int = Field(default=0, ge=0)
     since: AwareDatetime | None = None

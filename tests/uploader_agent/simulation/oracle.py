@@ -16,7 +16,7 @@ from tidemark.formats.head import EntryKey, Head, HeadEntry
 from tidemark.formats.incarnations import TopicIncarnations
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.formats.manifest import SegmentManifest
-from tidemark.formats.pack import read_range_bytes
+from tidemark.formats.pack import PackedRange, read_range_bytes
 from tidemark.formats.watermark import Watermark, parse
 from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.intervals import Intervals
@@ -48,6 +48,7 @@ class Oracle:
         """What the head last said."""
         self.packs: Any = None
         """The store, at once and without faults."""
+        self._chains: dict[HeadEntry, list[PackedRange]] = {}
         self._cluster = cluster
         self.lies: list[str] = []
         """What indexes have said that was not true."""
@@ -117,7 +118,14 @@ class Oracle:
 
     def unstored(self, store: SimulatedStore) -> set[TopicPartition]:
         """The partitions led of which something is neither sealed nor packed."""
-        return {one.at for one in self._led() if self._unstored(one, store) - Intervals([(0, self.packed(one.at))])}
+        return {one.at for one in self._led() if self._unstored(one, store)}
+
+    def unsealed(self, store: SimulatedStore) -> Iterator[str]:
+        """What is packed and not sealed of partitions that are led."""
+        for partition in self._led():
+            packed = self._packed(partition, store)
+            if packed:
+                yield f"{partition.at}: {packed} is packed, and was to be sealed by now"
 
     def differing(self, store: SimulatedStore) -> Iterator[str]:
         """Stored bytes that are not those of the log, and offsets that are neither stored nor in a gap."""
@@ -148,6 +156,8 @@ class Oracle:
         if missing:
             yield f"{at}: {missing} is neither stored nor in a gap; offset.wm: {watermark}"
         led = partition.kafka_id, partition.leader_epoch
+        if entry is not None and not entry.gaps and not missing and entry.stored_end < partition.high_watermark:
+            yield f"{at}: all below {partition.high_watermark} is stored, and the index says {entry.stored_end}"
         if entry is None or (entry.topic_id, entry.leader_epoch) != led:
             yield f"{at}: the index does not have it under topic id and leader epoch {led}, but: {entry}"
             return
@@ -160,7 +170,7 @@ class Oracle:
             yield f"{at}: the index's observation is from {entry.observed_at.timestamp() - START:.3f}"
 
     def _unstored(self, partition: Partition, store: SimulatedStore) -> Intervals:
-        """What is committed, and neither stored nor in a gap, by ``offset.wm``.
+        """What is committed, and neither sealed nor packed nor in a gap, by ``offset.wm`` and the head.
 
         There is none while the first offset that the agent has seen is in a gap, or before it has seen any: the index
         has the gaps then, and only manifests tell what is stored.
@@ -172,7 +182,22 @@ class Oracle:
             gaps = entry.gaps if entry is not None and entry.topic_id == partition.kafka_id else ()
             known = _manifests(partition, store) if gaps else ()
             done = [(0, partition.log_start), *((one.base_offset, one.next_offset) for one in known)]
-        return Intervals([(0, partition.high_watermark)]) - Intervals(done) - _offsets(gaps)
+        unsealed = Intervals([(0, partition.high_watermark)]) - Intervals(done) - _offsets(gaps)
+        return unsealed - self._packed(partition, store) if unsealed else unsealed
+
+    def _packed(self, partition: Partition, store: SimulatedStore) -> Intervals:
+        """What a reader finds in packs beyond ``next_offset``: of leaderships that ``offset.wm`` lists."""
+        watermark, found = _watermark(partition, store), Intervals()
+        for epoch, _ in watermark.tails if watermark else ():
+            entry = self.tails.get(EntryKey(partition.kafka_id, partition.at.partition, epoch))
+            if entry is None or watermark is None or entry.tail_end <= watermark.next_offset:
+                continue
+            if entry not in self._chains:
+                self._chains[entry] = chain(self.packs, CONTROL, entry, 0)
+            for one in self._chains[entry]:
+                if read_range_bytes(self.packs, one) == partition.content(one.range.first, one.range.next):
+                    found |= Intervals([(one.range.first, one.range.next)])
+        return found - Intervals([(0, watermark.next_offset)]) if watermark else found
 
     def _differing(self, partition: Partition, store: SimulatedStore) -> Iterator[str]:
         watermark, present, keys = _watermark(partition, store), Intervals(), _keys(partition, store)
@@ -190,7 +215,7 @@ class Oracle:
         entry, legal = self.entries.get(partition.at), Intervals(partition.retired)
         gaps = _offsets(watermark.gaps if watermark else entry.gaps if entry else ())
         self.gaps += sum(gap.end - gap.start for gap in gaps)
-        lost = Intervals([(0, partition.high_watermark)]) - present - gaps
+        lost = Intervals([(0, partition.high_watermark)]) - present - gaps - self._packed(partition, store)
         if lost - legal:
             yield f"{partition.at}: {lost} is neither stored nor in a gap; retention took {legal}"
         if gaps - legal:

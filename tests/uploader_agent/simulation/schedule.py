@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
 Kind = Literal[
@@ -47,12 +48,15 @@ class Schedule:
     replicated: bool
     actions: list[Action]
     quiet: float
+    unsealed: timedelta
+    """For so long a range may be packed before it is sealed."""
 
     def __str__(self) -> str:
         happens = "\n".join(f"    {action}" for action in self.actions)
         return f"""seed {self.seed}
   settings {self.settings}
   topics {self.topics}, {"two replicas" if self.replicated else "one replica"}
+  sealed {self.unsealed} after it was packed
   quiet from {self.quiet:.3f} s on; before that:
 {happens}"""
 
@@ -72,7 +76,8 @@ def draw(seed: int) -> Schedule:
     }
     topics = {name: rng.choice([1, 2]) for name in ["orders", "payments"][: rng.choice([1, 1, 2])]}
     actions = sorted(_actions(rng, quiet))
-    return Schedule(seed, settings, topics, rng.choice([True, True, False]), actions, quiet)
+    unsealed = random.Random(f"unsealed {seed}").choice([timedelta(days=1), timedelta(seconds=3)])
+    return Schedule(seed, settings, topics, rng.choice([True, True, False]), actions, quiet, unsealed)
 
 
 def _actions(rng: random.Random, quiet: float) -> Iterator[Action]:

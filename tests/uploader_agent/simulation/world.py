@@ -7,6 +7,7 @@ import random
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tidemark.store import clock
 from uploader_agent.agent import Agent
 from uploader_agent.broker.properties import Broker
 from uploader_agent.components import Components
+from uploader_agent.packing import packer
 from uploader_agent.packs import pack_writer
 from uploader_agent.partitions.observation import LONGEST_PAUSE
 from uploader_agent.settings import AgentSettings
@@ -107,7 +109,11 @@ class World:
             scheduler.call_at(action.moment, partial(self._act, action))
         scheduler.call_at(schedule.quiet, self._quieten)
         try:
-            with patch.object(clock, "utc_now", self._store.clock), patch.object(pack_writer, "pack_name", self._name):
+            with (
+                patch.object(clock, "utc_now", self._store.clock),
+                patch.object(pack_writer, "pack_name", self._name),
+                patch.object(packer, "MOST_UNSEALED_AGE", schedule.unsealed),
+            ):
                 scheduler.run(float("inf"))
             wrong += self._missing or self._oracle.differing(self._store)
         except Exception as error:  # noqa: BLE001 - whatever was found out is the schedule's result
@@ -132,7 +138,7 @@ class World:
             settings.metadata_interval.total_seconds(),
             settings.scan_interval.total_seconds(),
             LONGEST_PAUSE,
-            settings.tail_after.total_seconds(),
+            1.1 * settings.tail_after.total_seconds(),
             settings.upload.retry_cap.total_seconds(),
             settings.index.min_interval.total_seconds() + settings.index.idle_interval.total_seconds(),
         ]
@@ -208,7 +214,7 @@ class World:
         self._missing = self._oracle.missing(self._store, self._schedule.quiet)
         calm = self._scheduler.now - max(self._schedule.quiet, self._faults.disturbed_until)
         if not self._missing and calm > 0:
-            self._scheduler.call_later(self._settings.scan_interval.total_seconds() + _REQUESTS, self._part)
+            self._scheduler.call_later(2 * self._settings.scan_interval.total_seconds() + _REQUESTS, self._part)
             return
         hidden, before = self._hidden(), self._hidden_before
         self._hidden_before = hidden
@@ -230,6 +236,8 @@ class World:
             self._watch()  # it was asked to end before all was quiet, and another one starts
             return
         self._missing = [*self._oracle.missing(self._store, self._schedule.quiet), *self._oracle.kept()]
+        if self._schedule.unsealed < timedelta(minutes=1):
+            self._missing += self._oracle.unsealed(self._store)
         whole, waits = self._waits()
         if whole is not None or any(kind != "gap" for _, kind in waits):
             self._missing.append(f"all is stored and told, and /waiting says: {whole or waits}")
