@@ -22,6 +22,7 @@ from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.fakes import ID, OTHER_ID, T, World, records
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tests.uploader_agent.tested_agent import TestedAgent
+from tidemark.formats.head import load
 from tidemark.formats.keys import TopicPartition
 from tidemark.store import StoreOptions, open_store
 from uploader_agent.broker.admin import Led
@@ -41,6 +42,17 @@ def running(world: World, watcher: Watcher, **settings: Any) -> Iterator[TestedA
 def watermark_is(world: World, end: int, at: TopicPartition = T, place: str | None = None) -> bool:
     written = world.keys(at, place).watermark in world.store.puts
     return written and world.watermark(at, place)[1].next_offset == end
+
+
+def stored_is(world: World, end: int, at: TopicPartition = T) -> bool:
+    """Whether seals and this broker's packs end at ``end``."""
+    if world.keys(at).watermark not in world.store.puts:
+        return False
+    written = world.watermark(at)[1]
+    head = load(world.store.inner, world.control, world.broker.node_id)
+    tails = [one for one in head.value.entries if (one.topic, one.partition) == at] if head else []
+    ends = [one.tail_end for one in tails if (one.epoch, world.broker.node_id) in written.tails]
+    return max([written.next_offset, *ends]) == end
 
 
 def test_rotation_rings_the_bell(world: World) -> None:

@@ -15,7 +15,7 @@ from structlog import get_logger
 
 from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.fakes import T, World, records
-from tests.uploader_agent.test_run import NEVER, running, watermark_is
+from tests.uploader_agent.test_run import NEVER, running, stored_is, watermark_is
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.keys import TopicPartition
 from uploader_agent import agent as loop
@@ -38,7 +38,7 @@ def test_a_tail_is_offered_again_by_the_scan(world: World, monkeypatch: pytest.M
     world.disk.partition().segment(0, records(0, 50))
     world.metadata.default_high = 50
     with running(world, NoWatcher(), scan_interval="50ms", metadata_interval=NEVER, tail_after="1s"):
-        world.store.await_put(lambda: watermark_is(world, 50))
+        world.store.await_put(lambda: stored_is(world, 50))
 
 
 def test_a_tail_has_its_timer_though_other_work_goes_first(world: World) -> None:
@@ -48,7 +48,7 @@ def test_a_tail_has_its_timer_though_other_work_goes_first(world: World) -> None
     partition.segment(100, records(100, 130))
     world.metadata.default_high = 130
     with running(world, NoWatcher(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="2s"):
-        world.store.await_put(lambda: watermark_is(world, 130))
+        world.store.await_put(lambda: stored_is(world, 130))
 
 
 def test_a_shorter_tail_after_counts_at_once(world: World) -> None:
@@ -59,7 +59,7 @@ def test_a_shorter_tail_after_counts_at_once(world: World) -> None:
         wait_until(lambda: T in agent.components.timers._times, what="the timer of the tail")
         shorter = world.settings(**never, tail_after="1s")
         agent.soon(lambda: agent.reconfigure(shorter, "agent.yaml"))
-        world.store.await_put(lambda: watermark_is(world, 50))
+        world.store.await_put(lambda: stored_is(world, 50))
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyError])
@@ -112,7 +112,7 @@ def test_a_tail_goes_by_the_checkpoint_while_the_broker_hangs_and_is_said_to(
     world.metadata.offsets = offsets  # type: ignore[method-assign]
     intervals = {"scan_interval": "50ms", "metadata_interval": NEVER, "tail_after": "1s"}
     with running(world, NoWatcher(), **intervals) as agent:
-        world.store.await_put(lambda: watermark_is(world, 50))
+        world.store.await_put(lambda: stored_is(world, 50))
         assert agent.metrics.broker_reachable._value.get() == 1
         hangs.set()
         (world.disk.log_dirs[0] / "replication-offset-checkpoint").write_text("0\n1\norders 0 80\n")

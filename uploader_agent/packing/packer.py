@@ -96,7 +96,7 @@ class Packer:
     def resume(self, partition: LedPartition, own: HeadEntry | None) -> None:
         """Have the partition go on from this leadership's entry in the head, which is not what was known of it."""
         partition.packed.resume(own)
-        self._revisit(partition)
+        self._plan_again(partition)
 
     def _by_head(self, partitions: Iterable[LedPartition]) -> Collection[tuple[BrokerHead, list[LedPartition]]]:
         found: dict[BrokerHead, list[LedPartition]] = defaultdict(list)
@@ -151,7 +151,12 @@ class Packer:
         if end > (partition.packed.seal_to or 0):
             partition.packed.seal_to = end
             logger.debug("tail_to_be_sealed", partition=str(partition.tp), end=end, reason=why)
-            self._revisit(partition)
+            self._plan_again(partition)
+
+    def _plan_again(self, partition: LedPartition) -> None:
+        """Have the loop plan the partition soon, or with the next scan."""
+        partition.restless = True
+        self._revisit(partition)
 
     # -- all partitions of a bucket ------------------------------------------------------------------------------------
 
@@ -213,7 +218,7 @@ class Packer:
         self._try(one.partition, find)
         if not found:
             one.partition.packed.stuck_at = one.start
-            self._revisit(one.partition)
+            self._plan_again(one.partition)
             return None
         return found[0] if self._has_room(one, found[0][1]) else None
 

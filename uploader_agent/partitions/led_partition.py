@@ -50,7 +50,7 @@ class LedPartition:
         self.confirmed: Confirmed | None = None
         """The high watermark that the broker has answered under this leadership."""
         self.restless = True
-        """Whether there was something to do, or to wait for, when it was last planned."""
+        """Whether there was something to do, or to wait for, when it was last planned, or has been found since."""
         self.error: str | None = None
         """Why the last job failed; written by the worker that carried it out."""
         self.observation: Observation | None = None

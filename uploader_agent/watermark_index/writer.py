@@ -31,6 +31,7 @@ _TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
 _FIELDS: Final = tuple(one.serialization_alias or name for name, one in IndexEntry.model_fields.items())
 
 _PATIENT = {
+    "bytes_per_offset",
     "log_end_offset",
     "high_watermark",
     "active_first_timestamp",

@@ -13,7 +13,7 @@ from tests.support.ledgers import landed
 from tests.support.waiting import wait_until
 from tests.tidemark.planning.test_date_finality import DT, DUE, topic
 from tests.uploader_agent.fakes import ID, OTHER_ID, FakeMetadata, T, World, records
-from tests.uploader_agent.test_run import NEVER, running, watermark_is
+from tests.uploader_agent.test_run import NEVER, running, stored_is
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.ledger import DateState, Ledger
@@ -254,7 +254,7 @@ def test_a_tail_goes_when_followers_fetch_after_the_only_look_at_the_last_append
     with running(world, NoWatcher(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="0s") as agent:
         wait_until(lambda: _pause(agent) > 2 * observation.FIRST_PAUSE, what="several answers in vain")
         world.metadata.default_high = 600
-        world.store.await_put(lambda: watermark_is(world, 600))
+        world.store.await_put(lambda: stored_is(world, 600))
 
 
 def _pause(agent: TestedAgent) -> float:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.fakes import ID, OTHER_ID, FakeMetadata, T, World, records
-from tests.uploader_agent.test_run import NEVER, running, watermark_is
+from tests.uploader_agent.test_run import NEVER, running, stored_is, watermark_is
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import Leader, Led, Offsets
 from uploader_agent.disk import partition_dir as folders
@@ -176,7 +176,7 @@ def test_a_quiet_tail_is_noticed_by_time(world: World) -> None:
     partition.segment(0, records(0, 50))
     world.metadata.default_high = 50
     with running(world, NoWatcher(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="1s"):
-        world.store.await_put(lambda: watermark_is(world, 50))
+        world.store.await_put(lambda: stored_is(world, 50))
 
 
 def test_a_missed_event_is_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

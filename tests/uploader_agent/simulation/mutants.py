@@ -15,11 +15,13 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.store import Store
 from uploader_agent.components import Components
 from uploader_agent.disk.partition_dir import Folder
+from uploader_agent.packing.head_maintenance import HeadMaintenance
+from uploader_agent.packing.ticks import Ticks
 from uploader_agent.packs import pack_writer
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
-from uploader_agent.partitions.partition_uploader import Job
+from uploader_agent.partitions.partition_uploader import Job, PartitionUploader
 from uploader_agent.partitions.poller import OffsetsAnswer, Poller, Question
 from uploader_agent.remote.objects import Summed, create
 from uploader_agent.scheduling.timers import Timers
@@ -80,7 +82,7 @@ def _what_the_timers_lost_is_not_looked_for() -> Patches:
     yield from _every_third_timer_is_lost()
     plan = LedPartition.plan
 
-    def planned(self: LedPartition, quiet_before: float) -> list[Job]:
+    def planned(self: LedPartition, quiet_before: float | None) -> list[Job]:
         jobs = plan(self, quiet_before)
         self.restless = bool(jobs or self.remote.gaps)
         return jobs
@@ -157,6 +159,28 @@ def _all_that_is_on_the_disk_is_packed() -> Patches:
     yield patch.object(LedPartition, "high_watermark", property(log_end))
 
 
+def _a_leader_packs_unlisted() -> Patches:
+    """No ``offset.wm`` says that it may have packed: readers and the next leader do not look at its head."""
+    yield patch.object(PartitionUploader, "list_tail", lambda _self: None)
+    yield patch.object(PartitionUploader, "may_pack", property(lambda _self: True))
+    yield patch.object(LedPartition, "apply_freshness", lambda self, freshness: setattr(self, "freshness", freshness))
+
+
+def _heads_are_not_compared() -> Patches:
+    """A restarted agent knows where its tails end, and not since when they are packed."""
+    yield patch.object(HeadMaintenance, "_compare", lambda _self, _heads: None)
+
+
+def _quiet_tails_are_given_to_nobody() -> Patches:
+    yield patch.object(Ticks, "add_quiet", lambda *_: None)
+
+
+def _what_cannot_be_packed_is_not_sealed() -> Patches:
+    """Until Kafka rolls it: behind a gap, for example."""
+    stuck = property(lambda self: self.offsets is not None and self.offsets.source == "checkpoint")
+    yield patch.object(LedPartition, "seals_quiet_tail", stuck)
+
+
 FAULTS = {
     "an answer goes to the last question": Mutant(_answer_goes_to_the_last_question, replicated=False),
     "the log end is the high watermark": Mutant(_log_end_is_the_high_watermark, replicated=True),
@@ -166,6 +190,10 @@ FAULTS = {
     "the scan finds nothing": Mutant(_the_scan_finds_nothing),
     "the index is shown once": Mutant(_the_index_is_shown_once),
     "a pack that failed counts as stored": Mutant(_a_pack_that_failed_counts_as_stored),
+    "a leader packs unlisted": Mutant(_a_leader_packs_unlisted),
+    "heads are not compared": Mutant(_heads_are_not_compared),
+    "quiet tails are given to nobody": Mutant(_quiet_tails_are_given_to_nobody),
+    "what cannot be packed is not sealed": Mutant(_what_cannot_be_packed_is_not_sealed),
     "all that is on the disk is packed": Mutant(_all_that_is_on_the_disk_is_packed, replicated=True),
 }
 """What must be seen."""

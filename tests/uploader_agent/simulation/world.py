@@ -145,6 +145,17 @@ class World:
         return sum(waits) + _REQUESTS
 
     @property
+    def _tidied(self) -> float:
+        """Seconds within which what is packed for too long is sealed, and what is sealed has left the head."""
+        scan = self._settings.scan_interval.total_seconds()
+        return _REQUESTS + (self._schedule.unsealed.total_seconds() + 3 * scan if self._seals else scan)
+
+    @property
+    def _seals(self) -> bool:
+        """Whether all that is packed is to be sealed within the schedule."""
+        return self._schedule.unsealed < timedelta(minutes=1)
+
+    @property
     def _noticed(self) -> float:
         """Seconds after the last disturbance from which on the agent must know what it has not stored yet."""
         settings = self._settings
@@ -214,7 +225,7 @@ class World:
         self._missing = self._oracle.missing(self._store, self._schedule.quiet)
         calm = self._scheduler.now - max(self._schedule.quiet, self._faults.disturbed_until)
         if not self._missing and calm > 0:
-            self._scheduler.call_later(2 * self._settings.scan_interval.total_seconds() + _REQUESTS, self._part)
+            self._scheduler.call_later(self._tidied, self._part)
             return
         hidden, before = self._hidden(), self._hidden_before
         self._hidden_before = hidden
@@ -236,7 +247,7 @@ class World:
             self._watch()  # it was asked to end before all was quiet, and another one starts
             return
         self._missing = [*self._oracle.missing(self._store, self._schedule.quiet), *self._oracle.kept()]
-        if self._schedule.unsealed < timedelta(minutes=1):
+        if self._seals:
             self._missing += self._oracle.unsealed(self._store)
         whole, waits = self._waits()
         if whole is not None or any(kind != "gap" for _, kind in waits):
