@@ -31,6 +31,7 @@ class Deployment:
     """What the cost depends on; bytes are those of leaders alone, sizes in bytes, intervals in seconds.
 
     ``live_partitions`` of ``live_topics`` always have new records, and are promised ``freshness``.
+    ``pausing_partitions`` of other topics pause for longer than the agent's ``tail_after``, ``pauses`` times a day.
     """
 
     bytes_a_day: float = 200e12
@@ -42,6 +43,8 @@ class Deployment:
     live_partitions: float = 0
     live_topics: float = 0
     freshness: float = 60
+    pausing_partitions: float = 0
+    pauses: float = 0
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,10 @@ TICKS: Final = 3
 
 RANGES: Final = 256
 """Ranges of a partition after which it is sealed."""
+
+
+GATHERED: Final = 60
+"""Seconds for which an agent gathers quiet tails for a pack."""
 
 
 @dataclass(frozen=True)
@@ -107,3 +114,17 @@ def live_lines(deployment: Deployment, each: PerLanding, prices: Prices) -> Iter
     yield Line("live landings: heads, packs, `offset.wm`, ranges", read, read * prices.get)
     puts, gets = deployment.live_topics * landings * each.topic_put, deployment.live_topics * landings * each.topic_get
     yield Line("live landings: plans and commits of topics", puts + gets, puts * prices.put + gets * prices.get)
+
+
+def quiet_lines(deployment: Deployment, each: PerSegment, prices: Prices) -> Iterator[Line]:
+    """The month's requests of partitions that pause, if their brokers' pauses are spread out as far as can be.
+
+    A pack and a head take all tails that become quiet within :data:`GATHERED`. A partition that pauses is sealed within
+    a day, once for all its pauses.
+    """
+    month = 86_400 * DAYS
+    pauses = deployment.pausing_partitions * deployment.pauses * DAYS
+    packed = 2 * min(pauses, deployment.brokers * month / GATHERED)
+    sealed = deployment.pausing_partitions * min(deployment.pauses, 1) * DAYS * each.put
+    yield Line(f"packs and heads of quiet tails, within {GATHERED} s", packed, packed * prices.put)
+    yield Line("seals of partitions that paused, after a day", sealed, sealed * prices.put)

@@ -26,7 +26,7 @@ from uploader_agent.verify import VerifyFinding, verify
 
 
 def plan(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = Output.text) -> None:
-    """Show what an agent would upload now, with bytes and requests; uploads nothing."""
+    """Show what upload-once would upload now, with bytes and requests; uploads nothing."""
     settings = load_settings(config)
     answer = CommandAnswer(output)
     with surveyed(settings, topic) as components:

@@ -25,7 +25,10 @@ class GapLine(NamedTuple):
 
 
 class StatusRow(NamedTuple):
-    """One partition. ``pending`` counts rotated segments that are not in the store; offsets are next offsets."""
+    """One partition. ``pending`` counts rotated segments that are not in the store; offsets are next offsets.
+
+    ``uploaded_end`` is the end of what segments and packs hold.
+    """
 
     partition: str
     leader_epoch: int
@@ -92,7 +95,7 @@ def _line(partition: LedPartition) -> StatusRow:
         partition=str(partition.tp),
         leader_epoch=partition.led.leader_epoch,
         next_offset=watermark.next_offset if watermark else None,
-        uploaded_end=partition.remote.end,
+        uploaded_end=partition.stored_end,
         high_watermark=partition.offsets.high_watermark if partition.offsets else None,
         pending=len(pending),
         pending_bytes=sum(segment.size for segment in pending),

@@ -1,4 +1,4 @@
-"""What an agent would upload now: segments, bytes and requests, without doing it."""
+"""What ``upload-once`` would upload now: segments, bytes and requests, without doing it."""
 
 from __future__ import annotations
 

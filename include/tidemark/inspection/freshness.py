@@ -1,7 +1,8 @@
 """Whether the topics' promises of freshness can be held, by what agents, triggerer and live landings say of themselves.
 
 An agent packs what has waited for a third of its own ``freshness`` for the topic, which must not be longer than the
-topic's. Without packs, bytes come to the store when Kafka rolls a segment.
+topic's. Without one of its own, it packs when nothing is appended for a while: bytes of a busy partition come to the
+store when Kafka rolls a segment.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def topic_problems(
     unpacked = sorted({one.broker for one in entries if one.entry.freshness is None})
     if unpacked:
         yield (
-            f"{name}: promises {words}, but the agent of {_brokers(unpacked)} packs nothing of it: set freshness: "
-            f"{words} for the topic in the agent's file; without packs, the topic needs segment.ms="
+            f"{name}: promises {words}, but the agent of {_brokers(unpacked)} packs only its quiet tails: set "
+            f"freshness: {words} for the topic in the agent's file; otherwise the topic needs segment.ms="
             f"{promise / SHARE / timedelta(milliseconds=1):.0f} or less"
         )
     longer = [one for one in entries if (one.entry.freshness or 0.0) > promise.total_seconds()]

@@ -27,6 +27,7 @@ from tests.uploader_agent.faults.cluster import bases, folder, high_watermark, l
 from tests.uploader_agent.faults.load import Book
 from tests.uploader_agent.faults.oracle import Expected, Reader, Verdict, log_on_disk, total
 from tests.uploader_agent.in_process import run_here
+from tests.uploader_agent.packs import reader
 from tidemark.errors import NotFound
 from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.formats.watermark import Watermark
@@ -209,6 +210,16 @@ class Fleet:
         agent = self.leader(topic, partition) if replica is None else self.agents[replica]
         found = self._watermark(topic, partition, topic_id(folder(agent.broker, topic, partition)))
         return found.next_offset if found else 0
+
+    def stored_end(self, topic: str) -> int:
+        """How far seals and packs of a topic's first partition are, by ``offset.wm`` and the heads that it lists."""
+        found = self._watermark(topic, 0, topic_id(folder(self.leader(topic).broker, topic, 0)))
+        if found is None:
+            return 0
+        heads = reader.heads(self.store, self.control)
+        entries = [(entry, head.broker) for head in heads for entry in head.entries if entry.topic == topic]
+        ends = [one.tail_end for one, broker in entries if (one.epoch, broker) in found.tails]
+        return max([found.next_offset, *ends])
 
     def _watermark(self, topic: str, partition: int, identity: str | None) -> Watermark | None:
         try:

@@ -51,7 +51,7 @@ def test_a_tail_that_followers_have_not_fetched(kraft3: KafkaCluster, make_fleet
                 send(kraft3, name, book, 5, acks="1", **{"enable.idempotence": False})
                 wait_until(lambda: any("followers have not" in one for one in reasons()), what="the agent to see it")
                 assert fleet.next_offset(name, replica=1) < sent
-            wait_until(lambda end=sent: fleet.next_offset(name) == end, what="the tail to be stored")  # type: ignore[misc]
+            wait_until(lambda end=sent: fleet.stored_end(name) == end, what="the tail to be stored")  # type: ignore[misc]
         wait_until(lambda: not reasons(), what="nothing to wait")
         await_in_sync(kraft3, name, 2)
         fleet.settle()

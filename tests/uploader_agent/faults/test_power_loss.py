@@ -24,7 +24,7 @@ NODE = 2
 """The only replica's broker; another one answers meanwhile."""
 
 
-@pytest.mark.parametrize("stored", ["packed", pytest.param("sealed", marks=pytest.mark.full)])
+@pytest.mark.parametrize("stored", ["packed", *(pytest.param(one, marks=pytest.mark.full) for one in ("quiet", "sealed"))])
 @pytest.mark.parametrize("version", ["4.3.1", pytest.param("3.9.2", marks=pytest.mark.full)])
 def test_what_a_power_loss_took_is_of_a_dead_branch(
     version: str, stored: str, request: pytest.FixtureRequest, make_fleet: MakeFleet
@@ -44,6 +44,8 @@ def test_what_a_power_loss_took_is_of_a_dead_branch(
         before = epochs(place)
         dead = tails.on_disk(60)
         agent.kill()
+        if stored == "sealed":
+            assert agent.upload_all() == 0
         broker.kill()
         cut = _lose_unflushed(place / f"{0:020d}.log", 41)
         broker.start()

@@ -84,14 +84,14 @@ def test_grows_and_moves_and_stands_still(kraft3: KafkaCluster, make_fleet: Make
                 fleet.await_writer("moving", 3, 1)
                 move_log_dir(kraft3, "moving", 0, kraft3.brokers[0])
                 fleet.await_rotated("moving", 2)
-        wait_until(lambda: fleet.next_offset("idle") == 50, what="the idle tail to be in the store")
-        assert states(fleet, "idle") == ["whole"]
+        wait_until(lambda: fleet.stored_end("idle") == 50, what="the idle tail to be in the store")
         send(kraft3, "idle", idle, 30)
-        wait_until(lambda: fleet.next_offset("idle") == 80, what="the rest to be in the store")
-        assert states(fleet, "idle") == ["whole"] * 2
+        wait_until(lambda: fleet.stored_end("idle") == 80, what="the rest to be in the store")
+        assert states(fleet, "idle") == [], "it is packed, and Kafka has rolled nothing"
         fleet.settle()
+    assert states(fleet, "idle") == ["whole"]
     verdicts = [*fleet.judge("moving", moving, 2), *fleet.judge("idle", idle)]
-    assert_exact(verdicts, "2 moves between log directories, 1 partition added, 2 idle tails sealed")
+    assert_exact(verdicts, "2 moves between log directories, 1 partition added, 2 idle tails packed, and sealed as one")
 
 
 def states(fleet: Fleet, topic: str) -> list[str]:
