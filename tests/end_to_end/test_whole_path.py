@@ -8,6 +8,8 @@ from confluent_kafka import Producer
 
 from tests.end_to_end.deployment import SmallDeployment
 from tests.end_to_end.rows import consumed, landed
+from tidemark.formats.watermark_index import IndexEntry
+from tidemark.raw.topic import RawTopic
 from tidemark.table.delta_table import committed_ledger
 
 DAY = 86_400_000
@@ -84,3 +86,27 @@ def test_the_table_is_what_a_consumer_reads(small: SmallDeployment, rng: random.
         states = {date.state for date in committed_ledger(small.table(topic)).dates.values()}
         assert states == {"final"}
         assert small.land(topic).status == "empty", "nothing is left to do"
+
+
+def test_what_is_only_packed_lands_and_closes_its_dates(small: SmallDeployment, rng: random.Random) -> None:
+    """Of a topic without a ``freshness``: its tails are quiet, and Kafka has rolled nothing."""
+    topic, bootstrap = small.topics[0], small.kafka.bootstrap
+    small.kafka.create_topic(topic, partitions=3)
+    plain(bootstrap, topic, "zstd", rng)
+
+    def stored() -> list[IndexEntry]:
+        return list(RawTopic(small.table(topic)).entries.values())
+
+    with small.running_agent() as agent:
+        agent.wait_until(lambda: sum(one.stored_end for one in stored()) == 6_000, what="all to be packed")
+    assert {one.next_offset for one in stored()} == {0}, "nothing is sealed"
+    assert small.land(topic).status == "landed"
+    rows = landed(small.table(topic))
+    assert len(rows) == len(set(rows)) == committed_ledger(small.table(topic)).rows
+    assert set(rows) == consumed(bootstrap, topic)
+    assert (small.land(topic).status, small.land(topic).status) == ("landed", "empty")
+    assert {date.state for date in committed_ledger(small.table(topic)).dates.values()} == {"final"}
+
+    small.upload()
+    assert {one.stored_end - one.next_offset for one in stored()} == {0}, "the tails are sealed"
+    assert small.land(topic).status == "empty", "seals hold the same"
