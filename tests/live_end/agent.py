@@ -63,6 +63,8 @@ class View:
     """What is open at the ends of the ranges that this agent has packed."""
     inherited: dict[tuple[int, int], Entry] = field(default_factory=dict)
     """The tails of former leaders, by (epoch, broker)."""
+    listed: bool = False
+    """Whether it packs, and ``offset.wm`` is to list it."""
 
 
 def valid_end(view: View, entry: Entry) -> int:
@@ -91,6 +93,8 @@ class SealingAgent(ABC):
         self.eager = False
         self.most = UNKNOWN
         """The most batches of a seal."""
+        self.late = False
+        """Whether a leader lists itself in ``offset.wm`` before its first pack, and not with its claim."""
         self._cluster = cluster
         self._store = store
         self._rules = rules
@@ -183,7 +187,7 @@ class SealingAgent(ABC):
         return Watermark(view.epoch, at, line1, view.lineage, self._tails(view, before.tails))
 
     def _tails(self, view: View, before: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-        mine = ((view.epoch, self.broker),) if self._packs and view.leads else ()
+        mine = ((view.epoch, self.broker),) if self._packs and view.leads and (view.listed or not self.late) else ()
         return tuple(sorted({*before, *mine}))
 
     def _look(self, view: View, *, everything: bool = False) -> Steps[None]:

@@ -208,6 +208,7 @@ class Rule(NamedTuple):
 RULES = {
     "epoch rises": Rule(20, "after a power loss a leader's epoch rises (Kafka's part)"),
     "claim": Rule(203, "offset.wm gets the leader's epoch before any other object of the leadership"),
+    "listed before the pack": Rule(1096, "offset.wm lists a leader among those who may have packed before it packs"),
     "own epoch in lineage": Rule(239, "a claim waits until the log has the start of the leader's epoch"),
     "whole lineage": Rule(7, "offset.wm has the leader's lineage also beyond its next offset"),
     "line 1 goes down": Rule(31, "a claim that cuts below line 1 finds the seal there"),
@@ -218,7 +219,7 @@ RULES = {
     "open transactions at the start": Rule(44, "a seal that begins inside another one learns what is open there"),
     "manifest last": Rule(2, "the manifest is written after what it describes"),
     "nothing is replaced": Rule(7, "a seal whose name another branch has gets a name of its own"),
-    "adopt what begins alike": Rule(24, "a stored .log that begins with a live batch is adopted as it is"),
+    "adopt what begins alike": Rule(29, "a stored .log that begins with a live batch is adopted as it is"),
     "markers by lineage": Rule(7406, "a marker decides only if it is on the lineage"),
     "markers above the landed end count": Rule(1960, "a cut below a marker that decided landed rows takes them back"),
     "open transactions of whole sources only": Rule(
@@ -229,7 +230,7 @@ RULES = {
     "lineage decides": Rule(
         219, "a range counts as far as its batches are on the newest lineage, whichever head names it"
     ),
-    "entries name their topic id": Rule(12, "an entry of a head is of a topic id, not of a name"),
+    "entries name their topic id": Rule(26, "an entry of a head is of a topic id, not of a name"),
     "verdicts by the bytes": Rule(2, "markers in a range decide its transactions, the broker's .txnindex does not"),
     "head after the pack": Rule(135, "a head names a pack only when the pack is stored"),
     "random names": Rule(20, "a pack's name is random, and its PUT creates"),
@@ -239,7 +240,7 @@ RULES = {
     "seal what was packed": Rule(
         2205, "a seal has the bytes that were packed, not what compaction has made of them since"
     ),
-    "packs go by proof": Rule(14, "a pack goes when seals hold each of its batches"),
+    "packs go by proof": Rule(157, "a pack goes when seals hold each of its batches"),
     "packs outlive the runs that may read them": Rule(
         7985, "and not before runs that may have planned with it have ended"
     ),

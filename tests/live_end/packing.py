@@ -35,6 +35,9 @@ class Agent(SealingAgent):
         if not self.eager:
             log = log[: self._rng.randint(1, len(log))]
         opened = yield from self._open_at(view, start)
+        if self.late and not view.listed and self._rules("listed before the pack"):
+            view.listed = True
+            yield from self._publish(view)
         open_end, aborts = scan(log, opened)
         if not self._rules("verdicts by the bytes"):
             cluster, broker, end = self._cluster, self.broker, log[-1].next

@@ -16,6 +16,8 @@ from tests.live_end.retention import Retention
 from tests.live_end.store import Store, head_key, watermark_key
 
 _STEPS = (120, 400)
+_LATE = 0.3
+"""The share of agents that list themselves as late as they may: those of topics without ``freshness``."""
 _QUIET_ROUNDS = 400
 _RETENTION = 3000
 """Calls of retention and of the reader after which each pack that may go is gone."""
@@ -79,6 +81,7 @@ class World:
         ]
         for one in self._agents:
             one.most = rng.choice((1, 1, 2, 3, UNKNOWN)) if self._contested else UNKNOWN
+            one.late = random.Random(f"late {seed} {one.broker}").random() < _LATE
         self._actors = [Actor(f"agent {one.broker}", one.run) for one in self._agents]
         self._actors.append(Actor("reader", self._reader.run))
         if self._packs:

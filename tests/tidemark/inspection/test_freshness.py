@@ -40,7 +40,9 @@ def test_agents_that_pack_soon_enough_are_right() -> None:
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        pytest.param(problems(60.0, None, None), ["brokers 2, 3 packs only its quiet tails: set freshness: 60s"], id="none"),
+        pytest.param(
+            problems(60.0, None, None), ["brokers 2, 3 packs only its quiet tails: set freshness: 60s"], id="none"
+        ),
         pytest.param(problems(60.0, 61.0), ["broker 2 is set to 61s: set freshness: 60s or less"], id="too long"),
         pytest.param(problems(60.0, 60.0, gone={2}), ["broker 2 is silent"], id="silent"),
         pytest.param(problems(None, 90.0, gone={1}), ["is silent", "packs nothing", "90s"], id="all of it"),

@@ -24,7 +24,9 @@ NODE = 2
 """The only replica's broker; another one answers meanwhile."""
 
 
-@pytest.mark.parametrize("stored", ["packed", *(pytest.param(one, marks=pytest.mark.full) for one in ("quiet", "sealed"))])
+@pytest.mark.parametrize(
+    "stored", ["packed", *(pytest.param(one, marks=pytest.mark.full) for one in ("quiet", "sealed"))]
+)
 @pytest.mark.parametrize("version", ["4.3.1", pytest.param("3.9.2", marks=pytest.mark.full)])
 def test_what_a_power_loss_took_is_of_a_dead_branch(
     version: str, stored: str, request: pytest.FixtureRequest, make_fleet: MakeFleet

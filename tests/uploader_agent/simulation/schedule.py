@@ -76,7 +76,9 @@ def draw(seed: int) -> Schedule:
     }
     topics = {name: rng.choice([1, 2]) for name in ["orders", "payments"][: rng.choice([1, 1, 2])]}
     actions = sorted(_actions(rng, quiet))
-    unsealed = random.Random(f"unsealed {seed}").choice([timedelta(days=1), timedelta(seconds=3), timedelta(seconds=20)])
+    unsealed = random.Random(f"unsealed {seed}").choice(
+        [timedelta(days=1), timedelta(seconds=3), timedelta(seconds=20)]
+    )
     return Schedule(seed, settings, topics, rng.choice([True, True, False]), actions, quiet, unsealed)
 
 
