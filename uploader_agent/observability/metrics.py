@@ -49,8 +49,8 @@ class Metrics:
         self.overdue = self._gauge(
             "overdue_seconds",
             "Seconds by which the oldest byte that is not stored is later than the settings promise: a rotated segment "
-            "is due at once, a tail after a third of its topic's freshness, or without that after tail_after without an "
-            "append; 0 if nothing is late.",
+            "is due at once, a tail after a third of its topic's freshness, or without that when it was quiet for "
+            "tail_after; 0 if nothing is late.",
             ["kind"],
         )
 

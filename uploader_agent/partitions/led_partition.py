@@ -189,10 +189,10 @@ class LedPartition:
 
     @property
     def seals_quiet_tail(self) -> bool:
-        """Whether a quiet tail is sealed, as it cannot be packed.
+        """Whether a quiet tail is sealed, since it cannot be packed.
 
-        Of a topic without a topic id it never can, nor by the broker's checkpoint. Otherwise it was tried: the tail lies
-        behind a gap, its batches are damaged, or of a format without leader epochs.
+        A range needs a topic id, and a high watermark that the broker has answered under this leadership. It also could
+        not be read, at the last try, where the tail lies behind a gap, is damaged, or has no leader epochs.
         """
         by_checkpoint = self.offsets is not None and self.offsets.source == "checkpoint"
         stuck = self.packed.stuck_at == max(self.remote.sealed_end, self.packed.end)
@@ -215,7 +215,7 @@ class LedPartition:
 
     @property
     def bytes_per_offset(self) -> float | None:
-        """How many bytes an offset takes, by what is packed, or else by the newest segment; None if that is not known."""
+        """How many bytes an offset takes, by what is packed, or else by the newest segment; None if nothing tells."""
         sealed_end, end = self.remote.sealed_end, self.packed.end
         size = self.packed.unsealed(sealed_end).size
         return size / (end - sealed_end) if size and end > sealed_end else self.remote.bytes_per_offset
@@ -223,7 +223,8 @@ class LedPartition:
     def unstored_age(self, now: float, stored_end: int | None = None) -> float | None:
         """Seconds since the oldest byte was appended that is not stored, at most; 0 if all is, None if it is unknown.
 
-        Of a topic without ``freshness`` it is not measured, and unknown. ``now`` is the runtime's monotonic time, ``stored_end`` the end of what is stored; default: as it is known.
+        Of a topic without ``freshness`` it is not measured, and unknown. ``now`` is the runtime's monotonic time,
+        ``stored_end`` the end of what is stored; default: as it is known.
         """
         log_end = self._log_end
         if log_end is None or self.freshness is None:

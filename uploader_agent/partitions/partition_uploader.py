@@ -119,7 +119,7 @@ class PartitionUploader:
             self.publish()
 
     def list_tail(self) -> None:
-        """Have the ``offset.wm`` of a claimed partition list this leadership in ``tails``, before anything is packed."""
+        """Have ``offset.wm`` of a claimed partition list this leadership in ``tails``, before anything is packed."""
         if not self.may_pack:
             self.packs = self._unwritten = True
             self.publish()

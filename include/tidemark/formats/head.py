@@ -49,8 +49,9 @@ class HeadEntry(Model):
 
     It ends at ``tail_end``. ``last`` is its last range, and begins the chain. ``lineage`` is the leader's, from the
     epoch at the end of the seals on. ``observed_at`` is when the broker said ``high_watermark``. ``oldest_unstored`` is
-    the age in seconds of the oldest byte that was not stored then (null: not known). ``ranges`` of ``size`` bytes in all are what the
-    chain has beyond the seals, and ``since`` is when the first of them was packed: by these the agents keep the limits.
+    the age in seconds of the oldest byte that was not stored then (null: not known). ``ranges`` of ``size`` bytes in
+    all are what the chain has beyond the seals, and ``since`` is when the first of them was packed: by these the agents
+    keep the limits.
     """
 
     topic: Topic

@@ -29,8 +29,8 @@ class IndexEntry(Model):
     ``observed_at`` the latest moment at which this broker is known to have led the partition with these offsets.
     ``active_...`` are of the segment that Kafka appends to, as far as the agent could read it; its timestamps are null
     while it has no record. ``tail_end`` is the end of what seals and packs hold (null while nothing is packed that is
-    not sealed), ``freshness`` the seconds that the agent is set to for the topic (null: only quiet tails are packed), and
-    ``oldest_unstored`` the age in seconds of the oldest byte that was not in the store at ``observed_at``, by a
+    not sealed), ``freshness`` the seconds that the agent is set to for the topic (null: only quiet tails are packed),
+    and ``oldest_unstored`` the age in seconds of the oldest byte that was not in the store at ``observed_at``, by a
     monotonic clock (null: not known).
     """
 

@@ -68,7 +68,7 @@ def expected_freshness(topic: TopicSettings, facts: TopicFacts | None, rate: Rat
             notes.append(
                 f"a record may wait {_words(wait)} until Kafka rolls its segment: segment.bytes={facts.segment_bytes}, "
                 f"segment.ms={facts.segment_time / timedelta(milliseconds=1):.0f}. Give the topic a freshness here "
-                "and in the agents' file, or lower segment.ms. The agent packs the tail of a partition that pauses before that"
+                "and in the agents' file, or lower segment.ms. The agent packs the tail if the partition pauses"
             )
     if facts is None and topic.freshness is None:
         notes.append("Kafka was not asked, so nobody knows when it rolls segments; give --bootstrap")
