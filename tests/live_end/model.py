@@ -244,7 +244,7 @@ RULES = {
     "packs outlive the runs that may read them": Rule(
         7985, "and not before runs that may have planned with it have ended"
     ),
-    "dead tails are sealed": Rule(640, "a tail that the log has left is sealed, for the case that the log returns"),
+    "dead tails are sealed": Rule(20544, "a tail that the log has left is sealed, for the case that the log returns"),
     "inherit after the claim": Rule(5057, "a leader reads the heads of former leaders after its claim"),
 }
 """Each rule by its name. Switched off, it is the mutant of the same name."""

@@ -42,7 +42,7 @@ def test_the_rules_hold_in_twenty_thousand_schedules(share: int, seed: int, trie
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_that_is_off_is_missed(rule: str) -> None:
-    """After a change of the model, ``python -m tests.live_end --count 10000 --each-off`` finds the seeds again."""
+    """After a change of the model, ``python -m tests.live_end --count 30000 --each-off`` finds the seeds again."""
     seed = RULES[rule].seed
     assert run(seed, rule).wrong
     assert not run(seed).wrong

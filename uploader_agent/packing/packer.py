@@ -80,8 +80,8 @@ class Packer:
     def pack(self, partitions: Iterable[LedPartition]) -> list[LedPartition]:
         """Pack what is new, and put the heads; the partitions that are to be tried again."""
         wanted = [one for one in partitions if self._may_try(one)]
-        self._try_all(wanted, lambda one: one.uploader.claim())
-        claimed = (one for one in wanted if one.remote.surveyed and one.uploader.claimed)
+        self._try_all((one for one in wanted if not _is_claimed(one)), lambda one: one.uploader.claim())
+        claimed = (one for one in wanted if _is_claimed(one))
         return [one for head, members in self._by_head(claimed) for one in self._pack_into(head, members)]
 
     def look(self, partitions: Iterable[LedPartition]) -> None:
@@ -167,7 +167,8 @@ class Packer:
             head.read()
             rounds = [PartitionTick(one, one.remote.sealed_end) for one in self._joined(head, members)]
             packable = [one for one in rounds if one.has_news and not self._is_large(one)]
-            self._try_all((one.partition for one in packable), self._list_tail)
+            unlisted = (one.partition for one in packable if not one.partition.uploader.may_pack)
+            self._try_all(unlisted, self._list_tail)
             self._write_packs(head, [one for one in packable if one.partition.uploader.may_pack])
             news = [one for one in rounds if one.packed]
             if not news:
@@ -287,6 +288,11 @@ class Packer:
                 entries.remove(partition.entry_key)
                 dropped.append(partition)
         return dropped
+
+
+def _is_claimed(partition: LedPartition) -> bool:
+    """Whether ``offset.wm`` has the leadership, and it is known what the store has."""
+    return partition.remote.surveyed and partition.uploader.claimed
 
 
 def _taken(stored: Collection[tuple[Added, WrittenRange]]) -> list[PartitionTick]:

@@ -217,7 +217,7 @@ class LedPartition:
     def bytes_per_offset(self) -> float | None:
         """How many bytes an offset takes, by what is packed, or else by the newest segment; None if nothing tells."""
         sealed_end, end = self.remote.sealed_end, self.packed.end
-        size = self.packed.unsealed(sealed_end).size
+        size = self.packed.unsealed(sealed_end).size if self.remote.surveyed else 0
         return size / (end - sealed_end) if size and end > sealed_end else self.remote.bytes_per_offset
 
     def unstored_age(self, now: float, stored_end: int | None = None) -> float | None:
