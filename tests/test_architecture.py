@@ -23,7 +23,8 @@ ALLOWED = {
 # The packages and modules of each by floors: one may import those of the floors before its own, and no others.
 FLOORS = {
     "include/tidemark": (
-        "concurrency costs errors installation intervals kafka_admin terminal timestamps",
+        "errors",
+        "concurrency costs installation intervals kafka_admin terminal timestamps",
         "config kafka_log offset_bounds retry",
         "connections store",
         "formats",

@@ -1,12 +1,15 @@
 """Where an installation keeps what is not a module: DAG files, Spark's programs, deploy/.
 
 A wheel carries them below ``tidemark/shipped`` in the checkout's layout (``hatch_build.py``). An editable installation
-has none of them there, and the checkout's own count.
+has none of them there, and the checkout's own count. What an extra brings may be missing: :func:`need` says so.
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
+
+from tidemark.errors import ConfigError
 
 _PACKAGE = Path(__file__).resolve().parent
 FILES = {
@@ -26,3 +29,10 @@ def home() -> Path:
 def folder(name: str) -> Path:
     """The folder that :data:`FILES` has under ``name``; KeyError for another name."""
     return home() / FILES[name][0]
+
+
+def need(extra: str, *packages: str) -> None:
+    """Raise ConfigError where ``packages`` cannot be imported, which ``tidemark-kafka[extra]`` brings."""
+    if missing := [one for one in packages if find_spec(one) is None]:
+        rule = f"lacks {', '.join(missing)}: install tidemark with the extra {extra}"
+        raise ConfigError("this environment", [("", rule)])

@@ -1,16 +1,40 @@
-"""kafka-python's admin client, with two of its habits mended: it leaves no thread behind, and it waits for brokers."""
+"""kafka-python's clients: what settings they take from people, and an admin client with two of its habits mended.
+
+That admin client leaves no thread behind, and :func:`patiently` waits for brokers.
+"""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError
+
+from tidemark.errors import ConfigError
 
 _READY_SECONDS: Final = 30.0
 _RETRY_SECONDS: Final = 0.2
+_BROKER: Final = re.compile(r"(?:[^\s:/@\[\]]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
+
+
+def checked_client(bootstrap: str, settings: Mapping[str, Any], source: str, where: str) -> dict[str, Any]:
+    """kafka-python's settings for the brokers ``bootstrap``: ``HOST:PORT``, separated by commas.
+
+    Raises:
+        ConfigError: ``settings``, which ``source`` has, are not all of a client's, or ``bootstrap``, which ``where``
+            names, is wrong. No value of ``settings`` is in the message.
+    """
+    known = set(KafkaAdminClient.DEFAULT_CONFIG) & set(KafkaConsumer.DEFAULT_CONFIG) & set(KafkaProducer.DEFAULT_CONFIG)
+    if other := sorted(set(map(str, settings)) - known):
+        rule = "is not a connection setting that kafka-python's admin client, consumer and producer all accept"
+        raise ConfigError(source, [(one, rule) for one in other])
+    brokers = bootstrap.split(",")
+    if wrong := [one for one in brokers if not _BROKER.fullmatch(one.strip())]:
+        raise ConfigError(where, [("", f"{wrong[0]!r} must be HOST:PORT; several are separated by commas")])
+    return {**settings, "bootstrap_servers": brokers}
 
 
 class AdminClient(KafkaAdminClient):  # type: ignore[misc]  # kafka-python has no types

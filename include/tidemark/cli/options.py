@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from datetime import date
 from enum import StrEnum
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
 
 from tidemark.errors import ConfigError
+from tidemark.installation import need
 from tidemark.terminal import Output
 from tidemark.topics import load_topics
 
@@ -33,7 +32,6 @@ Topics = Annotated[Path, typer.Option(envvar="TIDEMARK_TOPICS", metavar="FILE", 
 Cluster = Annotated[str | None, typer.Option(help="Needed where two clusters have the topic's name.")]
 As = Annotated[Output, typer.Option("--output", "-o", help="For people, or for programs.")]
 
-_BROKER: Final = re.compile(r"(?:[^\s:/@\[\]]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 DEFAULT_TOPICS = Path("topics.yaml")
 
 
@@ -63,10 +61,7 @@ ClientConfig = Annotated[
 
 def need_consumer_extra() -> None:
     """Raise ConfigError where the command's libraries are not installed, as beside a broker or in Airflow."""
-    missing = [one for one in ("pyarrow", "numba", "kafka") if find_spec(one) is None]
-    if missing:
-        rule = f"lacks {', '.join(missing)}: install tidemark with the extra consumer"
-        raise ConfigError("this environment", [("", rule)])
+    need("consumer", "pyarrow", "numba", "kafka")
 
 
 def storage_of(topics: Path, topic: str, cluster: str | None) -> Storage:
@@ -89,7 +84,7 @@ def storage_of(topics: Path, topic: str, cluster: str | None) -> Storage:
 
 def client_settings(bootstrap: str, file: Path | None) -> dict[str, Any]:
     """kafka-python's settings for brokers. Raises ConfigError for a file that has anything else."""
-    from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+    from tidemark.kafka_admin import checked_client
 
     settings: object = {}
     if file is not None:
@@ -99,11 +94,4 @@ def client_settings(bootstrap: str, file: Path | None) -> dict[str, Any]:
             raise ConfigError(str(file), [("--client-config", f"cannot be read: {error}")]) from error
     if not isinstance(settings, dict):
         raise ConfigError(str(file), [("--client-config", "must be a mapping of kafka-python's settings")])
-    known = set(KafkaAdminClient.DEFAULT_CONFIG) & set(KafkaConsumer.DEFAULT_CONFIG) & set(KafkaProducer.DEFAULT_CONFIG)
-    if other := sorted(set(map(str, settings)) - known):
-        rule = "is not a connection setting that kafka-python's admin client, consumer and producer all accept"
-        raise ConfigError(str(file), [(one, rule) for one in other])
-    brokers = bootstrap.split(",")
-    if wrong := [one for one in brokers if not _BROKER.fullmatch(one.strip())]:
-        raise ConfigError("--bootstrap", [("", f"{wrong[0]!r} must be HOST:PORT; several are separated by commas")])
-    return {**settings, "bootstrap_servers": brokers}
+    return checked_client(bootstrap, settings, str(file), "--bootstrap")

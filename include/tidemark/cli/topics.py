@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import json
-import logging
-import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from tidemark.cli.brokersets import DEFAULT_BROKERSETS, BrokersetsPath, duration
-from tidemark.cli.options import DEFAULT_TOPICS, ClientConfig, Topics, client_settings, need_consumer_extra
+from tidemark.cli.options import DEFAULT_TOPICS, ClientConfig, Topics, client_settings
 from tidemark.config import http_url
 from tidemark.errors import ConfigError
-from tidemark.terminal import Output, Progress
+from tidemark.onboarding.options import (
+    DEFAULT_PARTITION_RATE,
+    DEFAULT_RECORDS,
+    DEFAULT_REPLICATION_FACTOR,
+    MOST_RECORDS,
+    Format,
+    SampleSource,
+    TimeUnit,
+    Wanted,
+    byte_rate,
+    need_extra,
+)
+from tidemark.parsers.settings import Misfits
+from tidemark.terminal import Progress
 
 if TYPE_CHECKING:
     from tidemark.onboarding.onboard import Onboarding, Request
@@ -33,39 +43,6 @@ class Answer(StrEnum):
     text = "text"
     json = "json"
     patch = "patch"
-
-
-class FormatName(StrEnum):
-    """What values are."""
-
-    json = "json"
-    avro = "avro"
-    protobuf = "protobuf"
-    bytes = "bytes"
-
-
-class SampleFrom(StrEnum):
-    """Where records are sampled."""
-
-    auto = "auto"
-    raw = "raw"
-    kafka = "kafka"
-
-
-class Misfit(StrEnum):
-    """What becomes of a record with a field that its column cannot hold."""
-
-    quarantine = "quarantine"
-    land = "land"
-
-
-class Unit(StrEnum):
-    """What a whole number counts since 1970."""
-
-    s = "s"
-    ms = "ms"
-    us = "us"
-    ns = "ns"
 
 
 class Auth(StrEnum):
@@ -94,11 +71,13 @@ def add(
     ] = None,
     client_config: ClientConfig = None,
     sample_from: Annotated[
-        SampleFrom, typer.Option("--from", help="Sample raw, else Kafka; or one of them.")
-    ] = SampleFrom.auto,
-    records: Annotated[int, typer.Option(min=1, max=100_000, help="Records to sample, at most.")] = 2000,
+        SampleSource, typer.Option("--from", help="Sample raw, else Kafka; or one of them.")
+    ] = "auto",
+    records: Annotated[
+        int, typer.Option(min=1, max=MOST_RECORDS, help="Records to sample, at most.")
+    ] = DEFAULT_RECORDS,
     record_format: Annotated[
-        FormatName | None, typer.Option("--format", help="What values are; default: detected.")
+        Format | None, typer.Option("--format", help="What values are; default: detected.")
     ] = None,
     schema: Annotated[
         str | None, typer.Option(metavar="FILE", help="Avro's schema, from the topics file's folder.")
@@ -113,10 +92,10 @@ def add(
     registry_auth: Annotated[Auth, typer.Option(help="Secrets are in TIDEMARK_REGISTRY_…")] = Auth.none,
     subject: Annotated[str | None, typer.Option(help="The registry's subject; default: <topic>-value.")] = None,
     misfits: Annotated[
-        Misfit | None, typer.Option(help="What becomes of values that their column cannot hold.")
+        Misfits | None, typer.Option(help="What becomes of values that their column cannot hold.")
     ] = None,
     event_time: Annotated[str, typer.Option(metavar="FIELD", help="The event time: a column, auto or none.")] = "auto",
-    event_time_unit: Annotated[Unit | None, typer.Option(help="Of a column of whole numbers.")] = None,
+    event_time_unit: Annotated[TimeUnit | None, typer.Option(help="Of a column of whole numbers.")] = None,
     table: Annotated[str | None, typer.Option(help="The table's name; default: the topic's.")] = None,
     owner: Annotated[str | None, typer.Option(help="Shown in Airflow.")] = None,
     freshness: Annotated[str | None, typer.Option(metavar="TIME", help="The promise from append to query.")] = None,
@@ -141,8 +120,8 @@ def add(
     partitions: Annotated[int | None, typer.Option(min=1, help="For --create; default: by --rate.")] = None,
     partition_rate: Annotated[
         str, typer.Option(metavar="SIZE", help="For --create: bytes a second a partition.")
-    ] = "5MiB",
-    replication_factor: Annotated[int, typer.Option(min=1, help="For --create.")] = 3,
+    ] = DEFAULT_PARTITION_RATE,
+    replication_factor: Annotated[int, typer.Option(min=1, help="For --create.")] = DEFAULT_REPLICATION_FACTOR,
     brokerset: Annotated[str | None, typer.Option(help="For --create; default: the one that carries it best.")] = None,
     brokersets: BrokersetsPath = DEFAULT_BROKERSETS,
 ) -> None:
@@ -152,10 +131,10 @@ def add(
     check` does, before it is written. Exits with 2 if the topic cannot be ingested like that, and says why. Progress
     goes to standard error. No question is asked.
     """
-    _need_extra()
+    need_extra()
+    from tidemark.onboarding.look import look_at
     from tidemark.onboarding.onboard import read_file
 
-    logging.getLogger("kafka").setLevel(logging.ERROR)  # what matters comes as an error
     _, deployment = read_file(topics)
     cluster, name = _split(topic, deployment)
     client = _client(deployment, cluster, bootstrap, client_config)
@@ -165,47 +144,24 @@ def add(
     if yes and not create:
         raise ConfigError("--yes", [("", "is for --create; --write, --patch and --branch change the topics file")])
     if create:
-        from tidemark.cli import topic_creation
-
         each = byte_rate(partition_rate, "--partition-rate")
-        wanted = topic_creation.Wanted(cluster, name, speed, each, partitions, replication_factor, brokerset)
-        form = Output.json if output is Answer.json else Output.text
-        topic_creation.create(wanted, topics, deployment, client, brokersets, execute=yes, output=form)
+        wanted = Wanted(cluster, name, speed, each, partitions, replication_factor, brokerset)
+        _create(wanted, topics, deployment, client, brokersets, yes=yes, output=output)
         return
     request = _request(
         topics, cluster, name,
         keys={"table": table, "owner": owner, "freshness": freshness},
         hints={
-            "format": record_format and record_format.value, "schema": schema, "descriptors": descriptors,
+            "format": record_format, "schema": schema, "descriptors": descriptors,
             "message": message, "registry": _registry(registry, registry_auth), "subject": subject,
-            "misfits": misfits and misfits.value,
+            "misfits": misfits,
         },
-        event_time=event_time, unit=event_time_unit and event_time_unit.value, rate=speed, compacted=compacted,
+        event_time=event_time, unit=event_time_unit, rate=speed, compacted=compacted,
     )  # fmt: skip
     with Progress() as progress:
-        found, known = _look(request, deployment, client, sample_from, records, progress)
+        found, known = look_at(request, deployment, client, sample_from, records, progress.say)
     _tell(found, known, output)
     _apply(found, patch, branch, write=write)
-
-
-def byte_rate(text: str, option: str) -> float:
-    """Bytes a second of the command line: ``20MiB`` or ``20MB/s``. Raises ConfigError."""
-    match = _RATE.fullmatch(text)
-    found = float(match[1]) * _FACTORS[match[2]] if match else 0.0
-    if found <= 0:
-        raise ConfigError(option, [("", f"{text!r} must be a size above 0, such as 20MiB or 20MB/s")])
-    return found
-
-
-_FACTORS: Final = {"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-_RATE: Final = re.compile(rf"(\d{{1,15}}(?:\.\d{{1,9}})?) ?({'|'.join(_FACTORS)})(?:/s)?", re.ASCII)
-
-
-def _need_extra() -> None:
-    need_consumer_extra()
-    if missing := [one for one in ("ruamel.yaml", "fastavro") if find_spec(one) is None]:
-        rule = f"lacks {', '.join(missing)}: install tidemark with the extra onboarding"
-        raise ConfigError("this environment", [("", rule)])
 
 
 def _split(topic: str, deployment: Deployment) -> tuple[str, str]:
@@ -244,25 +200,27 @@ def _request(
     return Request(path, cluster, topic, given, Hints(**hints), **more)
 
 
-def _look(
-    request: Request,
+def _create(
+    wanted: Wanted,
+    topics: Path,
     deployment: Deployment,
     client: dict[str, Any] | None,
-    sample_from: SampleFrom,
-    records: int,
-    progress: Progress,
-) -> tuple[Onboarding, list[Right]]:
-    from tidemark.onboarding.gather import facts_and_sample, topic_loads
-    from tidemark.onboarding.onboard import onboard
-    from tidemark.onboarding.rights import rights
-    from tidemark.timestamps import utc_now
+    brokersets: Path,
+    *,
+    yes: bool,
+    output: Answer,
+) -> None:
+    from tidemark.onboarding.creation import Creation, create
 
-    progress.say("asking Kafka and sampling records …")
-    facts, sample = facts_and_sample(request, deployment, client, sample_from.value, records)
-    loads = topic_loads(deployment, request.cluster, request.topic)
-    found = onboard(request, facts, sample, loads, utc_now(), progress.say)
-    progress.say("trying rights …")
-    return found, list(rights(deployment, found.topic))
+    def show(found: Creation) -> None:
+        if output is Answer.json:
+            typer.echo(json.dumps(found.answer()))
+        else:
+            typer.echo("\n".join([*found.lines(), found.command]))
+
+    create(wanted, topics, deployment, client, brokersets, show, execute=yes)
+    if yes:
+        typer.echo(f"{wanted.topic}: created; onboard it by the same command without --create", err=True)
 
 
 def _tell(found: Onboarding, rights: Sequence[Right], output: Answer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from tidemark.brokersets.load import PartitionLoad
 from tidemark.brokersets.observed import loads
@@ -13,6 +13,7 @@ from tidemark.inspection.led_partitions import led_partitions
 from tidemark.onboarding.facts import TopicFacts
 from tidemark.onboarding.kafka_source import KafkaSource
 from tidemark.onboarding.onboard import Request, check_request
+from tidemark.onboarding.options import SampleSource
 from tidemark.onboarding.raw_source import raw_sample
 from tidemark.onboarding.sample import Sample
 from tidemark.remote.catalog.storage import Storage
@@ -23,7 +24,7 @@ def facts_and_sample(
     request: Request,
     deployment: Deployment,
     client: Mapping[str, Any] | None,
-    source: Literal["auto", "raw", "kafka"],
+    source: SampleSource,
     records: int,
 ) -> tuple[TopicFacts | None, Sample | None]:
     """What Kafka says of the topic (None if it is not asked), and a sample: of raw if it has records, else of Kafka.

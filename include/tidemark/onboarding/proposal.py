@@ -9,14 +9,13 @@ from typing import Any, Final, Literal, NamedTuple
 from tidemark.errors import ConfigError
 from tidemark.onboarding.detection import Detected
 from tidemark.onboarding.json_inference import JsonColumnsFound, infer
+from tidemark.onboarding.options import Format
 from tidemark.onboarding.sample import Sample
 from tidemark.parsers.confluent_framing import split_frame, split_message
 from tidemark.parsers.json_document import RefusedValue, document
 from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.schema_registry import SchemaKind, SchemaRegistry, Written
 from tidemark.parsers.settings import Registry
-
-Format = Literal["json", "avro", "protobuf", "bytes"]
 
 _KINDS: Final[dict[SchemaKind, Format]] = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
 

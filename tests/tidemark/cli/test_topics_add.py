@@ -13,7 +13,7 @@ from tests.support.raw_builder import RawBuilder
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tests.tidemark.parsers.registry_server import Registry, serving
 from tidemark.cli.app import app
-from tidemark.cli.topics import byte_rate
+from tidemark.onboarding.options import byte_rate
 from tidemark.store import LocalStore
 from tidemark.topics import load_topics
 

@@ -1,0 +1,112 @@
+"""Partitions and placement of a topic that does not exist yet."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tidemark.brokersets.assignment import reassignment, replica_assignment
+from tidemark.brokersets.settings import brokerset_named, load_brokersets
+from tidemark.errors import ConfigError
+from tidemark.onboarding.capacity import Choice, choices
+from tidemark.onboarding.gather import cluster_loads
+from tidemark.onboarding.kafka_source import KafkaSource
+from tidemark.onboarding.onboard import Request, check_request
+from tidemark.onboarding.options import Wanted
+from tidemark.terminal import columns
+from tidemark.topics import Deployment
+
+
+class Creation(NamedTuple):
+    """The placements that can be balanced, the best first, and the command of Kafka's that creates the topic so."""
+
+    wanted: Wanted
+    choices: Sequence[Choice]
+    command: str
+
+    @property
+    def best(self) -> Choice:
+        """The one that is proposed."""
+        return self.choices[0]
+
+    def answer(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "topic": f"{self.wanted.cluster}/{self.wanted.topic}",
+            "chosen": self.best.answer(),
+            "choices": [one.answer() for one in self.choices],
+            "assignment": reassignment(self.wanted.topic, self.best.placement),
+            "command": self.command,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """For people, without the command."""
+        best = self.best
+        yield (
+            f"{self.wanted.cluster}/{self.wanted.topic}: {len(best.placement)} partitions in brokerset "
+            f"{best.brokerset.name}, stride {best.stride}"
+        )
+        rows: list[Sequence[object]] = [
+            ("BROKERSET", "STRIDE", "PARTITIONS", "BUSIEST MB/S", "WITHOUT A BROKER", "FITS")
+        ]
+        for one in self.choices:
+            loads = (f"{one.busiest / 1e6:,.2f}", f"{one.busiest_without / 1e6:,.2f}")
+            rows.append((one.brokerset.name, one.stride, len(one.placement), *loads, "yes" if one.fits else "NO"))
+        yield columns(rows)
+
+
+def create(
+    wanted: Wanted,
+    topics: Path,
+    deployment: Deployment,
+    client: Mapping[str, Any] | None,
+    brokersets: Path,
+    show: Callable[[Creation], None],
+    *,
+    execute: bool,
+) -> None:
+    """Propose a placement by load, and ``show`` it; create the topic if a person has said so (``execute``).
+
+    ``deployment`` is what the file ``topics`` says; ``brokersets`` is the path of that file; ``client`` are
+    kafka-python's settings, None if nobody says where the brokers are.
+
+    Raises:
+        ConfigError: something is missing, cannot be balanced, has no room, or is there already.
+        BrokerError: Kafka did not do it.
+    """
+    check_request(Request(topics, wanted.cluster, wanted.topic), deployment, None)
+    if wanted.rate is None:
+        raise ConfigError("--create", [("--rate", "is needed: the bytes a second that the topic will have")])
+    if client is None:
+        raise ConfigError("--create", [("--bootstrap", "is needed, or bootstrap in the topics file")])
+    known = load_brokersets(brokersets).of_cluster(wanted.cluster)
+    if wanted.brokerset is not None:
+        known = (brokerset_named(known, wanted.brokerset),)
+    with KafkaSource(client) as kafka:
+        if kafka.facts(wanted.topic) is not None:
+            raise ConfigError(wanted.topic, [("--create", "the topic exists already; leave --create out")])
+        found = choices(
+            wanted.topic,
+            wanted.rate,
+            wanted.partition_rate,
+            wanted.replication_factor,
+            known,
+            cluster_loads(deployment, wanted.cluster, kafka.replicas()),
+            wanted.partitions,
+        )
+        best = found[0]
+        show(Creation(wanted, found, _command(wanted.topic, best, ",".join(client["bootstrap_servers"]))))
+        if not best.fits:
+            rule = (
+                "no brokerset has room for it: some broker would exceed its capacity; add a brokerset, or choose a rate"
+            )
+            raise ConfigError("--create", [("", rule)])
+        if execute:
+            kafka.create(wanted.topic, best.placement, {})
+
+
+def _command(topic: str, best: Choice, bootstrap: str) -> str:
+    parts = ["kafka-topics.sh", "--bootstrap-server", bootstrap, "--create", "--topic", topic]
+    return shlex.join([*parts, "--replica-assignment", replica_assignment(best.placement)])
