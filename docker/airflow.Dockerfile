@@ -24,7 +24,7 @@ RUN hatchling build --target wheel --directory dist \
       uv pip install --no-cache --no-deps --no-index --compile-bytecode --python /opt/tidemark/$env/bin/python dist/*.whl \
       || exit 1; \
     done \
- && /opt/tidemark/spark/bin/python -m tidemark.decode.compile --installation
+ && for env in airflow spark; do /opt/tidemark/$env/bin/python -m tidemark.decode.compile --installation || exit 1; done
 
 FROM ${BASE}
 # procps: Spark's scripts call ps. Debian keeps no older versions, so a pinned one would break the build.

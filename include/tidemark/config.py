@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, Final, TypeVar, get_args
 from urllib.parse import urlsplit
 
 import yaml
@@ -33,6 +33,9 @@ _LONGEST = timedelta(days=36_500)
 """Beyond a century, the sum of a date and a length of time may not be a valid date."""
 _SIZES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
+DURATION: Final = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
+"""The pattern of a length of time: a number and its unit."""
+
 _USER_INFO = re.compile(r"//[^/@]*@")
 _SECRET = re.compile(
     r"(?i)password|passwd|secret|token|credential|(access|account|api|private|sas|session)_?key(?!_?id)"
@@ -50,7 +53,7 @@ class Settings(BaseModel):
 def _duration(value: object) -> object:
     if isinstance(value, timedelta):
         return value
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", value) if isinstance(value, str) else None
+    match = re.fullmatch(DURATION, value) if isinstance(value, str) else None
     if not match:
         raise ValueError("must be a number with a unit, such as 500ms, 30s, 10m, 1h or 2d")
     if float(match[1]) * timedelta(**{_UNITS[match[2]]: 1}).total_seconds() > _LONGEST.total_seconds():

@@ -26,6 +26,11 @@ def number(name: str) -> float:
     return conf.getfloat(SECTION, name, fallback=float(_DEFAULTS[name]))
 
 
+def flag(name: str) -> bool:
+    """The same of an option that is true or false. Raises AirflowConfigException if it is neither."""
+    return conf.getboolean(SECTION, name, fallback=_DEFAULTS[name] == "True")
+
+
 def names(name: str) -> list[str]:
     """The same of an option that lists names, separated by commas."""
     return [one for word in option(name).split(",") if (one := word.strip())]

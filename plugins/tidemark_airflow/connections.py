@@ -1,4 +1,4 @@
-"""Airflow's connections as Tidemark's libraries use them: of AWS for the stores, and by name for all else.
+"""Airflow's connections as Tidemark's libraries use them: of AWS for the stores, of Kafka, and by name for all else.
 
 :func:`install` only says how they are found. They are looked up when a client is made, never when a DAG file is parsed,
 and again a minute later, so that what is changed or rotated counts soon.
@@ -79,6 +79,28 @@ def named_connection(conn_id: str) -> NamedConnection:
         uri = f"{uri}:{found.port}" if found.port else uri
     extra = {str(key): str(value) for key, value in found.extra_dejson.items()}
     return NamedConnection(uri=uri, login=found.login, password=found.password, extra=extra)
+
+
+def kafka_client(cluster: str, bootstrap: str | None) -> dict[str, Any] | None:
+    """kafka-python's settings for ``cluster``, by the connection that ``[tidemark] kafka_conn_id`` names.
+
+    ``bootstrap`` is what the topics file says: the brokers where the connection has no host, or if there is no
+    connection. None if neither says where the brokers are. Needs ``tidemark-kafka[onboarding]``.
+
+    Raises:
+        ConfigError: there is no such connection, or its extra has something else.
+    """
+    from tidemark.kafka_admin import checked_client
+
+    conn_id = option("kafka_conn_id").replace("{cluster}", cluster)
+    where, given = bootstrap, dict[str, Any]()
+    if conn_id:
+        found = _found(conn_id)
+        if found.host:
+            where = f"{found.host}:{found.port}" if found.port else found.host
+        login = {"sasl_plain_username": found.login, "sasl_plain_password": found.password}
+        given = {**found.extra_dejson, **{name: value for name, value in login.items() if value}}
+    return None if where is None else checked_client(where, given, f"connection {conn_id}", f"connection {conn_id}")
 
 
 def _found(conn_id: str) -> Connection:

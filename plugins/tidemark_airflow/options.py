@@ -91,6 +91,23 @@ OPTIONS: Final = (
         "Names of further variables that jobs get from the environment of the worker, separated by commas.",
         example="OUR_PROXY,OUR_CA",
     ),
+    Option(
+        "kafka_conn_id",
+        "The Airflow connection that onboarding asks Kafka with: host, login and password, and kafka-python's settings "
+        "as extra. {cluster} in its name is replaced. Default: the topics file's bootstrap, without credentials.",
+        example="kafka_{cluster}",
+    ),
+    Option(
+        "brokersets",
+        "Path of the brokersets file. Default: brokersets.yaml beside the topics file, if that exists.",
+        example="/etc/tidemark/brokersets.yaml",
+    ),
+    Option(
+        "onboarding_writes",
+        "Whether the form of tidemark_onboard may change the topics file on the machine where the task runs.",
+        "False",
+        "boolean",
+    ),
     Option("scan_seconds", "Seconds between two scans of the watermark indexes.", "10", "float"),
     Option("spark_page", "Address of Spark's own pages, for a link on tasks.", example="https://spark.example.com"),
     Option(

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemark import installation
+from tidemark.brokersets.settings import BrokersetsFile, load_brokersets
 from tidemark.errors import ConfigError
 from tidemark.topics import Deployment, TopicSettings, load_topics
 from tidemark_airflow import connections
-from tidemark_airflow.configuration import label, names, number, option
+from tidemark_airflow.configuration import flag, label, names, number, option
 
 if TYPE_CHECKING:
     from tidemark.table.delta_table import TopicTable
@@ -30,6 +31,26 @@ def deployment() -> Deployment:
     """The topics file, read and checked. Raises :class:`tidemark.errors.ConfigError` naming file, field and rule."""
     connections.install()
     return load_topics(topics_file())
+
+
+def brokersets_file() -> Path:
+    """The path of the brokersets file, which need not exist: ``[tidemark] brokersets``, else beside the topics file."""
+    return Path(option("brokersets") or topics_file().with_name("brokersets.yaml"))
+
+
+def brokersets() -> BrokersetsFile | None:
+    """The brokersets file, read and checked; None if no option names one, and none is beside the topics file.
+
+    Raises:
+        ConfigError: it breaks a rule, or does not exist although the option names it.
+    """
+    path = brokersets_file()
+    return load_brokersets(path) if option("brokersets") or path.exists() else None
+
+
+def onboarding_writes() -> bool:
+    """Whether onboarding may change the topics file where its task runs; else it proposes a patch alone."""
+    return flag("onboarding_writes")
 
 
 def in_order(deployment: Deployment) -> list[TopicSettings]:

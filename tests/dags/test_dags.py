@@ -35,7 +35,7 @@ DAILY = [
     f"tidemark_{name}" for name in ("audit", "compaction", "pack_retention", "raw_retention", "retention", "vacuum")
 ]
 # Of a topic there is its own beside these.
-ALWAYS = [*DAILY, "tidemark_backfill", "tidemark_watch"]
+ALWAYS = [*DAILY, "tidemark_backfill", "tidemark_onboard", "tidemark_watch"]
 # What a DAG processor must not pay for at each parse. boto3 is not among ours either; see the test.
 HEAVY = ["pyspark", "pandas", "pyarrow", "deltalake", "numba", "numpy", "boto3", "botocore"]
 
@@ -143,6 +143,7 @@ def test_the_task_graphs(bag: DagBag) -> None:
         "tidemark_ingest__kafka-1__orders": INGEST,
         "tidemark_ingest__kafka-1__clicks": INGEST,
         "tidemark_backfill": BACKFILL,
+        "tidemark_onboard": {"propose": set()},
         "tidemark_watch": {"observe": {"deliver"}, "deliver": set()},
         **{name: {name.removeprefix("tidemark_"): set()} for name in DAILY},
     }
@@ -286,6 +287,27 @@ def test_the_backfill_form(bag: DagBag) -> None:
     assert all(schema.get("title") for schema in schemas.values())
 
 
+def test_the_onboarding_form(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    brokersets = "clusters: {kafka-2: {brokersets: {small: {brokers: [1]}, large: {brokers: [2-4]}}}}"
+    world.topics_file.with_name("brokersets.yaml").write_text(brokersets)
+    topics = [{"topic": "orders", "cluster": one} for one in ("kafka-2", "kafka-1")]
+    topics[0]["table"] = "orders_2"
+    raw, lake = {"url": f"file://{world.root}/raw"}, f"file://{world.root}/lake"
+    world.write_topics(raw=raw, lake=lake, topics=topics, bootstrap={"kafka-3": "broker:9092"})
+    dag = bag_of(world, monkeypatch).dags["tidemark_onboard"]
+    schemas = {name: dag.params.get_param(name).schema for name in dag.params}
+
+    assert type(dag.timetable).__name__ == "NullTimetable"
+    assert dag.is_paused_upon_creation is False
+    assert all(schema.get("title") and schema.get("description") for schema in schemas.values())
+    assert schemas["cluster"]["enum"] == ["kafka-1", "kafka-2", "kafka-3"]
+    assert schemas["brokerset"]["enum"] == ["", "large", "small"]
+    assert schemas["event_time_unit"]["enum"] == ["detected", "s", "ms", "us", "ns"]
+    assert "write" not in schemas
+    empty = {name for name in schemas if not dag.params.get_param(name).has_value}
+    assert empty == {"cluster", "topic"}, "a person must choose these alone"
+
+
 def test_upkeep_is_of_the_day_before_one_task_a_topic(bag: DagBag) -> None:
     for name in DAILY:
         dag = bag.dags[name]
@@ -323,7 +345,8 @@ def test_a_mistake_in_the_topics_file_is_an_import_error_with_file_field_and_rul
     world.write_topics(cluster="kafka-1", raw={"url": "s3://raw"}, lake="s3://lake", topics=[change])
     errors = bag_of(world, monkeypatch).import_errors
 
-    assert {Path(name).name for name in errors} == {"ingest.py", "backfill.py", "upkeep.py", "live.py", "catalogs.py"}
+    of_topics = {"ingest.py", "backfill.py", "upkeep.py", "live.py", "catalogs.py", "onboarding.py"}
+    assert {Path(name).name for name in errors} == of_topics
     for message in errors.values():
         assert str(world.topics_file) in message
         assert problem in message

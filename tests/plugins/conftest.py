@@ -21,6 +21,7 @@ _ON_THE_STACK = (
     "test_live_stack.py",
     "test_lineage_stack.py",
     "test_monitor_stack.py",
+    "test_onboarding_stack.py",
     "test_page_browser.py",
 )
 

@@ -25,6 +25,7 @@ from tests.support.receivers import HookServer, SmtpServer, alert_env
 
 DAILY = "daily_orders"
 STORE_SECRET = "store-secret-of-this-test"
+KAFKA_SECRET = "kafka-secret-of-this-test"
 _FIRST_LINE = "from __future__ import annotations\n"
 
 
@@ -78,6 +79,11 @@ class SharedStack(AirflowStack):
             # The stores are directories; jobs get the connection all the same.
             "AIRFLOW__TIDEMARK__AWS_CONN_ID": "store",
             "AIRFLOW_CONN_STORE": json.dumps({"conn_type": "aws", "login": "AKIA", "password": STORE_SECRET}),
+            # Onboarding has Kafka's password at hand, and no broker to ask.
+            "AIRFLOW__TIDEMARK__KAFKA_CONN_ID": "kafka_{cluster}",
+            f"AIRFLOW_CONN_KAFKA_{CLUSTER.upper()}": json.dumps(
+                {"conn_type": "kafka", "login": "tidemark", "password": KAFKA_SECRET}
+            ),
             "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[1]"}',
         }
 

@@ -93,7 +93,8 @@ def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions
     segment = facts.segment_bytes if facts is not None else 1 << 30
     segment_time = (facts.segment_time if facts is not None else timedelta(days=7)).total_seconds()
     segments = max(size / segment, partitions * month / segment_time)
-    landings = month / (topic.freshness or topic.batch.age).total_seconds()
+    window = (topic.freshness or topic.batch.age).total_seconds()
+    landings = month / window if window else segments  # without a batch window, each segment lands by itself
     if topic.freshness is None:
         landings = min(landings, segments)
     else:

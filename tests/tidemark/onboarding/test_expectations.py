@@ -5,10 +5,11 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
+from tidemark.costs import PerLanding, PerSegment
 from tidemark.onboarding.expectations import Rate, costs, expected_freshness, sampled_rate
 from tidemark.onboarding.facts import TopicFacts
 from tidemark.onboarding.sample import COLUMNS, Sample, Span
-from tidemark.topics import RetentionSettings, TopicSettings
+from tidemark.topics import BatchWindow, RetentionSettings, TopicSettings
 
 TOPIC = TopicSettings(topic="orders", cluster="east", table="orders")
 FACTS = TopicFacts(
@@ -59,3 +60,9 @@ def test_costs_grow_with_what_is_kept() -> None:
     segments = 1e6 * 86_400 * 30.4 / 1e6
     [first, *_] = costs(TOPIC, FACTS, rate, 2)
     assert first.requests == pytest.approx(segments * 5)
+
+
+def test_without_a_batch_window_each_segment_lands() -> None:
+    topic = TOPIC.model_copy(update={"batch": BatchWindow(age=timedelta(0))})
+    segments, landings, *_ = costs(topic, FACTS, Rate(1e6, "option"), 2)
+    assert landings.requests / PerLanding().topic_put == pytest.approx(segments.requests / PerSegment().put)

@@ -1,0 +1,196 @@
+"""The DAG that proposes a topic: a form with what `tidemark topics add` asks, which ends in a patch of the topics file.
+
+The task asks Kafka, samples records, and tries what it proposes. Its log has the report (columns, event times, rights,
+rate, load, cost, freshness) and the patch; its XCom `return_value` is the patch, and `report` the report. It is red
+if the topic is refused, and says why. Nothing is changed: `git apply` makes the change. Only where the configuration
+has `[tidemark] onboarding_writes`, the form offers to change the file.
+
+For a topic that does not exist yet, *Placement* proposes partitions and brokers by load, and *Create* creates it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from airflow.sdk import DAG, Param
+
+from tidemark.config import DURATION
+from tidemark.onboarding.options import (
+    DEFAULT_PARTITION_RATE,
+    DEFAULT_RECORDS,
+    DEFAULT_REPLICATION_FACTOR,
+    MOST_RECORDS,
+    RATE,
+    Format,
+    SampleSource,
+    TimeUnit,
+)
+from tidemark.parsers.settings import Misfits
+from tidemark.topics import Deployment
+from tidemark_airflow import settings
+from tidemark_airflow.dag_factories import task_defaults
+from tidemark_airflow.operators.onboarding import DETECTED, OnboardOperator, registries
+
+DAG_ID = "tidemark_onboard"
+_RUNS = 16
+_MOST_PARTITIONS = 10_000
+
+_ACTIONS = {
+    "patch": "Propose the change of the topics file",
+    "placement": "Placement: propose partitions and brokers of a topic that does not exist yet",
+    "create": "Create: ... and create it",
+}
+_TOPIC = r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$"
+_FILE = r"^(?!/)(?!.*\.\.)[a-zA-Z0-9._/-]{1,250}$"
+_NAME = r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,200}$"
+
+_TEXT: dict[str, Any] = {"type": ["null", "string"], "maxLength": 1000}
+
+
+def form(deployment: Deployment) -> dict[str, Param]:
+    """The fields, as Airflow draws and checks them; what concerns several fields, the library checks."""
+    clusters = sorted({*deployment.clusters, *deployment.bootstrap})
+    return {
+        "cluster": Param(
+            *clusters[: len(clusters) == 1],  # without a default, a person must choose
+            type="string",
+            **({"enum": clusters} if clusters else {}),
+            title="Cluster",
+            description="A cluster of the topics file.",
+        ),
+        "topic": Param(
+            type="string",
+            pattern=_TOPIC,
+            title="Topic",
+            description="Its name in Kafka; the topics file must not have it yet.",
+        ),
+        "action": Param(
+            "patch", type="string", enum=list(_ACTIONS), values_display=_ACTIONS, title="Action",
+            description="Only Create changes anything, in Kafka.",
+        ),
+        **_writing(),
+        **_sample(),
+        **_records(deployment),
+        **_table(),
+        **_creation(),
+    }  # fmt: skip
+
+
+def _writing() -> dict[str, Param]:
+    if not settings.onboarding_writes():
+        return {}
+    told = "Also change the topics file on the machine where the task runs, unless it has changed meanwhile."
+    return {"write": Param(default=False, type="boolean", title="Write", description=told)}
+
+
+def _choice(title: str, description: str, of: Any, section: str) -> Param:
+    """A field with the values of a Literal, and what the library chooses."""
+    values = [DETECTED, *get_args(of)]
+    return Param(DETECTED, type="string", enum=values, title=title, description=description, section=section)
+
+
+def _sample() -> dict[str, Param]:
+    section = "Sample"
+    return {
+        "sample_from": Param(
+            "auto", type="string", enum=list(get_args(SampleSource)), title="Source", section=section,
+            description="auto: what the agents have stored, else Kafka.",
+        ),
+        "records": Param(
+            DEFAULT_RECORDS, type="integer", minimum=1, maximum=MOST_RECORDS, title="Records", section=section,
+            description="At most; the first and the last of each partition.",
+        ),
+        "rate": Param(
+            None, type=["null", "string"], pattern=f"^{RATE}$", title="Rate", section=section,
+            description="Bytes a second, such as 20MiB or 20MB/s. Empty: measured. Needed for a topic to be created.",
+        ),
+        "compacted": Param(
+            default=False, type="boolean", title="Compacted", section=section,
+            description="The topic may be compacted: the table gets what is left when segments are uploaded.",
+        ),
+    }  # fmt: skip
+
+
+def _records(deployment: Deployment) -> dict[str, Param]:
+    section = "Records"
+    known = ["", *sorted(registries(deployment))]
+    file: dict[str, Any] = {"type": ["null", "string"], "pattern": _FILE, "section": section}
+    text: dict[str, Any] = {**_TEXT, "section": section}
+    return {
+        "format": _choice("Format", "What values are.", Format, section),
+        "registry": Param(
+            "", type="string", enum=known, values_display={"": "none"}, title="Schema registry", section=section,
+            description="The table follows its schemas. Those that topics of the file have; the command takes others.",
+        ),
+        "subject": Param(
+            None, title="Subject", description="Of the registry. Empty: <topic>-value.", **text
+        ),
+        "schema": Param(None, title="Avro schema", description="A file below the topics file's folder.", **file),
+        "descriptors": Param(
+            None, title="Protobuf descriptors", description="A file below the topics file's folder.", **file
+        ),
+        "message": Param(None, title="Protobuf message", description="Such as shop.Order.", **text),
+        "misfits": _choice("Misfits", "What becomes of values that their column cannot hold.", Misfits, section),
+    }  # fmt: skip
+
+
+def _table() -> dict[str, Param]:
+    section = "Table"
+    return {
+        "event_time": Param(
+            "auto", type="string", minLength=1, maxLength=1000, examples=["auto", "none"], title="Event time",
+            description="A column, auto (the one nearest to the records' own time) or none.", section=section,
+        ),
+        "event_time_unit": _choice("Unit", "Of an event time that is a whole number.", TimeUnit, section),
+        "table": Param(
+            None, type=["null", "string"], pattern=_NAME, title="Name", section=section,
+            description="Empty: the topic's.",
+        ),
+        "owner": Param(None, title="Owner", description="Shown in Airflow.", **_TEXT, section=section),
+        "freshness": Param(
+            None, type=["null", "string"], pattern=f"^{DURATION}$", title="Freshness", section=section,
+            description="The promise from append to query, such as 60s. The agents need the same setting.",
+        ),
+    }  # fmt: skip
+
+
+def _creation() -> dict[str, Param]:
+    section = "A topic that does not exist yet"
+    found = settings.brokersets()
+    names = sorted({name for one in found.clusters.values() for name in one.brokersets}) if found else []
+    return {
+        "partitions": Param(
+            None, type=["null", "integer"], minimum=1, maximum=_MOST_PARTITIONS, title="Partitions", section=section,
+            description="A multiple of the brokerset's brokers. Empty: by the rate.",
+        ),
+        "partition_rate": Param(
+            DEFAULT_PARTITION_RATE, type="string", pattern=f"^{RATE}$", title="Rate of a partition", section=section,
+            description="Bytes a second that one partition may have.",
+        ),
+        "replication_factor": Param(
+            DEFAULT_REPLICATION_FACTOR, type="integer", minimum=1, maximum=100, title="Replicas", section=section,
+            description="Of each partition.",
+        ),
+        "brokerset": Param(
+            "", type="string", enum=["", *names], values_display={"": "the one that carries it best"},
+            title="Brokerset", description="Of the brokersets file.", section=section,
+        ),
+    }  # fmt: skip
+
+
+def onboarding_dag(deployment: Deployment) -> DAG:
+    """The DAG; it starts by its form, by REST or from the command line, and is not paused."""
+    with DAG(
+        dag_id=DAG_ID,
+        schedule=None,
+        is_paused_upon_creation=False,
+        max_active_runs=_RUNS,
+        catchup=False,
+        default_args={**task_defaults.DEFAULT_ARGS, "owner": "tidemark", "retries": 2},
+        tags=["tidemark", "onboarding"],
+        description="Looks at a topic and a sample of it, and proposes the change of the topics file that ingests it",
+        doc_md=__doc__,
+        params=form(deployment),
+    ) as dag:
+        OnboardOperator(task_id="propose")
+    return dag

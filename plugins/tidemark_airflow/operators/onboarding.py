@@ -1,0 +1,149 @@
+"""The task that proposes a topic: what ``tidemark topics add`` does, by the fields of a run's form.
+
+It runs in the task's own process, with the connections that ``[tidemark]`` names. No field takes a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from tidemark.errors import ConfigError
+from tidemark.onboarding.options import Wanted, byte_rate, need_extra
+from tidemark.parsers.settings import Registry, registry_of
+from tidemark.topics import Deployment
+from tidemark_airflow import connections, settings
+from tidemark_airflow.configuration import label
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from tidemark.onboarding.onboard import Request
+
+DETECTED: Final = "detected"
+"""In a field with a choice: what the sample or the library says."""
+
+
+class OnboardOperator(BaseOperator):
+    """Proposes the topic of the run's params: the change of the topics file as a patch, or how to create the topic.
+
+    What a person reads is in the task's log, and as XCom ``report``.
+    """
+
+    def execute(self, context: Context) -> str:
+        """Look and propose. Returns the patch; for a topic that is to be created, the command that does it.
+
+        Raises:
+            AirflowFailException: it is refused, in the words of the command; a retry would say the same.
+            TidemarkError: Kafka, the store or a registry does not answer.
+        """
+        fields = dict(context["params"])
+        try:
+            need_extra()
+            report, answer = self._create(fields) if fields["action"] != "patch" else self._patch(fields)
+        except ConfigError as error:
+            raise AirflowFailException(str(error)) from None
+        context["ti"].xcom_push(key="report", value=report)
+        return answer
+
+    def _patch(self, fields: Mapping[str, Any]) -> tuple[str, str]:
+        from tidemark.onboarding.look import look_at
+        from tidemark.onboarding.report import lines
+
+        deployment = settings.deployment()
+        if fields.get("write") and not settings.onboarding_writes():
+            raise ConfigError("Airflow's configuration", [(label("onboarding_writes"), "does not allow to write")])
+        request = request_of(fields, settings.topics_file(), deployment)
+        client = _client(deployment, request.cluster)
+        found, rights = look_at(request, deployment, client, fields["sample_from"], fields["records"], self.log.info)
+        report, patch = "\n".join(lines(found, rights)), found.change.patch()
+        self.log.info("%s\n%s", report, patch)
+        if fields.get("write"):
+            found.change.write()
+            self.log.info("%s: changed; `tidemark config check --agents` says what else is needed", request.path)
+        return report, patch
+
+    def _create(self, fields: Mapping[str, Any]) -> tuple[str, str]:
+        from tidemark.onboarding.creation import Creation, create
+
+        shown: list[Creation] = []
+
+        def show(found: Creation) -> None:
+            shown.append(found)
+            self.log.info("%s\n%s", "\n".join(found.lines()), found.command)
+
+        deployment, wanted = settings.deployment(), wanted_of(fields)
+        execute = fields["action"] == "create"
+        client = _client(deployment, wanted.cluster)
+        path = settings.brokersets_file()
+        create(wanted, settings.topics_file(), deployment, client, path, show, execute=execute)
+        if execute:
+            self.log.info("%s: created; onboard it by another run", wanted.topic)
+        return "\n".join(shown[0].lines()), shown[0].command
+
+
+def registries(deployment: Deployment) -> dict[str, Registry]:
+    """The registries that topics of the file ask, by URL: where their credentials go, and nowhere else."""
+    found = [registry_of(one.parser) for one in settings.in_order(deployment)]
+    return {one.url: one for one in reversed(found) if one is not None}
+
+
+def request_of(fields: Mapping[str, Any], path: Path, deployment: Deployment) -> Request:
+    """What the form asks for. Raises ConfigError."""
+    from tidemark.onboarding.onboard import Request
+    from tidemark.onboarding.proposal import Hints
+
+    def chosen(name: str) -> Any:
+        return None if fields[name] == DETECTED else fields[name]
+
+    url = fields.get("registry") or None
+    known = registries(deployment)
+    if url is not None and url not in known:
+        raise ConfigError("registry", [("", f"{url} is not the registry of a topic in {path}: use the command")])
+    hints = Hints(
+        format=chosen("format"),
+        schema=fields["schema"],
+        descriptors=fields["descriptors"],
+        message=fields["message"],
+        registry=None if url is None else _stated(known[url]),
+        subject=fields["subject"],
+        misfits=chosen("misfits"),
+    )
+    return Request(
+        path=path,
+        cluster=fields["cluster"],
+        topic=fields["topic"],
+        keys={name: fields[name] for name in ("table", "owner", "freshness") if fields[name]},
+        hints=hints,
+        event_time=fields["event_time"],
+        unit=chosen("event_time_unit"),
+        rate=byte_rate(fields["rate"], "--rate") if fields["rate"] else None,
+        compacted=fields["compacted"],
+    )
+
+
+def wanted_of(fields: Mapping[str, Any]) -> Wanted:
+    """The topic that is to be created. Raises ConfigError."""
+    return Wanted(
+        cluster=fields["cluster"],
+        topic=fields["topic"],
+        rate=byte_rate(fields["rate"], "--rate") if fields["rate"] else None,
+        partition_rate=byte_rate(fields["partition_rate"], "--partition-rate"),
+        partitions=fields["partitions"],
+        replication_factor=fields["replication_factor"],
+        brokerset=fields["brokerset"] or None,
+    )
+
+
+def _stated(registry: Registry) -> dict[str, str]:
+    """The registry as a topics file states it: by names of secrets, without what is the default."""
+    found = {name: getattr(registry, name) for name, one in Registry.model_fields.items()}
+    return {name: str(value) for name, value in found.items() if value != Registry.model_fields[name].default}
+
+
+def _client(deployment: Deployment, cluster: str) -> dict[str, Any] | None:
+    return connections.kafka_client(cluster, deployment.bootstrap.get(cluster))
