@@ -9,7 +9,7 @@ achieve at best.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tidemark.brokersets.settings import Brokerset
 
@@ -34,48 +34,100 @@ class PartitionLoad(NamedTuple):
     replicas: tuple[int, ...] = ()
 
 
-class BrokersetLoad(NamedTuple):
-    """A brokerset's load: of each broker now; and for each broker that may go, that of the busiest one left.
+class BrokerLoad(NamedTuple):
+    """What a broker's agent has to do: bytes a second, committed offsets and bytes that the store lacks, as above."""
 
-    ``unmeasured`` are partitions whose rate is not known. ``worst_without`` maps a broker that goes to (the broker with
-    the highest load then, its load).
+    rate: float = 0.0
+    lag: float = 0.0
+    held: float = 0.0
+
+
+class Loss(NamedTuple):
+    """The others without a broker: the ``busiest`` of them and its rate then; the most lag and held bytes of one.
+
+    Lag and held bytes go to the brokers that lead then: their agents upload what the lost one has not.
+    """
+
+    busiest: int
+    rate: float
+    lag: float
+    held: float
+
+
+class BrokersetLoad(NamedTuple):
+    """A brokerset's load: of each broker now, and for each broker that may go, what is left.
+
+    ``unmeasured`` are partitions whose rate is not known. ``without`` is empty if there is but one broker.
     """
 
     brokerset: Brokerset
-    rates: Mapping[int, float]
-    lag: int
-    held: float
+    brokers: Mapping[int, BrokerLoad]
     partitions: int
     unmeasured: int
     failover: Failover
-    worst_without: Mapping[int, tuple[int, float]]
+    without: Mapping[int, Loss]
 
     @property
-    def rate(self) -> float:
-        """Of all brokers, in bytes a second."""
-        return sum(self.rates.values())
+    def total(self) -> BrokerLoad:
+        """Of all brokers."""
+        return BrokerLoad(*map(sum, zip(*self.brokers.values(), strict=True)))
+
+    @property
+    def busiest(self) -> tuple[int, float]:
+        """(the broker with the highest rate, that rate), today."""
+        return max(((at, one.rate) for at, one in self.brokers.items()), key=lambda one: one[1])
 
     @property
     def worst(self) -> tuple[int | None, int, float]:
-        """(the broker whose loss is worst, the busiest broker then, its load); no broker goes if there is but one."""
-        if not self.worst_without:
-            [(broker, rate)] = self.rates.items()
-            return None, broker, rate
-        gone, (busiest, rate) = max(self.worst_without.items(), key=lambda one: (one[1][1], -one[0]))
-        return gone, busiest, rate
+        """(the broker whose loss is worst, the busiest broker then, its rate); no broker goes if there is but one."""
+        if not self.without:
+            return None, *self.busiest
+        gone, loss = max(self.without.items(), key=lambda one: (one[1].rate, -one[0]))
+        return gone, loss.busiest, loss.rate
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether some broker has to upload more than its capacity, today or with any one broker gone."""
+        capacity = self.brokerset.capacity
+        return capacity is not None and max(self.busiest[1], self.worst[2]) > capacity
+
+    def answer(self) -> dict[str, Any]:
+        """For programs; rates in bytes a second, ``lag`` in offsets, ``held`` in bytes."""
+        gone, busiest, rate = self.worst
+        total = self.total
+        return {
+            "brokerset": self.brokerset.name,
+            "zones": {zone: list(brokers) for zone, brokers in self.brokerset.by_zone.items()},
+            "capacity": self.brokerset.capacity,
+            "exceeded": self.exceeded,
+            "partitions": self.partitions,
+            "unmeasured": self.unmeasured,
+            "rate": total.rate,
+            "lag": round(total.lag),
+            "held": total.held,
+            "brokers": {str(broker): one._asdict() for broker, one in self.brokers.items()},
+            "failover": self.failover,
+            "without": {str(broker): one._asdict() for broker, one in sorted(self.without.items())},
+            "worst": {"without": gone, "busiest": busiest, "rate": rate},
+        }
 
 
-def rates_by_broker(partitions: Iterable[PartitionLoad], gone: int | None = None) -> dict[int, float]:
-    """Bytes a second by the broker that leads; with ``gone``, by the one that leads then.
+def loads_by_broker(partitions: Iterable[PartitionLoad], gone: int | None = None) -> dict[int, BrokerLoad]:
+    """The load of each broker that leads; with ``gone``, of the one that leads then.
 
     A partition without a replica left has no leader, and is nobody's load.
     """
-    found: dict[int, float] = {}
+    found: dict[int, BrokerLoad] = {}
     for one in partitions:
         leader = one.leader if one.leader != gone else next((at for at in one.replicas if at != gone), None)
-        if leader is not None and one.rate:
-            found[leader] = found.get(leader, 0.0) + one.rate
+        if leader is not None:
+            found[leader] = _sum(found.get(leader, BrokerLoad()), BrokerLoad(one.rate or 0.0, one.lag, one.held or 0.0))
     return found
+
+
+def rates_by_broker(partitions: Iterable[PartitionLoad]) -> dict[int, float]:
+    """Bytes a second by the broker that leads, of the brokers where any are known."""
+    return {broker: one.rate for broker, one in loads_by_broker(partitions).items() if one.rate}
 
 
 def load_of(brokerset: Brokerset, partitions: Sequence[PartitionLoad]) -> BrokersetLoad:
@@ -83,27 +135,35 @@ def load_of(brokerset: Brokerset, partitions: Sequence[PartitionLoad]) -> Broker
     members = {*brokerset.brokers}
     own = [one for one in partitions if one.leader in members]
     by_replicas = all(one.replicas for one in own) and bool(own)
-    now = rates_by_broker(partitions)
-    rates = {broker: now.get(broker, 0.0) for broker in brokerset.brokers}
-    worst: dict[int, tuple[int, float]] = {}
+    now = loads_by_broker(partitions)
+    brokers = {broker: now.get(broker, BrokerLoad()) for broker in brokerset.brokers}
+    without: dict[int, Loss] = {}
     for gone in brokerset.brokers if len(members) > 1 else ():
-        after = rates_by_broker(partitions, gone) if by_replicas else _evenly(brokerset, rates, gone)
-        worst[gone] = max(((at, after.get(at, 0.0)) for at in brokerset.brokers if at != gone), key=lambda one: one[1])
+        after = loads_by_broker(partitions, gone) if by_replicas else _evenly(brokerset, brokers, gone)
+        without[gone] = _loss({at: after.get(at, BrokerLoad()) for at in brokerset.brokers if at != gone})
     return BrokersetLoad(
         brokerset=brokerset,
-        rates=rates,
-        lag=sum(one.lag for one in own),
-        held=sum(one.held or 0.0 for one in own),
+        brokers=brokers,
         partitions=len(own),
         unmeasured=sum(one.rate is None for one in own),
         failover="replicas" if by_replicas else "even",
-        worst_without=worst,
+        without=without,
     )
 
 
-def _evenly(brokerset: Brokerset, rates: Mapping[int, float], gone: int) -> dict[int, float]:
+def _loss(left: Mapping[int, BrokerLoad]) -> Loss:
+    busiest, load = max(left.items(), key=lambda one: one[1].rate)
+    most = (max(one.lag for one in left.values()), max(one.held for one in left.values()))
+    return Loss(busiest, load.rate, *most)
+
+
+def _evenly(brokerset: Brokerset, brokers: Mapping[int, BrokerLoad], gone: int) -> dict[int, BrokerLoad]:
     zone_of = dict(zip(brokerset.brokers, brokerset.zones, strict=True))
     takers = [at for at in brokerset.brokers if zone_of[at] != zone_of[gone]]
     takers = takers or [at for at in brokerset.brokers if at != gone]
-    share = rates[gone] / len(takers)
-    return {at: rate + (share if at in takers else 0.0) for at, rate in rates.items() if at != gone}
+    share = BrokerLoad(*(one / len(takers) for one in brokers[gone]))
+    return {at: _sum(load, share if at in takers else BrokerLoad()) for at, load in brokers.items() if at != gone}
+
+
+def _sum(one: BrokerLoad, other: BrokerLoad) -> BrokerLoad:
+    return BrokerLoad(one.rate + other.rate, one.lag + other.lag, one.held + other.held)

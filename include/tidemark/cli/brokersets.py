@@ -71,9 +71,9 @@ def show(
     replicas = None if bootstrap is None else _replicas(client_settings(bootstrap, client_config))
     partitions = loads(led_partitions(deployment, name), before, replicas)
     found = [load_of(one, partitions) for one in known]
-    answer = {"cluster": name, "brokersets": [answer_of(one) for one in found]}
+    answer = {"cluster": name, "brokersets": [one.answer() for one in found]}
     typer.echo(json.dumps(answer) if output is Output.json else "\n".join(_lines(name, found)))
-    if any(exceeded(one) for one in found):
+    if any(one.exceeded for one in found):
         raise typer.Exit(1)
 
 
@@ -125,33 +125,6 @@ def duration(text: str, option: str) -> timedelta:
     return found
 
 
-def answer_of(load: BrokersetLoad) -> dict[str, Any]:
-    """A brokerset for programs; rates in bytes a second, ``held`` in bytes."""
-    gone, busiest, rate = load.worst
-    return {
-        "brokerset": load.brokerset.name,
-        "zones": {zone: list(brokers) for zone, brokers in load.brokerset.by_zone.items()},
-        "capacity": load.brokerset.capacity,
-        "partitions": load.partitions,
-        "unmeasured": load.unmeasured,
-        "rate": load.rate,
-        "lag": load.lag,
-        "held": load.held,
-        "brokers": {str(broker): one for broker, one in load.rates.items()},
-        "failover": load.failover,
-        "without": {
-            str(broker): {"busiest": at, "rate": one} for broker, (at, one) in sorted(load.worst_without.items())
-        },
-        "worst": {"without": gone, "busiest": busiest, "rate": rate},
-    }
-
-
-def exceeded(load: BrokersetLoad) -> bool:
-    """Whether some broker has to upload more than its capacity, today or with any one broker gone."""
-    capacity = load.brokerset.capacity
-    return capacity is not None and max(*load.rates.values(), load.worst[2]) > capacity
-
-
 def _lines(cluster: str, found: Sequence[BrokersetLoad]) -> Iterator[str]:
     yield f"{cluster}: upload load in MB/s, by the agents' watermark indexes"
     head = (
@@ -168,20 +141,31 @@ def _lines(cluster: str, found: Sequence[BrokersetLoad]) -> Iterator[str]:
     )
     rows: list[Sequence[object]] = [head]
     for one in found:
-        gone, busiest, rate = one.worst
-        top = max(one.rates, key=lambda broker: one.rates[broker])
-        now = f"{top}: {_mb(one.rates[top])}"
-        cells = (one.brokerset.name, len(one.brokerset.brokers), one.partitions, _mb(one.rate), now)
-        rows.append((*cells, f"{one.lag:,}", f"{one.held / 1e6:,.0f}", gone, busiest, _mb(rate)))
+        (top, most), (gone, busiest, rate), total = one.busiest, one.worst, one.total
+        cells = (one.brokerset.name, len(one.brokerset.brokers), one.partitions, _mb(total.rate), f"{top}: {_mb(most)}")
+        rows.append((*cells, f"{total.lag:,.0f}", f"{total.held / 1e6:,.0f}", gone, busiest, _mb(rate)))
     yield columns(rows, right=True)
+    yield ""
+    yield columns(_brokers(found), right=True)
     for one in found:
         name = one.brokerset.name
         if one.failover == "even":
             yield f"{name}: replicas are not known; the load of a lost broker is taken to spread evenly"
         if one.unmeasured:
             yield f"{name}: the rate of {one.unmeasured} partitions is not known"
-        if exceeded(one):
+        if one.exceeded:
             yield f"{name}: A CAPACITY OF {_mb(one.brokerset.capacity or 0)} MB/s IS EXCEEDED"
+
+
+def _brokers(found: Sequence[BrokersetLoad]) -> Iterator[Sequence[object]]:
+    """A table of brokers: today, and what one of the others has at most if this one goes."""
+    yield "brokerset", "broker", "load", "lag", "held MB", "without it", "busiest", "most lag", "most held MB"
+    for one in found:
+        for broker, now in one.brokers.items():
+            cells = (one.brokerset.name, broker, _mb(now.rate), f"{now.lag:,.0f}", f"{now.held / 1e6:,.0f}")
+            then = one.without.get(broker)
+            left = () if then is None else (then.busiest, _mb(then.rate), f"{then.lag:,.0f}", f"{then.held / 1e6:,.0f}")
+            yield (*cells, *(left or (None,) * 4))
 
 
 def _mb(rate: float) -> str:

@@ -83,7 +83,7 @@ def _of_brokerset(
             for number, replicas in enumerate(placement)
         ]
         load = load_of(brokerset, [*loads, *added])
-        yield Choice(brokerset, stride, placement, max(load.rates.values()), load.worst[2])
+        yield Choice(brokerset, stride, placement, load.busiest[1], load.worst[2])
 
 
 def _weight(choice: Choice) -> float:

@@ -46,6 +46,16 @@ def topics(
     )
 
 
+@router.get("/brokersets")
+def brokersets(user: GetUserDep) -> models.BrokersetsAnswer:
+    """The upload load, lag and held bytes of the brokersets of each cluster of which one may see a topic."""
+    clusters = dict.fromkeys(one.cluster for one in may(user, "GET", settings.in_order(reader().deployment())))
+    found = [(cluster, reader().brokersets(cluster)) for cluster in clusters]
+    return models.BrokersetsAnswer(
+        clusters=[responses.cluster_brokersets(cluster, now) for cluster, now in found if now is not None]
+    )
+
+
 @router.get("/topics/{cluster}/{topic}")
 def topic_now(topic: Seen, user: GetUserDep) -> models.TopicAnswer:
     """One topic as it is now."""

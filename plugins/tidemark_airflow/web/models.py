@@ -73,6 +73,45 @@ class TopicsAnswer(BaseModel):
     incidents: list[IncidentNow]
 
 
+class BrokersetRow(BaseModel):
+    """A brokerset's upload load, in bytes a second, of all brokers and of the busiest; lag in offsets, held in bytes.
+
+    Without broker ``without``, whose loss is the worst, broker ``busiest_then`` has ``rate_then``. ``without`` is None
+    where there is but one broker. Of ``unmeasured`` partitions nobody knows the rate. By ``failover`` it is known where
+    leaders go, or taken to be ``even``.
+    """
+
+    brokerset: str
+    brokers: int
+    partitions: int
+    unmeasured: int
+    capacity: int | None
+    exceeded: bool
+    rate: float
+    busiest: int
+    busiest_rate: float
+    lag: int
+    held: float
+    failover: Literal["replicas", "even"]
+    without: int | None
+    busiest_then: int
+    rate_then: float
+
+
+class ClusterBrokersets(BaseModel):
+    """The brokersets of a cluster, in the order of their file; ``failure`` says which indexes cannot be read."""
+
+    cluster: str
+    brokersets: list[BrokersetRow]
+    failure: str
+
+
+class BrokersetsAnswer(BaseModel):
+    """The clusters that have brokersets and a topic that one may see."""
+
+    clusters: list[ClusterBrokersets]
+
+
 class SchemaNow(BaseModel):
     """The schema that a topic follows: what is adopted of ``subject``, since when, and what ``waits`` of which version.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, TidemarkError
 from tidemark.formats.base import canonical, parse_json
 from tidemark.formats.index_cache import BrokerIndex, IndexCache, log_failures
-from tidemark.formats.keys import ControlKeys
+from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.watermark_index import LeaderEntry, WatermarkIndex, leaders, parse_index
 from tidemark.store import ObjectInfo, open_store
 from tidemark.topics import Deployment
@@ -57,8 +58,8 @@ class PackedIndexes:
         else:
             self._failure = ""
 
-    def failure_of(self, topic: str) -> str:
-        """Which indexes that may tell of ``topic`` cannot be read, and why; empty if all can.
+    def failure_of(self, topic: str | None = None) -> str:
+        """Which indexes that may tell of ``topic`` (of any) cannot be read, and why; empty if all can.
 
         One that was read before may tell of the topics that it named then, any other of each topic.
         """
@@ -72,15 +73,20 @@ class PackedIndexes:
         indexes = [index for packed in naming if (index := _unpack(packed, topic))]
         return {tp.partition: leader for tp, leader in leaders(indexes).items()}
 
+    def leaders(self) -> Mapping[TopicPartition, LeaderEntry]:
+        """The same of all partitions of the cluster; every index is parsed for it."""
+        return leaders([index for packed in self._indexes.kept.values() if (index := _unpack(packed))])
+
 
 def _pack(body: bytes, info: ObjectInfo) -> _Packed:
     return _Packed(info, _topics(parse_json(body, info.key), info.key), zlib.compress(body, 1))
 
 
-def _unpack(packed: _Packed, topic: str) -> WatermarkIndex | None:
-    """The index with the entries of ``topic`` alone; None if these do not parse."""
+def _unpack(packed: _Packed, topic: str | None = None) -> WatermarkIndex | None:
+    """The index with the entries of ``topic`` alone, or with all; None if these do not parse."""
     index = parse_json(zlib.decompress(packed.body), packed.info.key)
-    index["entries"] = [entry for entry in index["entries"] if entry["topic"] == topic]
+    if topic is not None:
+        index["entries"] = [entry for entry in index["entries"] if entry["topic"] == topic]
     try:
         return parse_index(canonical(index), packed.info)
     except FormatError as error:
@@ -88,9 +94,9 @@ def _unpack(packed: _Packed, topic: str) -> WatermarkIndex | None:
         return None
 
 
-def _failure_of(broker: BrokerIndex[_Packed], topic: str) -> str:
+def _failure_of(broker: BrokerIndex[_Packed], topic: str | None) -> str:
     """Why the broker's index cannot be read, if it may tell of ``topic``."""
-    if broker.kept is not None and topic not in broker.kept.topics:
+    if broker.kept is not None and topic is not None and topic not in broker.kept.topics:
         return ""
     return str(broker.error) if broker.error else broker.kept.failure if broker.kept else ""
 

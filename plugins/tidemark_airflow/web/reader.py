@@ -10,6 +10,9 @@ from threading import Lock
 from time import monotonic
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from tidemark.brokersets.load import BrokersetLoad, load_of
+from tidemark.brokersets.observed import loads
+from tidemark.brokersets.settings import load_brokersets
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
 from tidemark.formats.gaps import Acknowledgement
@@ -101,6 +104,13 @@ class TopicNow(NamedTuple):
     followed: SchemaState | None
 
 
+class BrokersetsNow(NamedTuple):
+    """The load of a cluster's brokersets; ``failure`` says which watermark indexes cannot be read, and why."""
+
+    loads: tuple[BrokersetLoad, ...]
+    failure: str
+
+
 class Reader:
     """Reads for all requests of a process; threads share it."""
 
@@ -113,6 +123,8 @@ class Reader:
         self._incidents = Kept(self._read_incidents)
         self._topics = Kept(self._read_topic)
         self._flows = Kept(self._read_flow, seconds=60.0)
+        # All indexes of a cluster are parsed for it.
+        self._brokersets = Kept(self._read_brokersets, seconds=60.0)
         # Of one topic, for an hour of a thousand topics is a megabyte once it is parsed.
         self._samples = Kept(self._read_samples, seconds=60.0, most=_HOURS_KEPT)
         self._evidence = EvidenceReader()
@@ -130,6 +142,15 @@ class Reader:
     def incidents(self, cluster: str) -> tuple[Incident, ...]:
         """What people must know of, in the cluster and in its topics."""
         return self._incidents.get(cluster)
+
+    def brokersets(self, cluster: str) -> BrokersetsNow | None:
+        """The load of the cluster's brokersets, a minute old at most; None if the configuration names none of it.
+
+        Raises:
+            ConfigError: the brokersets file breaks a rule.
+        """
+        file = settings.brokersets()
+        return self._brokersets.get(cluster) if file is not None and cluster in file.clusters else None
 
     def topic(self, topic: TopicSettings) -> TopicNow:
         """What is known of ``topic`` now, read again where it has changed."""
@@ -191,6 +212,16 @@ class Reader:
         indexes.look()
         return indexes
 
+    def _look(self, cluster: str, deployment: Deployment) -> PackedIndexes:
+        # By where they lie, too: the topics file may say otherwise one day.
+        return self._looks.get((cluster, deployment.model_dump_json(include={"raw", "store"})))
+
+    def _read_brokersets(self, cluster: str) -> BrokersetsNow:
+        indexes = self._look(cluster, self.deployment())
+        partitions = loads(indexes.leaders())
+        known = load_brokersets(settings.brokersets_file()).of_cluster(cluster)
+        return BrokersetsNow(tuple(load_of(one, partitions) for one in known), indexes.failure_of())
+
     def _shared(self, cluster: str) -> tuple[Store, DeploymentKeys]:
         deployment = self.deployment()
         return open_store(deployment.lake_store, deployment.store), deployment.deployment_keys(cluster)
@@ -209,9 +240,7 @@ class Reader:
     def _read_topic(self, key: tuple[str, str]) -> TopicNow:
         table = self.table(*key)
         ledger = committed_ledger(table)
-        # By where they lie, too: the topics file may say otherwise one day.
-        place = table.topic.cluster, table.deployment.model_dump_json(include={"raw", "store"})
-        indexes = self._looks.get(place)
+        indexes = self._look(table.topic.cluster, table.deployment)
         led = indexes.leaders_of(table.topic.topic)
         entries = [leader.entry for leader in led.values()]
         brokers = {partition: leader.broker for partition, leader in led.items()}

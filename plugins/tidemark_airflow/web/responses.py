@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal
 
+from tidemark.brokersets.load import BrokersetLoad
 from tidemark.formats.gaps import Acknowledgement, Gap
 from tidemark.formats.ledger import DateState
 from tidemark.formats.partitioning import names_of
@@ -19,6 +20,8 @@ from tidemark.topics import TopicSettings
 from tidemark_airflow.dag_factories.ingest import dag_id
 from tidemark_airflow.web.models import (
     PARTITION_FILTERS,
+    BrokersetRow,
+    ClusterBrokersets,
     ClusterNow,
     DateRow,
     DatesAnswer,
@@ -33,7 +36,7 @@ from tidemark_airflow.web.models import (
     TopicsAnswer,
 )
 from tidemark_airflow.web.offset_strips import spans_of
-from tidemark_airflow.web.reader import TopicNow
+from tidemark_airflow.web.reader import BrokersetsNow, TopicNow
 
 _HIDDEN: Final = "(this names topics that you may not see)"
 
@@ -141,6 +144,24 @@ def topic_answer(
         may_acknowledge=may_acknowledge,
         followed=_followed(now.followed) if now.followed else None,
         incidents=_open(one for one in incidents if one.topic == topic.topic),
+    )
+
+
+def cluster_brokersets(cluster: str, now: BrokersetsNow) -> ClusterBrokersets:
+    """A cluster's brokersets: the figures of `tidemark brokersets show`."""
+    rows = [_brokerset_row(one) for one in now.loads]
+    return ClusterBrokersets(cluster=cluster, brokersets=rows, failure=now.failure)
+
+
+def _brokerset_row(load: BrokersetLoad) -> BrokersetRow:
+    (busiest, busiest_rate), (without, busiest_then, rate_then) = load.busiest, load.worst
+    known = {name: one for name, one in load.answer().items() if name in BrokersetRow.model_fields}
+    return BrokersetRow(
+        **{**known, "brokers": len(load.brokers), "without": without},
+        busiest=busiest,
+        busiest_rate=busiest_rate,
+        busiest_then=busiest_then,
+        rate_then=rate_then,
     )
 
 

@@ -36,7 +36,8 @@ def ended(stack: SharedStack, **fields: Any) -> tuple[str, str, dict[str, Any]]:
 
 
 def test_the_form_ends_in_the_patch_of_the_command(stack: SharedStack, world: World) -> None:
-    assert stack.client.get(f"/dags/{ONBOARD}")["is_paused"] is False
+    [dag] = stack.client.get("/dags", dag_id_pattern=ONBOARD)["dags"]
+    assert dag["is_paused"] is False
     before = world.topics_file.read_text()
     state, log, found = ended(stack, topic="sales", owner="payments", rate="20MB/s")
     assert state == "success", log

@@ -6,7 +6,7 @@ import pytest
 
 from tests.plugins.world import entry
 from tests.tidemark.brokersets.test_placement import SIX
-from tidemark.brokersets.load import PartitionLoad, load_of, rates_by_broker
+from tidemark.brokersets.load import BrokerLoad, Loss, PartitionLoad, load_of, loads_by_broker
 from tidemark.brokersets.observed import loads
 from tidemark.brokersets.placement import place
 from tidemark.formats.keys import TopicPartition
@@ -22,30 +22,50 @@ def placed(topic: str, stride: int, rate: float = 10.0) -> list[PartitionLoad]:
 
 def test_topics_of_one_stride_double_the_load_of_the_next_broker() -> None:
     found = load_of(SIX, [*placed("a", 0), *placed("b", 0), *placed("c", 0), *placed("d", 0)])
-    assert (found.rate, found.failover) == (240.0, "replicas")
-    assert set(found.rates.values()) == {40.0}
-    assert found.worst_without[1] == (2, 80.0)
+    assert (found.total.rate, found.failover) == (240.0, "replicas")
+    assert {one.rate for one in found.brokers.values()} == {40.0}
+    assert found.without[1][:2] == (2, 80.0)
 
 
 def test_topics_of_different_strides_spread_the_load_of_a_lost_broker() -> None:
     found = load_of(SIX, [*placed("a", 0), *placed("b", 1), *placed("c", 2), *placed("d", 3)])
-    assert {rate for _, rate in found.worst_without.values()} == {50.0}, "each takes a quarter of 40"
+    assert {one.rate for one in found.without.values()} == {50.0}, "each takes a quarter of 40"
 
 
 def test_a_partition_without_a_replica_left_is_nobodys_load() -> None:
-    assert rates_by_broker([PartitionLoad("a", 0, 1, 5.0, replicas=(1,))], gone=1) == {}
+    assert loads_by_broker([PartitionLoad("a", 0, 1, 5.0, replicas=(1,))], gone=1) == {}
 
 
 def test_where_replicas_are_not_known_the_load_spreads_evenly_over_the_other_zones() -> None:
     found = load_of(SIX, [PartitionLoad("a", 0, 1, 40.0, lag=3, held=7.0), PartitionLoad("a", 1, 4, None)])
-    assert (found.failover, found.unmeasured, found.lag, found.held) == ("even", 1, 3, 7.0)
-    assert found.worst_without[1][1] == 10.0
+    assert (found.failover, found.unmeasured, found.total) == ("even", 1, (40.0, 3, 7.0))
+    assert found.without[1] == (2, 10.0, 0.75, 1.75)
+    assert found.without[2] == (1, 40.0, 3, 7.0)
     assert found.worst == (2, 1, 40.0), "of the losses that are equally bad, the first"
 
 
 def test_load_of_other_brokers_is_not_counted() -> None:
     found = load_of(SIX, [PartitionLoad("a", 0, 9, 40.0)])
-    assert (found.rate, found.partitions) == (0.0, 0)
+    assert (found.total.rate, found.partitions) == (0.0, 0)
+
+
+def test_lag_and_held_bytes_go_to_the_brokers_that_lead_then() -> None:
+    partitions = [
+        PartitionLoad("a", 0, 1, 5.0, lag=100, held=1000.0, replicas=(1, 2, 3)),
+        PartitionLoad("a", 1, 2, 9.0, lag=20, held=10.0, replicas=(2, 3, 1)),
+        PartitionLoad("a", 2, 3, 1.0, lag=30, held=None, replicas=(3, 1, 2)),
+    ]
+    found = load_of(SIX, partitions)
+    assert found.brokers[1] == BrokerLoad(5.0, 100, 1000.0)
+    assert found.without[1] == Loss(busiest=2, rate=14.0, lag=120, held=1010.0)
+    assert found.without[2] == Loss(busiest=3, rate=10.0, lag=100, held=1000.0)
+    assert found.without[4] == Loss(busiest=2, rate=9.0, lag=100, held=1000.0), "nothing moves"
+    assert found.worst == (1, 2, 14.0)
+    answer = found.answer()
+    assert answer["without"]["1"] == {"busiest": 2, "rate": 14.0, "lag": 120, "held": 1010.0}
+    assert (answer["lag"], answer["held"], answer["exceeded"]) == (150, 1010.0, False)
+    tight = load_of(SIX.model_copy(update={"capacity": 13}), partitions)
+    assert tight.exceeded
 
 
 def observed(log_end: int, at: datetime, **more: object) -> dict[TopicPartition, LeaderEntry]:

@@ -68,7 +68,12 @@ def test_the_load_is_shown_today_and_without_each_broker(place: Path) -> None:
     assert found["rate"] == pytest.approx(1000, rel=0.1)
     assert (found["lag"], found["partitions"], found["failover"]) == (100, 3, "even")
     assert found["without"]["1"]["rate"] == pytest.approx(500, rel=0.1)
+    assert found["without"]["1"]["lag"] == 50
+    assert found["brokers"]["1"]["lag"] == 100
     assert found["worst"]["busiest"] == 1
+    code, text = command(place, "show")
+    lines = [line.split() for line in text.splitlines()]
+    assert ["a", "2", "0.00", "0", "0", "1", "0.00", "100", "0"] in lines, "a line for each broker"
 
 
 def test_an_exceeded_capacity_exits_with_1(place: Path) -> None:

@@ -39,6 +39,7 @@ const of = ({cluster, topic}) => `api/topics/${encodeURIComponent(cluster)}/${en
 
 export const api = {
   topics: (values) => ask(`api/topics${query(values)}`),
+  brokersets: () => ask("api/brokersets"),
   topic: (at) => ask(of(at)),
   partitions: (at, values) => ask(`${of(at)}/partitions${query(values)}`),
   dates: (at, values) => ask(`${of(at)}/dates${query(values)}`),

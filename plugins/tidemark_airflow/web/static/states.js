@@ -36,6 +36,11 @@ export const DATE = {
   expired: ["×", "expired", "removed by retention"],
 };
 
+export const BROKERSET = {
+  fits: ["✓", "Fits", "no broker exceeds the capacity, also with any one broker gone"],
+  exceeded: ["✕", "Over capacity", "a broker exceeds the capacity, today or with some broker gone"],
+};
+
 export function badge(state, table = TOPIC) {
   const [sign, name, meaning] = table[state];
   return el("span", {class: `badge ${state}`, title: meaning}, el("span", {"aria-hidden": "true"}, sign), name);

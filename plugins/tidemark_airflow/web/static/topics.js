@@ -1,5 +1,6 @@
 // All topics, from the worst state to the best; a hundred at a time, however many there are.
 
+import {showBrokersets} from "./brokersets.js";
 import {el, number, plural, put, say, short, since, time} from "./dom.js";
 import {incidents} from "./incidents.js";
 import {api} from "./server.js";
@@ -66,8 +67,10 @@ export async function showTopics(view) {
     el("h1", {}, "Topics"),
     el("div", {class: "field"}, el("label", {for: "search"}, "Name, owner or table"), search),
   );
+  const brokersets = el("section", {hidden: true, "aria-labelledby": "brokersets"});
   await load();
-  put(view, head, notes, chips, list);
+  put(view, head, notes, chips, list, brokersets);
+  showBrokersets(brokersets); // all indexes are parsed for it, and the topics do not wait
 }
 
 function stale({cluster, observed_at: at}) {
