@@ -120,25 +120,31 @@ class SchemaFiles(Schemas):
             return Unreadable(f"is not valid UTF-8: {error}")
 
 
+_Key = tuple[str, SchemaKind, int]
+
+
 class _Kept:
-    """The schemas that a process has found, by registry and number; the least used go first."""
+    """The schemas that a process has found, by registry, kind and number; the least used go first.
+
+    By kind, because a number may be asked for as one kind after another, to learn which it has.
+    """
 
     def __init__(self) -> None:
-        self._found: OrderedDict[tuple[str, int], Written] = OrderedDict()
+        self._found: OrderedDict[_Key, Written] = OrderedDict()
         self._size = 0
         self._lock = Lock()
 
-    def get(self, url: str, number: int) -> Written | None:
+    def get(self, key: _Key) -> Written | None:
         with self._lock:
-            found = self._found.get((url, number))
+            found = self._found.get(key)
             if found is not None:
-                self._found.move_to_end((url, number))
+                self._found.move_to_end(key)
             return found
 
-    def keep(self, url: str, number: int, found: Written) -> None:
+    def keep(self, key: _Key, found: Written) -> None:
         with self._lock:
-            if (url, number) not in self._found:
-                self._found[url, number] = found
+            if key not in self._found:
+                self._found[key] = found
                 self._size += found.size
             while self._size > MAX_KEPT_TEXT:
                 self._size -= self._found.popitem(last=False)[1].size
@@ -191,18 +197,21 @@ class SchemaRegistry(Schemas):
         for number in numbers:
             if number > MAX_NUMBER:
                 answers[number] = Unreadable(f"is unknown: the numbers of a registry end at {MAX_NUMBER}")
-            elif kept := _kept.get(self._url, number):
+            elif kept := _kept.get(self._key(number)):
                 answers[number] = kept
         wanted = [number for number in numbers if number not in answers]
         answers |= zip(wanted, in_parallel(self._find, wanted, CONNECTIONS), strict=True)
         return answers
+
+    def _key(self, number: int) -> _Key:
+        return self._url, self._kind, number
 
     def _find(self, number: int) -> Written | Unreadable:
         try:
             found = self._whole(self._schema(f"/schemas/ids/{number}"))
         except _OfTheNumber as reason:
             return Unreadable(str(reason))
-        _kept.keep(self._url, number, found)
+        _kept.keep(self._key(number), found)
         return found
 
     def _whole(self, main: Any) -> Written:

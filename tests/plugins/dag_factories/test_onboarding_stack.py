@@ -45,7 +45,7 @@ def test_the_form_ends_in_the_patch_of_the_command(stack: SharedStack, world: Wo
     assert code == 0
     assert text == f"{found['report']}\n{found['return_value']}"
     assert found["return_value"].startswith("--- a/")
-    for part in ("+  topic: sales", "+++ b/", "sampling records", "put to file://"):
+    for part in ("topic: sales", "+++ b/", "sampling records", "put to file://"):
         assert part in log
     assert world.topics_file.read_text() == before
 

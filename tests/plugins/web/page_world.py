@@ -21,6 +21,14 @@ from tidemark.timestamps import utc_now
 TOPICS = ("orders", "clicks", "payments", "shipments", "sessions", "invoices")
 GAP = gap(120, 160)
 FILE = "dt=2026-01-01/part-0.parquet"
+_BROKERSETS = f"""\
+clusters:
+  {CLUSTER}:
+    zones: {{az1: [21], az2: [22], az3: [23, 24]}}
+    brokersets:
+      busy: {{brokers: [21-23], capacity: 4MiB}}
+      quiet: {{brokers: [24], capacity: 1MiB}}
+"""
 EVIL = '<img src=x onerror="document.title=1">'
 
 
@@ -84,6 +92,17 @@ class PageWorld(World):
         """Name more topics in the topics file; nothing of them has landed, and nobody has looked yet."""
         content = yaml.safe_load(self.topics_file.read_text())
         self.write_topics(**{**content, "topics": [*content["topics"], *({"topic": topic} for topic in more)]})
+
+    def add_brokersets(self) -> Path:
+        """Two brokersets, of brokers 21 to 23 that lead 1, 2 and 3 MB/s and of one without a load; the file's path."""
+        for number in (1, 2, 3):
+            one = entry("sensors", number, 0, log_end=300, bytes_per_offset=number * 1e6, observed_at=self.now)
+            began = int((self.now - timedelta(seconds=100)).timestamp() * 1000)
+            active = {"active_base_offset": 200, "active_first_timestamp": began, "next_offset": 190}
+            self.put_index(one.model_copy(update=active), broker=20 + number)
+        path = self.topics_file.with_name("brokersets.yaml")
+        path.write_text(_BROKERSETS)
+        return path
 
     def observe(self) -> None:
         """Two looks of the watch, half an hour apart, and samples of a day before them."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,11 +14,13 @@ import pytest
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
+from typer.testing import CliRunner
 
 from tests.plugins.web.page_server import ANN, NOBODY, VIC, PageServer
 from tests.plugins.web.page_world import FILE, GAP, PageWorld
 from tests.plugins.world import CLUSTER, commit, entry, gap, state
 from tests.support.paths import ROOT
+from tidemark.cli.app import app
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.schema_state import Definition, SchemaChange, SchemaState, SchemaVersion
@@ -116,6 +120,57 @@ def test_who_may_see_no_dag_sees_no_topic(server: PageServer) -> None:
             "topics": [],
             "incidents": [],
         }
+
+
+@pytest.fixture
+def brokersets(server: PageServer) -> Iterator[Path]:
+    path = server.world.add_brokersets()
+    yield path
+    path.unlink()
+    reader.cache_clear()
+
+
+def test_brokersets_have_the_figures_of_the_command(server: PageServer, ann: httpx.Client, brokersets: Path) -> None:
+    [cluster] = get(ann, "api/brokersets")["clusters"]
+    assert (cluster["cluster"], cluster["failure"]) == (CLUSTER, "")
+    asked = ["brokersets", "show", "--topics", str(server.world.topics_file), "--brokersets", str(brokersets)]
+    told = json.loads(CliRunner().invoke(app, [*asked, "--output", "json"]).stdout)["brokersets"]
+    same = ("brokerset", "partitions", "unmeasured", "capacity", "exceeded", "rate", "lag", "held", "failover")
+    assert [{name: one[name] for name in same} for one in cluster["brokersets"]] == [
+        {name: one[name] for name in same} for one in told
+    ]
+    for one, of_command in zip(cluster["brokersets"], told, strict=True):
+        worst = {"without": one["without"], "busiest": one["busiest_then"], "rate": one["rate_then"]}
+        assert worst == of_command["worst"]
+        assert one["brokers"] == len(of_command["brokers"])
+    busy, quiet = cluster["brokersets"]
+    assert (busy["rate"], busy["busiest"], busy["busiest_rate"]) == (6e6, 23, 3e6)
+    assert (busy["without"], busy["busiest_then"], busy["rate_then"], busy["exceeded"]) == (22, 23, 4e6, False)
+    assert (busy["lag"], busy["held"]) == (330, 6e7)
+    assert (quiet["without"], quiet["rate"], quiet["exceeded"]) == (None, 0.0, False)
+
+
+def test_brokersets_are_shown_to_who_may_see_a_topic_of_the_cluster(server: PageServer, brokersets: Path) -> None:
+    assert brokersets.exists()
+    with server.client(NOBODY) as client:
+        assert get(client, "api/brokersets") == {"clusters": []}
+
+
+def test_without_brokersets_there_is_nothing_to_show(ann: httpx.Client) -> None:
+    assert get(ann, "api/brokersets") == {"clusters": []}
+
+
+def test_what_is_wrong_with_brokersets_is_told(server: PageServer, ann: httpx.Client, brokersets: Path) -> None:
+    index = server.world.control.index(29)
+    server.world.raw.put(index, b"{")
+    try:
+        [cluster] = get(ann, "api/brokersets")["clusters"]
+    finally:
+        server.world.raw.delete(index)
+    assert index in cluster["failure"]
+    brokersets.write_text("clusters: {}\nzones: {}\n")
+    answer = ann.get("api/brokersets")
+    assert (answer.status_code, answer.json()["detail"].partition(": ")[0]) == (500, str(brokersets))
 
 
 def test_every_answer_keeps_foreign_scripts_out(server: PageServer, ann: httpx.Client) -> None:

@@ -17,11 +17,15 @@ from tests.support.accessibility import violations
 from tests.support.browser import Browser
 from tidemark.formats.gaps import Acknowledgement
 from tidemark.formats.keys import ControlKeys
+from tidemark_airflow.web.reader import reader
 
 ORDERS = f"?topic={CLUSTER}/orders"
 GAP_NAMED = "Gap: offsets 120 to 159 (40) are missing, deleted before upload; known since 2026-01-01 00:00 UTC."
 INGEST = f"tidemark_ingest__{CLUSTER}__orders"
 MOST_NODES = 3000
+_ANSWERED = (
+    "return performance.getEntriesByType('resource').filter((one) => one.name.endsWith('api/brokersets')).length"
+)
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +196,37 @@ def test_who_may_acknowledges_a_gap(stack: SharedStack, browser: Browser, world:
         0,
     ]
     assert browser.console() == []
+
+
+def test_brokersets_are_shown_where_they_are_configured(browser: Browser, tmp_path: Path) -> None:
+    world = PageWorld(tmp_path / "world")
+    with PageServer(world, tmp_path) as server:
+        browser.set_cookie(server.url, "_token", server.token(ANN))
+        browser.get(server.url)
+        browser.first("th a", text="orders")
+        browser.wait(lambda: browser.run(_ANSWERED) == 1, what="the answer about brokersets")
+        assert browser.run("return document.getElementById('brokersets')") is None, "none is configured"
+
+        path = world.add_brokersets()
+        browser.get(server.url)
+        browser.first("#brokersets")
+        busy, quiet = [one.text.splitlines() for one in browser.all("section tbody tr")]
+        assert busy[:2] == [f"{CLUSTER}/busy", "3 brokers, 3 partitions"]
+        told = [*busy[2:], *quiet]
+        for part in ("5.7 MiB/s", "482.8 GiB a day", "broker 23, without 22", "95 % of 4.0 MiB/s at worst", "57.2 MiB"):
+            assert any(part in one for one in told), (part, told)
+        assert any("no other broker" in one for one in quiet)
+        assert "spread evenly" in browser.first("section p").text
+        for scheme in ("light", "dark"):
+            browser.prefer(prefers_color_scheme=scheme)
+            assert violations(browser) == [], f"brokersets, {scheme}"
+        browser.prefer(prefers_color_scheme="light")
+
+        path.write_text(path.read_text().replace("4MiB", "2MiB"))
+        reader.cache_clear()
+        browser.get(server.url)
+        assert browser.first("section .badge.exceeded").text.endswith("Over capacity")
+        assert browser.console() == []
 
 
 def test_a_thousand_topics_and_two_thousand_partitions_draw_little(browser: Browser, tmp_path: Path) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from typer.testing import CliRunner
 
 from tests.support.raw_builder import RawBuilder
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tests.tidemark.parsers.registry_server import Registry, serving
+from tests.tidemark.parsers.test_protobuf import order, order_file
 from tidemark.cli.app import app
 from tidemark.onboarding.options import byte_rate
 from tidemark.store import LocalStore
@@ -115,6 +119,76 @@ def test_confluents_framing_leads_to_the_schema_of_a_registry(place: Path) -> No
         code, _, told = command(place, "orders", "--registry", registry.url, "--subject", "other")
         assert code != 0
         assert "other" in told
+
+
+def protobuf_registry(kind: str = "PROTOBUF") -> Registry:
+    """Has ``shop.Order``, with a message of another file in it, as a registry answers with and without a format."""
+    prices = FileDescriptorProto(name="prices.proto", package="money", syntax="proto3")
+    prices.message_type.add(name="Price").field.add(name="cents", number=1, type=3, label=1)
+    shop = order_file()
+    shop.dependency.append("prices.proto")
+    paid = {"name": "paid", "number": 12, "type": 11, "label": 1, "type_name": ".money.Price"}
+    shop.message_type[1].field.add(**paid)
+    registry = Registry()
+    references = [{"name": "prices.proto", "subject": "prices", "version": 3}]
+    for file, subject, number, version in ((prices, "prices", 8, 3), (shop, "orders-value", 9, 1)):
+        more = {"references": references} if file is shop else {}
+        text = base64.b64encode(file.SerializeToString()).decode()
+        registry.register(subject, number, version, text, "PROTOBUF", **more)
+        registry.replies[f"/schemas/ids/{number}?format=serialized"][1]["schemaType"] = kind
+        proto = {"schema": 'syntax = "proto3"; // the text of the file', "schemaType": kind, **more}
+        registry.replies[f"/schemas/ids/{number}"] = 200, proto
+    return registry
+
+
+def protobuf_orders(count: int = 20) -> list[bytes | None]:
+    """Records of ``shop.Order``, the second message of its file, with a price of 3 cents."""
+    frame, paid = struct.pack(">bI", 0, 9) + b"\x02\x02", b"\x62\x02\x08\x03"
+    at = [datetime.fromtimestamp(T0 // 1000 + number, UTC) for number in range(count)]
+    return [frame + order(id=number, name="ada", at=one) + paid for number, one in enumerate(at)]
+
+
+def test_protobuf_is_read_by_the_schema_of_a_registry(place: Path) -> None:
+    stored(place, *protobuf_orders())
+    registry = protobuf_registry()
+    with serving(registry):
+        for run in ("first", "again: nothing that the process has kept is taken for Avro"):
+            code, text, told = command(place, "orders", "--registry", registry.url, "--output", "json")
+            assert code == 0, (run, told)
+            answer = json.loads(text)
+            assert (answer["parser"]["kind"], answer["parser"]["message"]) == ("protobuf", "shop.Order"), run
+        assert answer["event_time"]["chosen"] == "at"
+        assert (answer["trial"]["refused"], answer["trial"]["rows"]) == (0, 20)
+        types = {name: one["type"] for name, one in answer["trial"]["columns"].items()}
+        assert {name: types[name] for name in ("id", "name", "at")} == {
+            "id": "int64", "name": "string", "at": "timestamp[us, tz=UTC]",
+        }  # fmt: skip
+        assert types["paid"] == "struct<cents: int64>"
+        for part in ("kind: protobuf", "message: shop.Order", "framing: confluent", "subject: orders-value"):
+            assert part in answer["patch"]
+        code, _, told = command(place, "orders", "--registry", registry.url, "--write")
+        assert code == 0, told
+        assert load_topics(place / "topics.yaml").topic("orders").parser.kind == "protobuf"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "told"),
+    [
+        (("--format", "avro"), "PROTOBUF", "which is not an Avro schema, but one of type PROTOBUF"),
+        (("--message", "shop.Nothing"), "PROTOBUF", "shop.Nothing"),
+        (("--subject", "other-value"), "PROTOBUF", "other-value"),
+        ((), "THRIFT", "type THRIFT"),
+    ],
+)
+def test_protobuf_that_cannot_be_read_by_a_registry_is_refused(
+    place: Path, arguments: tuple[str, ...], kind: str, told: str
+) -> None:
+    stored(place, *protobuf_orders())
+    registry = protobuf_registry(kind)
+    with serving(registry):
+        code, _, said = command(place, "orders", "--registry", registry.url, *arguments)
+    assert code != 0
+    assert told in said
 
 
 def _zigzag(number: int) -> bytes:

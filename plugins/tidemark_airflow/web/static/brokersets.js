@@ -38,13 +38,12 @@ function table({cluster, brokersets}) {
         el("tbody", {}, brokersets.map((one) => row(cluster, one, most))),
       ),
     ),
-    even ? el("p", {}, el("small", {}, EVEN)) : null,
+    even ? el("p", {}, el("small", {}, EVEN, el("code", {}, "tidemark brokersets show --bootstrap"), " asks.")) : null,
   ];
 }
 
 const EVEN =
-  "The page does not ask Kafka which replicas follow: the load of a lost broker is taken to spread evenly over the other zones. " +
-  "`tidemark brokersets show --bootstrap` asks.";
+  "The page does not ask Kafka which replicas follow: the load of a lost broker is taken to spread evenly over the other zones. ";
 
 const rate = (value) => `${bytes(value)}/s`;
 
