@@ -49,15 +49,8 @@ _TEXT: dict[str, Any] = {"type": ["null", "string"], "maxLength": 1000}
 
 def form(deployment: Deployment) -> dict[str, Param]:
     """The fields, as Airflow draws and checks them; what concerns several fields, the library checks."""
-    clusters = sorted({*deployment.clusters, *deployment.bootstrap})
     return {
-        "cluster": Param(
-            *clusters[: len(clusters) == 1],  # without a default, a person must choose
-            type="string",
-            **({"enum": clusters} if clusters else {}),
-            title="Cluster",
-            description="A cluster of the topics file.",
-        ),
+        "cluster": _cluster(sorted({*deployment.clusters, *deployment.bootstrap})),
         "topic": Param(
             type="string",
             pattern=_TOPIC,
@@ -66,7 +59,7 @@ def form(deployment: Deployment) -> dict[str, Param]:
         ),
         "action": Param(
             "patch", type="string", enum=list(_ACTIONS), values_display=_ACTIONS, title="Action",
-            description="Only Create changes anything, in Kafka.",
+            description="Create changes Kafka; the others only look.",
         ),
         **_writing(),
         **_sample(),
@@ -74,6 +67,14 @@ def form(deployment: Deployment) -> dict[str, Param]:
         **_table(),
         **_creation(),
     }  # fmt: skip
+
+
+def _cluster(known: list[str]) -> Param:
+    """A person must choose one of several."""
+    schema: dict[str, Any] = {"enum": known} if known else {}
+    if len(known) == 1:
+        schema["default"] = known[0]
+    return Param(type="string", title="Cluster", description="A cluster of the topics file.", **schema)
 
 
 def _writing() -> dict[str, Param]:

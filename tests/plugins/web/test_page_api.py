@@ -124,6 +124,7 @@ def test_who_may_see_no_dag_sees_no_topic(server: PageServer) -> None:
 
 @pytest.fixture
 def brokersets(server: PageServer) -> Iterator[Path]:
+    assert isinstance(server.world, PageWorld)
     path = server.world.add_brokersets()
     yield path
     path.unlink()

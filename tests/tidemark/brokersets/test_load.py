@@ -38,9 +38,9 @@ def test_a_partition_without_a_replica_left_is_nobodys_load() -> None:
 
 def test_where_replicas_are_not_known_the_load_spreads_evenly_over_the_other_zones() -> None:
     found = load_of(SIX, [PartitionLoad("a", 0, 1, 40.0, lag=3, held=7.0), PartitionLoad("a", 1, 4, None)])
-    assert (found.failover, found.unmeasured, found.total) == ("even", 1, (40.0, 3, 7.0))
-    assert found.without[1] == (2, 10.0, 0.75, 1.75)
-    assert found.without[2] == (1, 40.0, 3, 7.0)
+    assert (found.failover, found.unmeasured, found.total) == ("even", 1, BrokerLoad(40.0, 3, 7.0))
+    assert found.without[1] == Loss(2, 10.0, 0.75, 1.75)
+    assert found.without[2] == Loss(1, 40.0, 3, 7.0)
     assert found.worst == (2, 1, 40.0), "of the losses that are equally bad, the first"
 
 
