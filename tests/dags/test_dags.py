@@ -301,7 +301,8 @@ def test_the_onboarding_form(world: World, monkeypatch: pytest.MonkeyPatch) -> N
     assert dag.is_paused_upon_creation is False
     assert all(schema.get("title") and dag.params.get_param(name).description for name, schema in schemas.items())
     assert schemas["cluster"]["enum"] == ["kafka-1", "kafka-2", "kafka-3"]
-    assert schemas["brokerset"]["enum"] == ["", "large", "small"]
+    assert schemas["brokerset"]["enum"] == ["*", "large", "small"]
+    assert schemas["registry"]["enum"] == ["none"]
     assert schemas["event_time_unit"]["enum"] == ["detected", "s", "ms", "us", "ns"]
     assert "write" not in schemas
     empty = {

@@ -29,7 +29,7 @@ from tidemark.parsers.settings import Misfits
 from tidemark.topics import Deployment
 from tidemark_airflow import settings
 from tidemark_airflow.dag_factories import task_defaults
-from tidemark_airflow.operators.onboarding import DETECTED, OnboardOperator, registries
+from tidemark_airflow.operators.onboarding import BEST, DETECTED, NONE, OnboardOperator, registries
 
 DAG_ID = "tidemark_onboard"
 _RUNS = 16
@@ -114,13 +114,13 @@ def _sample() -> dict[str, Param]:
 
 def _records(deployment: Deployment) -> dict[str, Param]:
     section = "Records"
-    known = ["", *sorted(registries(deployment))]
+    known = [NONE, *sorted(registries(deployment))]
     file: dict[str, Any] = {"type": ["null", "string"], "pattern": _FILE, "section": section}
     text: dict[str, Any] = {**_TEXT, "section": section}
     return {
         "format": _choice("Format", "What values are.", Format, section),
         "registry": Param(
-            "", type="string", enum=known, values_display={"": "none"}, title="Schema registry", section=section,
+            NONE, type="string", enum=known, title="Schema registry", section=section,
             description="The table follows its schemas. Those that topics of the file have; the command takes others.",
         ),
         "subject": Param(
@@ -173,7 +173,7 @@ def _creation() -> dict[str, Param]:
             description="Of each partition.",
         ),
         "brokerset": Param(
-            "", type="string", enum=["", *names], values_display={"": "the one that carries it best"},
+            BEST, type="string", enum=[BEST, *names], values_display={BEST: "the one that carries it best"},
             title="Brokerset", description="Of the brokersets file.", section=section,
         ),
     }  # fmt: skip

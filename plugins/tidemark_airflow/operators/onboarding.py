@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 DETECTED: Final = "detected"
 """In a field with a choice: what the sample or the library says."""
 
+NONE: Final = "none"
+BEST: Final = "*"
+"""No registry; the brokerset that carries the topic best. Airflow's form takes an empty choice for a missing one."""
+
 
 class OnboardOperator(BaseOperator):
     """Proposes the topic of the run's params: the change of the topics file as a patch, or how to create the topic.
@@ -100,16 +104,15 @@ def request_of(fields: Mapping[str, Any], path: Path, deployment: Deployment) ->
     def chosen(name: str) -> Any:
         return None if fields[name] == DETECTED else fields[name]
 
-    url = fields.get("registry") or None
-    known = registries(deployment)
-    if url is not None and url not in known:
+    url, known = fields["registry"], registries(deployment)
+    if url != NONE and url not in known:
         raise ConfigError("registry", [("", f"{url} is not the registry of a topic in {path}: use the command")])
     hints = Hints(
         format=chosen("format"),
         schema=fields["schema"],
         descriptors=fields["descriptors"],
         message=fields["message"],
-        registry=None if url is None else _stated(known[url]),
+        registry=None if url == NONE else _stated(known[url]),
         subject=fields["subject"],
         misfits=chosen("misfits"),
     )
@@ -135,7 +138,7 @@ def wanted_of(fields: Mapping[str, Any]) -> Wanted:
         partition_rate=byte_rate(fields["partition_rate"], "--partition-rate"),
         partitions=fields["partitions"],
         replication_factor=fields["replication_factor"],
-        brokerset=fields["brokerset"] or None,
+        brokerset=None if fields["brokerset"] == BEST else fields["brokerset"],
     )
 
 

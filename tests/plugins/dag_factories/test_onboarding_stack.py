@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from tests.plugins.operators.test_onboarding import command, stored
 from tests.plugins.shared_stack import KAFKA_SECRET, STORE_SECRET, SharedStack
 from tests.plugins.world import CLUSTER, World
+from tests.support.airflow import USER
 from tests.support.airflow_client import AirflowApiError
+from tests.support.browser import Browser
 
 ONBOARD = "tidemark_onboard"
 
@@ -69,3 +72,23 @@ def test_airflow_refuses_what_breaks_the_schema_of_a_field(
         stack.client.trigger(ONBOARD, {"cluster": CLUSTER, "topic": "sales", field: value})
     with pytest.raises(AirflowApiError, match="topic"):
         stack.client.trigger(ONBOARD, {"cluster": CLUSTER})
+
+
+def test_a_person_fills_in_the_topic_alone(stack: SharedStack, world: World, tmp_path: Path) -> None:
+    """Airflow's own form has no other field that it takes for missing or wrong."""
+    assert world.deployment.clusters == (CLUSTER,)
+    World(stack.page)  # where the API server reads what a person may see of a form
+    runs = len(stack.client.runs(ONBOARD))
+    with Browser(tmp_path) as browser:
+        browser.get(f"{stack.url}/dags/{ONBOARD}")
+        browser.first("input[name=username]").send_keys(USER)
+        browser.first("input[name=password]").send_keys(json.loads((stack.home / "passwords.json").read_text())[USER])
+        browser.first("button[type=submit]").click()
+        browser.first("button", text="Trigger").click()
+        browser.first("[role=dialog] input[name=element_topic]").send_keys("sales")
+        [start] = [one for one in browser.all("[role=dialog] button") if one.text == "Trigger"]
+        browser.wait(start.is_enabled, what="the form to be complete")
+        start.click()
+        browser.wait(lambda: len(stack.client.runs(ONBOARD)) > runs, what="the run")
+    [run, *_] = stack.client.runs(ONBOARD)
+    assert stack.client.wait_for_run(ONBOARD, run["dag_run_id"]) == "success"

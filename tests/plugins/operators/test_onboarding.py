@@ -158,7 +158,7 @@ def test_a_registrys_credentials_go_where_the_topics_file_sends_them(world: Worl
     lake = f"file://{world.root}/lake"
     topics = [{"topic": "orders", "cluster": CLUSTER, "parser": parser}]
     world.write_topics(raw={"url": f"file://{world.root}/raw"}, lake=lake, topics=topics)
-    assert form(settings.deployment())["registry"].schema["enum"] == ["", registry["url"]]
+    assert form(settings.deployment())["registry"].schema["enum"] == ["none", registry["url"]]
     stored(world, "sales")
     with pytest.raises(AirflowFailException, match="do not have Confluent's framing"):
         task.run(topic="sales", registry=registry["url"])
