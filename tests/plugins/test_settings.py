@@ -44,3 +44,25 @@ def test_a_topic_that_left_the_topics_file_is_named() -> None:
     assert settings.topic_table(CLUSTER, "orders").topic.table == "orders"
     with pytest.raises(ConfigError, match="gone must name one topic"):
         settings.topic_table(CLUSTER, "gone")
+
+
+def test_brokersets_lie_beside_the_topics_file_or_where_the_option_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__TOPICS", str(tmp_path / "topics.yaml"))
+    assert settings.brokersets() is None
+    text = "clusters: {east: {brokersets: {NAME: {brokers: [1]}}}}"
+    (tmp_path / "brokersets.yaml").write_text(text.replace("NAME", "beside"))
+    (tmp_path / "other.yaml").write_text(text.replace("NAME", "named"))
+
+    def names() -> list[str]:
+        found = settings.brokersets()
+        assert found is not None
+        return [one.name for one in found.of_cluster("east")]
+
+    assert names() == ["beside"]
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__BROKERSETS", str(tmp_path / "other.yaml"))
+    assert names() == ["named"]
+    (tmp_path / "other.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"other\.yaml"):
+        settings.brokersets()

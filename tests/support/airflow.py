@@ -51,6 +51,7 @@ _IMPORTED = (
     "tidemark_airflow.dag_factories.ingest",
     "tidemark_airflow.dag_factories.maintenance",
     "tidemark_airflow.dag_factories.monitor",
+    "tidemark_airflow.dag_factories.onboarding",
     "tidemark_airflow.notifications.webhook",
 )
 _LOCAL_SETTINGS = f"""\

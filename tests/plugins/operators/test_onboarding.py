@@ -186,7 +186,11 @@ def test_kafka_is_asked_by_a_connection(world: World, monkeypatch: pytest.Monkey
 
 @pytest.mark.full
 def test_a_topic_that_does_not_exist_yet_is_placed_and_created(
-    world: World, task: Task, kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+    world: World,
+    task: Task,
+    kafka: KafkaCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     topic = f"onboarded-{os.getpid()}"
     connection = {"conn_type": "kafka", "host": kafka.bootstrap}
@@ -208,6 +212,9 @@ def test_a_topic_that_does_not_exist_yet_is_placed_and_created(
         task.run(action="create", **asked)
     with pytest.raises(AirflowFailException, match="has no record"):
         task.run(topic=topic, replication_factor=1)
-    monkeypatch.setenv("AIRFLOW_CONN_BROKERS", json.dumps({**connection, "host": "127.0.0.1", "port": 1}))
-    with pytest.raises(BrokerError):
+    extra = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
+    gone = {**connection, "host": "127.0.0.1", "port": 1, "login": "me", "password": SECRET, "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_BROKERS", json.dumps(gone))
+    with pytest.raises(BrokerError) as failed:
         task.run(topic=topic)
+    assert SECRET not in f"{failed.value}{capfd.readouterr()}"
