@@ -7,6 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
+
 from tidemark.brokersets.load import PartitionLoad, rates_by_broker
 from tidemark.config import parse
 from tidemark.costs import Line
@@ -124,7 +126,7 @@ def onboard(
 
     _, topic = settled(proposal.settings)
     trial = tried(_adopted(topic), rows, now)
-    found = candidates(trial.parsed.columns, rows.column("kafka_timestamp")) if len(rows) else []
+    found = _candidates(trial, rows)
     setting = _event_time(request, found)
     parser = proposal.settings
     if setting is not None:
@@ -163,6 +165,13 @@ def _item(request: Request, default: str | None, parser: Mapping[str, Any] | Non
 
 def _adopted(topic: TopicSettings) -> TopicSettings:
     return with_newest(topic) if followed_by(topic.parser) is not None else topic
+
+
+def _candidates(trial: Trial, rows: pa.RecordBatch) -> list[Candidate]:
+    """Of the rows that landed: quarantine goes by the records' own times."""
+    if not len(trial.landed):
+        return []
+    return candidates(trial.parsed.columns.take(trial.landed), rows.column("kafka_timestamp").take(trial.landed))
 
 
 def _event_time(request: Request, found: list[Candidate]) -> EventTime | None:

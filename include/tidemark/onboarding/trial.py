@@ -23,8 +23,9 @@ class Trial(NamedTuple):
     """What became of a sample. All counts are of rows.
 
     ``refused`` are those that would go to quarantine, ``reasons`` the most frequent ones. ``nulls`` are of the rows
-    that landed, by column. ``misfits`` are fields that their column cannot hold, by name, were they landed as null;
-    ``unknown`` are fields that no column takes. ``insane`` have a time outside of ``sane_timestamps``.
+    that landed, whose places are ``landed``, by column. ``misfits`` are fields that their column cannot hold, by name,
+    were they landed as null; ``unknown`` are fields that no column takes. ``insane`` have a time outside of
+    ``sane_timestamps``.
     """
 
     rows: int
@@ -35,6 +36,7 @@ class Trial(NamedTuple):
     misfits: Mapping[str, int]
     unknown: Mapping[str, int]
     insane: int
+    landed: pa.Array[Any]
     parsed: Parsed
 
     def answer(self) -> dict[str, Any]:
@@ -52,8 +54,8 @@ def tried(topic: TopicSettings, rows: pa.RecordBatch, now: datetime) -> Trial:
         RegistryUnavailable: a schema could not be fetched.
     """
     parsed = parser_of(topic.parser, topic.topic).parse(rows)
-    landed = [row for row in range(len(rows)) if row not in parsed.refused]
-    columns = parsed.columns.take(pa.array(landed, pa.int64()))
+    landed = pa.array([row for row in range(len(rows)) if row not in parsed.refused], pa.int64())
+    columns = parsed.columns.take(landed)
     sane = topic.sane_timestamps
     earliest = datetime(sane.earliest.year, sane.earliest.month, sane.earliest.day, tzinfo=topic.zone)
     times = parsed.event_time
@@ -68,6 +70,7 @@ def tried(topic: TopicSettings, rows: pa.RecordBatch, now: datetime) -> Trial:
         misfits=_misfits(topic, rows, parsed),
         unknown=parsed.unknown,
         insane=insane(times, _microseconds(earliest), _microseconds(now + sane.ahead)),
+        landed=landed,
         parsed=parsed,
     )
 

@@ -149,7 +149,7 @@ def protobuf_orders(count: int = 20) -> list[bytes | None]:
 
 
 def test_protobuf_is_read_by_the_schema_of_a_registry(place: Path) -> None:
-    stored(place, *protobuf_orders())
+    stored(place, *protobuf_orders(), b"\0\0\0\0\x09\x02\x02\xff")
     registry = protobuf_registry()
     with serving(registry):
         asked = (place, "orders", "--registry", registry.url, "--output", "json")
@@ -158,8 +158,8 @@ def test_protobuf_is_read_by_the_schema_of_a_registry(place: Path) -> None:
         answer = json.loads(text)
         assert command(*asked) == (0, text, told), "nothing that the process has kept is taken for Avro"
         assert (answer["parser"]["kind"], answer["parser"]["message"]) == ("protobuf", "shop.Order")
-        assert answer["event_time"]["chosen"] == "at"
-        assert (answer["trial"]["refused"], answer["trial"]["rows"]) == (0, 20)
+        assert answer["event_time"]["chosen"] == "at", "a record that is refused needs none"
+        assert (answer["trial"]["refused"], answer["trial"]["rows"]) == (1, 21)
         types = {name: one["type"] for name, one in answer["trial"]["columns"].items()}
         assert {name: types[name] for name in ("id", "name", "at")} == {
             "id": "int64", "name": "string", "at": "timestamp[us, tz=UTC]",
