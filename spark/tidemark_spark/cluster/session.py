@@ -23,7 +23,7 @@ SETTINGS: Final = {
     # What Arrow's allocator sets aside and does not use is not to count as memory that a worker takes.
     "spark.executorEnv.MIMALLOC_ARENA_EAGER_COMMIT": "0",
     # JVMs only schedule: what their second compiler takes, they do not get back. A deployment's extraJavaOptions come
-    # after these, and win. Under spark-submit the driver's JVM runs already; who submits gives it the option.
+    # after these, and win. Under spark-submit the driver's JVM runs already: its submitter gives it the option.
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.executor.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
 }

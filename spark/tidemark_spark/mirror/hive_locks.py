@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hive_metastore.ThriftHiveMetastore import Client
 
 _PROC: Final = Path("/proc")
-_HOLDER: Final = re.compile(r"tidemark (\S+) (\d+) (\d+)", re.ASCII)
+_HOLDER: Final = re.compile(r"tidemark (\S+) (\d{1,9}) (\d{1,18})", re.ASCII)
 _STARTED: Final = 19
 """The place of the time of start, in ticks since boot, among the fields of ``stat`` after the process's name."""
 
