@@ -80,12 +80,12 @@ def test_a_copy_out_of_bounds_is_an_error(arguments: tuple[int, int, int]) -> No
 @pytest.mark.full
 @pytest.mark.timeout(3600)
 def test_every_access_is_within_bounds(tmp_path: Path) -> None:
-    """The tests of decoder, scan and hash, and the fuzz, compiled with bounds checks (and into another cache)."""
+    """The tests of decoder, scan, hash and JSON's parts, and the fuzz, with bounds checks, in another cache."""
     env = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path / "numba")}
     env.pop("TIDEMARK_JOURNAL", None)  # in which these tests stand as done, without bounds checks
     here = Path(__file__).parent
     names = ("test_decoder.py", "test_fuzz.py", "test_batch_headers.py", "test_rowhash.py")
-    files = [str(here / name) for name in names]
+    files = [*(str(here / name) for name in names), str(here.parent / "parsers" / "test_json_parts.py")]
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, cwd=here.parents[2])
     assert done.returncode == 0, done.stdout[-3000:]
