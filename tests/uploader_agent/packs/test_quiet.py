@@ -113,12 +113,12 @@ def test_a_quiet_tail_is_packed_once_and_is_not_waited_for(world: World) -> None
 
 def test_an_append_after_the_pack_is_the_next_range(world: World) -> None:
     partition = quiet(world)
-    with running(world, NoWatcher(), **SCANS) as agent:
+    with running(world, NoWatcher(), **SCANS | {"tail_after": "30s"}) as agent:
         wait_until(lambda: stored_is(world, 50), what="the tail to be packed")
         append(partition, 0, records(50, 70))
         world.metadata.high[T] = 70
         looked(agent)
-        assert spans(world) == [(0, 50)], "it has not been quiet for a second"
+        assert spans(world) == [(0, 50)], "it has not been quiet for half a minute"
         quieten(partition)
         wait_until(lambda: stored_is(world, 70), what="what was appended to be packed")
     assert spans(world) == [(0, 50), (50, 70)]
@@ -368,10 +368,10 @@ def test_packs_of_one_partition_follow_each_other(world: World) -> None:
     partition = quiet(world, end=10)
     with running(world, NoWatcher(), **SCANS):
         for end in range(10, 110, 10):
-            world.metadata.high[T] = end
             if end > 10:
                 append(partition, 0, records(end - 10, end))
                 quieten(partition)
+            world.metadata.high[T] = end
             wait_until(lambda end=end: stored_is(world, end), what="a pause")  # type: ignore[misc]
     ranges = packs(world)
     assert all(one.range.next == other.range.first for one, other in pairwise(ranges))
