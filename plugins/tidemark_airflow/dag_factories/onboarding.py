@@ -38,7 +38,7 @@ _MOST_PARTITIONS = 10_000
 _ACTIONS = {
     "patch": "Propose the change of the topics file",
     "placement": "Placement: propose partitions and brokers of a topic that does not exist yet",
-    "create": "Create: ... and create it",
+    "create": "Create: propose them, and create the topic",
 }
 _TOPIC = r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$"
 _FILE = r"^(?!/)(?!.*\.\.)[a-zA-Z0-9._/-]{1,250}$"
