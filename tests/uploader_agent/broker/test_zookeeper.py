@@ -151,7 +151,7 @@ def test_a_refused_login_costs_only_hints(ensemble: KazooClient, monkeypatch: py
     with closing(ZooKeeperHints({"hosts": hosts}, retry=0.05)) as hints:
         hints.start(hinted)
         hinted.await_more_than(0)
-    assert len(made) == 2
+    assert len(made) > 1
 
 
 @contextmanager
