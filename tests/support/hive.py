@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from typing_extensions import override
@@ -39,7 +38,7 @@ class HiveMetastore(JavaGatewayProcess):
         self._port = free_port()
         self._handler: Any = None
         self._server: Any = None
-        self._serving = Thread(target=self._serve, daemon=True)
+        self._serving: Any = None
         self.uri = f"thrift://{HOST}:{self._port}"
 
     @override
@@ -55,10 +54,12 @@ class HiveMetastore(JavaGatewayProcess):
         transport = thrift.transport.TServerSocket(self.jvm.java.net.InetSocketAddress(HOST, self._port))
         arguments = thrift.server.TThreadPoolServer.Args(transport).processor(processor)
         self._server = thrift.server.TThreadPoolServer(arguments)
+        # A thread of Java's own: a call from here would end when the gateway's time limit has passed.
+        runnable = self.jvm.java.lang.Class.forName("java.lang.Runnable")
+        self._serving = self.jvm.java.lang.Thread(
+            self.jvm.java.beans.EventHandler.create(runnable, self._server, "serve")
+        )
         self._serving.start()  # its socket listens already, so nobody has to wait
-
-    def _serve(self) -> None:
-        self._server.serve()
 
     def forget(self) -> None:
         """Remove all databases but Hive's own, and their tables; files stay."""
@@ -69,5 +70,5 @@ class HiveMetastore(JavaGatewayProcess):
     @override
     def __exit__(self, *about: object) -> None:
         self._server.stop()
-        self._serving.join(HUNG)
+        self._serving.join(int(1000 * HUNG))
         super().__exit__(*about)
