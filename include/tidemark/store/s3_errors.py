@@ -44,7 +44,7 @@ def translated(name: str, error: ClientError | BotoCoreError | HTTPError) -> Sto
         return _answered(name, error)
     if isinstance(error, _CREDENTIALS):
         rule = (
-            "give this machine credentials as AWS's own tools expect them; docs/spark.md says how for Spark's workers"
+            "give credentials as AWS's own tools expect them, each machine of Spark's workers its own (docs/spark.md)"
         )
         return AccessDenied(name, f"{error}; {rule}")
     limit = overrun(error)

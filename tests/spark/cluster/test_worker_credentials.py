@@ -92,7 +92,7 @@ def test_workers_convert_under_their_own_role_and_not_under_the_drivers(
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
 
-    with pytest.raises(ProcessFailed, match=r"docs/spark\.md says how for Spark's workers"):
+    with pytest.raises(ProcessFailed, match=r"each machine of Spark's workers"):
         Submit(world, cluster, driver, {"AWS_REGION": driver["AWS_REGION"]})("ingest.py")
     submit = Submit(world, cluster, driver, workers)
     submit("ingest.py")
