@@ -163,10 +163,15 @@ def read_until(
     consumer: Any,
     done: Callable[[dict[TopicPartition, list[Any]]], bool],
     *,
-    seconds: float = HUNG,
+    seconds: float | None = None,
     **poll: Any,
 ) -> dict[TopicPartition, list[Any]]:
-    """Poll until ``done`` says so of what has come, by partition."""
+    """Poll until ``done`` says so of what has come, by partition; TimeoutError after ``seconds``.
+
+    Their default is short for kafka-python's own consumer, which on a busy machine may lose a group's join for good.
+    """
+    if seconds is None:
+        seconds = HUNG / 4 if type(consumer) is KafkaConsumer else HUNG
     found: dict[TopicPartition, list[Any]] = {}
     deadline = time.monotonic() + seconds
     while not done(found):
