@@ -75,9 +75,9 @@ class Provoked:
         return {at.partition: entry for at, entry in merge(indexes).items() if at.topic == self.topic}
 
     def uploaded(self, *partitions: int) -> bool:
-        """Whether all that is rotated or quiet is."""
+        """Whether all is sealed or packed."""
         found = self.entries()
-        return all(one in found and found[one].next_offset == found[one].log_end_offset > 0 for one in partitions)
+        return all(one in found and found[one].stored_end == found[one].log_end_offset > 0 for one in partitions)
 
     def agent(self, *, restricted: bool) -> ManagedProcess:
         env = self.small.s3.env(self._restricted if restricted else ADMIN) | {"PATH": "/usr/bin:/bin"}

@@ -406,6 +406,9 @@ class SealingAgent(ABC):
             raise Changed
         if self._packs:
             yield from self._look_for_tails(view, start)
+            yield from self._look(view, everything=True)  # an entry goes when its tail is sealed
+            if view.sealed_end > start:
+                return
         key = watermark_key(topic)
         yield self._store.replace(key, replace(view.watermark, gaps=((start, log_start),)), view.etag)
         raise Changed
@@ -430,7 +433,7 @@ class SealingAgent(ABC):
 
     @abstractmethod
     def _look_for_tails(self, view: View, start: int) -> Steps[None]:
-        """Read the heads again. If one has more than is known here, survey again."""
+        """Read the heads of all replicas again. Raise Changed if one has more than is known here."""
 
     @abstractmethod
     def _inherit(self, view: View, found: Stored | None) -> Steps[None]:

@@ -135,6 +135,10 @@ class Cluster:
         replica = self.on_disk(topic, broker)
         return replica.read(start, end) if replica else None
 
+    def replicas(self, topic: str) -> set[int]:
+        """The brokers that have a replica of the partition, by the metadata."""
+        return set(next(one.replicas for one in self.topics if one.name == topic))
+
     def log_start(self, topic: str, broker: int) -> int | None:
         replica = self.on_disk(topic, broker)
         return replica.log_start if replica else None

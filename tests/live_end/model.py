@@ -208,7 +208,7 @@ class Rule(NamedTuple):
 RULES = {
     "epoch rises": Rule(20, "after a power loss a leader's epoch rises (Kafka's part)"),
     "claim": Rule(203, "offset.wm gets the leader's epoch before any other object of the leadership"),
-    "listed before the pack": Rule(1096, "offset.wm lists a leader among those who may have packed before it packs"),
+    "listed before the pack": Rule(7314, "offset.wm lists a leader among those who may have packed before it packs"),
     "own epoch in lineage": Rule(239, "a claim waits until the log has the start of the leader's epoch"),
     "whole lineage": Rule(7, "offset.wm has the leader's lineage also beyond its next offset"),
     "line 1 goes down": Rule(31, "a claim that cuts below line 1 finds the seal there"),
@@ -245,6 +245,9 @@ RULES = {
         7985, "and not before runs that may have planned with it have ended"
     ),
     "dead tails are sealed": Rule(20544, "a tail that the log has left is sealed, for the case that the log returns"),
+    "replicas' heads before a gap": Rule(
+        1118278041305, "before a gap is recorded, the heads of all replicas count, whatever offset.wm lists"
+    ),
     "inherit after the claim": Rule(5057, "a leader reads the heads of former leaders after its claim"),
 }
 """Each rule by its name. Switched off, it is the mutant of the same name."""

@@ -109,14 +109,27 @@ class Agent(SealingAgent):
                 view.tail_end, view.last = max(view.tail_end, entry.tail_end), entry.last
 
     def _look_for_tails(self, view: View, start: int) -> Steps[None]:
-        known = {entry.last for entry in view.inherited.values()} | {view.last}
-        assert view.watermark is not None
-        for _, broker in view.watermark.tails:
+        own = {(view.epoch, self.broker): view.last}
+        known = {key: entry.last for key, entry in view.inherited.items()} | own
+        for broker in self._with_heads(view):
             head: Stored | None = yield self._store.get(head_key(broker))
-            entries = [one for one in (head.value if head else ()) if one.topic == view.topic]
-            if any(valid_end(view, one) > start and one.last not in known for one in entries):
-                self._view = self._head = None
+            for entry in head.value if head else ():
+                key = entry.epoch, broker
+                if entry.topic != view.topic or valid_end(view, entry) <= start or known.get(key) == entry.last:
+                    continue
+                if key in own:
+                    self._view = self._head = None  # a write whose reply was lost has arrived
+                else:
+                    view.inherited[key] = entry
                 raise Changed
+
+    def _with_heads(self, view: View) -> list[int]:
+        """The brokers whose heads may have tails of the partition."""
+        assert view.watermark is not None
+        listed = {broker for _, broker in view.watermark.tails}
+        if self._rules("replicas' heads before a gap"):
+            listed |= self._cluster.replicas(view.topic)
+        return sorted(listed)
 
     # -- bytes from packs ----------------------------------------------------------------------------------------------
 

@@ -142,6 +142,7 @@ class FakeMetadata:
 
     leads: dict[TopicPartition, Led] = field(default_factory=lambda: {T: Led(3, ID)})
     others: dict[TopicPartition, Leader] = field(default_factory=dict)
+    replicas: tuple[int, ...] = ()
     high: dict[TopicPartition, int] = field(default_factory=dict)
     default_high: int = 1_000_000
     policy: str = "delete"
@@ -153,7 +154,7 @@ class FakeMetadata:
     def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
         self._check()
         self.asked += 1
-        ours = {tp: Leader(self.node_id, led) for tp, led in self.leads.items()}
+        ours = {tp: Leader(self.node_id, led, self.replicas) for tp, led in self.leads.items()}
         return {tp: leader for tp, leader in (ours | self.others).items() if tp in wanted}
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:

@@ -221,7 +221,8 @@ def test_metadata(version: KafkaVersion, request: pytest.FixtureRequest) -> None
     )
     wanted = {TopicPartition(topic, number) for number in range(3)}
     leaders = metadata.leaders({*wanted, TopicPartition("never-made", 0)})
-    assert {leader.broker for leader in leaders.values()} == {broker.node_id}
+    found = {(leader.broker, leader.replicas) for leader in leaders.values()}
+    assert found == {(broker.node_id, (broker.node_id,))}
     led = {at: leader.led for at, leader in leaders.items()}
     assert sorted(at.partition for at in led) == [0, 1]
     gone = TopicPartition("never-made", 0)

@@ -51,10 +51,14 @@ class Led(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, and what the leadership is: ``broker`` is -1 while nobody does."""
+    """Who leads a partition, and what the leadership is: ``broker`` is -1 while nobody does.
+
+    ``replicas`` are the brokers that have one, as far as the answer names them.
+    """
 
     broker: int
     led: Led
+    replicas: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,8 @@ class AdminMetadata(Metadata):
             for part in topic["partitions"]:
                 tp = TopicPartition(name, part["partition_index"])
                 if tp in wanted:
-                    leaders[tp] = Leader(part["leader_id"], Led(part["leader_epoch"], topic_id))
+                    led = Led(part["leader_epoch"], topic_id)
+                    leaders[tp] = Leader(part["leader_id"], led, tuple(part["replica_nodes"]))
         return leaders
 
     @override

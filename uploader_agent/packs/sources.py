@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import structlog
 
 from tidemark.errors import FormatError
 from tidemark.formats import head as format_
-from tidemark.formats.head import EntryKey, HeadEntry
+from tidemark.formats.head import HeadEntry
 from tidemark.formats.manifest import PackedPart
 from tidemark.formats.pack import PackedRange
 from tidemark.kafka_log import Lineage
@@ -33,7 +33,7 @@ class PackedSources:
         By the ``tail``, or by the heads of all ``tails`` if that knows none of them yet.
         """
         found = [*tail.parts()]
-        for entry in tail.entries() if tail.joined is not None else self._entries(route, tails):
+        for entry in tail.entries() if tail.joined is not None else self.entries(route, {one for _, one in tails}):
             if entry not in self._read:
                 chain = self._chain(route, entry, lineage, start)
                 self._read[entry] = tuple(part_of(one.range) for one in chain)
@@ -41,25 +41,26 @@ class PackedSources:
         return tuple(one for one in found if one.next > start)
 
     def ranges(
-        self, route: UploadRoute, tails: Iterable[tuple[int, int]], lineage: Lineage, start: int
+        self, route: UploadRoute, entries: Iterable[HeadEntry], lineage: Lineage, start: int
     ) -> list[PackedRange]:
-        """The ranges that reach beyond ``start``, by the heads of all ``tails``, which are read now.
-
-        Raises StoreError.
-        """
-        return [one for entry in self._entries(route, tails) for one in self._chain(route, entry, lineage, start)]
+        """The ranges of ``entries`` that reach beyond ``start`` on ``lineage``. Raises StoreError."""
+        return [one for entry in entries for one in self._chain(route, entry, lineage, start)]
 
     @staticmethod
-    def _entries(route: UploadRoute, tails: Iterable[tuple[int, int]]) -> list[HeadEntry]:
+    def entries(route: UploadRoute, brokers: Collection[int]) -> list[HeadEntry]:
+        """What the heads of ``brokers`` have of the partition, under any epoch. They are read now; raises StoreError.
+
+        A damaged head counts as none.
+        """
         entries: list[HeadEntry] = []
-        for epoch, broker in tails:
-            key = EntryKey(route.topic_id or "", route.tp.partition, epoch)
+        for broker in sorted(brokers):
             try:
                 head = format_.load(route.store, route.keys.control, broker)
             except FormatError as error:
                 logger.warning("head_not_read", partition=str(route.tp), error=str(error))
                 continue
-            entries += [one for one in (head.value.entries if head else ()) if one.key == key]
+            found = head.value.entries if head else ()
+            entries += [one for one in found if (one.topic_id, one.partition) == (route.topic_id, route.tp.partition)]
         return entries
 
     @staticmethod

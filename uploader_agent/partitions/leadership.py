@@ -102,9 +102,9 @@ class Leadership:
             self._judged = answer.leaders, answer.policies
             self._leaders, self._policies = self._believed(answer.leaders), answer.policies
         before, now = self.partitions, dict[TopicPartition, LedPartition]()
-        for tp, (broker, led) in self._leaders.items():
-            if broker == self._context.broker and tp in self.replicas:
-                partition = self._keep_or_make(before.get(tp), tp, led)
+        for tp, leader in self._leaders.items():
+            if leader.broker == self._context.broker and tp in self.replicas:
+                partition = self._keep_or_make(before.get(tp), tp, leader)
                 if partition is not None:
                     now[tp] = partition
                 else:
@@ -245,8 +245,8 @@ class Leadership:
         folder = self.replicas[tp]
         return self._belongs(folder, known) and not self._belongs(folder, said)
 
-    def _keep_or_make(self, known: LedPartition | None, tp: TopicPartition, led: Led) -> LedPartition | None:
-        folder = self.replicas[tp]
+    def _keep_or_make(self, known: LedPartition | None, tp: TopicPartition, leader: Leader) -> LedPartition | None:
+        folder, led = self.replicas[tp], leader.led
         if known is None or known.led != led or known.folder != folder:
             if not self._belongs(folder, led):
                 return None
@@ -254,6 +254,7 @@ class Leadership:
             known.apply_freshness(self._freshness_of(tp.topic))
             if tp in self._former:
                 known.trust_index(self._former[tp])
+        known.uploader.replicas = leader.replicas
         known.apply_policy(self._policies.get(tp.topic, UNKNOWN_POLICY))
         return known
 

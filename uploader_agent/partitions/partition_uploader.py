@@ -7,6 +7,7 @@ and update ``offset.wm``. Several segments of a partition may be uploaded at a t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +15,7 @@ import structlog
 
 from tidemark.errors import PreconditionFailed
 from tidemark.formats.acknowledgements import acknowledged
+from tidemark.formats.head import HeadEntry
 from tidemark.formats.keys import PartitionKeys, TopicPartition
 from tidemark.formats.watermark import Watermark
 from tidemark.intervals import Intervals
@@ -54,6 +56,8 @@ class PartitionUploader:
     ) -> None:
         """``remote`` records what the store has, ``packed`` what packs have. The owner keeps :attr:`local` current."""
         self.local = LocalLog()
+        self.replicas: tuple[int, ...] = ()
+        """The brokers that have a replica, as metadata names them."""
         self.packs = False
         """Whether ``offset.wm`` is to say that this leadership may have packed."""
         self._tp = tp
@@ -212,27 +216,42 @@ class PartitionUploader:
             stored = upload(self.route, work, seen, Rules(self._judge), before)
         except PacksHoldMore as error:
             logger.info("packs_hold_more", partition=str(self._tp), error=str(error))
-            stored = self._seal_packed(base, max(one.next for one in parts if one.next <= work.end), lineage)
+            end = max(one.next for one in parts if one.next <= work.end)
+            stored = self._seal_packed(self._packed_entries(), base, end, lineage)
         if stored is not None:
             remote.add(stored, self.lineage())
         return stored
 
-    def _seal_packed(self, start: int, end: int, lineage: Lineage) -> StoredManifest | None:
-        """Seal what packs hold in ``[start, end)``; None if they hold nothing at ``start``."""
+    def _packed_entries(self) -> list[HeadEntry]:
+        """What the heads of all say who may have packed offsets of this log.
+
+        These are the brokers that ``offset.wm`` lists, and all replicas: a leader of another branch has dropped from
+        ``offset.wm`` what this log may have returned to.
+        """
+        brokers = {self._context.broker, *self.replicas, *(broker for _, broker in self.tails)}
+        return self._sources.entries(self.route, brokers)
+
+    def _seal_packed(
+        self, entries: Sequence[HeadEntry], start: int, end: int, lineage: Lineage
+    ) -> StoredManifest | None:
+        """Seal what the packs of ``entries`` hold in ``[start, end)``; None if they hold nothing at ``start``."""
         written = self._remote.watermark
         lineage = lineage.with_history(Lineage(written.lineage)) if written else lineage
-        ranges = self._sources.ranges(self.route, self.tails, lineage, start)
+        for entry in entries:
+            if {epoch for epoch, _ in entry.lineage} & {epoch for epoch, _ in lineage.entries}:
+                lineage = lineage.with_history(Lineage(entry.lineage))  # an epoch in common: one log up to there
+        ranges = self._sources.ranges(self.route, entries, lineage, start)
         if not ranges:
             return None
         seen = self._observed(self.local.offsets or Offsets(end))
         return seal_packed(self.route, ranges, lineage, start, end, seen, self._remote)
 
-    def _seal_lost(self, lineage: Lineage) -> None:
+    def _seal_lost(self, entries: Sequence[HeadEntry], lineage: Lineage) -> None:
         """Seal from packs what neither disk nor store has any more, before that is recorded as a gap."""
         for hole in self.holes():
             try:
                 while (left := self.holes() & Intervals([hole])) and (
-                    stored := self._seal_packed(left.parts[0].start, left.parts[0].end, lineage)
+                    stored := self._seal_packed(entries, left.parts[0].start, left.parts[0].end, lineage)
                 ):
                     self._remote.add(stored, lineage)
             except SegmentChanged as error:
@@ -265,8 +284,9 @@ class PartitionUploader:
             lineage=lineage,
             seen=self._observed(self.local.offsets or Offsets(self._remote.end)),
         )
+        entries = self._packed_entries()  # before the search: an entry goes when its tail is sealed
         self._search.run(wanted, self._remote)
-        self._seal_lost(lineage)
+        self._seal_lost(entries, lineage)
 
     def _lost(self, present: Intervals, start: int) -> Intervals:
         """What is neither ``present`` nor on the disk nor held, below the active segment."""

@@ -76,6 +76,8 @@ class Lineage:
 
         By KIP-101, two logs that both have an epoch are the same up to where the first of them ends it. Starts are not
         compared: a replica that copies a compacted log notes an epoch at the first batch that is left of it.
+
+        Below its first start a lineage says one thing: the epochs there are not newer than its first one.
         """
         if not self.entries or not other.entries:
             return None
@@ -84,6 +86,10 @@ class Lineage:
         if common:
             ends = [found for log in (self, other) if (found := log._end_of(max(common))) is not None]
             at = max(at, min(ends)) if at is not None and ends else None
+        for one, two in ((self, other), (other, self)):
+            first_epoch, first_start = two.entries[0]
+            known = max(first_epoch, max(common, default=first_epoch))
+            at = next((start for epoch, start in one.entries if epoch > known and start < first_start), at)
         return None if at is None or (end is not None and at >= end) else at
 
     def is_live(self, base_offset: int, epoch: int) -> bool:

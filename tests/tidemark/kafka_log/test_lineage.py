@@ -126,8 +126,24 @@ def lineage_of(epochs: list[int], log_start: int = 0, moved: int = 0) -> Lineage
 def test_divergence_is_what_comparing_every_offset_finds(logs: Branches, left_start: int, right_start: int) -> None:
     left, right = lineage_of(logs.left, left_start), lineage_of(logs.right, right_start)
     end, start = min(len(logs.left), len(logs.right)), max(left_start, right_start)
-    differing = [offset for offset in range(start, end) if logs.left[offset] != logs.right[offset]]
-    assert left.divergence(right, end) == right.divergence(left, end) == (differing[0] if differing else None)
+    differing = [offset for offset in range(end) if logs.left[offset] != logs.right[offset]]
+    known = next((offset for offset in differing if offset >= start), None)
+    at = left.divergence(right, end)
+    assert at == right.divergence(left, end)
+    if at is None or at >= start:
+        assert at == known
+    else:
+        assert at in differing, "below a first start, where an epoch is too new to be of the other log"
+
+
+def test_an_epoch_below_a_first_start_cannot_be_newer() -> None:
+    """The log has begun at 40 since, by retention, and returned to the branch of epoch 3 in between."""
+    stored, log = Lineage(((2, 0), (4, 10))), Lineage(((3, 40), (5, 50)))
+    assert stored.divergence(log, 20) == log.divergence(stored, 20) == 10
+    assert stored.divergence(log, 10) is None
+    assert Lineage(((2, 0), (3, 10))).divergence(log, 20) is None
+    assert Lineage(((2, 0), (3, 10), (4, 15))).divergence(log, 20) == 15
+    assert Lineage(((2, 0), (3, 10), (5, 50))).divergence(log) is None
 
 
 @given(branches(), st.integers(0, 3), st.integers(0, 3))

@@ -263,7 +263,7 @@ def test_the_live_part_has_the_live_batches(log: tuple[Range, list[tuple[int, in
         ([(2, 900), (3, 1000), (5, 1260)], 1260),
         ([(2, 900), (3, 1000), (5, 1100)], 1100),
         ([(2, 900), (5, 950)], 950),
-        ([(0, 0), (5, 800)], 900),
+        ([(0, 0), (5, 800)], 800),
     ],
 )
 def test_a_tail_ends_where_it_leaves_the_lineage(tail: Tail, lineage: list[tuple[int, int]], end: int) -> None:

@@ -231,6 +231,29 @@ def test_heads_of_all_tails_are_read_before_a_gap(world: World, second: World) -
     assert world.stored(0) == records(0, 50)
 
 
+@pytest.mark.parametrize("broker", [1, 3], ids=["the broker that packed it", "another replica"])
+def test_a_log_that_returns_to_a_branch_finds_what_was_packed_there(world: World, second: World, broker: int) -> None:
+    """A leader of another branch has dropped the tail from ``offset.wm``, and nobody has sealed it yet."""
+    other = second.disk.partition()
+    other.lineage([(4, 0)])
+    other.segment(0, records(0, 20, epoch=4, value="other"))
+    other.roll(20)
+    second.metadata.default_high = 20
+    second.once()
+    assert world.watermark()[1].tails == ()
+    third = world.another(broker, leads={T: Led(5, ID)}, replicas=(1, 2, 3))
+    partition = third.disk.partition()
+    if broker == 1:
+        remove(partition, 0)
+    partition.lineage([(3, 40), (5, 50)])
+    partition.segment(40, records(40, 50) + records(50, 80, epoch=5))
+    partition.roll(80)
+    third.metadata.log_start, third.metadata.default_high = 40, 80
+    no_errors(third.once(freshness=FRESHNESS))
+    assert gap_reasons(world) == []
+    assert content(world) == records(0, 50) + records(50, 80, epoch=5)
+
+
 def test_what_compaction_has_removed_since_is_sealed_from_the_packs(world: World) -> None:
     """Otherwise a rebuild from raw would find fewer rows than have landed."""
     partition = world.disk.partition()

@@ -85,7 +85,7 @@ class Client:
             if at.topic in names:
                 topic = found.setdefault(at.topic, {"name": at.topic, "topic_id": one.topic_id, "partitions": []})
                 said = {"partition_index": at.partition, "leader_id": one.leader, "leader_epoch": one.leader_epoch}
-                topic["partitions"].append(said)
+                topic["partitions"].append(said | {"replica_nodes": [1, 2]})
         return list(found.values())
 
     def _offset(self, at: TopicPartition, asked: Any, spec: OffsetSpec) -> tuple[TopicPartition, Any]:
