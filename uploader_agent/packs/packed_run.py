@@ -40,6 +40,19 @@ def known_ranges(
     return found
 
 
+def known_lineage(lineage: Lineage, entries: Iterable[HeadEntry], ranges: Iterable[PackedRange]) -> Lineage:
+    """``lineage``, with what heads and packs know of the offsets below its first start, where retention has cut it.
+
+    Two logs that have an epoch in common are the same up to where the first of them ends it (KIP-101).
+    """
+    packed = sorted((one.range for one in ranges), key=lambda one: one.first, reverse=True)
+    for known in (*(one.lineage for one in entries), *(one.epochs for one in packed)):
+        older = Lineage(tuple((epoch, start) for epoch, start in known if epoch >= 0))
+        if {epoch for epoch, _ in older.entries} & {epoch for epoch, _ in lineage.entries}:
+            lineage = lineage.with_history(older)
+    return lineage
+
+
 def part_of(one: Range) -> PackedPart:
     """A range as manifests list it."""
     return PackedPart(first=one.first, next=one.next, crc32c=one.crc32c, shipped_at=one.shipped_at)

@@ -23,6 +23,7 @@ from tidemark.kafka_log import Lineage
 from tidemark.store import Store
 from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged
+from uploader_agent.packs.packed_run import known_lineage
 from uploader_agent.packs.seal_packed import seal_packed
 from uploader_agent.packs.sources import PackedSources
 from uploader_agent.packs.tail import Tail
@@ -237,14 +238,12 @@ class PartitionUploader:
         """Seal what the packs of ``entries`` hold in ``[start, end)``; None if they hold nothing at ``start``."""
         written = self._remote.watermark
         lineage = lineage.with_history(Lineage(written.lineage)) if written else lineage
-        for entry in entries:
-            if {epoch for epoch, _ in entry.lineage} & {epoch for epoch, _ in lineage.entries}:
-                lineage = lineage.with_history(Lineage(entry.lineage))  # an epoch in common: one log up to there
         ranges = self._sources.ranges(self.route, entries, lineage, start)
         if not ranges:
             return None
         seen = self._observed(self.local.offsets or Offsets(end))
-        return seal_packed(self.route, ranges, lineage, start, end, seen, self._remote)
+        known = known_lineage(lineage, entries, ranges)
+        return seal_packed(self.route, ranges, known, start, end, seen, self._remote)
 
     def _seal_lost(self, entries: Sequence[HeadEntry], lineage: Lineage) -> None:
         """Seal from packs what neither disk nor store has any more, before that is recorded as a gap."""

@@ -206,6 +206,27 @@ def test_bytes_that_the_log_no_longer_has_come_from_the_packs_and_not_into_a_gap
     assert world.watermark()[1].next_offset == 80
 
 
+def test_packed_bytes_below_the_start_to_which_retention_has_cut_the_lineage(world: World) -> None:
+    """The agent had them from files that it held. Neither its claim nor its head knows an epoch there."""
+    partition = world.disk.partition()
+    partition.fill(0, end=50)
+    partition.segment(50, records(50, 80))
+    world.metadata.default_high = 80
+    with world.agent(freshness=FRESHNESS, tail_after="1d") as agent:
+        agent.refresh()
+        partition.retire(0)
+        partition.lineage([(3, 50)])
+        tick(agent)
+    assert [one.lineage for one in entries(world)] == [((3, 50),)]
+    assert world.watermark()[1].lineage == ((3, 50),)
+    partition.unlink_deleted()
+    partition.roll(80)
+    world.metadata.log_start = 50
+    no_errors(world.once(freshness=FRESHNESS))
+    assert gap_reasons(world) == []
+    assert content(world) == records(0, 80)
+
+
 def test_only_what_no_pack_has_is_a_gap(world: World) -> None:
     partition = world.disk.partition()
     partition.segment(0, records(0, 30))
