@@ -88,8 +88,8 @@ class Lineage:
             at = max(at, min(ends)) if at is not None and ends else None
         for one, two in ((self, other), (other, self)):
             first_epoch, first_start = two.entries[0]
-            known = max(first_epoch, max(common, default=first_epoch))
-            at = next((start for epoch, start in one.entries if epoch > known and start < first_start), at)
+            shared = max(first_epoch, max(common, default=first_epoch))  # up to here ``two`` may have an epoch below
+            at = next((start for epoch, start in one.entries if epoch > shared and start < first_start), at)
         return None if at is None or (end is not None and at >= end) else at
 
     def is_live(self, base_offset: int, epoch: int) -> bool:
