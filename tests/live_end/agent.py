@@ -154,8 +154,6 @@ class SealingAgent(ABC):
 
     def _survey(self, view: View) -> Steps[None]:
         """Claim the partition, then find out what the store has on this leader's lineage."""
-        if self._packs and not self._rules("inherit after the claim"):
-            yield from self._inherit(view, (yield self._store.get(watermark_key(view.topic))))
         found: Stored | None = yield self._store.get(watermark_key(view.topic))
         self._take(view, found)
         before = view.watermark
@@ -163,8 +161,7 @@ class SealingAgent(ABC):
             yield from self._write_watermark(view, (yield from self._claim(view)))
         yield from self._look(view)
         if self._packs:
-            if self._rules("inherit after the claim"):
-                yield from self._inherit(view, Stored(view.watermark, "") if view.watermark else None)
+            yield from self._inherit(view, Stored(view.watermark, "") if view.watermark else None)
             yield from self._own_tail(view)
 
     def _take(self, view: View, found: Stored | None) -> None:

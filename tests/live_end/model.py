@@ -223,7 +223,7 @@ RULES = {
     "markers by lineage": Rule(7406, "a marker decides only if it is on the lineage"),
     "markers above the landed end count": Rule(1960, "a cut below a marker that decided landed rows takes them back"),
     "open transactions of whole sources only": Rule(
-        1335, "what is open at a seal's end counts only if it is live to its end"
+        1343, "what is open at a seal's end counts only if it is live to its end"
     ),
     "manifests after heads": Rule(17, "readers take heads, then offset.wm, then manifests"),
     "no hole above offset.wm is LOST": Rule(8, "a hole above the watermark's next offset is not LOST"),
@@ -242,13 +242,12 @@ RULES = {
     ),
     "packs go by proof": Rule(157, "a pack goes when seals hold each of its batches"),
     "packs outlive the runs that may read them": Rule(
-        7985, "and not before runs that may have planned with it have ended"
+        2, "and not before runs that may have planned with it have ended"
     ),
     "dead tails are sealed": Rule(20544, "a tail that the log has left is sealed, for the case that the log returns"),
     "replicas' heads before a gap": Rule(
         1118278041305, "before a gap is recorded, the heads of all replicas count, whatever offset.wm lists"
     ),
-    "inherit after the claim": Rule(5057, "a leader reads the heads of former leaders after its claim"),
 }
 """Each rule by its name. Switched off, it is the mutant of the same name."""
 

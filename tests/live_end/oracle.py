@@ -65,6 +65,9 @@ class Oracle(Told):
     def lost(self, topic: str, offset: int) -> None:
         self._missing(topic, offset, "the reader reports LOST")
 
+    def gone(self, topic: str, pack: str) -> None:
+        self._say(f"a run that lands {topic} does not find {pack}")
+
     def _missing(self, topic: str, offset: int, what: str) -> None:
         """Nothing is ever lost here: retention on the brokers takes only what the store has and finds."""
         self._say(f"{what}: {topic} {offset}")

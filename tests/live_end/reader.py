@@ -64,6 +64,7 @@ class Source:
     seal: Manifest | None
     log: Log = ()
     aborts: tuple[Abort, ...] = ()
+    pack: str = ""
 
 
 class Piece(NamedTuple):
@@ -153,7 +154,7 @@ class Reader:
                     break
                 one: Range = pack.value[reference.number]
                 lineage = lineage_of(one.log) if self._rules("lineage decides") else written.lineage
-                found.append(Source(one.first, one.next, lineage, one.open, None, one.log, one.aborts))
+                found.append(Source(one.first, one.next, lineage, one.open, None, one.log, one.aborts, reference.pack))
                 reference = one.previous if one.first > start else None
         return found
 
@@ -163,6 +164,9 @@ class Reader:
         for piece in pieces:
             seal = piece.source.seal
             if seal is None:
+                pack: Stored | None = yield self._store.get(piece.source.pack)
+                if pack is None:
+                    self._told.gone(topic, piece.source.pack)
                 loaded.append(piece)
                 continue
             log: Stored | None = yield self._store.get(log_key(topic, seal.stem))
@@ -287,6 +291,9 @@ class Told:
 
     def lost(self, topic: str, offset: int) -> None:
         """The reader reports ``offset`` as LOST."""
+
+    def gone(self, topic: str, pack: str) -> None:
+        """A run was planned with ``pack``, and does not find it."""
 
     def committed(self, topic: str, table: Table, written: Watermark) -> None:
         """The reader has committed by the lineage of ``written``."""
