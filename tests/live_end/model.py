@@ -228,7 +228,7 @@ RULES = {
     "manifests after heads": Rule(17, "readers take heads, then offset.wm, then manifests"),
     "no hole above offset.wm is LOST": Rule(8, "a hole above the watermark's next offset is not LOST"),
     "lineage decides": Rule(
-        219, "a range counts as far as its batches are on the newest lineage, whichever head names it"
+        2323, "a range counts as far as its batches are on the newest lineage, whichever head names it"
     ),
     "entries name their topic id": Rule(26, "an entry of a head is of a topic id, not of a name"),
     "verdicts by the bytes": Rule(2, "markers in a range decide its transactions, the broker's .txnindex does not"),
@@ -242,7 +242,7 @@ RULES = {
     ),
     "packs go by proof": Rule(157, "a pack goes when seals hold each of its batches"),
     "packs outlive the runs that may read them": Rule(
-        2, "and not before runs that may have planned with it have ended"
+        683, "and not before runs that may have planned with it have ended"
     ),
     "dead tails are sealed": Rule(20544, "a tail that the log has left is sealed, for the case that the log returns"),
     "replicas' heads before a gap": Rule(

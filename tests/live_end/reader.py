@@ -112,7 +112,8 @@ class Reader:
             return
         written: Watermark = watermark.value
         start = self._cut(table, written)
-        ranges = yield from self._ranges(topic, heads, written, start)
+        _, sealed = cover(seals, written.lineage, start)
+        ranges = yield from self._ranges(heads, written, sealed)
         pieces, hole = cover([*seals, *ranges], written.lineage, start)
         if hole < written.next or (hole < self._promised(heads) and not self._rules("no hole above offset.wm is LOST")):
             self._told.lost(topic, hole)
@@ -143,10 +144,12 @@ class Reader:
                 seals.append(Source(one.base, one.next, one.lineage, one.open, one))
         return seals
 
-    def _ranges(self, topic: str, heads: Iterable[Entry], written: Watermark, start: int) -> Steps[list[Source]]:
-        """The ranges of all chains, back to what has landed. The lineage of each is that of its batches."""
+    def _ranges(self, heads: Iterable[Entry], written: Watermark, sealed: int) -> Steps[list[Source]]:
+        """The ranges beyond the ``sealed`` end, of all chains that reach there. The lineage of each is its batches'."""
         found: list[Source] = []
         for entry in heads:
+            if live_until(entry.lineage, written.lineage, 0, entry.tail_end) <= sealed:
+                continue
             reference: Reference | None = entry.last
             while reference is not None:
                 pack: Stored | None = yield self._store.get(reference.pack)
@@ -155,7 +158,7 @@ class Reader:
                 one: Range = pack.value[reference.number]
                 lineage = lineage_of(one.log) if self._rules("lineage decides") else written.lineage
                 found.append(Source(one.first, one.next, lineage, one.open, None, one.log, one.aborts, reference.pack))
-                reference = one.previous if one.first > start else None
+                reference = one.previous if one.first > sealed else None
         return found
 
     def _load(self, topic: str, pieces: Sequence[Piece]) -> Steps[list[Piece]]:
