@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyiceberg
 import pytest
 from pyiceberg.catalog.glue import GlueCatalog
+from pyiceberg.catalog.hive import HiveCatalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
@@ -53,7 +54,7 @@ Act = Callable[..., Any]
 def at_each_write(do: Callable[[Act], Act]) -> Iterator[None]:
     """Wrap what a mirror writes: objects of metadata, and commits of the catalog."""
     with pytest.MonkeyPatch.context() as patch:
-        catalogs = (SqlCatalog, RestCatalog, GlueCatalog)
+        catalogs = (SqlCatalog, RestCatalog, GlueCatalog, HiveCatalog)
         commits = [(owner, name) for owner in catalogs for name in ("commit_table", "create_table")]
         for owner, name in ((LocalStore, "put"), *commits):
             patch.setattr(owner, name, do(getattr(owner, name)))
