@@ -206,7 +206,7 @@ SUBMIT = 'button[data-testid="trigger-dag-submit"]'
 def filled(stack: AirflowStack, browser: Browser, first: str, last: str, *topics: str) -> None:
     """Open the form and fill it in; dates are digits that mean the same wherever the month stands."""
     browser.get(f"{stack.url}/dags/{BACKFILL}")
-    browser.first('[data-testid="trigger-dag-button"], button[aria-label="Trigger Dag"]').click()
+    browser.click('[data-testid="trigger-dag-button"], button[aria-label="Trigger Dag"]')
     browser.first(f"{SUBMIT}[disabled]")  # as long as a field is missing
     for topic in topics:
         browser.first('input[aria-label="Select one or multiple values"]').send_keys(topic + Keys.ENTER)
@@ -216,7 +216,7 @@ def filled(stack: AirflowStack, browser: Browser, first: str, last: str, *topics
 
 def submitted(stack: AirflowStack, browser: Browser) -> str:
     """Send the form; returns the run's id."""
-    browser.first(f"{SUBMIT}:not([disabled])").click()
+    browser.click(f"{SUBMIT}:not([disabled])")
     browser.wait(lambda: "/runs/" in browser.current_url, what="the run's page")
     leave(stack, browser)
     return str(stack.client.runs(BACKFILL)[0]["dag_run_id"])
@@ -310,9 +310,9 @@ def test_an_approved_run_rewrites_beside_ingestion(
 ) -> None:
     table = small.table("orders")
     filled(stack, browser, "02022026", "03032026", "east/orders")
-    browser.first('label[id="switch:element_dry_run"]').click()
+    browser.click('label[id="switch:element_dry_run"]')
     browser.first("#element_reason").send_keys("INC-7 <b>*bold*</b>")
-    browser.first('button[id$="trigger:Limits"]').click()
+    browser.click('button[id$="trigger:Limits"]')
     limit = '[id="number-input:element_approve_above_gib"] input'
     browser.wait(lambda: bool(browser.run(SELECTED, limit)), what="the limit to be shown")
     browser.first(limit).send_keys("0")
@@ -334,7 +334,7 @@ def test_an_approved_run_rewrites_beside_ingestion(
     browser.get(f"{stack.url}/dags/{BACKFILL}/runs/{run}/tasks/approve/required_actions")
     browser.first("td", text="INC-7 <b>*bold*</b>")
     browser.first("p", text="9 rows were compared with what raw gives now, and are the same.")
-    browser.first('button[data-testid="hitl-option-Approve"]').click()
+    browser.click('button[data-testid="hitl-option-Approve"]')
     wait_until(partial(answered, stack, run), what="the approval to be taken")
     leave(stack, browser)
     assert ended(stack, run) == "success"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
 from selenium.webdriver import ActionChains, Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -57,6 +57,15 @@ def programs() -> tuple[Path, Path]:
     return Path(browser), Path(driver)
 
 
+def clicked(element: WebElement) -> bool:
+    """Click ``element``; False if the page still moves, so that it was replaced or another element would be hit."""
+    try:
+        element.click()
+    except (ElementClickInterceptedException, StaleElementReferenceException):
+        return False
+    return True
+
+
 class Browser(Chrome):
     """A browser with one window; ends with its ``with`` block. Logs and the profile lie below ``folder``."""
 
@@ -91,6 +100,10 @@ class Browser(Chrome):
 
         self.wait(probe, what=f"{css} with {text!r} at {self.current_url}")
         return found[0]
+
+    def click(self, css: str, *, text: str = "") -> None:
+        """Click the element that :meth:`first` finds, as soon as nothing covers it."""
+        self.wait(lambda: clicked(self.first(css, text=text)), what=f"{css} with {text!r} to be clicked")
 
     def wait(self, condition: Callable[[], bool], *, what: str) -> None:
         """Wait for anything else."""

@@ -13,7 +13,7 @@ from tests.plugins.shared_stack import KAFKA_SECRET, STORE_SECRET, SharedStack
 from tests.plugins.world import CLUSTER, World
 from tests.support.airflow import USER
 from tests.support.airflow_client import AirflowApiError
-from tests.support.browser import Browser
+from tests.support.browser import Browser, clicked
 
 ONBOARD = "tidemark_onboard"
 
@@ -83,12 +83,12 @@ def test_a_person_fills_in_the_topic_alone(stack: SharedStack, world: World, tmp
         browser.get(f"{stack.url}/dags/{ONBOARD}")
         browser.first("input[name=username]").send_keys(USER)
         browser.first("input[name=password]").send_keys(json.loads((stack.home / "passwords.json").read_text())[USER])
-        browser.first("button[type=submit]").click()
-        browser.first("button", text="Trigger").click()
+        browser.click("button[type=submit]")
+        browser.click("button", text="Trigger")
         browser.first("[role=dialog] input[name=element_topic]").send_keys("sales")
         [start] = [one for one in browser.all("[role=dialog] button") if one.text == "Trigger"]
         browser.wait(start.is_enabled, what="the form to be complete")
-        start.click()
+        browser.wait(lambda: clicked(start), what="the form to be sent")
         browser.wait(lambda: len(stack.client.runs(ONBOARD)) > runs, what="the run")
     [run, *_] = stack.client.runs(ONBOARD)
     assert stack.client.wait_for_run(ONBOARD, run["dag_run_id"]) == "success"

@@ -50,7 +50,7 @@ def sign_in(browser: Browser, stack: SharedStack, user: str, query: str) -> None
     browser.get(page(stack, query))
     browser.first("input[name=username]").send_keys(user)
     browser.first("input[name=password]").send_keys(password)
-    browser.first("button[type=submit]").click()
+    browser.click("button[type=submit]")
     browser.wait(
         lambda: browser.current_url == page(stack, query), what=f"{user} to be led back from {browser.current_url}"
     )
@@ -93,10 +93,10 @@ def test_all_views_are_accessible_in_light_and_dark(stack: SharedStack, browser:
         browser.first("th a", text="orders")
         assert violations(browser) == [], f"topics, {scheme}"
         browser.get(page(stack, ORDERS))
-        browser.first(".calendar .final_incomplete").click()
+        browser.click(".calendar .final_incomplete")
         browser.first(".card h3", text="2026-04-01")
         assert violations(browser) == [], f"topic, {scheme}"
-        browser.first(".strip .landed").click()
+        browser.click(".strip .landed")
         browser.first("dialog td", text="quarantined")
         assert violations(browser) == [], f"lineage, {scheme}"
         browser.press(Keys.ESCAPE)
@@ -143,14 +143,14 @@ def test_the_data_flow_is_counted_when_it_is_opened(stack: SharedStack, browser:
 def test_the_backfill_form_is_filled_in(stack: SharedStack, browser: Browser) -> None:
     stack.client.wait_for_dag("tidemark_backfill")
     browser.get(page(stack, f"{ORDERS}&dt=2026-03-24"))
-    browser.first("button", text="Backfill this date").click()
+    browser.click("button", text="Backfill this date")
     assert browser.first("#field-from_date").get_dom_attribute("value") == "2026-03-24"
     assert browser.first("#field-dry_run").get_dom_attribute("checked") == "true"
     assert violations(browser) == []
     browser.press(Keys.ESCAPE)
 
     browser.get(page(stack, f"{ORDERS}&backfill=1&from_date=2026-03-24&to_date=2026-03-25&mode=replay"))
-    browser.first("dialog button", text="Start the run").click()
+    browser.click("dialog button", text="Start the run")
     run = browser.first("dialog .good a").text
     conf = stack.client.run("tidemark_backfill", run)["conf"]
     assert {name: conf[name] for name in ("topics", "from_date", "to_date", "mode", "dry_run")} == {
@@ -168,7 +168,7 @@ def test_airflow_leads_to_the_page_and_the_page_out_of_its_frame(stack: SharedSt
     browser.get(f"{stack.url}/dags/{INGEST}/plugin/tidemark-continuity")
     browser.switch_to.frame(browser.first("iframe"))
     browser.first("h1", text="orders")
-    browser.first("a", text="Ingest DAG").click()
+    browser.click("a", text="Ingest DAG")
     browser.switch_to.default_content()
     browser.wait(lambda: browser.current_url.endswith(f"/dags/{INGEST}"), what="the DAG's own page")
     views = [view for plugin in stack.client.get("/plugins")["plugins"] for view in plugin["external_views"]]
@@ -182,10 +182,10 @@ def test_airflow_leads_to_the_page_and_the_page_out_of_its_frame(stack: SharedSt
 
 def test_who_may_acknowledges_a_gap(stack: SharedStack, browser: Browser, world: PageWorld) -> None:
     browser.get(page(stack, ORDERS))
-    browser.first("button", text="Acknowledge").click()
+    browser.click("button", text="Acknowledge")
     assert violations(browser) == []
     browser.first("#reason").send_keys(f"The disk is gone {EVIL}")
-    browser.first("dialog button", text="Give up 40 offsets").click()
+    browser.click("dialog button", text="Give up 40 offsets")
     assert "Acknowledged by ann at 20" in browser.first(".finding.said", text="The disk is gone").text
     assert [(one.start, one.end, one.by, one.reason) for one in words(world)] == [
         (120, 160, "ann", f"The disk is gone {EVIL}")
