@@ -146,9 +146,12 @@ class World:
 
     @property
     def _tidied(self) -> float:
-        """Seconds within which what is packed for too long is sealed, and what is sealed has left the head."""
+        """Seconds within which what is packed for too long is sealed, and what is sealed has left the head.
+
+        A scan may have to find what is to be sealed, and heads are looked after as often as the agent scans.
+        """
         scan = self._settings.scan_interval.total_seconds()
-        return _REQUESTS + (self._schedule.unsealed.total_seconds() + 3 * scan if self._seals else scan)
+        return _REQUESTS + (self._schedule.unsealed.total_seconds() + 3 * scan if self._seals else 2 * scan)
 
     @property
     def _seals(self) -> bool:
