@@ -18,7 +18,7 @@ from tidemark.raw.packs import live_end
 from tidemark.store import Store
 from uploader_agent.broker.admin import Offsets
 from uploader_agent.packs.broker_head import BrokerHead
-from uploader_agent.packs.packed_run import known_lineage, known_ranges
+from uploader_agent.packs.packed_run import known_ranges
 from uploader_agent.packs.seal_packed import seal_packed
 from uploader_agent.remote import stored_log, watermark
 from uploader_agent.remote.incarnations import TopicIncarnation
@@ -97,8 +97,7 @@ class _AbandonedTail:
                 return remote
             high_watermark = max(one.high_watermark for one in entries)
             seen = Observed(Offsets(high_watermark), "delete", self._entry.epoch)
-            known = known_lineage(lineage, entries, ranges)
-            stored = seal_packed(self._route, ranges, known, start, end, seen, remote)
+            stored = seal_packed(self._route, entries, ranges, lineage, start, end, seen, remote)
             if stored is None:
                 return remote
             remote.add(stored, lineage)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import structlog
 
+from tidemark.formats.head import HeadEntry
 from tidemark.formats.pack import PackedRange
 from tidemark.kafka_log import Lineage
 from uploader_agent.packs.packed_files import PackedFiles
-from uploader_agent.packs.packed_run import part_of, read_run
+from uploader_agent.packs.packed_run import known_lineage, part_of, read_run
 from uploader_agent.remote.manifests import Observed, StoredManifest
 from uploader_agent.remote.remote_state import RemoteState
 from uploader_agent.upload.eligibility import Work
@@ -22,6 +23,7 @@ logger = structlog.get_logger(__name__)
 
 def seal_packed(
     route: UploadRoute,
+    entries: Sequence[HeadEntry],
     ranges: Sequence[PackedRange],
     lineage: Lineage,
     start: int,
@@ -29,11 +31,12 @@ def seal_packed(
     seen: Observed,
     remote: RemoteState,
 ) -> StoredManifest | None:
-    """Seal what ``ranges`` hold on ``lineage`` in ``[start, end)``; None if they hold nothing at ``start``.
+    """Seal what the ``ranges`` of ``entries`` hold on ``lineage`` in ``[start, end)``; None if nothing is at ``start``.
 
     The run ends where they have a hole, or where it has become too large for the memory. Raises as
     :func:`~uploader_agent.packs.packed_run.read_run` and :func:`~uploader_agent.upload.segment_upload.upload`.
     """
+    lineage = known_lineage(lineage, entries, ranges)
     run = read_run(route.store, ranges, lineage, start, end, remote.open_before)
     if run is None:
         return None

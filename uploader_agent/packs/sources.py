@@ -26,14 +26,14 @@ class PackedSources:
         self._read: dict[HeadEntry, tuple[PackedPart, ...]] = {}
 
     def parts(
-        self, route: UploadRoute, tail: Tail, tails: Iterable[tuple[int, int]], lineage: Lineage, start: int
+        self, route: UploadRoute, tail: Tail, brokers: Collection[int], lineage: Lineage, start: int
     ) -> tuple[PackedPart, ...]:
         """The ranges that reach beyond ``start`` on ``lineage``, as manifests list them. Raises StoreError.
 
-        By the ``tail``, or by the heads of all ``tails`` if that knows none of them yet.
+        By the ``tail``, or by the heads of ``brokers`` if that knows none of them yet.
         """
         found = [*tail.parts()]
-        for entry in tail.entries() if tail.joined is not None else self.entries(route, {one for _, one in tails}):
+        for entry in tail.entries() if tail.joined is not None else self.entries(route, brokers):
             if entry not in self._read:
                 chain = self._chain(route, entry, lineage, start)
                 self._read[entry] = tuple(part_of(one.range) for one in chain)

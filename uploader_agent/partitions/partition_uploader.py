@@ -23,7 +23,6 @@ from tidemark.kafka_log import Lineage
 from tidemark.store import Store
 from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged
-from uploader_agent.packs.packed_run import known_lineage
 from uploader_agent.packs.seal_packed import seal_packed
 from uploader_agent.packs.sources import PackedSources
 from uploader_agent.packs.tail import Tail
@@ -102,6 +101,11 @@ class PartitionUploader:
         """Who may have packed what is not sealed, (leader epoch, broker), as ``offset.wm`` lists them."""
         written = self._remote.watermark
         return written.tails if written else ()
+
+    @property
+    def _tail_brokers(self) -> frozenset[int]:
+        written = self._remote.watermark
+        return written.tail_brokers if written else frozenset()
 
     @property
     def _may_record_gaps(self) -> bool:
@@ -210,7 +214,7 @@ class PartitionUploader:
         assert self.local.offsets is not None
         remote, seen = self._remote, self._observed(self.local.offsets)
         base, lineage = work.base_offset, self.lineage()
-        parts = self._sources.parts(self.route, self._packed, self.tails, lineage, base)
+        parts = self._sources.parts(self.route, self._packed, self._tail_brokers, lineage, base)
         has_log = remote.has_log(base)
         before = StoredBefore(remote.watermark, remote.open_before(base), has_log=has_log, packed=parts)
         try:
@@ -229,8 +233,7 @@ class PartitionUploader:
         These are the brokers that ``offset.wm`` lists, and all replicas: a leader of another branch has dropped from
         ``offset.wm`` what this log may have returned to.
         """
-        brokers = {self._context.broker, *self.replicas, *(broker for _, broker in self.tails)}
-        return self._sources.entries(self.route, brokers)
+        return self._sources.entries(self.route, {self._context.broker, *self.replicas, *self._tail_brokers})
 
     def _seal_packed(
         self, entries: Sequence[HeadEntry], start: int, end: int, lineage: Lineage
@@ -242,8 +245,7 @@ class PartitionUploader:
         if not ranges:
             return None
         seen = self._observed(self.local.offsets or Offsets(end))
-        known = known_lineage(lineage, entries, ranges)
-        return seal_packed(self.route, ranges, known, start, end, seen, self._remote)
+        return seal_packed(self.route, entries, ranges, lineage, start, end, seen, self._remote)
 
     def _seal_lost(self, entries: Sequence[HeadEntry], lineage: Lineage) -> None:
         """Seal from packs what neither disk nor store has any more, before that is recorded as a gap."""
