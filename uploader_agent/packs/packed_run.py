@@ -1,18 +1,26 @@
-"""What packs hold of a partition from an offset on: what a seal is made of when the log has it no more."""
+"""Runs of batches from packs, for seals of what the local log no longer has, or has no longer all records of.
+
+Several ranges may have the same batch, and compaction may have taken records from it between two of them. The one with
+the most records counts, since compaction adds none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
 
 from tidemark.formats.head import HeadEntry
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.manifest import PackedPart
 from tidemark.formats.pack import MOST_UNSEALED_BYTES, PackedRange, Range, read_range_bytes
-from tidemark.kafka_log import Lineage, UnfinishedTransaction, carry_forward, scan_batches
+from tidemark.intervals import Intervals
+from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, carry_forward, scan_batches
 from tidemark.raw.packs import chain, live_end, live_part
 from tidemark.store import Store
-from uploader_agent.disk.segment_files import SegmentChanged
+from uploader_agent.disk.batch_headers import headers
+from uploader_agent.disk.segment_files import OpenFile, SegmentChanged
 
 OpenAt = Callable[[int], tuple[UnfinishedTransaction, ...] | None]
 """The transactions open at an offset, as far as others than packs tell."""
@@ -58,6 +66,25 @@ def part_of(one: Range) -> PackedPart:
     return PackedPart(first=one.first, next=one.next, crc32c=one.crc32c, shipped_at=one.shipped_at)
 
 
+class PackedBatch(NamedTuple):
+    """A whole batch as packs have it."""
+
+    header: BatchHeader
+    data: bytes
+
+
+class FullerRun(NamedTuple):
+    """A run of a local log with the records that compaction has removed from it and packs still have.
+
+    ``start`` is where the first of these packs begins. What the local log has below it is sealed first, if there is
+    anything (``data`` is empty then). Otherwise ``data`` are the batches of the run up to ``end``.
+    """
+
+    start: int
+    end: int
+    data: bytes
+
+
 def read_run(
     store: Store, ranges: Sequence[PackedRange], lineage: Lineage, start: int, end: int, open_at: OpenAt
 ) -> PackedRun | None:
@@ -68,40 +95,83 @@ def read_run(
         FormatError: a pack is damaged.
         StoreError: the store failed, or retention has removed a pack.
     """
-    at, data, compacted = start, bytearray(), False
-    while at < end:
-        near = [(_reach(one.range, lineage, at), one) for one in ranges if one.range.first <= at < one.range.next]
-        reach, best = max(near, key=lambda found: found[0], default=(at, None))
-        if best is None or reach <= at or (data and len(data) + best.range.size > MOST_UNSEALED_BYTES):
-            break
-        piece, stop = _cut(read_range_bytes(store, best), best, at, min(reach, end))
-        if stop == at:
-            break
-        data, at, compacted = data + piece, stop, compacted or best.range.compacted
-    if not data:
+    live = Intervals()
+    for packed in ranges:
+        live |= live_part(packed.range, lineage)
+    batches, _ = fullest(store, ranges, lineage, start, min(end, live.contiguous_from(start)))
+    if not batches:
         return None
-    return PackedRun(start, at, bytes(data), _opened(store, ranges, start, open_at), compacted)
+    kept = [batches[offset] for offset in sorted(batches)]
+    data = b"".join(batch.data for batch in kept)
+    compacted = any(packed.range.compacted for packed in ranges)
+    return PackedRun(start, kept[-1].header.next_offset, data, _opened(store, ranges, start, open_at), compacted)
 
 
-def _reach(one: Range, lineage: Lineage, at: int) -> int:
-    """The end of what the range has from ``at`` on, on ``lineage``."""
-    return live_part(one, lineage).contiguous_from(at)
+def read_fuller_run(
+    store: Store, ranges: Sequence[PackedRange], lineage: Lineage, log: OpenFile, start: int, end: int
+) -> FullerRun | None:
+    """The run ``log`` of the offsets ``[start, end)``, with what packs hold and it lacks; None if they hold no more.
+
+    Raises FormatError and StoreError as :func:`read_run`.
+    """
+    batches, end = fullest(store, ranges, lineage, start, end)
+    last = max(batches, default=start)
+    local = {
+        header.base_offset: header for header in takewhile(lambda header: header.base_offset <= last, headers(log, 0))
+    }
+    removed = [
+        offset
+        for offset, batch in batches.items()
+        if offset not in local or local[offset].record_count < batch.header.record_count
+    ]
+    if not removed:
+        return None
+    taken = Intervals()
+    for packed in ranges:
+        live = live_part(packed.range, lineage).clip(start, end)
+        if any(offset in live for offset in removed):
+            taken |= live
+    first = taken.parts[0].start
+    if min(local, default=first) < first:
+        return FullerRun(first, first, b"")
+    whole = {
+        offset: PackedBatch(header, log.pread(header.position, header.size))
+        for offset, header in local.items()
+        if offset not in taken
+    }
+    whole |= {offset: batch for offset, batch in batches.items() if offset in taken}
+    kept = [whole[offset] for offset in sorted(whole) if offset <= max(removed) or offset in taken]
+    return FullerRun(first, kept[-1].header.next_offset, b"".join(batch.data for batch in kept))
 
 
-def _cut(data: bytes, packed: PackedRange, start: int, end: int) -> tuple[bytes, int]:
-    """The whole batches in ``[start, end)``, and where they end."""
-    first, last, stop = None, 0, start
-    for header in scan_batches([data], packed.key, packed.range.first):
-        if header.base_offset < start and header.next_offset > start:
-            break  # no run begins inside a batch
-        if header.next_offset > end:
+def fullest(
+    store: Store, ranges: Sequence[PackedRange], lineage: Lineage, start: int, end: int
+) -> tuple[dict[int, PackedBatch], int]:
+    """The batches of ``ranges`` on ``lineage`` in ``[start, end)`` by their base offsets, each with the most records.
+
+    Also the offset below which all are there: ranges that have no room in memory are left for the next run. There is
+    nothing if a batch reaches over ``start``, since no run begins inside a batch. Raises FormatError and StoreError.
+    """
+    found: dict[int, PackedBatch] = {}
+    size = 0
+    for packed in sorted(ranges, key=lambda packed: packed.range.first):
+        if not live_part(packed.range, lineage).clip(start, end):
+            continue
+        if found and size + packed.range.size > MOST_UNSEALED_BYTES and packed.range.first > start:
+            end = packed.range.first
             break
-        if header.base_offset >= start:
-            first = header.position if first is None else first
-            last, stop = header.end, header.next_offset
-    if first is None:
-        return b"", start
-    return data[first:last], stop
+        data = read_range_bytes(store, packed)
+        size += len(data)
+        for header in scan_batches([data], packed.key, packed.range.first):
+            if not lineage.is_live(header.base_offset, header.leader_epoch):
+                continue
+            if header.base_offset < start < header.next_offset:
+                return {}, end
+            known = found.get(header.base_offset)
+            fuller = known is None or known.header.record_count < header.record_count
+            if fuller and start <= header.base_offset and header.next_offset <= end:
+                found[header.base_offset] = PackedBatch(header, data[header.position : header.end])
+    return {offset: batch for offset, batch in found.items() if batch.header.next_offset <= end}, end
 
 
 def _opened(

@@ -1,4 +1,7 @@
-"""Seals a run from packs: by the same steps as one from local files, under the same rules."""
+"""Seals from packs: of runs that the local log no longer has, and of those from which compaction has removed records.
+
+The steps and rules are those of a run from local files.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ import structlog
 from tidemark.formats.head import HeadEntry
 from tidemark.formats.pack import PackedRange
 from tidemark.kafka_log import Lineage
+from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.packs.packed_files import PackedFiles
-from uploader_agent.packs.packed_run import known_lineage, part_of, read_run
+from uploader_agent.packs.packed_run import known_lineage, part_of, read_fuller_run, read_run
 from uploader_agent.remote.manifests import Observed, StoredManifest
 from uploader_agent.remote.remote_state import RemoteState
 from uploader_agent.upload.eligibility import Work
-from uploader_agent.upload.local_run import LocalRun
+from uploader_agent.upload.local_run import LocalRun, open_before, open_run
 from uploader_agent.upload.segment_upload import Rules, StoredBefore, UploadRoute, upload_run
 
 logger = structlog.get_logger(__name__)
@@ -42,10 +46,61 @@ def seal_packed(
         return None
     if run.compacted:
         seen = dataclasses.replace(seen, cleanup_policy="compact")
-    parts = tuple(part_of(one.range) for one in ranges)
+    parts = tuple(part_of(packed.range) for packed in ranges)
     before = StoredBefore(remote.watermark, run.opened, has_log=remote.has_log(start), packed=parts)
-    with PackedFiles(start, run.data, lineage) as files:
-        work = Work(start, run.end, start, None)
-        logger.info("sealed_from_packs", partition=str(route.tp), base_offset=start, next_offset=run.end)
-        rules = Rules(lambda _scanned, judged: judged, local=False)
+    rules = Rules(lambda _scanned, judged: judged, compare_packs=False)
+    return _seal(route, start, run.end, run.data, lineage, seen, rules, before)
+
+
+def seal_fuller(
+    route: UploadRoute,
+    work: Work,
+    entries: Sequence[HeadEntry],
+    ranges: Sequence[PackedRange],
+    lineage: Lineage,
+    seen: Observed,
+    rules: Rules,
+    before: StoredBefore,
+) -> StoredManifest | None:
+    """Seal ``work`` with the records that ``ranges`` hold on ``lineage`` and compaction has removed from the local log.
+
+    The run ends after the last of their batches, or before the first if the local log has batches below it; the next
+    run goes on there. Where the ranges hold no more than the log, all of ``work`` is sealed as it is. Raises as
+    :func:`~uploader_agent.packs.packed_run.read_run` and :func:`~uploader_agent.upload.segment_upload.upload`.
+    """
+    rules = dataclasses.replace(rules, compare_packs=False)
+    with route.files() as files:
+        run = open_run(files, work)
+        if run is None:
+            return None
+        known = files.lineage()  # the files that are only held add to it once they are open
+        lineage = known_lineage(known.with_history(lineage), entries, ranges)
+        fuller = read_fuller_run(route.store, ranges, lineage, run.log, run.base_offset, work.end)
+        if fuller is None:
+            return upload_run(route, work, seen, rules, before, files, run)
+        if not fuller.data:
+            below = work._replace(end=fuller.start)
+            part = open_run(files, below)
+            return upload_run(route, below, seen, rules, before, files, part) if part else None
+        opened = open_before(files, run, work.segment, before.open_transactions)
+        if files.lineage() != known or run.log.has_shrunk():
+            raise SegmentChanged(f"{files.path(run.segment.name)}: changed while it was read")
+    before = dataclasses.replace(before, open_transactions=opened)
+    return _seal(route, run.base_offset, fuller.end, fuller.data, lineage, seen, rules, before)
+
+
+def _seal(
+    route: UploadRoute,
+    start: int,
+    end: int,
+    data: bytes,
+    lineage: Lineage,
+    seen: Observed,
+    rules: Rules,
+    before: StoredBefore,
+) -> StoredManifest:
+    """Seal ``data``, the batches of the offsets ``[start, end)``."""
+    logger.info("sealed_from_packs", partition=str(route.tp), base_offset=start, next_offset=end)
+    with PackedFiles(start, data, lineage) as files:
+        work = Work(start, end, start, None)
         return upload_run(route, work, seen, rules, before, files, LocalRun(start, files.log, files.log))

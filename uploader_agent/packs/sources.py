@@ -20,10 +20,11 @@ logger = structlog.get_logger(__name__)
 
 
 class PackedSources:
-    """Of one partition. The chains of former leaders and processes are read once."""
+    """Of one partition. The chains of former leaders and processes are read once, each as far down as was asked for."""
 
     def __init__(self) -> None:
-        self._read: dict[HeadEntry, tuple[PackedPart, ...]] = {}
+        self._read: dict[HeadEntry, tuple[int, tuple[PackedPart, ...]]] = {}
+        """Ranges by entry, and the offset beyond which they were read: several workers seal runs of one partition."""
 
     def parts(
         self, route: UploadRoute, tail: Tail, brokers: Collection[int], lineage: Lineage, start: int
@@ -34,11 +35,12 @@ class PackedSources:
         """
         found = [*tail.parts()]
         for entry in tail.entries() if tail.joined is not None else self.entries(route, brokers):
-            if entry not in self._read:
+            known = self._read.get(entry)
+            if known is None or known[0] > start:
                 chain = self._chain(route, entry, lineage, start)
-                self._read[entry] = tuple(part_of(one.range) for one in chain)
-            found += self._read[entry]
-        return tuple(one for one in found if one.next > start)
+                known = self._read[entry] = start, tuple(part_of(packed.range) for packed in chain)
+            found += known[1]
+        return tuple(part for part in found if part.next > start)
 
     def ranges(
         self, route: UploadRoute, entries: Iterable[HeadEntry], lineage: Lineage, start: int

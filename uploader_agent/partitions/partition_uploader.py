@@ -23,7 +23,7 @@ from tidemark.kafka_log import Lineage
 from tidemark.store import Store
 from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged
-from uploader_agent.packs.seal_packed import seal_packed
+from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
 from uploader_agent.packs.sources import PackedSources
 from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.context import Context, LocalLog
@@ -35,7 +35,7 @@ from uploader_agent.remote.stored_log import StoredLog
 from uploader_agent.remote.watermark import StoredWatermark, WatermarkState
 from uploader_agent.repair.gap_search import Search, Wanted
 from uploader_agent.upload.eligibility import Work
-from uploader_agent.upload.segment_upload import PacksHoldMore, Rules, StoredBefore, UploadRoute, upload
+from uploader_agent.upload.segment_upload import PacksDiffer, Rules, StoredBefore, UploadRoute, upload
 from uploader_agent.upload.validation import ScannedSegment
 
 logger = structlog.get_logger(__name__)
@@ -217,12 +217,12 @@ class PartitionUploader:
         parts = self._sources.parts(self.route, self._packed, self._tail_brokers, lineage, base)
         has_log = remote.has_log(base)
         before = StoredBefore(remote.watermark, remote.open_before(base), has_log=has_log, packed=parts)
+        rules = Rules(self._judge)
         try:
-            stored = upload(self.route, work, seen, Rules(self._judge), before)
-        except PacksHoldMore as error:
-            logger.info("packs_hold_more", partition=str(self._tp), error=str(error))
-            end = max(one.next for one in parts if one.next <= work.end)
-            stored = self._seal_packed(self._packed_entries(), base, end, lineage)
+            stored = upload(self.route, work, seen, rules, before)
+        except PacksDiffer as error:
+            logger.info("packs_differ", partition=str(self._tp), error=str(error))
+            stored = self._seal_fuller(work, seen, rules, before)
         if stored is not None:
             remote.add(stored, self.lineage())
         return stored
@@ -235,12 +235,22 @@ class PartitionUploader:
         """
         return self._sources.entries(self.route, {self._context.broker, *self.replicas, *self._tail_brokers})
 
+    def _seal_fuller(self, work: Work, seen: Observed, rules: Rules, before: StoredBefore) -> StoredManifest | None:
+        """Seal ``work`` with the records that packs still have of it."""
+        lineage, entries = self._known_lineage(self.lineage()), self._packed_entries()
+        ranges = self._sources.ranges(self.route, entries, lineage, work.base_offset)
+        return seal_fuller(self.route, work, entries, ranges, lineage, seen, rules, before)
+
+    def _known_lineage(self, lineage: Lineage) -> Lineage:
+        """``lineage``, with what ``offset.wm`` knows of the offsets below its first start."""
+        written = self._remote.watermark
+        return lineage.with_history(Lineage(written.lineage)) if written else lineage
+
     def _seal_packed(
         self, entries: Sequence[HeadEntry], start: int, end: int, lineage: Lineage
     ) -> StoredManifest | None:
         """Seal what the packs of ``entries`` hold in ``[start, end)``; None if they hold nothing at ``start``."""
-        written = self._remote.watermark
-        lineage = lineage.with_history(Lineage(written.lineage)) if written else lineage
+        lineage = self._known_lineage(lineage)
         ranges = self._sources.ranges(self.route, entries, lineage, start)
         if not ranges:
             return None

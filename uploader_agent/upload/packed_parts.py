@@ -1,4 +1,4 @@
-"""Which ranges of packs a run holds, byte for byte: the manifest lists them, so that retention may delete the packs."""
+"""The ranges of packs in a run, and those that it holds byte for byte: retention deletes packs by its manifest."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ from uploader_agent.disk.segment_files import OpenFile, checksum
 
 
 class PartsOfRun:
-    """Is told of a run's batches in order."""
+    """The packed ranges that reach into a run from ``base_offset`` on; it takes the run's batches in order."""
 
     def __init__(self, packed: Iterable[PackedPart], base_offset: int) -> None:
-        """``packed`` are the ranges that may lie in the run from ``base_offset`` on."""
-        inside = {one for one in packed if one.first >= base_offset}
-        self._wanted = sorted(inside, key=lambda one: (one.first, one.next))
-        self._offsets = {offset for one in self._wanted for offset in (one.first, one.next)}
+        near = {part for part in packed if part.next > base_offset}
+        self._near = sorted(near, key=lambda part: (part.first, part.next))
+        self._offsets = {offset for part in near for offset in (part.first, part.next)}
         self._starts = {base_offset: 0}
         self._ends: dict[int, int] = {}
-        self._next = base_offset
         self._checksums: dict[PackedPart, str | None] = {}
 
     def add(self, header: BatchHeader) -> None:
         """Take the next batch."""
-        self._next = header.next_offset
         if header.base_offset in self._offsets:
             self._starts[header.base_offset] = header.position
         if header.next_offset in self._offsets:  # the next range begins here, also if compaction has left no batch
@@ -32,20 +29,23 @@ class PartsOfRun:
 
     def equal(self, log: OpenFile) -> tuple[PackedPart, ...]:
         """The ranges whose bytes the run, which is ``log``, has at their offsets."""
-        return tuple(one for one in self._wanted if self._checksum(one, log) == one.crc32c)
+        return tuple(part for part in self._near if self._is_equal(part, log))
 
-    def differing(self, log: OpenFile) -> list[PackedPart]:
-        """The ranges that lie in the run, which has other bytes there: compaction may have removed records since."""
-        inside = (one for one in self._wanted if one.next <= self._next)
-        return [one for one in inside if self._checksum(one, log) != one.crc32c]
+    def differing(self, log: OpenFile, end: int) -> list[PackedPart]:
+        """The ranges with offsets of the run, which accounts for all below ``end``, and other bytes than it has.
 
-    def _checksum(self, one: PackedPart, log: OpenFile) -> str | None:
-        if one not in self._checksums:
-            self._checksums[one] = self._compute(one, log)
-        return self._checksums[one]
+        Compaction may have removed their records since, down to the last batch of the run. A range that only reaches
+        into the run is one of them: nobody has compared it.
+        """
+        return [part for part in self._near if part.first < end and not self._is_equal(part, log)]
 
-    def _compute(self, one: PackedPart, log: OpenFile) -> str | None:
-        start, end = self._starts.get(one.first), self._ends.get(one.next)
+    def _is_equal(self, part: PackedPart, log: OpenFile) -> bool:
+        if part not in self._checksums:
+            self._checksums[part] = self._checksum(part, log)
+        return self._checksums[part] == part.crc32c
+
+    def _checksum(self, part: PackedPart, log: OpenFile) -> str | None:
+        start, end = self._starts.get(part.first), self._ends.get(part.next)
         if start is None or end is None or end <= start:
             return None
         return f"{checksum(log.part(log.name, start, end)):08x}"

@@ -76,8 +76,8 @@ class Rules:
     judge: Callable[[ScannedSegment, Lineage], Lineage]
     publish: Callable[[Store, PartitionKeys, SegmentManifest], StoredManifest] = manifests.write
     put: PutDerived = create_derived
-    local: bool = True
-    """Whether the bytes are the local log's, from which compaction may have removed what packs still have."""
+    compare_packs: bool = True
+    """Whether the run may lack records that packs hold, as compaction has removed them from the local log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class StoredBefore:
     packed: tuple[PackedPart, ...] = ()
 
 
-class PacksHoldMore(TidemarkError):
-    """Compaction has removed records from the run that packs have: the run is sealed from the packs."""
+class PacksDiffer(TidemarkError):
+    """Packs have other bytes than the run: compaction may have removed records from it that they hold."""
 
 
 class Diverged(TidemarkError):
@@ -111,7 +111,7 @@ def upload(route: UploadRoute, work: Work, seen: Observed, rules: Rules, before:
     Raises:
         SegmentChanged: the disk no longer shows what was to be sealed.
         SegmentError: an active segment is damaged (a rotated one is kept as ``.corrupt``).
-        PacksHoldMore: nothing is sealed.
+        PacksDiffer: nothing is sealed.
         Diverged: the store has other bytes under the run's names, which are damaged or were replaced.
         StoreError: the store failed; it is safe to repeat the whole upload.
     """
@@ -169,20 +169,17 @@ class _Upload:
         if self._work.is_tail and lineage != known:
             raise SegmentChanged(f"{self._path}: its leader epochs changed while it was read")
         lineage = self._rules.judge(scanned, lineage)
-        if (
-            self._rules.local
-            and self._seen.compacts
-            and not scanned.damage
-            and (more := parts.differing(self._run.log))
-        ):
-            raise PacksHoldMore(f"{self._path}: packs have other batches from {more[0].first} to {more[0].next}")
+        next_offset = scanned.summary.next_offset if self._work.is_tail else self._work.end
+        if self._rules.compare_packs and self._seen.compacts and not scanned.damage:
+            for part in parts.differing(self._run.log, next_offset):
+                raise PacksDiffer(f"{self._path}: a pack has other batches from {part.first} to {part.next}")
         placed = self._keep_damaged(scanned, lineage) if scanned.damage else self._place(scanned, lineage)
         if isinstance(placed, StoredManifest):
             return placed
         name, sent = placed
         facts = Facts(
             name=name,
-            next_offset=scanned.summary.next_offset if self._work.is_tail else self._work.end,
+            next_offset=next_offset,
             summary=scanned.summary,
             damage=scanned.damage,
             lineage=lineage,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidemark.kafka_log.build import marker, transactional
+from tests.tidemark.kafka_log.build import Record, batch, marker, transactional
 from tests.uploader_agent.fakes import ID, OTHER_ID, T, World, records
 from tests.uploader_agent.packs.packing import (
     FRESHNESS,
@@ -24,8 +24,11 @@ from tests.uploader_agent.packs.packing import (
 )
 from tests.uploader_agent.repair.test_gaps import gap_reasons
 from tests.uploader_agent.test_agent import no_errors, remove
-from tidemark.formats.keys import SegmentName
+from tidemark.kafka_log import Lineage, scan_batches
 from uploader_agent.broker.admin import Leader, Led
+from uploader_agent.packs.sources import PackedSources
+from uploader_agent.packs.tail import Tail
+from uploader_agent.upload.segment_upload import UploadRoute
 
 
 @pytest.fixture
@@ -275,6 +278,34 @@ def test_a_log_that_returns_to_a_branch_finds_what_was_packed_there(world: World
     assert content(world) == records(0, 50) + records(50, 80, epoch=5)
 
 
+# -- what compaction has removed since ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compacted(world: World) -> World:
+    """[0, 20), [20, 40) and [40, 50) are packed of a compacted topic, in segments that begin at 0."""
+    partition = world.disk.partition()
+    world.metadata.policy = "compact"
+    partition.segment(0, b"")
+    for start, end in ((0, 20), (20, 40), (40, 50)):
+        append(partition, 0, records(start, end))
+        pack_once(world, end)
+    return world
+
+
+def sealed_batches(world: World) -> list[tuple[int, int]]:
+    """The offsets and record counts of all batches in the partition's segments."""
+    found: list[tuple[int, int]] = []
+    for seal in seals(world):
+        body = world.store.inner.get(seal.key).body
+        found += [(header.base_offset, header.record_count) for header in scan_batches([body], seal.key, seal.base)]
+    return found
+
+
+ALL = [(offset, 10) for offset in range(0, 50, 10)]
+"""The batches that were packed of the compacted topic, by base offset and number of records."""
+
+
 def test_what_compaction_has_removed_since_is_sealed_from_the_packs(world: World) -> None:
     """Otherwise a rebuild from raw would find fewer rows than have landed."""
     partition = world.disk.partition()
@@ -288,6 +319,107 @@ def test_what_compaction_has_removed_since_is_sealed_from_the_packs(world: World
     no_errors(agent)
     assert world.stored(0) == records(0, 50)
     assert world.stored(50) == records(50, 60)
-    assert [(one.first, one.next) for one in world.manifest(0).parts] == [(0, 50)]
+    assert [(part.first, part.next) for part in world.manifest(0).parts] == [(0, 50)]
     assert world.manifest(0).compacted
-    assert SegmentName(0).file("log") in world.names()
+
+
+@pytest.mark.parametrize("leader", ["the broker that packed", "a new leader"])
+@pytest.mark.parametrize(
+    "left",
+    [
+        records(0, 10) + records(30, 50),
+        records(0, 30),
+        records(0, 20),
+        b"",
+        records(40, 50),
+        records(0, 30) + batch(30, [Record(9)], last_offset_delta=9),
+    ],
+    ids=["in its middle", "at its end", "of its last ranges", "in all of it", "at its start", "in its last batch"],
+)
+def test_a_segment_that_compaction_has_emptied_is_sealed_from_the_packs(
+    compacted: World, left: bytes, leader: str
+) -> None:
+    """A seal accounts for the offsets up to the next segment, whatever batches are left."""
+    world, epoch = compacted, 3
+    if leader == "a new leader":
+        world, epoch = compacted.another(2, leads={T: Led(4, ID)}), 4
+        world.metadata.policy = "compact"
+    partition = world.disk.partition()
+    partition.lineage([(3, 0), (4, 50)] if epoch == 4 else [(3, 0)])
+    partition.segment(0, left)
+    partition.segment(50, records(50, 60, epoch=epoch))
+    partition.roll(60)
+    world.metadata.default_high = 60
+    for _ in range(2):
+        no_errors(world.once(freshness=FRESHNESS))
+    assert sealed_batches(world) == [*ALL, (50, 10)]
+    assert world.watermark()[1].next_offset == 60
+    found = [(part.first, part.next) for seal in seals(world) for part in world.manifest(seal.base).parts]
+    assert sorted(found) == [(0, 20), (20, 40), (40, 50)], "retention may delete the packs"
+
+
+@pytest.mark.parametrize("left", [records(40, 50), b""], ids=["with a batch above", "without one"])
+def test_a_range_that_reaches_over_the_end_of_a_segment_is_looked_into(compacted: World, left: bytes) -> None:
+    """Another replica rolls elsewhere: its segments end within ranges, and compaction has emptied one of them there."""
+    world = compacted.another(2, leads={T: Led(4, ID)})
+    world.metadata.policy = "compact"
+    partition = world.disk.partition()
+    partition.lineage([(3, 0), (4, 50)])
+    partition.segment(0, records(0, 20))
+    partition.segment(30, left)
+    partition.segment(50, records(50, 60, epoch=4))
+    partition.roll(60)
+    world.metadata.default_high = 60
+    for _ in range(3):
+        no_errors(world.once(freshness=FRESHNESS))
+    assert sealed_batches(world) == [*ALL, (50, 10)]
+
+
+def test_packs_that_hold_no_more_than_a_compacted_segment_leave_it_as_it_is(compacted: World) -> None:
+    """A range reaches over its end: the segment is sealed whole, with what it has and packs do not."""
+    world = compacted.another(2, leads={T: Led(4, ID)})
+    world.metadata.policy = "compact"
+    partition = world.disk.partition()
+    partition.lineage([(3, 0), (4, 50)])
+    partition.segment(0, records(0, 30))
+    partition.segment(30, records(30, 50) + records(50, 60, epoch=4))
+    partition.roll(60)
+    world.metadata.default_high = 60
+    no_errors(world.once(freshness=FRESHNESS))
+    assert [(seal.base, seal.end) for seal in seals(world)] == [(0, 30), (30, 60)]
+    assert sealed_batches(world) == [*ALL, (50, 10)]
+
+
+def test_packs_of_a_branch_that_the_log_has_left_add_nothing(compacted: World) -> None:
+    world = compacted.another(2, leads={T: Led(4, ID)})
+    world.metadata.policy = "compact"
+    partition = world.disk.partition()
+    partition.lineage([(3, 0), (4, 30)])
+    partition.segment(0, records(0, 10))
+    partition.segment(40, records(40, 60, epoch=4, value="other"))
+    partition.roll(60)
+    world.metadata.default_high = 60
+    for _ in range(2):
+        no_errors(world.once(freshness=FRESHNESS))
+    assert sealed_batches(world) == [*ALL[:3], (40, 10), (50, 10)]
+    assert content(world) == records(0, 30) + records(40, 60, epoch=4, value="other")
+
+
+def test_what_the_log_has_below_the_first_fuller_range_is_sealed_by_itself(compacted: World) -> None:
+    """So that a large segment is not copied to memory for a range at its end."""
+    partition = compacted.disk.partition()
+    partition.segment(0, records(0, 30))
+    partition.roll(50)
+    for _ in range(2):
+        no_errors(compacted.once(freshness=FRESHNESS))
+    assert [(seal.base, seal.end) for seal in seals(compacted)] == [(0, 20), (20, 50)]
+    assert sealed_batches(compacted) == ALL
+
+
+def test_a_chain_is_read_as_far_down_as_the_lowest_run_needs(compacted: World) -> None:
+    """Several workers seal runs of one partition, and the upper one may come first."""
+    route = UploadRoute(T, ID, Path(str(T)), compacted.store, compacted.keys(), 2)
+    sources = PackedSources()
+    for start, expected in ((40, [40]), (0, [0, 20, 40]), (20, [20, 40])):
+        parts = sources.parts(route, Tail(), {1}, Lineage(((3, 0),)), start)
+        assert sorted(part.first for part in parts) == expected

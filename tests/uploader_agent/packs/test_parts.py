@@ -6,6 +6,7 @@ import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from crc32c import crc32c
 
 from tests.tidemark.kafka_log.build import simple
@@ -29,7 +30,7 @@ def ranged(first: int, end: int, minutes: int = 0) -> PackedPart:
 
 
 def parts_of(
-    tmp_path: Path, base: int, data: bytes, packed: list[PackedPart]
+    tmp_path: Path, base: int, data: bytes, packed: list[PackedPart], end: int
 ) -> tuple[list[PackedPart], list[PackedPart]]:
     path = tmp_path / "log"
     path.write_bytes(data)
@@ -39,7 +40,7 @@ def parts_of(
     descriptor = os.open(path, os.O_RDONLY)
     try:
         log = opened("log", descriptor)
-        return [*parts.equal(log)], parts.differing(log)
+        return [*parts.equal(log)], parts.differing(log, end)
     finally:
         os.close(descriptor)
 
@@ -49,21 +50,29 @@ def test_a_seal_lists_the_ranges_that_lie_in_it_with_the_same_bytes(tmp_path: Pa
     inside = [part(20, 40, records(20, 40)), part(40, 50, records(40, 50)), part(20, 60, records(20, 60))]
     other = part(30, 40, records(30, 40, value="other"))
     around = [part(10, 30, records(10, 30)), part(50, 70, records(50, 70))]
-    equal, differing = parts_of(tmp_path, 20, records(20, 60), [*inside, other, *around])
+    equal, differing = parts_of(tmp_path, 20, records(20, 60), [*inside, other, *around], 60)
     assert sorted(equal, key=lambda one: (one.first, one.next)) == sorted(inside, key=lambda one: (one.first, one.next))
-    assert differing == [other]
+    assert differing == [around[0], other, around[1]], "nobody has compared what only reaches into the run"
 
 
 def test_a_range_may_begin_where_compaction_has_left_no_batch(tmp_path: Path) -> None:
     data = simple(0, 10) + simple(30, 10)
-    equal, differing = parts_of(tmp_path, 0, data, [part(0, 10, simple(0, 10)), part(10, 40, simple(30, 10))])
+    equal, differing = parts_of(tmp_path, 0, data, [part(0, 10, simple(0, 10)), part(10, 40, simple(30, 10))], 40)
     assert ([(one.first, one.next) for one in equal], differing) == ([(0, 10), (10, 40)], [])
 
 
 def test_batches_that_compaction_has_removed_since_differ(tmp_path: Path) -> None:
     packed = [part(0, 20, records(0, 20)), part(20, 40, records(20, 40))]
-    equal, differing = parts_of(tmp_path, 0, records(0, 10) + records(20, 50), packed)
+    equal, differing = parts_of(tmp_path, 0, records(0, 10) + records(20, 50), packed, 50)
     assert (equal, differing) == ([packed[1]], [packed[0]])
+
+
+@pytest.mark.parametrize("left", [records(0, 20), b""], ids=["the end", "all"])
+def test_a_run_whose_end_compaction_has_emptied_differs(tmp_path: Path, left: bytes) -> None:
+    """It accounts for the offsets up to the next segment, whatever its last batch is."""
+    packed = [part(0, 20, records(0, 20)), part(20, 40, records(20, 40)), part(50, 60, records(50, 60))]
+    equal, differing = parts_of(tmp_path, 0, left, packed, 50)
+    assert (equal, differing) == (packed[: 1 if left else 0], packed[1 if left else 0 : 2])
 
 
 def test_known_ranges_are_kept_in_few_bytes_until_they_are_sealed() -> None:

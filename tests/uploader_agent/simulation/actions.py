@@ -31,6 +31,11 @@ class ClusterActions:
         for partition in self._some(which):
             self._cluster.roll(partition)
 
+    def compact(self, which: float, number: float) -> None:
+        """The log cleaner comes by."""
+        for partition in self._some(which):
+            self._cluster.compact(partition, number)
+
     def retire(self, which: float, number: float) -> None:
         """Retention takes some segments."""
         for partition in self._some(which):

@@ -6,12 +6,13 @@ Broker 1 has the agent and its disk; broker 2 is told of by what it does: it fet
 from __future__ import annotations
 
 import base64
+import random
 import struct
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -25,14 +26,17 @@ Answer = TypeVar("Answer")
 
 US, THEM = 1, 2
 _BATCHES = [[simple(0, records, producer_id=one) for records in (1, 2, 3)] for one in range(4)]
+_THINNED = [[simple(0, 1, producer_id=one, last_offset_delta=records - 1) for records in (1, 2, 3)] for one in range(4)]
+"""The same batches as compaction leaves them if it keeps the first record."""
 
 
 class Batch(NamedTuple):
-    """A record batch of the log, and its bytes."""
+    """A record batch of the log: its bytes as they were appended, and those with the first record alone."""
 
     base: int
     end: int
     content: bytes
+    thinned: bytes
 
 
 @dataclass
@@ -68,6 +72,10 @@ class Partition:
     cut: int | None = None
     """Where broker 1's replica leaves the leader's log, until it fetches and truncates."""
     gone: bool = False
+    left: dict[int, bytes] = field(default_factory=dict)
+    """What compaction has left on broker 1's disk of the batches that it has cleaned, by base offset."""
+    packed: dict[int, bytes] = field(default_factory=dict)
+    """The batches that this partition's heads have named, by base offset: they may have landed."""
 
     @property
     def log_end(self) -> int:
@@ -83,6 +91,31 @@ class Partition:
         """The bytes of the batches from ``start`` to ``end``."""
         return b"".join(one.content for one in self.batches if start <= one.base and one.end <= end)
 
+    def cleaned(self, start: int, end: int) -> bytes:
+        """As :meth:`content`, as far as compaction has left it on broker 1's disk."""
+        within = (one for one in self.batches if start <= one.base and one.end <= end)
+        return b"".join(self.left.get(one.base, one.content) for one in within)
+
+    def is_log(self, start: int, end: int, data: bytes) -> bool:
+        """Whether ``data`` are the batches from ``start`` to ``end``, or what compaction may have left of them."""
+        if data == self.content(start, end):
+            return True
+        within = {one.base: one for one in self.batches if start <= one.base and one.end <= end}
+        found = split(data)
+        true = (one in within and data in {within[one].content, within[one].thinned} for one, data in found.items())
+        return bool(self.left) and list(found) == sorted(found) and all(true)
+
+
+def split(data: bytes) -> dict[int, bytes]:
+    """Batches by their base offsets."""
+    found: dict[int, bytes] = {}
+    at = 0
+    while at < len(data):
+        base, length = struct.unpack_from(">qi", data, at)
+        found[base] = data[at : at + 12 + length]
+        at += 12 + length
+    return found
+
 
 class Leading(NamedTuple):
     """Who leads a partition of which topic."""
@@ -95,7 +128,9 @@ class Leading(NamedTuple):
 class Cluster:
     """Changes partitions as they are told to, and everything on broker 1's disk with them."""
 
-    def __init__(self, disk: LogDir, scheduler: Scheduler, faults: Faults) -> None:
+    def __init__(self, disk: LogDir, scheduler: Scheduler, faults: Faults, *, compacted: bool) -> None:
+        self.compacted = compacted
+        """Whether ``cleanup.policy`` of all topics is ``compact``."""
         self.partitions: dict[TopicPartition, Partition] = {}
         self.lives: list[Partition] = []
         """All partitions that there ever were, those of deleted topics too."""
@@ -131,10 +166,9 @@ class Cluster:
         """Produce batches of so many records each."""
         kind = int(self._faults.within(0, 4)) % 4
         for number in records:
-            template = bytearray(_BATCHES[kind][number - 1])
-            struct.pack_into(">q", template, 0, partition.log_end)
-            struct.pack_into(">i", template, 12, partition.leader_epoch)
-            partition.batches.append(Batch(partition.log_end, partition.log_end + number, bytes(template)))
+            at, epoch = partition.log_end, partition.leader_epoch
+            forms = (_placed(forms[kind][number - 1], at, epoch) for forms in (_BATCHES, _THINNED))
+            partition.batches.append(Batch(at, at + number, *forms))
         partition.longest = max(partition.longest, partition.log_end)
         if partition.leader == US:
             self._write(partition)
@@ -144,6 +178,22 @@ class Cluster:
         """Begin another segment, if the active one on broker 1's disk has any record."""
         if partition.on_disk > partition.disk.bases[-1]:
             partition.disk.roll(partition.on_disk)
+
+    def compact(self, partition: Partition, number: float) -> None:
+        """Roll, and clean all segments below the high watermark: the last batches of one may go, or all of them."""
+        self.roll(partition)
+        bases = partition.disk.bases
+        draw = random.Random(f"compact {number} {partition.log_end}")
+        for base, end in pairwise(bases):
+            if end > partition.high_watermark:
+                break
+            for batch in partition.batches:
+                if base <= batch.base and batch.end <= end:
+                    chance, left = draw.random(), partition.left.get(batch.base, batch.content)
+                    partition.left[batch.base] = (
+                        left if chance < 0.3 else batch.thinned if left and chance < 0.5 else b""
+                    )
+            partition.disk.clean(base, partition.cleaned(base, end))
 
     def retire(self, partition: Partition, number: int) -> None:
         """Retention takes up to so many segments, none of them active or above the high watermark."""
@@ -229,7 +279,7 @@ class Cluster:
         cut, partition.cut = partition.cut, None
         if cut is not None:
             base = max(base for base in partition.disk.bases if base <= cut)
-            partition.disk.truncate(base, len(partition.content(base, cut)))
+            partition.disk.truncate(base, len(partition.cleaned(base, cut)))
             partition.on_disk = cut
 
     def _tell(self) -> None:
@@ -242,6 +292,14 @@ class Cluster:
             now = self._scheduler.now
             seen = Moment(now, partition.leader_epoch, partition.high_watermark, partition.log_end)
             partition.history.append(seen)
+
+
+def _placed(template: bytes, base: int, epoch: int) -> bytes:
+    """The batch ``template`` at another offset, under another leader epoch; neither is in its checksum."""
+    placed = bytearray(template)
+    struct.pack_into(">q", placed, 0, base)
+    struct.pack_into(">i", placed, 12, epoch)
+    return bytes(placed)
 
 
 def _from(epochs: list[tuple[int, int]], start: int) -> list[tuple[int, int]]:

@@ -53,7 +53,8 @@ class Client:
 
     def describe_configs(self, wanted: Sequence[Any], config_filter: str) -> dict[str, Any]:
         names = [one.name for one in wanted]
-        answer = {"topic": {name: {"cleanup.policy": {"value": "delete"}} for name in names}}
+        policy = "compact" if self._cluster.compacted else "delete"
+        answer = {"topic": {name: {"cleanup.policy": {"value": policy}} for name in names}}
         return self._request(f"describe_configs {config_filter}", lambda: answer)
 
     def close(self) -> None:

@@ -210,6 +210,18 @@ class PartitionDir:
         os.truncate(path, size)
         self._disk.touch(path, self.folder)
 
+    def clean(self, base: int, content: bytes) -> None:
+        """The cleaner replaces the segment at ``base`` (``LocalLog.replaceSegments``); its time stays."""
+        modified = self.log(base).stat().st_mtime
+        for extension in ("log", "index", "timeindex"):
+            path = self.log(base).with_suffix(f".{extension}")
+            path.rename(f"{path}.deleted")
+            self._changed(flags.MOVED_TO, f"{path.name}.deleted")
+            path.write_bytes(content if extension == "log" else b"")
+            os.utime(path, (modified, modified))
+            self._changed(flags.MOVED_TO, path.name)
+        self._scheduler.call_later(self._disk.delete_delay, lambda: self._unlink(base))
+
     def retire(self, number: int) -> list[int]:
         """Retention: give up the first segments; their bases."""
         given_up = self.bases[:number]

@@ -12,9 +12,12 @@ from unittest.mock import patch
 from tests.uploader_agent.simulation.disk import SimulatedWatcher, Watches
 from tidemark.errors import StoreError
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.manifest import PackedPart
 from tidemark.store import Store
 from uploader_agent.components import Components
+from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.partition_dir import Folder
+from uploader_agent.disk.segment_files import OpenFile
 from uploader_agent.packing.head_maintenance import HeadMaintenance
 from uploader_agent.packing.ticks import Ticks
 from uploader_agent.packs import pack_writer
@@ -26,6 +29,7 @@ from uploader_agent.partitions.poller import OffsetsAnswer, Poller, Question
 from uploader_agent.remote.objects import Summed, create
 from uploader_agent.scheduling.timers import Timers
 from uploader_agent.scheduling.upload_queue import UploadQueue
+from uploader_agent.upload.packed_parts import PartsOfRun
 from uploader_agent.watermark_index.thread import IndexThread
 
 Patches = Iterable[Any]
@@ -181,6 +185,17 @@ def _what_cannot_be_packed_is_not_sealed() -> Patches:
     yield patch.object(LedPartition, "seals_quiet_tail", stuck)
 
 
+def _only_what_lies_before_the_last_batch_is_compared() -> Patches:
+    """What compaction has removed from the end of a run is not looked for in packs."""
+    differing = PartsOfRun.differing
+
+    def short(self: PartsOfRun, log: OpenFile, end: int) -> list[PackedPart]:
+        last = max((header.next_offset for header in headers(log, 0)), default=0)
+        return [part for part in differing(self, log, end) if part.next <= last]
+
+    yield patch.object(PartsOfRun, "differing", short)
+
+
 FAULTS = {
     "an answer goes to the last question": Mutant(_answer_goes_to_the_last_question, replicated=False),
     "the log end is the high watermark": Mutant(_log_end_is_the_high_watermark, replicated=True),
@@ -194,6 +209,7 @@ FAULTS = {
     "heads are not compared": Mutant(_heads_are_not_compared),
     "quiet tails are given to nobody": Mutant(_quiet_tails_are_given_to_nobody),
     "what cannot be packed is not sealed": Mutant(_what_cannot_be_packed_is_not_sealed),
+    "only what lies before the last batch is compared": Mutant(_only_what_lies_before_the_last_batch_is_compared),
     "all that is on the disk is packed": Mutant(_all_that_is_on_the_disk_is_packed, replicated=True),
 }
 """What must be seen."""

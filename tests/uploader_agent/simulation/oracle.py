@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from tests.uploader_agent.simulation.broker import US, Cluster, Moment, Partition
+from tests.uploader_agent.simulation.broker import US, Cluster, Moment, Partition, split
 from tests.uploader_agent.simulation.clock import START
 from tests.uploader_agent.simulation.store import SimulatedStore
 from tidemark.errors import FormatError, NotFound
@@ -108,8 +108,12 @@ class Oracle:
             return f"the tail ends at {entry.tail_end}, and the high watermark is {partition.high_watermark}"
         for one in ranges:
             self.ranges += 1
-            if read_range_bytes(self.packs, one) != partition.content(one.range.first, one.range.next):
+            data = read_range_bytes(self.packs, one)
+            if not partition.is_log(one.range.first, one.range.next, data):
                 return f"{one.range} has other bytes than the log"
+            for base, batch in split(data).items():
+                if len(batch) >= len(partition.packed.get(base, b"")):
+                    partition.packed[base] = batch
         return None
 
     def missing(self, store: SimulatedStore, since: float) -> list[str]:
@@ -195,12 +199,13 @@ class Oracle:
             if entry not in self._chains:
                 self._chains[entry] = chain(self.packs, CONTROL, entry, 0)
             for one in self._chains[entry]:
-                if read_range_bytes(self.packs, one) == partition.content(one.range.first, one.range.next):
+                if partition.is_log(one.range.first, one.range.next, read_range_bytes(self.packs, one)):
                     found |= Intervals([(one.range.first, one.range.next)])
         return found - Intervals([(0, watermark.next_offset)]) if watermark else found
 
     def _differing(self, partition: Partition, store: SimulatedStore) -> Iterator[str]:
         watermark, present, keys = _watermark(partition, store), Intervals(), _keys(partition, store)
+        sealed: dict[int, bytes] = {}
         for key in store.replaced:
             if keys is not None and key.startswith(keys.folder):
                 yield f"{partition.at}: {key} was written twice"
@@ -209,9 +214,13 @@ class Oracle:
             keys = _keys(partition, store)
             assert keys is not None
             there = store.objects[keys.file(manifest.log_name)].body
-            if manifest.state == "corrupt" or there != partition.content(start, end):
+            if manifest.state == "corrupt" or not partition.is_log(start, end, there):
                 yield f"{partition.at}: {start} to {end} is stored as {manifest.state}, and its bytes are not the log's"
+            sealed |= split(there)
             present |= Intervals([(start, end)])
+        for base, batch in partition.packed.items():
+            if base in present and len(sealed.get(base, b"")) < len(batch):
+                yield f"{partition.at}: the batch at {base} was packed, and its seal lacks records of it"
         entry, legal = self.entries.get(partition.at), Intervals(partition.retired)
         gaps = _offsets(watermark.gaps if watermark else entry.gaps if entry else ())
         self.gaps += sum(gap.end - gap.start for gap in gaps)

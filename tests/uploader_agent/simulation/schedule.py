@@ -9,7 +9,17 @@ from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
 Kind = Literal[
-    "append", "roll", "retire", "lose_leadership", "gain_leadership", "delete", "create", "crash", "restart", "shorten"
+    "append",
+    "roll",
+    "compact",
+    "retire",
+    "lose_leadership",
+    "gain_leadership",
+    "delete",
+    "create",
+    "crash",
+    "restart",
+    "shorten",
 ]
 
 _WEIGHTS: dict[Kind, int] = {
@@ -46,6 +56,7 @@ class Schedule:
     topics: dict[str, int]
     """Partitions of each topic that there is at the start."""
     replicated: bool
+    compacted: bool
     actions: list[Action]
     quiet: float
     unsealed: timedelta
@@ -55,7 +66,7 @@ class Schedule:
         happens = "\n".join(f"    {action}" for action in self.actions)
         return f"""seed {self.seed}
   settings {self.settings}
-  topics {self.topics}, {"two replicas" if self.replicated else "one replica"}
+  topics {self.topics}{", compacted" if self.compacted else ""}, {"two replicas" if self.replicated else "one replica"}
   sealed {self.unsealed} after it was packed
   quiet from {self.quiet:.3f} s on; before that:
 {happens}"""
@@ -75,11 +86,14 @@ def draw(seed: int) -> Schedule:
         "freshness": random.Random(f"freshness {seed}").choice([{}, {".*": "3s"}, {".*": "15s"}, {"orders": "6s"}]),
     }
     topics = {name: rng.choice([1, 2]) for name in ["orders", "payments"][: rng.choice([1, 1, 2])]}
-    actions = sorted(_actions(rng, quiet))
+    compaction = random.Random(f"compaction {seed}")
+    compacted = compaction.random() < 0.3
+    cleanings = _cleanings(compaction, quiet) if compacted else ()
+    actions = sorted([*_actions(rng, quiet), *cleanings])
     unsealed = random.Random(f"unsealed {seed}").choice(
         [timedelta(days=1), timedelta(seconds=3), timedelta(seconds=20)]
     )
-    return Schedule(seed, settings, topics, rng.choice([True, True, False]), actions, quiet, unsealed)
+    return Schedule(seed, settings, topics, rng.choice([True, True, False]), compacted, actions, quiet, unsealed)
 
 
 def _actions(rng: random.Random, quiet: float) -> Iterator[Action]:
@@ -91,6 +105,12 @@ def _actions(rng: random.Random, quiet: float) -> Iterator[Action]:
         near = rng.choice(bursts) + rng.expovariate(1.0)
         moment = near if rng.random() < 0.7 and near < quiet else rng.uniform(0.9 * quiet, quiet)
         yield Action(moment, kind, (rng.random(), rng.random()))
+
+
+def _cleanings(rng: random.Random, quiet: float) -> Iterator[Action]:
+    """The times at which the log cleaner comes by."""
+    for _ in range(rng.randint(1, 12)):
+        yield Action(rng.uniform(0.0, quiet), "compact", (rng.random(), rng.random()))
 
 
 def pick(number: float, items: list[Any]) -> Any:

@@ -78,7 +78,7 @@ class World:
         self._faults = Faults(random.Random(f"faults {schedule.seed}"), self._scheduler)
         self._disk = LogDir(root / "data", self._scheduler, self._faults)
         (self._disk.path / "meta.properties").write_text(f"version=1\nnode.id={US}\ncluster.id={CLUSTER}\n")
-        self._cluster = Cluster(self._disk, self._scheduler, self._faults)
+        self._cluster = Cluster(self._disk, self._scheduler, self._faults, compacted=schedule.compacted)
         self._actions = ClusterActions(self._cluster, self._scheduler, self._faults, replicated=schedule.replicated)
         self._oracle = Oracle(self._cluster, self._keep_events)
         self._store = SimulatedStore(self._scheduler, self._faults, self._oracle.written)
