@@ -272,21 +272,38 @@ class SealingAgent(ABC):
         """Seal one run of batches from the sealed end on, and publish."""
         start = view.sealed_end
         log = yield from self._bytes(view, start, high)
+        end: int | None = None
         if log is None:
             log = (yield from self._packed(view, start)) if self._packs else ()
             if not log:
                 yield from self._gap(view, start)
                 return
-        elif not log:
-            yield from self._publish(view)  # a former process may have died before it did
-            return
-        elif not self.eager:
-            log = log[: self._rng.randint(1, min(len(log), self.most))]
+        else:
+            end = yield from self._end_of_segment(view, start, high)
+            if end is not None:
+                log = tuple(batch for batch in log if batch.next <= end)
+            elif not log:
+                yield from self._publish(view)  # a former process may have died before it did
+                return
+            elif not self.eager:
+                log = log[: self._rng.randint(1, min(len(log), self.most))]
+        last = log[-1].next if log else start
+        end = last if end is None else end
         if self._packs and self._rules("seal what was packed"):
-            log = yield from self._as_packed(view, start, log)
+            compared = end if self._rules("packs count to the end of the run") else last
+            log = yield from self._as_packed(view, start, log, compared)
         opened = yield from self._open_at(view, start)
-        yield from self._store_seal(view, start, log, opened)
+        yield from self._store_seal(view, start, log, opened, end)
         yield from self._publish(view)
+
+    def _end_of_segment(self, view: View, start: int, high: int) -> Steps[int | None]:
+        """Where the rotated local segment that holds ``start`` ends; None if it is active, or above ``high``."""
+        cluster, topic, broker = self._cluster, view.topic, self.broker
+        if not cluster.compacted:
+            return None  # its segments end with batches, and a run of batches may end with any of them
+        rolls: tuple[int, ...] = yield Call("rolls", lambda: cluster.rolls(topic, broker))
+        end = min((offset for offset in rolls if offset > start), default=UNKNOWN)
+        return end if end <= high else None
 
     def _bytes(self, view: View, start: int, end: int) -> Steps[Log | None]:
         """Whole batches from the disk. The lineage of before the high watermark must still hold after the read."""
@@ -336,18 +353,23 @@ class SealingAgent(ABC):
         """The seals that hold ``offset`` on the lineage of ``view``."""
         return [seal for seal in view.seals.values() if self._reach(view, seal, offset) > offset]
 
-    def _store_seal(self, view: View, base: int, log: Log, opened: tuple[Open, ...]) -> Steps[None]:
-        """``.log``, ``.txnindex``, manifest, each created once. What is there already is the same, or is adopted."""
+    def _store_seal(self, view: View, base: int, log: Log, opened: tuple[Open, ...], end: int) -> Steps[None]:
+        """``.log``, ``.txnindex``, manifest, each created once. What is there already is the same, or is adopted.
+
+        The run accounts for the offsets below ``end``; adopted bytes account for those up to their last batch.
+        """
         topic, store = view.topic, self._store
         if not self._rules("manifest last"):
             open_end, aborts = scan(log, opened)
-            early = Manifest(stem_of(base), base, log[-1].next, bool(aborts), lineage_of(log), open_end)
+            early = Manifest(stem_of(base), base, end, bool(aborts), lineage_of(log), open_end)
             yield from self._create(manifest_key(topic, early.stem), early)
-        stem, log = yield from self._store_log(view, base, log)
+        stem, there = yield from self._store_log(view, base, log)
+        if there is not log:
+            log, end = there, there[-1].next if there else base
         open_end, aborts = scan(log, opened)
         if aborts:
             yield from self._create(aborts_key(topic, stem), aborts)
-        manifest = Manifest(stem, base, log[-1].next, bool(aborts), self._whole(view, log), open_end)
+        manifest = Manifest(stem, base, end, bool(aborts), self._whole(view, log, end), open_end)
         if self._rules("nothing is replaced"):
             yield from self._create(manifest_key(topic, stem), manifest)
         else:
@@ -363,14 +385,17 @@ class SealingAgent(ABC):
         free, or taken by bytes that begin with our first batch.
         """
         topic, store = view.topic, self._store
-        for stem in (stem_of(base), stem_of(base, log[0].epoch)):
+        epoch = log[0].epoch if log else view.lineage.epoch_at(base)
+        for stem in (stem_of(base), stem_of(base, epoch)):
             try:
                 yield store.create(log_key(topic, stem), log)
             except Conflict:
                 there: Stored = yield store.get(log_key(topic, stem))
             else:
                 return stem, log
-            if live_batches(there.value[:1], view.lineage):
+            if there.value == log:
+                return stem, log
+            if there.value and live_batches(there.value[:1], view.lineage):
                 return stem, there.value if self._rules("adopt what begins alike") else log
             if not self._rules("nothing is replaced"):
                 yield from self._fence(view)
@@ -387,10 +412,10 @@ class SealingAgent(ABC):
             return
 
     @staticmethod
-    def _whole(view: View, log: Log) -> Lineage:
+    def _whole(view: View, log: Log, end: int) -> Lineage:
         """The lineage of ``log``: the leader's, and beyond its live part that of the dead batches."""
         live = [batch for batch in log if is_live(batch.base, batch.epoch, view.lineage)]
-        known = view.lineage.truncated(live[-1].next)
+        known = view.lineage.truncated(live[-1].next if len(live) < len(log) else end)
         newest = known.entries[-1][0]
         dead = (entry for entry in lineage_of(log[len(live) :]).entries if entry[0] > newest)
         return Lineage((*known.entries, *dead))
@@ -425,8 +450,8 @@ class SealingAgent(ABC):
         """The batches from ``start`` on that packs hold on this lineage."""
 
     @abstractmethod
-    def _as_packed(self, view: View, start: int, log: Log) -> Steps[Log]:
-        """The same run, with the batches as they were packed where compaction has changed them since."""
+    def _as_packed(self, view: View, start: int, log: Log, end: int) -> Steps[Log]:
+        """The same run up to ``end``, with the batches as they were packed where compaction has changed them since."""
 
     @abstractmethod
     def _look_for_tails(self, view: View, start: int) -> Steps[None]:

@@ -31,6 +31,8 @@ class Replica:
     heard: tuple[int, int] = (-1, -1)
     isr: set[int] = field(default_factory=set)
     fetched: dict[int, int] = field(default_factory=dict)
+    rolls: list[int] = field(default_factory=list)
+    """Where its segments end, but for the active one: batches below may be removed up to there."""
     aborts: list[Abort] = field(default_factory=list)
     """The ``.txnindex`` on the disk, which is written after the markers."""
 
@@ -57,6 +59,7 @@ class Replica:
         self.lineage = self.lineage.truncated(self.end)
         self.hw = min(self.hw, self.end)
         self.aborts = [one for one in self.aborts if one.last < self.end]
+        self.rolls = [offset for offset in self.rolls if offset <= self.end]
 
     def read(self, start: int, end: int) -> Log | None:
         """The batches in ``[start, end)``; None if the log begins after ``start``."""
@@ -138,6 +141,11 @@ class Cluster:
     def replicas(self, topic: str) -> set[int]:
         """The brokers that have a replica of the partition, by the metadata."""
         return set(next(one.replicas for one in self.topics if one.name == topic))
+
+    def rolls(self, topic: str, broker: int) -> tuple[int, ...]:
+        """Where the local segments end, but for the active one."""
+        replica = self.on_disk(topic, broker)
+        return tuple(replica.rolls) if replica else ()
 
     def log_start(self, topic: str, broker: int) -> int | None:
         replica = self.on_disk(topic, broker)
@@ -282,6 +290,12 @@ class Cluster:
         if kept and offset > replica.log_start:
             replica.log_start = max(replica.log_start, min(offset, kept[0].base))
             replica.log = kept
+
+    def roll(self, broker: int) -> None:
+        """The broker begins another segment."""
+        replica = self.replica(broker)
+        if replica.log and replica.end not in replica.rolls:
+            replica.rolls.append(replica.end)
 
     def compact(self, broker: int) -> None:
         """The cleaner removes rows below the high watermark and the first open transaction, and empty batches."""

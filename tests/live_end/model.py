@@ -199,10 +199,14 @@ def lineage_of(log: Sequence[Batch]) -> Lineage:
 
 
 class Rule(NamedTuple):
-    """What a rule says, and the first schedule that fails without it (``--each-off`` finds these seeds)."""
+    """What a rule says, and the first schedule that fails without it (``--each-off`` finds these seeds).
+
+    ``compacted`` says that it is one of those whose topic is compacted.
+    """
 
     seed: int
     says: str
+    compacted: bool = False
 
 
 RULES = {
@@ -230,6 +234,7 @@ RULES = {
     "lineage decides": Rule(
         2323, "a range counts as far as its batches are on the newest lineage, whichever head names it"
     ),
+    "seals before ranges": Rule(51372, "where a seal has an offset, it is read there, and no range", compacted=True),
     "entries name their topic id": Rule(26, "an entry of a head is of a topic id, not of a name"),
     "verdicts by the bytes": Rule(2, "markers in a range decide its transactions, the broker's .txnindex does not"),
     "head after the pack": Rule(135, "a head names a pack only when the pack is stored"),
@@ -238,9 +243,12 @@ RULES = {
     "head kept over a restart": Rule(8, "an agent goes on from its stored head"),
     "entries stay until they are sealed": Rule(241, "an entry stays while offset.wm lists its (epoch, broker)"),
     "seal what was packed": Rule(
-        2205, "a seal has the bytes that were packed, not what compaction has made of them since"
+        12, "a seal has the bytes that were packed, not what compaction has made of them since"
     ),
-    "packs go by proof": Rule(157, "a pack goes when seals hold each of its batches"),
+    "packs count to the end of the run": Rule(
+        1413, "a run is compared with packs up to its end, not only up to the last batch that compaction has left"
+    ),
+    "packs go by proof": Rule(661, "a pack goes when seals hold each of its batches"),
     "packs outlive the runs that may read them": Rule(
         683, "and not before runs that may have planned with it have ended"
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.live_end.broker import Cluster, Topic
 from tests.live_end.model import UNKNOWN, Batch, Entry, Log, Watermark, is_live, live_batches, live_until, scan
 from tests.live_end.reader import Table, Told
-from tests.live_end.store import Store, Stored, watermark_key
+from tests.live_end.store import Store, Stored, folder, watermark_key
 from tidemark.kafka_log import Lineage
 
 
@@ -96,6 +96,7 @@ class Oracle(Told):
                 log = self._cluster.true_log(topic)
                 self._compare(topic, table, log, UNKNOWN, compacted=compacted)
                 self._sealed(topic)
+            self._kept_by_raw(topic, table)
         self._entries()
         if not faults and not (compacted and len(self._cluster.topic.replicas) > 1):
             self._packs()
@@ -150,6 +151,21 @@ class Oracle(Told):
         there = stored.value.next if stored else 0
         if there < high:
             self._say(f"{topic.name} is sealed to {there}, and committed to {high}")
+
+    def _kept_by_raw(self, topic: Topic, table: Table) -> None:
+        """No row has landed that the seals lack: raw answers for the table."""
+        stored = self._objects().get(watermark_key(topic.name))
+        if stored is None:
+            return
+        logs = [
+            log.value
+            for key, log in self._objects().items()
+            if key.startswith(folder(topic.name)) and key.endswith(".log")
+        ]
+        kept = {(row, batch.epoch) for log in logs for batch in log for row in batch.rows}
+        for offset, row in table.rows.items():
+            if offset < stored.value.next and (offset, row.epoch) not in kept:
+                self._say(f"{topic.name} {offset} of epoch {row.epoch} has landed, and no seal keeps it")
 
     def _topic(self, name: str) -> Topic:
         return next(topic for topic in self._cluster.topics if topic.name == name)

@@ -147,15 +147,15 @@ class Agent(SealingAgent):
             log.append(best)
             at = best[0]
 
-    def _as_packed(self, view: View, start: int, log: Log) -> Steps[Log]:
-        end = log[-1].next
-        fullest = {batch.base: batch for batch in log}
+    def _as_packed(self, view: View, start: int, log: Log, end: int) -> Steps[Log]:
+        packed: dict[int, Batch] = {}
         for one in (yield from self._known_ranges(view, start)):
             for batch in one.log:
                 inside = start <= batch.base and batch.next <= end and is_live(batch.base, batch.epoch, view.lineage)
-                if inside and (batch.base not in fullest or len(batch.rows) > len(fullest[batch.base].rows)):
-                    fullest[batch.base] = batch
-        return tuple(fullest[base] for base in sorted(fullest))
+                if inside and (batch.base not in packed or len(batch.rows) > len(packed[batch.base].rows)):
+                    packed[batch.base] = batch
+        whole = {batch.base: batch for batch in log} | packed
+        return tuple(whole[base] for base in sorted(whole))
 
     def _known_ranges(self, view: View, start: int) -> Steps[list[Range]]:
         """The ranges of this leader's chain and of the inherited ones, back to ``start``."""
@@ -217,7 +217,7 @@ class Agent(SealingAgent):
         log = yield from self._packed(view, view.sealed_end)
         if log:
             opened = yield from self._open_at(view, view.sealed_end)
-            yield from self._store_seal(view, view.sealed_end, log, opened)
+            yield from self._store_seal(view, view.sealed_end, log, opened, log[-1].next)
         return view
 
 

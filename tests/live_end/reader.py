@@ -114,7 +114,8 @@ class Reader:
         start = self._cut(table, written)
         _, sealed = cover(seals, written.lineage, start)
         ranges = yield from self._ranges(heads, written, sealed)
-        pieces, hole = cover([*seals, *ranges], written.lineage, start)
+        first = self._rules("seals before ranges")
+        pieces, hole = cover([*seals, *ranges], written.lineage, start, seals_first=first)
         if hole < written.next or (hole < self._promised(heads) and not self._rules("no hole above offset.wm is LOST")):
             self._told.lost(topic, hole)
             return
@@ -266,25 +267,26 @@ def land(table: Table, batch: Batch, log: Sequence[Batch], aborts: Iterable[Abor
         table.rows[row] = Landed(batch.epoch, batch.uid, verdict, marker)
 
 
-def cover(sources: Sequence[Source], lineage: Lineage, start: int) -> tuple[list[Piece], int]:
-    """Pieces from ``start`` on, each offset once, by the source that reaches furthest; and the end of the last one."""
+def cover(
+    sources: Sequence[Source], lineage: Lineage, start: int, *, seals_first: bool = True
+) -> tuple[list[Piece], int]:
+    """Pieces from ``start`` on, each offset once, and the end of the last one.
+
+    A seal goes before a range, if ``seals_first``; then the source that reaches furthest.
+    """
     pieces: list[Piece] = []
     at = start
     while True:
-        near = (one for one in sources if one.base <= at < one.next)
-        reaches = [
-            (live_until(one.lineage, lineage, at, one.next), one.base, number) for number, one in enumerate(near)
-        ]
-        if not reaches or max(reaches)[0] <= at:
+        near = [(live_until(one.lineage, lineage, at, one.next), one) for one in sources if one.base <= at < one.next]
+        live = [found for found in near if found[0] > at]
+        if not live:
             return pieces, at
-        reach, base, _ = max(reaches)
-        best = next(
-            one
-            for one in sources
-            if one.base == base
-            and one.base <= at < one.next
-            and live_until(one.lineage, lineage, at, one.next) == reach
-        )
+        reach, best = max(live, key=lambda found: (seals_first and found[1].seal is not None, found[0], found[1].base))
+        if seals_first and best.seal is None:
+            later = (one for one in sources if one.seal is not None and at < one.base < reach)
+            reach = min(
+                [reach, *(one.base for one in later if live_until(one.lineage, lineage, one.base, one.next) > one.base)]
+            )
         pieces.append(Piece(best, at, reach))
         at = reach
 

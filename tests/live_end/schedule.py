@@ -54,16 +54,16 @@ class Result:
 class World:
     """The cluster, the store and the actors of one schedule."""
 
-    def __init__(self, seed: int, rules: Rules, *, packs: bool | None = None) -> None:
+    def __init__(self, seed: int, rules: Rules, *, packs: bool | None = None, compacted: bool = False) -> None:
         rng = random.Random(seed)
         self.actions: list[str] = []
         self._rng = rng
         self._late: list[Call] = []
-        self._contested = rng.random() < 0.4
+        self._contested = rng.random() < 0.4 and not compacted
         """Elections and frozen agents all the time, and seals of a few batches, which often have the same base."""
         self._brokers = rng.choice((2, 3) if self._contested else (1, 2, 2, 3))
         self._packs = rng.random() < (0.3 if self._contested else 0.7) if packs is None else packs
-        self._compacted = rng.random() < 0.15 and not self._contested
+        self._compacted = compacted or (rng.random() < 0.15 and not self._contested)
         self._cluster = Cluster(
             rng,
             self._brokers,
@@ -105,7 +105,7 @@ class World:
             weights |= {"unclean election": 3.0, "shrink": 4.0, "power loss": 1.0, "fetch": 4.0}
             weights |= {"freeze": 5.0, "hear": 5.0, "learn": 5.0, "late": 4.0}
         if self._compacted:  # a cleaned log does not tell where a dead branch was left: see the limits in the design
-            weights |= {"compact": 3.0, "unclean election": 0.0, "power loss": 0.0}
+            weights |= {"compact": 3.0, "roll": 2.0, "unclean election": 0.0, "power loss": 0.0}
         return weights
 
     def run(self) -> list[str]:
@@ -182,6 +182,7 @@ class World:
             "late": self._take_effect,
             "retention": lambda: self._retain(broker),
             "delete": cluster.delete_topic,
+            "roll": lambda: cluster.roll(broker),
             "compact": lambda: cluster.compact(broker),
         }
         actions[name]()
@@ -272,9 +273,9 @@ class World:
         self.actions.append(what)
 
 
-def run(seed: int, off: str | None = None, *, packs: bool | None = None) -> Result:
-    """Run the schedule of ``seed``, with one rule switched off if it is named."""
-    world = World(seed, Rules(frozenset({off} if off else ())), packs=packs)
+def run(seed: int, off: str | None = None, *, packs: bool | None = None, compacted: bool = False) -> Result:
+    """Run the schedule of ``seed``, with one rule switched off if it is named; ``compacted`` makes it compact."""
+    world = World(seed, Rules(frozenset({off} if off else ())), packs=packs, compacted=compacted)
     try:
         wrong = world.run()
     except AssertionError as error:

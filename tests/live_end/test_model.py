@@ -30,7 +30,17 @@ def check(*options: str | int) -> None:
 
 def test_the_rules_hold(seed: int, tried: Callable[[str, int], None]) -> None:
     check("--first", seed * SHARE, "--count", 300)
-    tried("schedules of the live end", 300)
+    check("--first", seed * SHARE, "--count", 100, "--compacted")
+    tried("schedules of the live end", 400)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("share", range(5))
+def test_the_rules_hold_in_ten_thousand_schedules_of_compacted_topics(
+    share: int, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    check("--first", (seed + 1 + share) * SHARE, "--count", SHARE, "--compacted")
+    tried("schedules of the live end", SHARE)
 
 
 @pytest.mark.full
@@ -43,9 +53,9 @@ def test_the_rules_hold_in_twenty_thousand_schedules(share: int, seed: int, trie
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_that_is_off_is_missed(rule: str) -> None:
     """After a change of the model, ``python -m tests.live_end --count 30000 --each-off`` finds the seeds again."""
-    seed = RULES[rule].seed
-    assert run(seed, rule).wrong
-    assert not run(seed).wrong
+    seed, compacted = RULES[rule].seed, RULES[rule].compacted
+    assert run(seed, rule, compacted=compacted).wrong
+    assert not run(seed, compacted=compacted).wrong
 
 
 def test_the_design_names_each_rule() -> None:

@@ -171,21 +171,26 @@ class Packer:
             self._try_all(unlisted, self._list_tail)
             self._write_packs(head, [one for one in packable if one.partition.uploader.may_pack])
             news = [one for one in rounds if one.packed]
-            if not news:
-                return []
-            changed = head.entries.copy()
-            for one in news:
-                if not self._try(one.partition, partial(self._add_entry, changed, one)):
-                    one.packed.clear()
-            self.drop_sealed(changed, (one.partition for one in rounds))
-            head.put(changed)
+            if news:
+                self._name(head, rounds, news)
+                self._metrics.pack_seconds.observe(self._runtime.monotonic() - started)
         except Exception as error:  # noqa: BLE001 - the thread goes on, and tries again
             self._failed(members, error)
-            return members
+            return members  # the head may have been written: what was read counts as being packed until it is known
+        for partition in members:
+            partition.packed.end_packing()
+        return []
+
+    def _name(self, head: BrokerHead, rounds: list[PartitionTick], news: list[PartitionTick]) -> None:
+        """Have the head name the ranges of ``news``, and take account of them."""
+        changed = head.entries.copy()
+        for one in news:
+            if not self._try(one.partition, partial(self._add_entry, changed, one)):
+                one.packed.clear()
+        self.drop_sealed(changed, (one.partition for one in rounds))
+        head.put(changed)
         for one in news:
             self._advance(one)
-        self._metrics.pack_seconds.observe(self._runtime.monotonic() - started)
-        return []
 
     def _joined(self, head: BrokerHead, members: list[LedPartition]) -> list[LedPartition]:
         """Those of ``members`` that know what this broker and former leaders have packed of them."""

@@ -80,6 +80,7 @@ class PartitionTick:
             opened=self._opened(head, begins),
             place=begins.place,
         )
+        partition.packed.begin_packing(begins.start)
         with partition.uploader.route.files() as files:
             return read(files, wanted)
 

@@ -1,7 +1,8 @@
 """Runs of batches from packs, for seals of what the local log no longer has, or has no longer all records of.
 
 Several ranges may have the same batch, and compaction may have taken records from it between two of them. The one with
-the most records counts, since compaction adds none.
+the most records counts, since compaction adds none. Where the local log has another batch than packs, theirs counts,
+whichever has more records: what has landed is what they have.
 """
 
 from __future__ import annotations
@@ -74,9 +75,9 @@ class PackedBatch(NamedTuple):
 
 
 class FullerRun(NamedTuple):
-    """A run of a local log with the records that compaction has removed from it and packs still have.
+    """A run of a local log with the batches of packs where compaction has left others, or none.
 
-    ``start`` is where the first of these packs begins. What the local log has below it is sealed first, if there is
+    ``start`` is where the first of these ranges begins. What the local log has below it is sealed first, if there is
     anything (``data`` is empty then). Otherwise ``data`` are the batches of the run up to ``end``.
     """
 
@@ -110,7 +111,7 @@ def read_run(
 def read_fuller_run(
     store: Store, ranges: Sequence[PackedRange], lineage: Lineage, log: OpenFile, start: int, end: int
 ) -> FullerRun | None:
-    """The run ``log`` of the offsets ``[start, end)``, with what packs hold and it lacks; None if they hold no more.
+    """The run ``log`` of the offsets ``[start, end)``, with the batches of packs; None if it has all of them.
 
     Raises FormatError and StoreError as :func:`read_run`.
     """
@@ -119,17 +120,13 @@ def read_fuller_run(
     local = {
         header.base_offset: header for header in takewhile(lambda header: header.base_offset <= last, headers(log, 0))
     }
-    removed = [
-        offset
-        for offset, batch in batches.items()
-        if offset not in local or local[offset].record_count < batch.header.record_count
-    ]
-    if not removed:
+    changed = [offset for offset, batch in batches.items() if not _is_same(batch.header, local.get(offset))]
+    if not changed:
         return None
     taken = Intervals()
     for packed in ranges:
         live = live_part(packed.range, lineage).clip(start, end)
-        if any(offset in live for offset in removed):
+        if any(offset in live for offset in changed):
             taken |= live
     first = taken.parts[0].start
     if min(local, default=first) < first:
@@ -140,8 +137,13 @@ def read_fuller_run(
         if offset not in taken
     }
     whole |= {offset: batch for offset, batch in batches.items() if offset in taken}
-    kept = [whole[offset] for offset in sorted(whole) if offset <= max(removed) or offset in taken]
+    kept = [whole[offset] for offset in sorted(whole) if offset < taken.parts[-1].end]
     return FullerRun(first, kept[-1].header.next_offset, b"".join(batch.data for batch in kept))
+
+
+def _is_same(packed: BatchHeader, local: BatchHeader | None) -> bool:
+    """Whether two batches at one offset have the same bytes, by their checksums."""
+    return local is not None and (packed.size, packed.crc) == (local.size, local.crc)
 
 
 def fullest(

@@ -62,10 +62,10 @@ def seal_fuller(
     rules: Rules,
     before: StoredBefore,
 ) -> StoredManifest | None:
-    """Seal ``work`` with the records that ``ranges`` hold on ``lineage`` and compaction has removed from the local log.
+    """Seal ``work`` with the batches that ``ranges`` hold on ``lineage``, where compaction has left others or none.
 
-    The run ends after the last of their batches, or before the first if the local log has batches below it; the next
-    run goes on there. Where the ranges hold no more than the log, all of ``work`` is sealed as it is. Raises as
+    The run ends after the last of these ranges, or before the first if the local log has batches below it; the next run
+    goes on there. Where the log has all batches of the ranges, all of ``work`` is sealed as it is. Raises as
     :func:`~uploader_agent.packs.packed_run.read_run` and :func:`~uploader_agent.upload.segment_upload.upload`.
     """
     rules = dataclasses.replace(rules, compare_packs=False)

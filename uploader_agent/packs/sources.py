@@ -31,10 +31,10 @@ class PackedSources:
     ) -> tuple[PackedPart, ...]:
         """The ranges that reach beyond ``start`` on ``lineage``, as manifests list them. Raises StoreError.
 
-        By the ``tail``, or by the heads of ``brokers`` if that knows none of them yet.
+        They are those that the ``tail`` knows, and those of the heads of ``brokers``, which are read now.
         """
         found = [*tail.parts()]
-        for entry in tail.entries() if tail.joined is not None else self.entries(route, brokers):
+        for entry in {*tail.entries(), *self.entries(route, brokers)}:
             known = self._read.get(entry)
             if known is None or known[0] > start:
                 chain = self._chain(route, entry, lineage, start)

@@ -73,6 +73,7 @@ class Tail:
         self.stuck_at: int | None = None
         """From this offset on no range could be read, at the last try."""
         self.changes = 0
+        self._packing_from: int | None = None
         self._lock = threading.Lock()
         self._last: _Last | None = None
         self._known: KnownRanges | None = None
@@ -133,6 +134,24 @@ class Tail:
             start = max(sealed_end, self._inherited_end)
             ends = (one.last for end, one in self._inherited if end == one.tail_end == start)
             return NextRange(start, last=next(ends, None))
+
+    def begin_packing(self, start: int) -> None:
+        """Note that batches from ``start`` on are about to be read for a pack; :meth:`end_packing` ends that."""
+        with self._lock:
+            if self._packing_from is None:
+                self._packing_from = start
+
+    def end_packing(self) -> None:
+        """Note that the head names what was read since :meth:`begin_packing`, or that it never will."""
+        with self._lock:
+            self._packing_from = None
+
+    def packed_below(self, end: int) -> int | None:
+        """The end of what is packed, at most ``end``; None while batches below ``end`` are being packed."""
+        with self._lock:
+            if self._packing_from is not None and self._packing_from < end:
+                return None
+            return min(end, max(self._own_end, self._inherited_end))
 
     def advance(self, packed: Iterable[Packed], sealed_end: int) -> None:
         """Note ``packed``, the partition's next ranges in order; the head names the last of them."""

@@ -214,10 +214,17 @@ class PartitionUploader:
         assert self.local.offsets is not None
         remote, seen = self._remote, self._observed(self.local.offsets)
         base, lineage = work.base_offset, self.lineage()
-        parts = self._sources.parts(self.route, self._packed, self._tail_brokers, lineage, base)
+        parts = self._sources.parts(self.route, self._packed, self._unread_brokers(seen), lineage, base)
         has_log = remote.has_log(base)
         before = StoredBefore(remote.watermark, remote.open_before(base), has_log=has_log, packed=parts)
-        rules = Rules(self._judge)
+        packed_end = self._packed.packed_below(work.end)
+
+        def judge(scanned: ScannedSegment, known: Lineage) -> Lineage:
+            if seen.compacts and (packed_end is None or self._packed.packed_below(work.end) != packed_end):
+                raise SegmentChanged(f"{self._folder}: batches below {work.end} are being packed: they are sealed then")
+            return self._judge(scanned, known)
+
+        rules = Rules(judge)
         try:
             stored = upload(self.route, work, seen, rules, before)
         except PacksDiffer as error:
@@ -226,6 +233,16 @@ class PartitionUploader:
         if stored is not None:
             remote.add(stored, self.lineage())
         return stored
+
+    def _unread_brokers(self, seen: Observed) -> frozenset[int]:
+        """The brokers whose heads may name ranges that the tail does not know.
+
+        Of a compacted log all others are asked again: a deposed leader may have named batches since that compaction has
+        removed here.
+        """
+        if self._packed.joined is None:
+            return self._tail_brokers
+        return self._tail_brokers - {self._context.broker} if seen.compacts else frozenset()
 
     def _packed_entries(self) -> list[HeadEntry]:
         """What the heads of all say who may have packed offsets of this log.

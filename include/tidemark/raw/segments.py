@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import NamedTuple
 
 from tidemark.errors import FormatError
@@ -149,11 +150,12 @@ def cover(
 ) -> tuple[list[SegmentPiece], Interval | None]:
     """Pieces that hold ``wanted``, each offset once, in order, up to the first hole, and that hole.
 
-    At each offset the segment that reaches furthest is taken; of several, the one with the highest base. This rule
-    depends only on the segments.
+    At each offset a seal is taken before any range of a pack: compaction may have run between the two, and what lands
+    must be what raw keeps. Of several the one that reaches furthest is taken, then the one with the highest base. This
+    rule depends only on the segments.
     """
     pieces: list[SegmentPiece] = []
-    by_base = sorted(segments, key=lambda one: one.base)
+    by_base = sorted(segments, key=lambda segment: segment.base)
     begun = 0
     near: list[Segment] = []  # those that begin at or below `at` and end above it: never all, of however many
     for start, end in wanted:
@@ -162,17 +164,27 @@ def cover(
             while begun < len(by_base) and by_base[begun].base <= at:
                 near.append(by_base[begun])
                 begun += 1
-            near = [one for one in near if one.end > at]
-            reach, _, best = max(
-                ((live_until(one, lineage, at), one.base, one) for one in near),
-                key=lambda found: found[:2],
-                default=(at, 0, None),
+            near = [segment for segment in near if segment.end > at]
+            reaches = ((live_until(segment, lineage, at), segment) for segment in near)
+            reach, best = max(
+                ((reach, segment) for reach, segment in reaches if reach > at),
+                key=lambda found: (not found[1].packed, found[0], found[1].base),
+                default=(at, None),
             )
-            if best is None or reach == at:
+            if best is None:
                 return pieces, Interval(at, _next_live(segments, lineage, at, end))
+            if best.packed:
+                reach = _next_seal(by_base[begun:], lineage, reach)
             pieces.append(SegmentPiece(best, at, min(reach, end)))
             at = min(reach, end)
     return pieces, None
+
+
+def _next_seal(segments: Iterable[Segment], lineage: Lineage, end: int) -> int:
+    """The base of the first valid seal of ``segments``, which are in the order of bases; at most ``end``."""
+    below = takewhile(lambda segment: segment.base < end, segments)
+    valid = (segment for segment in below if not segment.packed and live_end(segment, lineage) > segment.base)
+    return next((segment.base for segment in valid), end)
 
 
 def _next_live(segments: Sequence[Segment], lineage: Lineage, after: int, end: int) -> int:
