@@ -66,7 +66,10 @@ def _each_off(seeds: Sequence[int], rules: Sequence[str]) -> int:
         if failed is None:
             _say(f"{rule}: nothing fails in {len(seeds)} schedules")
         else:
-            _say(f"{rule}: seen in schedule {1 + failed.seed - seeds[0]}", *_failure(failed, rule, "--compacted" if compacted else ""))
+            _say(
+                f"{rule}: seen in schedule {1 + failed.seed - seeds[0]}",
+                *_failure(failed, rule, "--compacted" if compacted else ""),
+            )
     return 1 if unseen else 0
 
 

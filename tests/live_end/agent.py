@@ -395,7 +395,7 @@ class SealingAgent(ABC):
                 return stem, log
             if there.value == log:
                 return stem, log
-            if there.value and live_batches(there.value[:1], view.lineage):
+            if there.value and live_batches(there.value[:1], view.lineage) and self._holds(there.value, log):
                 return stem, there.value if self._rules("adopt what begins alike") else log
             if not self._rules("nothing is replaced"):
                 yield from self._fence(view)
@@ -403,6 +403,12 @@ class SealingAgent(ABC):
                 yield store.replace(log_key(topic, stem), log, there.etag)
                 return stem, log
         raise Changed
+
+    def _holds(self, stored: Log, log: Log) -> bool:
+        """Whether stored bytes have all records of ``log``, which has what packs hold, up to where they end."""
+        rows = {row for batch in stored for row in batch.rows}
+        due = (row for batch in log if batch.next <= stored[-1].next for row in batch.rows)
+        return not self._packs or rows.issuperset(due) or not self._rules("adopt what holds as much")
 
     def _create(self, key: str, value: object) -> Steps[None]:
         """Create an object that follows from another one: if it is there, it is the same."""

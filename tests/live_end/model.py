@@ -224,6 +224,11 @@ RULES = {
     "manifest last": Rule(2, "the manifest is written after what it describes"),
     "nothing is replaced": Rule(7, "a seal whose name another branch has gets a name of its own"),
     "adopt what begins alike": Rule(29, "a stored .log that begins with a live batch is adopted as it is"),
+    "adopt what holds as much": Rule(
+        2281,
+        "a stored .log is not adopted that lacks records of packs; the run gets a name of its own",
+        compacted=True,
+    ),
     "markers by lineage": Rule(7406, "a marker decides only if it is on the lineage"),
     "markers above the landed end count": Rule(1960, "a cut below a marker that decided landed rows takes them back"),
     "open transactions of whole sources only": Rule(
@@ -243,12 +248,17 @@ RULES = {
     "head kept over a restart": Rule(8, "an agent goes on from its stored head"),
     "entries stay until they are sealed": Rule(241, "an entry stays while offset.wm lists its (epoch, broker)"),
     "seal what was packed": Rule(
-        12, "a seal has the bytes that were packed, not what compaction has made of them since"
+        1, "a seal has the bytes that were packed, not what compaction has made of them since", compacted=True
+    ),
+    "heads again before a seal": Rule(
+        721, "before a compacted log is sealed, the heads of other leaders are read again", compacted=True
     ),
     "packs count to the end of the run": Rule(
-        1413, "a run is compared with packs up to its end, not only up to the last batch that compaction has left"
+        40,
+        "a run is compared with packs up to its end, not only up to the last batch that compaction has left",
+        compacted=True,
     ),
-    "packs go by proof": Rule(661, "a pack goes when seals hold each of its batches"),
+    "packs go by proof": Rule(790, "a pack goes when seals hold each of its batches"),
     "packs outlive the runs that may read them": Rule(
         683, "and not before runs that may have planned with it have ended"
     ),

@@ -123,6 +123,17 @@ class Agent(SealingAgent):
                     view.inherited[key] = entry
                 raise Changed
 
+    def _read_heads_again(self, view: View) -> Steps[None]:
+        """Take over what heads of former leaders say now: a deposed one may have gone on until it noticed."""
+        assert view.watermark is not None
+        for epoch, broker in view.watermark.tails:
+            if broker == self.broker:
+                continue
+            head: Stored | None = yield self._store.get(head_key(broker))
+            for entry in head.value if head else ():
+                if (entry.topic, entry.epoch) == (view.topic, epoch):
+                    view.inherited[epoch, broker] = entry
+
     def _with_heads(self, view: View) -> list[int]:
         """The brokers whose heads may have tails of the partition."""
         assert view.watermark is not None
@@ -148,6 +159,8 @@ class Agent(SealingAgent):
             at = best[0]
 
     def _as_packed(self, view: View, start: int, log: Log, end: int) -> Steps[Log]:
+        if self._cluster.compacted and self._rules("heads again before a seal"):
+            yield from self._read_heads_again(view)
         packed: dict[int, Batch] = {}
         for one in (yield from self._known_ranges(view, start)):
             for batch in one.log:

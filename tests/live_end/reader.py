@@ -272,7 +272,8 @@ def cover(
 ) -> tuple[list[Piece], int]:
     """Pieces from ``start`` on, each offset once, and the end of the last one.
 
-    A seal goes before a range, if ``seals_first``; then the source that reaches furthest.
+    With ``seals_first`` a seal goes before a range, unless a transaction is open at its end: a range of a compacted log
+    may not list what it decides. Then the source counts that reaches furthest.
     """
     pieces: list[Piece] = []
     at = start
@@ -281,12 +282,8 @@ def cover(
         live = [found for found in near if found[0] > at]
         if not live:
             return pieces, at
-        reach, best = max(live, key=lambda found: (seals_first and found[1].seal is not None, found[0], found[1].base))
-        if seals_first and best.seal is None:
-            later = (one for one in sources if one.seal is not None and at < one.base < reach)
-            reach = min(
-                [reach, *(one.base for one in later if live_until(one.lineage, lineage, one.base, one.next) > one.base)]
-            )
+        first = [found for found in live if found[1].seal is not None and not found[1].open] if seals_first else []
+        reach, best = max(first or live, key=lambda found: (found[0], found[1].base))
         pieces.append(Piece(best, at, reach))
         at = reach
 

@@ -18,8 +18,10 @@ from tidemark.errors import SegmentError, TidemarkError
 from tidemark.formats.keys import PartitionKeys, SegmentName, TopicPartition
 from tidemark.formats.manifest import ObjectSum, PackedPart, SegmentManifest
 from tidemark.formats.watermark import Watermark
-from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.kafka_log import Lineage, UnfinishedTransaction, scan_batches
+from tidemark.raw.stored_bytes import pieces
 from tidemark.store import ObjectInfo, Store
+from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.segment_files import (
     PartitionFiles,
     SegmentChanged,
@@ -242,7 +244,7 @@ class _Upload:
     def _adopt(self, name: SegmentName, log: ObjectInfo, lineage: Lineage) -> StoredManifest | None:
         """The manifest of another agent's run that is stored as ``log``, made if it has none.
 
-        None if it is of another branch, or is damaged and has no manifest.
+        None if it is of another branch; without a manifest also if it is damaged, or lacks what packs hold.
         """
         route = self._route
         stored = manifests.read(route.store, route.keys, name)
@@ -258,8 +260,26 @@ class _Upload:
         except (NotRebuilt, OffLineage) as error:
             logger.warning("stored_segment_not_adopted", partition=str(route.tp), error=str(error))
             return None
+        if self._lacks_packed(log, facts.next_offset):
+            logger.info("stored_segment_lacks_packed", partition=str(route.tp), key=log.key)
+            return None
         logger.info("stored_segment_adopted", partition=str(route.tp), key=log.key, next_offset=facts.next_offset)
         return self._publish(facts)
+
+    def _lacks_packed(self, log: ObjectInfo, end: int) -> bool:
+        """Whether the stored ``log`` has other batches below ``end`` than this run, where packs reach into it.
+
+        Its agent may not have known these packs when compaction had removed records from its log.
+        """
+        packed = [part for part in self._before.packed if part.next > self._base and part.first < end]
+        if not packed or not self._seen.compacts:
+            return False
+        stored = {
+            header.base_offset: header.crc
+            for header in scan_batches(pieces(self._route.store, log), log.key, self._base)
+        }
+        ours = (header for header in headers(self._run.log, 0) if header.next_offset <= end)
+        return any(stored.get(header.base_offset) != header.crc for header in ours)
 
     def _keep_damaged(self, scanned: ScannedSegment, lineage: Lineage) -> _Placed | StoredManifest:
         """Keep all bytes of a damaged run, unless the store has a sound copy already."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import takewhile
 from typing import NamedTuple
 
 from tidemark.errors import FormatError
@@ -150,9 +149,10 @@ def cover(
 ) -> tuple[list[SegmentPiece], Interval | None]:
     """Pieces that hold ``wanted``, each offset once, in order, up to the first hole, and that hole.
 
-    At each offset a seal is taken before any range of a pack: compaction may have run between the two, and what lands
-    must be what raw keeps. Of several the one that reaches furthest is taken, then the one with the highest base. This
-    rule depends only on the segments.
+    At each offset a seal is taken before any range of a pack, unless a transaction is open at its end: compaction may
+    have run between the two, what lands must be what raw keeps, and a range of a compacted log may not list what it
+    decides. Of several segments the one that reaches furthest is taken, then the one with the highest base. This rule
+    depends only on the segments.
     """
     pieces: list[SegmentPiece] = []
     by_base = sorted(segments, key=lambda segment: segment.base)
@@ -165,26 +165,14 @@ def cover(
                 near.append(by_base[begun])
                 begun += 1
             near = [segment for segment in near if segment.end > at]
-            reaches = ((live_until(segment, lineage, at), segment) for segment in near)
-            reach, best = max(
-                ((reach, segment) for reach, segment in reaches if reach > at),
-                key=lambda found: (not found[1].packed, found[0], found[1].base),
-                default=(at, None),
-            )
-            if best is None:
+            live = [(reach, segment) for segment in near if (reach := live_until(segment, lineage, at)) > at]
+            if not live:
                 return pieces, Interval(at, _next_live(segments, lineage, at, end))
-            if best.packed:
-                reach = _next_seal(by_base[begun:], lineage, reach)
+            seals = [found for found in live if not found[1].packed and not found[1].open_transactions]
+            reach, best = max(seals or live, key=lambda found: (found[0], found[1].base))
             pieces.append(SegmentPiece(best, at, min(reach, end)))
             at = min(reach, end)
     return pieces, None
-
-
-def _next_seal(segments: Iterable[Segment], lineage: Lineage, end: int) -> int:
-    """The base of the first valid seal of ``segments``, which are in the order of bases; at most ``end``."""
-    below = takewhile(lambda segment: segment.base < end, segments)
-    valid = (segment for segment in below if not segment.packed and live_end(segment, lineage) > segment.base)
-    return next((segment.base for segment in valid), end)
 
 
 def _next_live(segments: Sequence[Segment], lineage: Lineage, after: int, end: int) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +13,11 @@ from tests.support.waiting import wait_until
 from tests.uploader_agent.faults.cluster import create, folder, high_watermark, lead, topic_id
 from tests.uploader_agent.faults.conftest import MakeFleet
 from tests.uploader_agent.faults.fleet import Fleet, assert_exact
-from tests.uploader_agent.faults.load import Book, Load, open_transaction, under
+from tests.uploader_agent.faults.load import Book, Load, open_transaction, send, under
+from tests.uploader_agent.faults.oracle import Expected
 from tests.uploader_agent.packs import reader
 from tidemark.formats.keys import ControlKeys, PartitionKeys
-from tidemark.formats.pack import PackedRange, read_footer
+from tidemark.formats.pack import PackedRange, read_footer, read_range_bytes
 from tidemark.kafka_log import scan_batches
 from uploader_agent.remote import manifests
 
@@ -55,6 +58,10 @@ class Tails:
             for header in scan_batches([data], path.name, int(path.stem), allow_partial_tail=True):
                 found += data[header.position : header.end] if header.next_offset <= high_watermark else b""
         return found
+
+    def bytes_of(self, packed: PackedRange) -> bytes:
+        """The bytes of a range."""
+        return read_range_bytes(self._fleet.store, packed)
 
     def ranges(self) -> list[PackedRange]:
         """All ranges of all packs."""
@@ -99,3 +106,51 @@ def test_tails_are_packed_over_elections_and_restarts(
     assert [first for first, _, _ in parts] == [0, *(end for _, end, _ in parts[:-1])], "whoever packed them"
     assert parts[-1][1] >= end
     assert_exact(fleet.judge(topic, book), f"{version}: {len(ranges)} ranges; {book.acknowledged} acknowledged")
+
+
+@pytest.mark.parametrize("sealing", [pytest.param(1, id="the broker that packed"), pytest.param(2, id="a new leader")])
+def test_what_the_cleaner_has_emptied_is_sealed_from_packs(
+    sealing: int, kraft3: KafkaCluster, make_fleet: MakeFleet
+) -> None:
+    """Nothing is left of what is packed when the agents come back: not a batch that would tell where the run ends."""
+    topic, book = f"emptied-{sealing}", Book()
+    plain = {
+        "enable.idempotence": False
+    }  # of an idempotent producer the cleaner leaves the last batch, without records
+    cleaned = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01", "segment_ms": "2000"}
+    create(kraft3, topic, [[1, 2]], **cleaned)
+    fleet = make_fleet(kraft3, topic, [topic], nodes=[1, 2], freshness={".*": "3s"})
+    tails = Tails(fleet, topic, 1)
+    with fleet.running():
+        send(kraft3, topic, book, 300, keys=40, **plain)
+        end = high_watermark(kraft3, topic, 0)
+        assert end == 300
+        wait_until(lambda: tails.end(1) >= end, what="all to be packed")
+    packed = {key: batch for one in tails.ranges() for key, batch in _batches(tails.bytes_of(one), one.range.first)}
+    assert reader.seals(fleet.store, tails.keys) == []
+
+    def emptied() -> bool:
+        send(kraft3, topic, book, 40, keys=40, **plain)  # Kafka rolls a segment on append only
+        places = [folder(broker, topic, 0) for broker in kraft3.brokers[:2]]
+        return not any(base < end for place in places for base in _left(place))
+
+    wait_until(emptied, what="the cleaner to have emptied what is packed, on both brokers")
+    lead(kraft3, topic, 0, sealing)
+    fleet.settle()
+    seals = reader.seals(fleet.store, tails.keys)
+    sealed = {key: batch for seal in seals for key, batch in _batches(fleet.store.get(seal.key).body, seal.base)}
+    assert packed.items() <= sealed.items(), "no row lands that raw does not keep"
+    assert_exact(fleet.judge(topic, book, expected=Expected(compacted=True)), f"{len(packed)} batches were packed")
+
+
+def _batches(data: bytes, base: int) -> Iterator[tuple[int, bytes]]:
+    """The batches of ``data`` by their base offsets."""
+    for header in scan_batches([data], "log", base):
+        yield header.base_offset, data[header.position : header.end]
+
+
+def _left(place: Path) -> Iterator[int]:
+    """The base offsets of the batches that a partition's directory has; of none that is written just now."""
+    for path in place.glob("*.log"):
+        for header in scan_batches([path.read_bytes()], path.name, int(path.stem), allow_partial_tail=True):
+            yield header.base_offset

@@ -24,6 +24,7 @@ from tests.uploader_agent.packs.packing import (
 )
 from tests.uploader_agent.repair.test_gaps import gap_reasons
 from tests.uploader_agent.test_agent import no_errors, remove
+from tidemark.formats.keys import SegmentName
 from tidemark.kafka_log import Lineage, scan_batches
 from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.packs.sources import PackedSources
@@ -423,3 +424,23 @@ def test_a_chain_is_read_as_far_down_as_the_lowest_run_needs(compacted: World) -
     for start, expected in ((40, [40]), (0, [0, 20, 40]), (20, [20, 40])):
         parts = sources.parts(route, Tail(), {1}, Lineage(((3, 0),)), start)
         assert sorted(part.first for part in parts) == expected
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["with packs", "without packs"])
+def test_a_stored_log_that_lacks_what_packs_hold_is_not_adopted(compacted: World, known: bool) -> None:
+    """The agent that stored it did not know the packs, and died before its manifest."""
+    left = records(0, 10) + records(30, 50)
+    compacted.store.inner.put(compacted.keys().segment(SegmentName(0), "log"), left)
+    partition = compacted.disk.partition()
+    partition.segment(0, records(0, 50) if known else left)
+    partition.roll(50)
+    if not known:
+        for info in compacted.store.inner.list(compacted.control.tails):
+            compacted.store.inner.delete(info.key)
+    for _ in range(2):
+        no_errors(compacted.once(freshness=FRESHNESS))
+    names = sorted(name for name in compacted.names() if ".log" in name)
+    assert (
+        names == ["00000000000000000000.log", "00000000000000000000.log-3"] if known else ["00000000000000000000.log"]
+    )
+    assert sealed_batches(compacted) == (ALL if known else [ALL[0], *ALL[3:]])
