@@ -363,9 +363,9 @@ class SealingAgent(ABC):
             open_end, aborts = scan(log, opened)
             early = Manifest(stem_of(base), base, end, bool(aborts), lineage_of(log), open_end)
             yield from self._create(manifest_key(topic, early.stem), early)
-        stem, there = yield from self._store_log(view, base, log)
-        if there is not log:
-            log, end = there, there[-1].next if there else base
+        stem, stored = yield from self._store_log(view, base, log)
+        if stored is not log:
+            log, end = stored, stored[-1].next if stored else base
         open_end, aborts = scan(log, opened)
         if aborts:
             yield from self._create(aborts_key(topic, stem), aborts)
