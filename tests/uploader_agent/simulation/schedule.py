@@ -72,8 +72,8 @@ class Schedule:
 {happens}"""
 
 
-def draw(seed: int) -> Schedule:
-    """The schedule of ``seed``."""
+def draw(seed: int, *, compacted: bool = False) -> Schedule:
+    """The schedule of ``seed``; with ``compacted`` its topics are compacted in any case."""
     rng = random.Random(f"schedule {seed}")
     quiet = rng.choice([5.0, 20.0, 60.0])
     settings = {
@@ -87,7 +87,7 @@ def draw(seed: int) -> Schedule:
     }
     topics = {name: rng.choice([1, 2]) for name in ["orders", "payments"][: rng.choice([1, 1, 2])]}
     compaction = random.Random(f"compaction {seed}")
-    compacted = compaction.random() < 0.3
+    compacted = compaction.random() < 0.3 or compacted
     cleanings = _cleanings(compaction, quiet) if compacted else ()
     actions = sorted([*_actions(rng, quiet), *cleanings])
     unsealed = random.Random(f"unsealed {seed}").choice(

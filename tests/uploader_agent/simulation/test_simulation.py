@@ -42,6 +42,15 @@ def test_everything_is_stored_and_told_in_ten_thousand_schedules(
     tried("schedules of the simulation", SHARE)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("share", range(10))
+def test_what_is_packed_is_sealed_in_ten_thousand_schedules_of_compacted_topics(
+    share: int, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    check("--first", (seed + 11 + share) * SHARE, "--count", SHARE, "--compacted")
+    tried("schedules of the simulation", SHARE)
+
+
 def test_planted_faults_are_seen_and_losses_do_no_harm(rng: random.Random, full: bool) -> None:
     """In schedules of the same seeds each time: whether a fault is seen must not be a matter of luck."""
     names = [*FAULTS, *LOSSES] if full else [*rng.sample(sorted(FAULTS), 3), *rng.sample(sorted(LOSSES), 2)]

@@ -306,11 +306,14 @@ class World:
         agent.reconfigure(settings, "agent.yaml")
 
 
-def run(seed: int, *, replicated: bool | None = None) -> Result:
-    """Run the schedule of ``seed``, in a directory in memory where there is one; ``replicated`` overrides its own."""
+def run(seed: int, *, replicated: bool | None = None, compacted: bool = False) -> Result:
+    """Run the schedule of ``seed``, in a directory in memory where there is one.
+
+    ``replicated`` overrides its own, and ``compacted`` has its topics compacted in any case.
+    """
     memory = Path("/dev/shm")  # noqa: S108 - a directory of our own is made in it
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="tidemark-simulation-") as folder:
-        schedule = draw(seed)
+        schedule = draw(seed, compacted=compacted)
         if replicated is not None:
             schedule = replace(schedule, replicated=replicated)
         result = World(schedule, Path(folder)).run()
