@@ -92,7 +92,8 @@ def shape(records: list[Any]) -> list[Expected]:
 class Log:
     """A partition's log that grows by chance: batches, and the records that readers of it must see.
 
-    ``committed`` are those that read_committed sees once all transactions have ended.
+    ``committed`` are those that read_committed sees once all transactions have ended. A record's timestamp is at most
+    ``disorder`` ms older than that of a record before it.
     """
 
     rng: random.Random
@@ -100,6 +101,7 @@ class Log:
     transactions: bool = False
     holes: bool = False
     value_bytes: int = 40
+    disorder: int = 0
     end: int = 0
     all: list[Expected] = field(default_factory=list)
     committed: list[Expected] = field(default_factory=list)
@@ -148,7 +150,8 @@ class Log:
         key = None if self.rng.random() < 0.2 else b"key-%d" % (self.end + delta)
         value = None if self.rng.random() < 0.1 else self.rng.randbytes(self.rng.randrange(self.value_bytes))
         headers = [("h", None), ("ä", b"x")] if self.rng.random() < 0.2 else []
-        return Record(delta, T0 + self.end + delta, key, value, headers)
+        behind = self.rng.randint(0, self.disorder) if self.disorder else 0
+        return Record(delta, T0 + self.end + delta - behind, key, value, headers)
 
     def _end_one(self, aborted: list[tuple[int, int, int]]) -> bytes:
         producer = self.rng.choice(sorted(self._open))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 import pytest
 
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
@@ -82,12 +83,42 @@ def test_times_pick_records_of_all_partitions(remote_store: RemoteStore, rng: ra
     assert len(found) == sum(time >= 500 for time in times[1])
 
 
-def test_records_out_of_order_before_the_first_are_left_out(local_store: RemoteStore) -> None:
+@pytest.mark.parametrize("disorder", [30, 5000])
+def test_an_interval_has_all_of_its_records_whatever_their_order(
+    disorder: int, local_store: RemoteStore, rng: random.Random
+) -> None:
+    log = Log(rng, transactions=True, disorder=disorder)
+    stored(log, local_store.raw(), 4)
+    storage = local_store.storage()
+    everything = read_range("orders", 0, storage=storage)
+    times = [round(moment.timestamp() * 1000) for moment in everything["kafka_timestamp"].to_pylist()]
+    for lateness in (None, timedelta(milliseconds=disorder)):
+        for _ in range(15):
+            start = rng.choice(times) + rng.randint(-1, 1)
+            end = rng.choice([start - 1, start, start + 1, rng.choice(times), max(times) + 1])
+            found = read_time("orders", start, end, storage=storage, lateness=lateness)
+            wanted = everything.filter(pa.array([start <= time < end for time in times], pa.bool_()))
+            assert found.equals(wanted), (start, end, lateness)
+
+
+def test_lateness_says_where_reading_stops(local_store: RemoteStore) -> None:
     raw = local_store.raw()
-    raw.segment([batch(0, [Record(at, T0 + time) for at, time in enumerate((0, 10, 3, 12, 20, 11))])])
+    raw.segment([batch(0, [Record(at, T0 + time) for at, time in enumerate((0, 10, 3, 12, 20, 11, 25, 15))])])
+    raw.segment([simple(10)], base=10)  # and nothing holds 8 and 9
     raw.publish()
-    found = list(iter_time("orders", T0 + 10, T0 + 20, storage=local_store.storage()))
-    assert [offset for rows in found for offset in rows["kafka_offset"].to_pylist()] == [1, 3]
+    storage = local_store.storage()
+
+    def offsets(lateness: timedelta | None) -> list[int]:
+        rows = iter_time("orders", T0 + 10, T0 + 20, storage=storage, lateness=lateness)
+        return [offset for found in rows for offset in found["kafka_offset"].to_pylist()]
+
+    assert offsets(timedelta(0)) == [1, 3], "up to the record of 20 ms"
+    assert offsets(timedelta(milliseconds=5)) == [1, 3, 5], "up to that of 25 ms"
+    assert offsets(timedelta(microseconds=4001)) == [1, 3, 5], "a part of a millisecond is a whole one"
+    with pytest.raises(GapError, match="offsets 8 to 9 are missing"):
+        offsets(None)
+    with pytest.raises(ValueError, match="negative"):
+        offsets(timedelta(seconds=-1))
 
 
 def test_gaps_are_errors_or_skipped(local_store: RemoteStore) -> None:

@@ -39,13 +39,20 @@ Moment = datetime | int
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+class _Interval(NamedTuple):
+    """Timestamps ``[start, end)``, in milliseconds since 1970."""
+
+    start: int
+    end: int
+
+
 class _Range(NamedTuple):
-    """Offsets ``[start, end)`` of a partition, of which records before the time ``since`` are left out."""
+    """Offsets ``[start, end)`` of a partition, and the timestamps to which its records are filtered, if they are."""
 
     tp: TopicPartition
     start: int
     end: int
-    since: int | None = None
+    times: _Interval | None = None
 
 
 def read_range(
@@ -113,28 +120,35 @@ def read_time(
     *,
     storage: Storage | str | Path,
     partitions: Iterable[int] | None = None,
+    lateness: timedelta | None = None,
     isolation_level: IsolationLevel = "read_committed",
     on_gap: OnGap = "error",
 ) -> pa.Table:
     """The records of ``topic`` with timestamps in ``[start, end)``, by partition and offset.
 
-    Of each partition it reads from the first record with a timestamp of ``start`` or later to the first with ``end``
-    or later, as Kafka's ``offsetsForTimes`` finds them: a record that a producer sent out of order, behind one of
-    ``end`` or later, is not among them. ``partitions`` defaults to all; times are with a zone, or milliseconds.
+    Timestamps may be in any order, so each partition is read from its first record with a timestamp of ``start`` or
+    later to its end. With ``lateness``, reading stops at the first record with a timestamp of ``end`` plus ``lateness``
+    or later. The result is then exact if no record's timestamp is older by more than ``lateness`` than that of a record
+    before it in its partition. ``partitions`` defaults to all; times are with a zone, or milliseconds.
 
     >>> noon = datetime(2026, 11, 20, 12, tzinfo=UTC)
     >>> rows = read_time("orders", noon, noon + timedelta(minutes=2), storage="topics.yaml", partitions=[0])
     >>> rows["kafka_timestamp"].to_pylist()[0].isoformat()
     '2026-11-20T12:00:00+00:00'
 
-    Raises as :func:`read_range`, and ValueError for a time without a zone.
+    Raises as :func:`read_range`, and ValueError for a time without a zone or a negative ``lateness``.
     """
-    return pa.Table.from_batches(
-        iter_time(
-            topic, start, end, storage=storage, partitions=partitions, isolation_level=isolation_level, on_gap=on_gap
-        ),
-        schema=SCHEMA,
+    found = iter_time(
+        topic,
+        start,
+        end,
+        storage=storage,
+        partitions=partitions,
+        lateness=lateness,
+        isolation_level=isolation_level,
+        on_gap=on_gap,
     )
+    return pa.Table.from_batches(found, schema=SCHEMA)
 
 
 def iter_time(
@@ -144,16 +158,19 @@ def iter_time(
     *,
     storage: Storage | str | Path,
     partitions: Iterable[int] | None = None,
+    lateness: timedelta | None = None,
     isolation_level: IsolationLevel = "read_committed",
     on_gap: OnGap = "error",
 ) -> Iterator[pa.RecordBatch]:
     """As :func:`read_time`, a record batch at a time."""
-    first, last = _milliseconds(start), _milliseconds(end)
+    wanted = _Interval(_milliseconds(start), _milliseconds(end))
+    if lateness is not None and lateness < timedelta(0):
+        raise ValueError(f"lateness {lateness} is negative: give how much older than one before it a record may be")
     with _Reader(storage, isolation_level, on_gap) as reader:
         numbers = reader.tier.topics.partitions_for_topic(topic) if partitions is None else set(partitions)
         if not numbers:
             raise NotFound(topic, "the remote tier has never seen this topic; check its name and the cluster's")
-        yield from reader.rows(reader.times(topic, sorted(numbers), first, last))
+        yield from reader.rows(reader.times(topic, sorted(numbers), wanted, lateness))
 
 
 class _Reader:
@@ -180,16 +197,23 @@ class _Reader:
             raise NotFound(f"{topic}-{partition}", rule)
         return known
 
-    def times(self, topic: str, partitions: Iterable[int], first: int, last: int) -> Iterator[_Range]:
-        """Where the records of the times ``[first, last)`` lie."""
+    def times(
+        self, topic: str, partitions: Iterable[int], wanted: _Interval, lateness: timedelta | None
+    ) -> Iterator[_Range]:
+        """Where the records of the times ``wanted`` lie."""
         for number in partitions:
             known = self.partition(topic, number)
-            start = known.offset_for_time(first, committed=self.committed, markers=False)
-            if start is None or first >= last:
+            if wanted.start >= wanted.end:
                 continue
-            end = known.offset_for_time(last, committed=self.committed, markers=False)
-            until = known.end(committed=self.committed) if end is None else end.offset
-            yield _Range(TopicPartition(topic, number), start.offset, until, first)
+            start = known.offset_for_time(wanted.start, committed=self.committed, markers=False)
+            if start is None:
+                continue
+            until = known.end(committed=self.committed)
+            if lateness is not None:
+                latest = wanted.end + _whole_milliseconds(lateness)
+                beyond = known.offset_for_time(latest, committed=self.committed, markers=False)
+                until = until if beyond is None else beyond.offset
+            yield _Range(TopicPartition(topic, number), start.offset, until, wanted)
 
     def rows(self, ranges: Iterable[_Range]) -> Iterator[pa.RecordBatch]:
         """The rows of all ranges, one after the other; the next is read ahead."""
@@ -219,15 +243,16 @@ class _Reader:
                 continue
             at = block.next_offset
             rows = block.before(wanted.end).rows
-            if wanted.since is not None:
-                rows = _since(rows, wanted.since)
+            if wanted.times is not None:
+                rows = _within(rows, wanted.times)
             if len(rows):
                 yield rows.replace_schema_metadata(None)
 
 
-def _since(rows: pa.RecordBatch, timestamp: int) -> pa.RecordBatch:
-    """The rows that are not older."""
-    wanted = milliseconds(rows) >= timestamp
+def _within(rows: pa.RecordBatch, times: _Interval) -> pa.RecordBatch:
+    """The rows with timestamps in ``times``."""
+    found = milliseconds(rows)
+    wanted = (found >= times.start) & (found < times.end)
     if wanted.all():
         return rows
     bits = pa.py_buffer(np.packbits(wanted, bitorder="little").data)
@@ -240,4 +265,9 @@ def _milliseconds(moment: Moment) -> int:
         return moment
     if moment.tzinfo is None:
         raise ValueError(f"{moment} has no time zone: give one, such as tzinfo=UTC, or milliseconds since 1970")
-    return -((_EPOCH - moment) // timedelta(milliseconds=1))
+    return _whole_milliseconds(moment - _EPOCH)
+
+
+def _whole_milliseconds(time: timedelta) -> int:
+    """``time``, and a part of a millisecond as a whole one."""
+    return -(-time // timedelta(milliseconds=1))
