@@ -127,6 +127,10 @@ class Browser(Chrome):
         named = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
         self.devtools("Emulation.setEmulatedMedia", features=named)
 
+    def set_width(self, width: int) -> None:
+        """Lay the page out for a window of that width, which may be less than Chromium's least."""
+        self.devtools("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+
     def picture(self, path: Path, *, whole: bool = False) -> None:
         """Write a PNG of the window, or of the page from top to bottom."""
         if whole:

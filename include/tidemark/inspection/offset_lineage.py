@@ -50,7 +50,7 @@ class Derived(Model):
 class SegmentInfo(Model):
     """A segment in raw; ``key`` is that of its ``.log`` below ``store``, ``present`` whether its manifest is there.
 
-    Of a pack (``packed``), only whether it is there is known: it has ranges of many partitions.
+    A pack (``packed``) has ranges of many partitions: ``size`` is that of all, and no offsets are named.
     """
 
     store: str
@@ -142,8 +142,8 @@ def _stored(table: TopicTable, key: tuple[int, int], start: int, end: int) -> tu
 
 
 def _segment(store: Store, control: ControlKeys, key: str) -> SegmentInfo:
-    if control.pack_of(key):
-        return _pack(store, key)
+    if pack := control.pack_of(key):
+        return _pack(store, key, pack.broker)
     folder, _, file = key.rpartition("/")
     parsed = SegmentName.parse(file)
     gone = SegmentInfo(store=store.url, key=key, present=False)
@@ -169,9 +169,10 @@ def _segment(store: Store, control: ControlKeys, key: str) -> SegmentInfo:
     )
 
 
-def _pack(store: Store, key: str) -> SegmentInfo:
+def _pack(store: Store, key: str, broker: int) -> SegmentInfo:
+    gone = SegmentInfo(store=store.url, key=key, present=False, packed=True, broker=broker)
     try:
-        store.head(key)
+        found = store.head(key)
     except NotFound:
-        return SegmentInfo(store=store.url, key=key, present=False, packed=True)
-    return SegmentInfo(store=store.url, key=key, present=True, packed=True)
+        return gone
+    return gone.model_copy(update={"present": True, "size": found.size, "uploaded_at": found.modified})

@@ -9,7 +9,7 @@ import yaml
 
 from tests.plugins.world import CLUSTER, World, commit, entry, gap, state
 from tidemark.formats.gaps import Gap
-from tidemark.formats.keys import Endpoint, PartitionKeys
+from tidemark.formats.keys import Endpoint, PackName, PartitionKeys
 from tidemark.formats.ledger import DateState, PartitionState
 from tidemark.formats.manifest import OpenTransaction
 from tidemark.formats.watermark import Watermark, parse, render
@@ -20,6 +20,7 @@ from tidemark.timestamps import utc_now
 
 TOPICS = ("orders", "clicks", "payments", "shipments", "sessions", "invoices")
 GAP = gap(120, 160)
+PACK = PackName(1, "0123456789abcdef" * 2)
 FILE = "dt=2026-01-01/part-0.parquet"
 _BROKERSETS = f"""\
 clusters:
@@ -64,11 +65,14 @@ class PageWorld(World):
             0,
             FILE,
         )
+        pack = self.control.pack(PACK)
+        self.raw.put(pack, b"bytes")
+        packed = rows._replace(partition=1, first=390, next=400, rows=10, segment=pack, byte_start=0, byte_end=5)
         refused = rows._replace(first=100, next=120, offset_class="quarantined", rows=20, file="refused.parquet")
         open_one = OpenTransaction(producer_id=4711, producer_epoch=0, first_offset=410)
         states: list[PartitionState] = [state(0, 120), state(1, 400), state(2, 400, held_by=[open_one])]
         states += [state(number, 390 + 7 * number) for number in range(3, 8)]
-        commit(table, *states, states=_dates(96), evidence=[rows, refused])
+        commit(table, *states, states=_dates(96), evidence=[rows, refused, packed])
         self.put_index(
             entry("orders", 0, 120, epoch=1, gaps=[GAP], uploaded_end=300, log_end=340, observed_at=self.now),
             entry("orders", 1, 430, log_end=455, observed_at=self.now),

@@ -106,7 +106,7 @@ function field(name, param, filled) {
     control = el("input", {...known, type: "checkbox", checked: value === true});
     read = (data) => data.has(name);
   } else if (schema.enum) {
-    control = el("select", known, schema.enum.map((one) => el("option", {value: one, selected: one === value}, schema.values_display?.[one] ?? one)));
+    return {name, read, node: choice(name, param, value)};
   } else if (types.includes("array")) {
     control = el("textarea", {...known, rows: "2", required: required}, (value ?? []).join("\n"));
     read = (data) => data.get(name).split("\n").map((one) => one.trim()).filter(Boolean);
@@ -122,6 +122,12 @@ function field(name, param, filled) {
   return {name, read, node: el("div", {class: "field"}, parts)};
 }
 
+// All options in full: what a select shows is cut where it has no room.
+function choice(name, {schema, description}, value) {
+  const option = (one) => el("label", {class: "check"}, el("input", {type: "radio", name, value: one, checked: one === value}), schema.values_display?.[one] ?? one);
+  return el("fieldset", {class: "field"}, el("legend", {}, schema.title ?? name), schema.enum.map(option), description ? el("small", {}, description) : null);
+}
+
 export async function lineage(at, row, start, end, closed) {
   const title = `Partition ${row.incarnation ? `${row.incarnation}-` : ""}${row.partition}: offsets ${range(start, end)}`;
   const opened = dialog(title, el("p", {class: "note"}, "Reading evidence and manifests …"));
@@ -135,6 +141,7 @@ export async function lineage(at, row, start, end, closed) {
     opened.lastElementChild.replaceWith(el("p", {class: "note bad", role: "alert"}, error.message));
     return;
   }
+  const [packs, segments] = [true, false].map((packed) => answer.segments.filter((one) => one.packed === packed));
   opened.lastElementChild.replaceWith(
     el(
       "div",
@@ -145,9 +152,16 @@ export async function lineage(at, row, start, end, closed) {
         ? grid(["Offsets", "Class", "Date", "Rows", "File", "From bytes of"], answer.rows.map(evidence))
         : el("p", {class: "soft"}, "None of them is landed."),
       el("h3", {}, "Segments in the raw store"),
-      answer.segments.length
-        ? grid(["Segment", "Offsets", "State", "Size", "CRC32C", "Uploaded", "Broker", "Epoch"], answer.segments.map(segment))
+      segments.length
+        ? grid(["Segment", "Offsets", "State", "Size", "CRC32C", "Uploaded", "Broker", "Epoch"], segments.map(segment))
         : el("p", {class: "soft"}, "No segment holds any of them."),
+      packs.length
+        ? [
+            el("h3", {}, "Packs"),
+            el("p", {class: "soft"}, "A pack has the newest records of many partitions of a broker, until segments hold them."),
+            grid(["Pack", "State", "Size", "Uploaded", "Broker"], packs.map(pack)),
+          ]
+        : null,
     ),
   );
 }
@@ -160,18 +174,26 @@ function grid(head, rows) {
   );
 }
 
-const last = (path) => path.slice(path.lastIndexOf("/") + 1);
+const last = (key) => key.slice(key.lastIndexOf("/") + 1);
 
 function evidence(one) {
   const file = one.file ? el("code", {title: one.file}, last(one.file)) : "–";
   const from = one.segment ? [el("code", {title: one.segment}, last(one.segment)), ` ${number(one.byte_start)} to ${number(one.byte_end)}`] : "–";
-  return el("tr", {}, [range(one.start, one.end), one.offset_class.replaceAll("_", " "), one.dt ?? "–", number(one.rows), file, from].map((value) => el("td", {}, value)));
+  return line([range(one.start, one.end), one.offset_class.replaceAll("_", " "), one.dt ?? "–", number(one.rows), file, from]);
+}
+
+function pack(one) {
+  return line([stored(one), one.present ? "in the store" : "removed", bytes(one.size), uploaded(one), number(one.broker)]);
 }
 
 function segment(one) {
   const offsets = one.present ? range(one.base_offset, Math.max(one.next_offset, one.base_offset + 1)) : "–";
   const state = one.present ? one.state : "removed";
-  const name = el("code", {title: `${one.store}/${one.key}`}, one.key.split("/").slice(-2).join("/"));
-  const uploaded = one.uploaded_at ? time(one.uploaded_at, clock(one.uploaded_at)) : "–";
-  return el("tr", {}, [name, offsets, state, bytes(one.size), one.crc32c ?? "–", uploaded, number(one.broker), number(one.leader_epoch)].map((value) => el("td", {}, value)));
+  return line([stored(one), offsets, state, bytes(one.size), one.crc32c ?? "–", uploaded(one), number(one.broker), number(one.leader_epoch)]);
 }
+
+const stored = ({store, key}) => el("code", {title: `${store}/${key}`}, key.split("/").slice(-2).join("/"));
+
+const uploaded = ({uploaded_at: at}) => (at ? time(at, clock(at)) : "–");
+
+const line = (values) => el("tr", {}, values.map((value) => el("td", {}, value)));

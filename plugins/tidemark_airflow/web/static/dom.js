@@ -44,6 +44,9 @@ export function bytes(value) {
   return `${(value / 1024 ** step).toFixed(step ? 1 : 0)} ${steps[step]}`;
 }
 
+// A path or an address, which may be broken after each slash.
+export const path = (text) => text.split(/(?<=\/)(?!\/)/).flatMap((part) => [part, el("wbr")]);
+
 // The offsets [start, end), as people count them: from the first to the last.
 export const range = (start, end) => (end - start === 1 ? number(start) : `${number(start)} to ${number(end - 1)}`);
 

@@ -1,6 +1,6 @@
 // Which view the address asks for, and what all views share: crumbs, errors, links out of a frame.
 
-import {el, put, say} from "./dom.js";
+import {el, path, put, say} from "./dom.js";
 import {Refused} from "./server.js";
 import {showTopic} from "./topic.js";
 import {showTopics} from "./topics.js";
@@ -16,7 +16,7 @@ function asked() {
 function crumbs(at) {
   const list = document.getElementById("crumbs");
   const here = at ? `${at.cluster}/${at.topic}` : "Topics";
-  put(list, at && el("li", {}, el("a", {href: "?"}, "Topics")), el("li", {"aria-current": "page"}, here));
+  put(list, at && el("li", {}, el("a", {href: "?"}, "Topics")), el("li", {"aria-current": "page"}, path(here)));
   document.title = at ? `${here} · Continuity` : "Continuity";
 }
 

@@ -1,9 +1,9 @@
 // One topic: its head, partitions as strips, how far behind it was, its dates.
 
 import {calendar, dateDetail, legend as dateLegend} from "./calendar.js";
-import {chart} from "./chart.js";
+import {chart, COUNTS, SECONDS} from "./chart.js";
 import {acknowledge, backfill, lineage} from "./dialogs.js";
-import {clock, duration, el, number, plural, put, range, say, short, since, time} from "./dom.js";
+import {clock, duration, el, number, path, plural, put, range, say, short, since, time} from "./dom.js";
 import {flow} from "./flow.js";
 import {incidents} from "./incidents.js";
 import {api} from "./server.js";
@@ -46,7 +46,7 @@ function head(at, now, openBackfill) {
     ["Last commit", now.committed_at ? [time(now.committed_at), ` (ledger ${number(now.ledger_n)})`] : "none"],
     ["Brokers observed", time(now.observed_at)],
     ["Owner", now.owner],
-    ["Table", el("code", {}, now.table)],
+    ["Table", el("code", {}, path(now.table))],
     ["Dates in", now.time_zone],
     ...(now.partition_by.length === 1 ? [] : [["Partitioned by", now.partition_by.join(", ")]]),
     ...(now.followed === null ? [] : [["Schema", followed(now.followed)]]),
@@ -212,11 +212,12 @@ function past(at) {
     const points = (name) => answer.samples.map((one) => [Date.parse(one.at), one[name]]);
     put(
       charts,
-      chart({title: "Offsets behind", points: points("lag"), format: short}),
+      chart({title: "Offsets behind", points: points("lag"), format: short, steps: COUNTS}),
       chart({
         title: "The oldest has waited",
         points: points("waits"),
         format: duration,
+        steps: SECONDS,
         limit: answer.freshness,
         limitName: `freshness ${duration(answer.freshness)}`,
       }),
