@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 from pyspark.sql import SparkSession
 
+COLUMNS = ("kafka_partition", "kafka_offset", "string(kafka_key)", "string(kafka_value)")
+
 
 def main() -> None:
-    """``read_with_spark.py BLOCKS COMMAND``, both JSON."""
-    blocks, command = (json.loads(argument) for argument in sys.argv[1:])
+    """``read_with_spark.py BLOCKS``, as JSON."""
+    [argument] = sys.argv[1:]
     spark = SparkSession.builder.getOrCreate()
-    for block in blocks:
-        scope = {"spark": spark, "subprocess": subprocess, "command": command}
+    for block in json.loads(argument):
+        scope = {"spark": spark}
         exec(block, scope)  # noqa: S102 - the documentation's own code
-        rows = (
-            scope["found"].selectExpr("kafka_partition", "kafka_offset", "hex(kafka_key)", "hex(kafka_value)").collect()
-        )
+        rows = scope["found"].selectExpr(*COLUMNS).collect()
         sys.stdout.write("ROWS " + json.dumps(sorted(map(list, rows))) + "\n")
 
 

@@ -5,133 +5,153 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
-import uuid
-from collections.abc import Iterator
-from datetime import date
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
+import duckdb_extension_avro
+import duckdb_extension_aws
+import duckdb_extension_httpfs
+import duckdb_extension_iceberg
 import pytest
 from confluent_kafka import Producer
-from deltalake import DeltaTable
-from pyarrow import dataset
-from pyarrow.fs import S3FileSystem
-from pyiceberg.catalog import load_catalog
 
-from demo.accounts import prepare_duckdb
 from tests.end_to_end.deployment import SmallDeployment, credentials
-from tests.spark.mirror.catalogs import load_iceberg, sql_catalog
+from tests.spark.mirror.catalogs import sql_catalog
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_bin
 from tests.support.s3 import S3Server
-from tests.support.spark import delta_conf, jars_env, s3a_conf, spark_submit
-from tidemark.catalogs import catalog_table
+from tests.support.spark import jars_env, spark_submit
 from tidemark_spark.mirror.catalog import open_catalog
 from tidemark_spark.mirror.mirror import mirror
 from tidemark_spark.mirror.mirrored_table import MirroredTable
 
 DAY = 86_400_000
 NOON = 1_794_960_000_000 - 1_794_960_000_000 % DAY + DAY // 2  # of 2026-11-18
-Rows = list[tuple[int, int, str, str]]
+TOPIC = "orders"
+Rows = list[list[Any]]
+"""Partition, offset, key, value."""
+PAGE = (ROOT / "docs" / "reading.md").read_text()
 SECTIONS: dict[str, str] = dict(
-    re.findall(
-        r"^## (.+?)\n\n```python\n(.*?)```", (ROOT / "docs" / "reading.md").read_text(), re.DOTALL | re.MULTILINE
-    )
+    re.findall(r"^## ([^\n]+)\n(?:(?!## ).)*?```python\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
 )
+VARIABLES = set(re.findall(r"^export (\w+)=", PAGE, re.MULTILINE))
+SERVER = "http://127.0.0.1:8333"
+"""What the page says in the place of a server of one's own."""
 SPARK = [name for name in SECTIONS if name.startswith("Spark, ")]
 ELSEWHERE = ["Spark 4.1, by catalog"]
 """What ``tests/spark/mirror`` runs, which has that Spark."""
+_PRINT = """
+import json, sys
+for method in ("to_arrow_table", "to_arrow"):
+    found = getattr(found, method, lambda: found)()
+assert {str(one) for one in found["dt"].to_pylist()} == {"2026-11-20"}
+columns = [found[name].to_pylist() for name in ("kafka_partition", "kafka_offset", "kafka_key", "kafka_value")]
+rows = [[partition, offset, key.decode(), value.decode()] for partition, offset, key, value in zip(*columns)]
+json.dump(sorted(rows), sys.stdout)
+"""
 
 
 @pytest.fixture(scope="module")
 def landed(
     kafka: KafkaCluster, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[SmallDeployment, str, Rows]]:
-    """A table with 300 records a day on three days, and the rows of the last one."""
+) -> Iterator[tuple[SmallDeployment, Rows]]:
+    """The page's table, with 300 records a day on three days, and the rows of the last one."""
     with credentials(s3_server):
-        topic = f"read-{uuid.uuid4().hex[:8]}"
-        small = SmallDeployment(tmp_path_factory.mktemp("reading"), kafka, s3_server, topic, (topic,))
-        kafka.create_topic(topic, partitions=2)
+        small = SmallDeployment(tmp_path_factory.mktemp("reading"), kafka, s3_server, "tables", (TOPIC,))
+        kafka.create_topic(TOPIC, partitions=2)
         producer = Producer({"bootstrap.servers": kafka.bootstrap, "compression.type": "zstd"})
         expected: Rows = []
 
         def delivered(error: object, message: Any) -> None:
             assert error is None
             if message.timestamp()[1] >= NOON + 2 * DAY:
-                texts = message.key().hex().upper(), message.value().hex().upper()
-                expected.append((message.partition(), message.offset(), *texts))
+                expected.append(
+                    [message.partition(), message.offset(), message.key().decode(), message.value().decode()]
+                )
 
         for number in range(900):
             at = NOON + number // 300 * DAY
-            producer.produce(topic, b"value %d" % number, b"%d" % number, timestamp=at, on_delivery=delivered)
+            producer.produce(TOPIC, b"value %d" % number, b"%d" % number, timestamp=at, on_delivery=delivered)
         assert producer.flush(60) == 0
         small.upload()
-        assert small.land(topic).rows == 900
-        table, settings = small.table(topic), sql_catalog(small.folder, name="analytics")
+        assert small.land(TOPIC).rows == 900
+        table, settings = small.table(TOPIC), sql_catalog(small.folder, name="analytics")
         mirror(table, settings, MirroredTable(table, settings, open_catalog(table.deployment, settings)))
-        yield small, topic, sorted(expected)
+        yield small, sorted(expected)
 
 
-def block(name: str, small: SmallDeployment, topic: str) -> str:
-    """The section's code for our table instead of the example's."""
-    code = SECTIONS[name]
-    assert len(code.strip().splitlines()) <= 4
-    assert "2026-11-20" in code
-    code = code.replace("kafka.orders", f"kafka.{catalog_table(topic)}")
-    return code.replace("lake/tables/orders", f"lake/{small.prefix}/{topic}")
+@pytest.fixture(scope="module")
+def env(landed: tuple[SmallDeployment, Rows]) -> Mapping[str, str]:
+    """The variables that the page names, and what a person has installed."""
+    small, _ = landed
+    told = {
+        **{name: value for name, value in small.s3.env().items() if name in VARIABLES},
+        "AWS_ALLOW_HTTP": "true",
+        "TIDEMARK_TOPICS": str(small.topics_file),
+        "PYICEBERG_CATALOG__ANALYTICS__TYPE": "sql",
+        "PYICEBERG_CATALOG__ANALYTICS__URI": f"sqlite:///{small.folder}/catalog.db",
+        "PYICEBERG_CATALOG__ANALYTICS__S3__ENDPOINT": small.s3.endpoint,
+    }
+    assert set(told) == VARIABLES
+    assert f"export AWS_ENDPOINT_URL={SERVER}\n" in PAGE
+    install_extensions(small.folder)
+    path = f"{env_bin('spark', 'tidemark').parent}:{os.environ['PATH']}"
+    return {**told, "HOME": str(small.folder), "PATH": path}
 
 
-def files_command(small: SmallDeployment, topic: str) -> list[str]:
-    return [str(env_bin("spark", "tidemark")), "files", topic, "--topics", str(small.topics_file)]
+def install_extensions(home: Path) -> None:
+    """Put DuckDB's extensions, which come as wheels, where DuckDB puts those that it fetches."""
+    [[platform]] = duckdb.sql("PRAGMA platform").fetchall()
+    folder = home / ".duckdb" / "extensions" / f"v{duckdb.__version__}" / platform
+    for package in (duckdb_extension_avro, duckdb_extension_aws, duckdb_extension_httpfs, duckdb_extension_iceberg):
+        [wheel] = package.__path__
+        shutil.copytree(f"{wheel}/extensions/v{duckdb.__version__}", folder, dirs_exist_ok=True)
 
 
-def rows_of(table: pa.Table) -> Rows:
-    assert set(table.column("dt").to_pylist()) <= {"2026-11-20", date(2026, 11, 20)}
-    names = ("kafka_partition", "kafka_offset", "kafka_key", "kafka_value")
-    return sorted(
-        (partition, offset, key.hex().upper(), value.hex().upper())
-        for partition, offset, key, value in zip(*(table.column(name).to_pylist() for name in names), strict=True)
-    )
+def program(name: str) -> str:
+    """The section's code, after the code of the one whose session it continues."""
+    assert "2026-11-20" in SECTIONS[name] or "2026, 11, 20" in SECTIONS[name]
+    before = SECTIONS["DuckDB"] if name.startswith("DuckDB, ") else ""
+    return before + SECTIONS[name]
 
 
 @pytest.mark.parametrize("name", [name for name in SECTIONS if name not in {*SPARK, *ELSEWHERE}])
-def test_each_engine_reads_the_same_rows(name: str, landed: tuple[SmallDeployment, str, Rows]) -> None:
-    small, topic, expected = landed
-    prepare_duckdb(duckdb.default_connection(), small.s3.env())
-    load_iceberg(duckdb.default_connection())
-    settings = sql_catalog(small.folder, name="analytics")
-    scope: dict[str, Any] = {
-        "subprocess": subprocess,
-        "command": files_command(small, topic),
-        "duckdb": duckdb,
-        "date": date,
-        "pyarrow": pa,
-        "load_catalog": load_catalog,
-        "properties": {"type": "sql", "uri": settings.uri, "s3.endpoint": small.s3.endpoint},
-        "catalog": load_catalog("analytics", type="sql", uri=settings.uri, **{"s3.endpoint": small.s3.endpoint}),
-        "dataset": dataset,
-        "s3": S3FileSystem(endpoint_override=small.s3.endpoint),
-        "DeltaTable": lambda url: DeltaTable(url, storage_options=small.table(topic).delta_options),
-    }
-    exec(block(name, small, topic), scope)  # noqa: S102 - the documentation's own code
-    found = scope["found"]
-    assert rows_of(found.to_arrow_table() if isinstance(found, duckdb.DuckDBPyRelation) else found) == expected
+def test_each_engine_reads_the_same_rows(
+    name: str, landed: tuple[SmallDeployment, Rows], env: Mapping[str, str]
+) -> None:
+    _, expected = landed
+    done = subprocess.run(
+        [sys.executable, "-c", program(name) + _PRINT],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == expected
     assert len(expected) == 300
 
 
-def test_spark_reads_the_same_rows(landed: tuple[SmallDeployment, str, Rows]) -> None:
-    small, topic, expected = landed
-    blocks = [block(name, small, topic) for name in SPARK]
+def test_spark_reads_the_same_rows(landed: tuple[SmallDeployment, Rows], env: Mapping[str, str]) -> None:
+    small, expected = landed
+    conf = dict(re.findall(r"^(spark\.\S+) +(\S+)$", PAGE.replace(SERVER, small.s3.endpoint), re.MULTILINE))
     printed = spark_submit(
         Path(__file__).with_name("read_with_spark.py"),
-        json.dumps(blocks),
-        json.dumps(files_command(small, topic)),
-        conf=s3a_conf(small.s3.endpoint) | delta_conf(),
-        env={**small.s3.env(), **jars_env("spark-s3a", "delta-spark"), "PATH": os.environ["PATH"]},
+        json.dumps([SECTIONS[name] for name in SPARK]),
+        conf={name: value for name, value in conf.items() if not name.startswith("spark.sql.catalog.analytics")},
+        env={**env, **jars_env("spark-s3a", "delta-spark")},
     )
     found = [json.loads(line.removeprefix("ROWS ")) for line in printed.splitlines() if line.startswith("ROWS ")]
-    assert found == [[list(row) for row in expected]] * len(SPARK)
+    assert found == [expected] * len(SPARK)
     assert len(SPARK) == 2
+
+
+def test_all_recipes_are_found() -> None:
+    assert len(SECTIONS) == PAGE.count("```python\n")
+    assert {"delta-rs", "Polars", "DuckDB", "pyarrow", "pyiceberg, by catalog"} < set(SECTIONS)
