@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -15,7 +16,7 @@ def main() -> None:
     [argument] = sys.argv[1:]
     spark = SparkSession.builder.getOrCreate()
     for block in json.loads(argument):
-        scope = {"spark": spark}
+        scope: dict[str, Any] = {"spark": spark}
         exec(block, scope)  # noqa: S102 - the documentation's own code
         rows = scope["found"].selectExpr(*COLUMNS).collect()
         sys.stdout.write("ROWS " + json.dumps(sorted(map(list, rows))) + "\n")

@@ -103,6 +103,15 @@ def test_dialogs_keep_what_they_show(shown: Browser, server: PageServer) -> None
         assert overflows(shown, "dialog") == []
 
 
+def test_a_tables_address_is_broken_after_slashes(browser: Browser, server: PageServer) -> None:
+    browser.set_width(WIDTHS[0])
+    browser.get(f"{server.url}{ORDERS}")
+    browser.first(".facts code")
+    for width in range(900, 1290, 30):
+        browser.set_width(width)
+        assert broken_words(browser, ".facts code") == [], width
+
+
 def test_a_pack_is_no_segment(browser: Browser, server: PageServer) -> None:
     browser.get(f"{server.url}{ORDERS}&partition=1&from=390&to=400")
     browser.first("dialog h3", text="Packs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from tests.tidemark.remote.reader import Log, stored
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.decode import SCHEMA
 from tidemark.errors import GapError, NotFound, OutOfRange
+from tidemark.remote.reader.consumer_records import milliseconds
 from tidemark.remote.reader.read_range import iter_range, iter_time, read_range, read_time
 
 
@@ -91,7 +93,7 @@ def test_an_interval_has_all_of_its_records_whatever_their_order(
     stored(log, local_store.raw(), 4)
     storage = local_store.storage()
     everything = read_range("orders", 0, storage=storage)
-    times = [round(moment.timestamp() * 1000) for moment in everything["kafka_timestamp"].to_pylist()]
+    times = [int(time) for rows in everything.to_batches() for time in milliseconds(rows)]
     for lateness in (None, timedelta(milliseconds=disorder)):
         for _ in range(15):
             start = rng.choice(times) + rng.randint(-1, 1)
@@ -108,7 +110,7 @@ def test_lateness_says_where_reading_stops(local_store: RemoteStore) -> None:
     raw.publish()
     storage = local_store.storage()
 
-    def offsets(lateness: timedelta | None) -> list[int]:
+    def offsets(lateness: timedelta | None) -> list[Any]:
         rows = iter_time("orders", T0 + 10, T0 + 20, storage=storage, lateness=lateness)
         return [offset for found in rows for offset in found["kafka_offset"].to_pylist()]
 
