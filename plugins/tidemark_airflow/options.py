@@ -108,6 +108,12 @@ OPTIONS: Final = (
         "False",
         "boolean",
     ),
+    Option(
+        "starts_paused",
+        "Whether the DAGs that land topics start paused, whatever [core] dags_are_paused_at_creation says.",
+        "False",
+        "boolean",
+    ),
     Option("scan_seconds", "Seconds between two scans of the watermark indexes.", "10", "float"),
     Option("spark_page", "Address of Spark's own pages, for a link on tasks.", example="https://spark.example.com"),
     Option(

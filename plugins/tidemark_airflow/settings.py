@@ -53,6 +53,11 @@ def onboarding_writes() -> bool:
     return flag("onboarding_writes")
 
 
+def starts_paused() -> bool:
+    """Whether DAGs that land topics start paused. Else a topic lands once the topics file names it."""
+    return flag("starts_paused")
+
+
 def in_order(deployment: Deployment) -> list[TopicSettings]:
     """The topics by cluster and name: one order whatever the file's, so that DAGs do not change for nothing."""
     return sorted(deployment.topics, key=lambda one: (one.cluster, one.topic))

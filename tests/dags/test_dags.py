@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -260,8 +261,23 @@ def test_the_live_task_starts_in_the_triggerer(live: DagBag) -> None:
     trigger = LandingTrigger(**{name: decode(value) for name, value in row.kwargs.items()})
     assert f"{type(trigger).__module__}.{type(trigger).__qualname__}" == arguments.trigger_cls
     assert [(one.topic, one.every.total_seconds()) for one in trigger.topics] == [("clicks", 75), ("orders", 15)]
+    assert trigger.topics_file == os.environ["AIRFLOW__TIDEMARK__TOPICS"]
     assert task.execution_timeout is not None
     assert task.execution_timeout > LOOK_AGAIN_AFTER
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_topics_dags_start_by_themselves_unless_the_deployment_says_otherwise(
+    live: DagBag, monkeypatch: pytest.MonkeyPatch, paused: bool
+) -> None:
+    if paused:
+        monkeypatch.setenv("AIRFLOW__TIDEMARK__STARTS_PAUSED", "True")
+    found = {
+        id_: dag for name in ("ingest.py", "live.py") for id_, dag in DagBag(str(ROOT / "dags" / name)).dags.items()
+    }
+
+    assert {"tidemark_ingest__kafka-1__slow", "tidemark_live__kafka-1"} <= {*found}
+    assert {dag.is_paused_upon_creation for dag in found.values()} == {paused}
 
 
 def test_the_watch_looks_every_minute_and_needs_no_topics_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,7 @@ class SharedStack(AirflowStack):
             "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "8",
             "AIRFLOW__TIDEMARK__TOPICS": str(self.page / "topics.yaml"),
             "AIRFLOW__TIDEMARK__SPARK_SUBMIT": str(submit),
+            "AIRFLOW__TIDEMARK__STARTS_PAUSED": "True",
             "AIRFLOW__TIDEMARK__SCAN_SECONDS": "0.5",
             # The stores are directories; jobs get the connection all the same.
             "AIRFLOW__TIDEMARK__AWS_CONN_ID": "store",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 from tests.plugins.shared_stack import SharedStack
 from tests.plugins.test_airflow_stack import jobs_at, landed, runs, states
@@ -84,3 +86,19 @@ def test_a_worker_that_is_killed_leaves_its_landing_to_the_next_try(
     assert again is not None
     assert [one.attempt for one in again.topics] == [one.attempt for one in first.topics]
     assert {name: committed_ledger(world.table(name)).n - n for name, n in before.items()} == {"views": 1, "hits": 1}
+
+
+def test_a_topic_that_is_added_while_the_run_waits_lands_in_that_run(stack: SharedStack, world: World) -> None:
+    wait_until(lambda: is_waiting(stack), what="a run to wait", interval=0.5)
+    [*_, waiting] = runs(stack, LIVE)
+    before = world.topics_file.read_text()
+    content = yaml.safe_load(before)
+    content["topics"].append({"topic": "added", "freshness": "10s"})
+    world.write_topics(**content)
+    try:
+        world.upload("added", 100)
+        wait_until(lambda: landed(world, "added") == 100, what="the new topic to be landed", interval=0.5)
+        state = partial(states, stack, LIVE, waiting["dag_run_id"])
+        wait_until(lambda: state()["land"] == "success", what="the run that waited to end", interval=0.5)
+    finally:
+        world.topics_file.write_text(before)

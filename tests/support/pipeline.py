@@ -29,5 +29,6 @@ def pipeline_env(topics: Path, conf_dir: Path, *, scan_seconds: float) -> dict[s
         "AIRFLOW__TIDEMARK__SCAN_SECONDS": str(scan_seconds),
         "AIRFLOW__TIDEMARK__SPARK_PYTHON": str(env_python("spark")),
         "AIRFLOW__TIDEMARK__SPARK_SUBMIT": str(spark_home() / "bin" / "spark-submit"),
+        "AIRFLOW__TIDEMARK__STARTS_PAUSED": "True",
         "AIRFLOW__TIDEMARK__TOPICS": str(topics),
     }

@@ -42,6 +42,7 @@ def _ingest_dag(deployment: Deployment, topic: TopicSettings) -> DAG:
         dag_id=dag_id(topic),
         schedule="@continuous",
         **task_defaults.CONTINUOUS,
+        is_paused_upon_creation=settings.starts_paused(),
         default_args={
             **task_defaults.DEFAULT_ARGS,
             "owner": topic.owner,

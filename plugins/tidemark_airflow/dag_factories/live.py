@@ -37,6 +37,7 @@ def _live_dag(deployment: Deployment, cluster: str) -> DAG:
         dag_id=live_dag_id(cluster),
         schedule="@continuous",
         **task_defaults.CONTINUOUS,
+        is_paused_upon_creation=settings.starts_paused(),
         default_args={
             **task_defaults.DEFAULT_ARGS,
             # One incident for each topic tells that it is late, however many runs fail meanwhile.
@@ -57,6 +58,7 @@ def _live_dag(deployment: Deployment, cluster: str) -> DAG:
             trigger=LandingTrigger(
                 source=source.model_dump(mode="json"),
                 topics=[LiveTopic.of(topic).model_dump(mode="json") for topic in topics],
+                topics_file=str(settings.topics_file()),
             ),
             outlets=[asset for topic in topics for asset in assets_of(deployment, topic)],
             # The wait counts, too, and ends by itself before.

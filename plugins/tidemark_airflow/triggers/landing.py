@@ -1,7 +1,8 @@
 """The trigger behind the live landing of a cluster: it starts with the run, without a worker, and says what is due.
 
 It reads how far topics are landed from the copies of their ledgers, and writes what is due as the cluster's landing,
-so that nothing large goes through Airflow's database. A landing that has not ended is due at once, as it is.
+so that nothing large goes through Airflow's database. A landing that has not ended is due at once, as it is. A topic
+that the topics file gets while the trigger waits is taken up at the next look.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from airflow.triggers.base import TaskSkippedEvent, TriggerEvent
@@ -18,13 +20,14 @@ from tidemark.errors import PreconditionFailed, TidemarkError
 from tidemark.formats.live_landing import StoredLanding, read_landing, write_landing
 from tidemark.store import Store, open_store
 from tidemark.timestamps import utc_now
+from tidemark.topics import load_topics
 from tidemark_airflow.triggers.committed import CommittedLedgers
 from tidemark_airflow.triggers.index_scanner import Scan
 from tidemark_airflow.triggers.live_readiness import LiveTopic, LiveWatch, landing_of
 from tidemark_airflow.triggers.watermark import ScanTrigger
 
 LOOK_AGAIN_AFTER: Final = timedelta(minutes=30)
-"""Without anything to land, a run ends after this time, skipped, so that the next one has the topics file as it is."""
+"""Without anything to land, a run ends after this time, skipped: the next one has the topics that are left."""
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +37,16 @@ class LandingTrigger(ScanTrigger):
 
     :param source: as of :class:`ScanTrigger`
     :param topics: the topics, each a dumped :class:`tidemark_airflow.triggers.live_readiness.LiveTopic`
+    :param topics_file: the path of the topics file, which may have more of them by now
     """
 
-    def __init__(self, *, source: dict[str, Any], topics: list[dict[str, Any]]) -> None:
+    def __init__(self, *, source: dict[str, Any], topics: list[dict[str, Any]], topics_file: str) -> None:
         super().__init__(source=source)
         self.topics = [LiveTopic.model_validate(one) for one in topics]
+        self.topics_file = topics_file
 
     def _more(self) -> dict[str, Any]:
-        return {"topics": [one.model_dump(mode="json") for one in self.topics]}
+        return {"topics": [one.model_dump(mode="json") for one in self.topics], "topics_file": self.topics_file}
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Scan]) -> AsyncIterator[TriggerEvent]:
         """The cluster's one event; or none but that the task is skipped."""
@@ -74,6 +79,7 @@ class _Due:
         self._committed: CommittedLedgers = trigger.landed_elsewhere()
         self._committed.look()
         self._watch = LiveWatch(trigger.topics)
+        self._file = _TopicsFile(trigger)
         self._last: StoredLanding = read_landing(self._store, self._key)
 
     def topics(self, scan: Scan) -> list[str]:
@@ -81,6 +87,8 @@ class _Due:
         last = self._last.value
         if last is not None and last.ended_at is None:
             return [one.topic for one in last.topics]
+        if (topics := self._file.changed()) is not None:
+            self._watch.take(topics)
         landed = self._committed.landed
         if not self._watch.due(scan.topics, landed, last, utc_now()):
             return []
@@ -96,3 +104,30 @@ class _Due:
             self._last = read_landing(self._store, self._key)
             return []
         return [one.topic for one in due]
+
+
+class _TopicsFile:
+    """The topics file as the triggerer sees it, read again when it has changed.
+
+    What the DAG named when the run began stays until the run ends: where the triggerer's file is an older one, or
+    cannot be read, nothing that was landed is left out.
+    """
+
+    def __init__(self, trigger: LandingTrigger) -> None:
+        self._path, self._cluster = Path(trigger.topics_file), trigger.source.cluster
+        self._of_dag = {one.topic: one for one in trigger.topics}
+        self._read: tuple[int, int, int] | None = None
+
+    def changed(self) -> list[LiveTopic] | None:
+        """The topics that are landed live, if the file is another one than at the last call."""
+        try:
+            status = self._path.stat()
+            version = status.st_ino, status.st_mtime_ns, status.st_size
+            if version == self._read:
+                return None
+            self._read = version
+            of_file = load_topics(self._path).live_topics(self._cluster)
+        except (TidemarkError, OSError):
+            log.warning("%s: not read; the live topics stay as they are", self._path, exc_info=True)
+            return None
+        return list((self._of_dag | {one.topic: LiveTopic.of(one) for one in of_file}).values())

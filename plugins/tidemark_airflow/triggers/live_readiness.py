@@ -52,6 +52,10 @@ class LiveWatch:
         self._topics = tuple(topics)
         self._seen: dict[str, _Ahead] = {}
 
+    def take(self, topics: Iterable[LiveTopic]) -> None:
+        """Judge these ``topics`` from now on."""
+        self._topics = tuple(topics)
+
     def due(
         self,
         rows: Mapping[str, Sequence[Row]],

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+import yaml
 from airflow.triggers.base import TaskSkippedEvent
 
 from tests.plugins.world import CLUSTER, World, entry, row, state
@@ -35,6 +36,7 @@ def make(world: World) -> LandingTrigger:
     return LandingTrigger(
         source=Source.of(deployment, CLUSTER, 0.01).model_dump(mode="json"),
         topics=[LiveTopic.of(topic).model_dump(mode="json") for topic in deployment.live_topics(CLUSTER)],
+        topics_file=str(world.topics_file),
     )
 
 
@@ -163,6 +165,54 @@ def test_without_anything_to_land_the_run_ends_for_the_next_to_read_the_topics_f
     [event] = events(make(live), Scan({}), Scan({}))
 
     assert isinstance(event, TaskSkippedEvent)
+
+
+def add(world: World, *topics: str) -> None:
+    """Name more live topics in the topics file, as a person does."""
+    content = yaml.safe_load(world.topics_file.read_text())
+    content["topics"] += [{"topic": one, "freshness": "10s"} for one in topics]
+    world.write_topics(**content)
+
+
+def test_a_topic_that_is_added_while_it_waits_is_in_its_event(live: World) -> None:
+    nothing, added = Scan({}), Scan({"added": [row("added", next_offset=3)]})
+
+    async def scans() -> AsyncIterator[Scan]:
+        yield nothing
+        yield added
+        add(live, "added")
+        yield added
+
+    async def main() -> list[Any]:
+        return [event async for event in make(live).filter_shared_stream(scans())]
+
+    [event] = asyncio.run(main())
+
+    assert event.payload == {"topics": ["added"]}
+
+
+@pytest.mark.parametrize("text", ["topics: [", None])
+def test_a_topics_file_that_cannot_be_read_keeps_no_topic_from_landing(live: World, text: str | None) -> None:
+    trigger = make(live)
+    if text is None:
+        live.topics_file.unlink()
+    else:
+        live.topics_file.write_text(text)
+
+    [event] = events(trigger, Scan({"orders": [row(next_offset=3)]}))
+
+    assert event.payload == {"topics": ["orders"]}
+
+
+def test_what_the_dag_named_lands_where_the_triggerers_file_is_older(live: World) -> None:
+    older = live.topics_file.read_text()
+    add(live, "added")
+    trigger = make(live)
+    live.topics_file.write_text(older)
+
+    [event] = events(trigger, Scan({"added": [row("added", next_offset=3)]}))
+
+    assert event.payload == {"topics": ["added"]}
 
 
 def test_it_shares_the_scan_of_the_clusters_other_triggers(live: World) -> None:
