@@ -8,7 +8,8 @@ import sys
 from demo import trying
 from demo.accounts import Auditor, align, table
 from demo.following import Follower
-from demo.stack import HOME, AlreadyRunning, Stack, down
+from demo.processes import HOME, StillRunning, down
+from demo.stack import Stack
 from demo.steps import Steps
 from demo.streams import CLICKS, STREAMS, Production
 from tidemark.errors import TidemarkError
@@ -22,7 +23,7 @@ _QUERY = (
 def main(arguments: list[str] | None = None) -> int:
     """Run the demo: 0 if every count is as it must be.
 
-    1 if a count is not, or a part failed; 2 for a wrong call; 130 after Ctrl-C.
+    1 if a count is not, or a part failed; 2 for a wrong call, or if something runs in the folder; 130 after Ctrl-C.
     """
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     parser.add_argument("command", nargs="?", choices=("run", "down"), default="run")
@@ -33,12 +34,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the streams (default: %(default)s)")
     options = parser.parse_args(arguments)
     steps = Steps()
-    if options.command == "down":
-        down(steps)
-        return 0
     try:
+        if options.command == "down":
+            down(steps)
+            return 0
         stack = Stack(steps)
-    except AlreadyRunning as error:
+    except StillRunning as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return _run(stack, steps, options)
@@ -53,7 +54,7 @@ def _run(stack: Stack, steps: Steps, options: argparse.Namespace) -> int:
         steps.say(f"producing {sum(stream.records for stream in STREAMS):,} records to {len(STREAMS)} topics …")
         auditor = Auditor(stack.deployment, stack.s3.env())
         Follower(stack, steps, production, auditor).follow()
-        exact = _report(stack, steps, auditor, production)
+        exact = _report(stack, steps, auditor, production, keep=options.keep)
         if options.keep:
             for dag in ("tidemark_watch", "tidemark_backfill"):
                 stack.airflow.client.wait_for_dag(dag)
@@ -73,7 +74,7 @@ def _run(stack: Stack, steps: Steps, options: argparse.Namespace) -> int:
             stack.stop()
 
 
-def _report(stack: Stack, steps: Steps, auditor: Auditor, production: Production) -> bool:
+def _report(stack: Stack, steps: Steps, auditor: Auditor, production: Production, *, keep: bool) -> bool:
     with steps.step("tables compared with the producers' acknowledgements, offset by offset"):
         accounts = [auditor.account(stream, production.acknowledged[stream.topic]) for stream in STREAMS]
     write = sys.stdout.write
@@ -86,7 +87,8 @@ def _report(stack: Stack, steps: Steps, auditor: Auditor, production: Production
         write("  " + "  ".join(str(value) for value in row) + "\n")
     exact = all(one.exact for one in accounts)
     write(f"\n{'Every count is as it must be.' if exact else 'COUNTS DIFFER.'} {stack.logs()}\n")
-    write(f"Airflow's page was at {stack.airflow.url}; `make demo KEEP=1` leaves everything running.\n")
+    if not keep:
+        write(f"Airflow's page was at {stack.airflow.url}; `make demo KEEP=1` leaves everything running.\n")
     return exact
 
 

@@ -1,8 +1,6 @@
 """All parts on this machine: S3 server, Kafka brokers, agents, Spark, Airflow, each on free ports of 127.0.0.1.
 
 Spark is a Connect server, which all topics share: a driver for each run would start a JVM for each.
-
-What was started is recorded in ``.tidemark/demo/processes.json``, so that ``make down`` can stop exactly that.
 """
 
 from __future__ import annotations
@@ -11,9 +9,9 @@ import json
 import os
 import secrets
 import shutil
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection
@@ -21,37 +19,31 @@ from typing import Any
 
 import yaml
 
-from demo import streams
+from demo import processes, streams
+from demo.processes import HOME
 from demo.steps import Steps
 from tests.support.airflow import AirflowStack
 from tests.support.jars import fetch
 from tests.support.kafka import KafkaCluster
-from tests.support.paths import ROOT, STATE, env_bin, env_python
+from tests.support.paths import ROOT, env_bin, env_python
 from tests.support.pipeline import pipeline_env
 from tests.support.ports import HOST, free_port
-from tests.support.process import ManagedProcess, ProcessFailed, ProcessRecord
+from tests.support.process import ManagedProcess, ProcessFailed
 from tests.support.s3 import S3Server
 from tests.support.spark import ConnectServer
 from tests.support.waiting import HUNG, wait_until
 from tidemark.topics import Deployment, load_topics
 
-HOME = STATE / "demo"
 TOPICS = ROOT / "include" / "topics.yaml"
 LIVE_DAG = "tidemark_live__demo"
 _BROKERS = 2
-_RECORDS = HOME / "processes.json"
-
-
-class AlreadyRunning(RuntimeError):
-    """An earlier demo was kept."""
 
 
 class Stack:
     """The parts; nothing runs before :meth:`start`."""
 
     def __init__(self, steps: Steps) -> None:
-        if any(record.find() for record in recorded()):
-            raise AlreadyRunning("an earlier demo is still running: `make down` stops it")
+        processes.check_ended()
         shutil.rmtree(HOME, ignore_errors=True)
         HOME.mkdir(parents=True)
         self._steps = steps
@@ -83,9 +75,10 @@ class Stack:
         )
         self.agents = [Agent(number) for number in range(1, _BROKERS + 1)]
         self._restart: Future[None] | None = None
+        self._recording = threading.Lock()
 
     def start(self) -> None:
-        """Start everything, side by side where it can be; all processes are recorded then."""
+        """Start everything, side by side where it can be."""
         pool = ThreadPoolExecutor(3)
         self._starting = [
             pool.submit(self._start_storage),
@@ -95,20 +88,20 @@ class Stack:
         pool.shutdown(wait=False)
         for one in self._starting:
             one.result()
-        self.record()
 
     def record(self) -> None:
-        """Write down what runs, for ``make down``."""
-        agents = [agent.process.record() for agent in self.agents]
-        servers = [self.spark.process.record(), *agents, *self.kafka.records(), self.s3.record()]
-        records = [*reversed(self.airflow.records()), *servers]
-        _RECORDS.write_text(json.dumps([asdict(record) for record in records]))
+        """Write down what runs, for ``make down``: brokers before their controller, without which they do not end."""
+        servers = [self.spark.process, *(agent.process for agent in self.agents)]
+        with self._recording:
+            running = [one.record() for one in servers if one.running]
+            store = [self.s3.record()] if self.s3.process.running else []
+            processes.record([*reversed(self.airflow.records()), *running, *self.kafka.records(), *store])
 
     def stop(self) -> None:
         """End what was started, at once: the next demo begins with nothing."""
         wait([*self._starting, *([self._restart] if self._restart else [])])
         self._in_turn("all ended", self._kill)
-        _RECORDS.unlink(missing_ok=True)
+        processes.forget()
 
     def variables(self) -> dict[str, str]:
         """What Tidemark's tools, Kafka's and AWS's need to reach the servers."""
@@ -189,6 +182,7 @@ class Stack:
     def _in_turn(self, what: str, action: Callable[[], object]) -> None:
         with self._steps.step(what):
             action()
+        self.record()
 
     def _start_agents(self) -> None:
         for agent in self.agents:
@@ -248,18 +242,3 @@ class Agent:
             return answer.status, answer.read()
         finally:
             connection.close()
-
-
-def recorded() -> list[ProcessRecord]:
-    """The processes that a kept demo started, in the order in which they are to be stopped."""
-    if not _RECORDS.exists():
-        return []
-    return [ProcessRecord(**item) for item in json.loads(_RECORDS.read_text())]
-
-
-def down(steps: Steps) -> None:
-    """Stop what a kept demo started, and nothing else."""
-    for record in recorded():
-        was = "stopped" if record.stop() else "had ended already:"
-        steps.say(f"{was} {record.name} (pid {record.pid})")
-    _RECORDS.unlink(missing_ok=True)

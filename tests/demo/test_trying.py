@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.stack import HOME, recorded
+from demo.processes import HOME, living_in, recorded
 from demo.trying import lines, write_env_file
 from tests.support.paths import ROOT
 
@@ -29,6 +29,7 @@ def test_each_line_that_a_kept_demo_prints_works() -> None:
         command = [sys.executable, "-m", "demo", "--keep"]
         demo = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
         assert demo.returncode == 0, demo.stdout + demo.stderr
+        assert "page was at" not in demo.stdout
         printed = demo.stdout.partition("To try the rest, in this shell:\n")[2].splitlines()
         assert [line.strip() for line in printed] == lines(HOME / "env.sh")
         source, *others = lines(HOME / "env.sh")
@@ -38,6 +39,7 @@ def test_each_line_that_a_kept_demo_prints_works() -> None:
     finally:
         subprocess.run([sys.executable, "-m", "demo", "down"], check=True, cwd=ROOT)
     assert not any(one.find() for one in recorded())
+    assert living_in(HOME) == []
 
 
 def shell(script: str) -> str:
