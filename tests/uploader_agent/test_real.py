@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -276,4 +277,7 @@ def test_status_and_config_check(
     assert '"partition": "status-0"' in status
     assert '"next_offset": null' in status
     assert f'"cluster": "{kafka.cluster_id}"' in check
+    tried = {one["what"]: one["outcome"] for one in json.loads(check)["checks"]}
+    assert set(tried.values()) == {"yes"}, tried
+    assert [what.split()[0] for what in tried] == ["list", "get", "put", "this", "broker"]
     assert not list(raw.list(f"{topic}/")), "it only looks"

@@ -134,9 +134,7 @@ def test_cli_tells_a_configuration_error_and_exits_with_2(
     assert f"{path}: tail_afer: is not a known key" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "command", [[], ["run"], ["upload-once"], ["status"], ["config"], ["config", "check"], ["version"]]
-)
+@pytest.mark.parametrize("command", [[], ["run"], ["upload-once"], ["status"], ["config"], ["config", "check"]])
 def test_help(command: list[str]) -> None:
     result = CliRunner().invoke(cli.app, [*command, "--help"])
     assert result.exit_code == 0
@@ -144,4 +142,4 @@ def test_help(command: list[str]) -> None:
 
 
 def test_version() -> None:
-    assert CliRunner().invoke(cli.app, ["version"]).output == f"{__version__}\n"
+    assert CliRunner().invoke(cli.app, ["--version"]).output == f"{__version__}\n"

@@ -96,6 +96,10 @@ class AdminMetadata(Metadata):
         self._connect = connect
         self._client: Any = None
 
+    def brokers(self) -> list[int]:
+        """The numbers of the cluster's brokers. Raises :class:`BrokerUnavailable`."""
+        return sorted(one["broker_id"] for one in self._ask(lambda client: client.describe_cluster())["brokers"])
+
     def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
         """See :class:`Metadata`. Only the topics of ``wanted`` are asked for, and none is ever created by asking."""
         named = sorted({tp.topic for tp in wanted})

@@ -9,26 +9,24 @@ import json
 import signal
 import sys
 from contextlib import ExitStack
+from typing import Annotated
 
 import structlog
 import typer
 
-from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, TidemarkError
-from tidemark.store import clock
 from tidemark.terminal import Output
 from uploader_agent import __version__
 from uploader_agent.agent import Agent
-from uploader_agent.broker.properties import parse_properties
 from uploader_agent.cli import status_table
 from uploader_agent.cli.adopt_command import adopt
-from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, OutputOption, broker_of, locked, surveyed
+from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, OutputOption, locked, surveyed
+from uploader_agent.cli.config_check import config_app
 from uploader_agent.cli.inspect_commands import leaders, plan, verify_command
 from uploader_agent.cli.reload import Reload
 from uploader_agent.cli.reupload_command import reupload
 from uploader_agent.components import Components
 from uploader_agent.heap import configure_heap
-from uploader_agent.hold import check_links, preflight
 from uploader_agent.observability.health import HttpServer
 from uploader_agent.observability.systemd import Notifier
 from uploader_agent.one_shot import OneShot
@@ -43,8 +41,20 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-config_app = typer.Typer(help="About the agent's file.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Options that come before the name of a command."""
 
 
 @app.command(
@@ -97,44 +107,6 @@ app.command(epilog="Example: tidemark-agent leaders -c agent.yaml --output json"
 app.command("verify", epilog="Example: tidemark-agent verify -c agent.yaml --topic orders --deep")(verify_command)
 app.command(epilog="Example: tidemark-agent adopt orders --dry-run")(adopt)
 app.command(epilog="Example: tidemark-agent reupload orders 7 --from 81000 --to 82000 --dry-run")(reupload)
-
-
-@config_app.command(epilog="Example: tidemark-agent config check -c agent.yaml")
-def check(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.text) -> None:
-    """Read the file and the broker's own files, try what holding needs, and show what follows.
-
-    Contacts only the store, for the time, and says if this host's clock is wrong.
-    """
-    settings = load_settings(config)
-    broker = broker_of(settings)
-    check_links(settings.hold.links, broker.log_dirs)
-    holding = preflight.check(broker.log_dirs, settings.hold)
-    properties = parse_properties(settings.broker.properties.read_text(encoding="utf-8"))
-    delay = preflight.delete_delay(holding, properties, settings.scan_interval)
-    endpoint = resolver_of(settings.raw).default()
-    found = {
-        "broker": broker.node_id,
-        "cluster": settings.cluster or broker.cluster_id,
-        "mode": broker.mode,
-        "bootstrap": broker.bootstrap,
-        "security_protocol": broker.security_protocol,
-        "log_dirs": [str(folder) for folder in broker.log_dirs],
-        "store": endpoint.store,
-        "prefix": endpoint.prefix,
-    }
-    if problem := clock.problem(endpoint.store, settings.store):
-        typer.echo(problem, err=True)
-    if output is Output.json:
-        said = {"holding": [one._asdict() for one in holding], "file_delete_delay_ms": delay._asdict()}
-        typer.echo(json.dumps(found | said))
-        return
-    typer.echo("\n".join([*(f"{key}: {value}" for key, value in found.items()), *preflight.lines(holding, delay)]))
-
-
-@app.command()
-def version() -> None:
-    """Print the version."""
-    typer.echo(__version__)
 
 
 def _tell(components: Components, output: Output) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
 import typer
@@ -11,19 +12,17 @@ from tidemark import installation
 from tidemark.cli.acknowledge_gap import acknowledge_gap
 from tidemark.cli.backfill import backfill
 from tidemark.cli.brokersets import brokersets_app
+from tidemark.cli.config_check import config_app
 from tidemark.cli.consume import consume
 from tidemark.cli.continuity import continuity
 from tidemark.cli.incidents import incidents
 from tidemark.cli.lineage import lineage
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, iso_dates
-from tidemark.cli.read_models import agent_problems, files_of, opened, status_of, summary_of
+from tidemark.cli.read_models import files_of, opened, status_of
 from tidemark.cli.restore import restore
 from tidemark.cli.schema import schema_app
 from tidemark.cli.topics import topics_app
-from tidemark.endpoints import resolver_of
-from tidemark.store import clock
 from tidemark.terminal import Output
-from tidemark.topics import load_topics
 
 Folder = Literal["dags", "jobs", "deploy"]
 """The names of :data:`tidemark.installation.FILES`."""
@@ -33,11 +32,23 @@ _HELP = (
 )
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=_HELP)
-config_app = typer.Typer(no_args_is_help=True, help="The topics file.")
 app.add_typer(config_app, name="config")
 app.add_typer(schema_app, name="schema")
 app.add_typer(brokersets_app, name="brokersets")
 app.add_typer(topics_app, name="topics")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(version("tidemark-kafka"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Options that come before the name of a command."""
 
 
 @app.command(epilog="Example: tidemark files orders --dt 2026-11-20 --topics include/topics.yaml")
@@ -60,35 +71,6 @@ def status(
     """Show how far a topic has landed: each partition's next offset and gaps, each date's rows."""
     found = status_of(opened(topics, topic, cluster))
     _print(found, _status_lines(found), output)
-
-
-@config_app.command(epilog="Example: tidemark config check --topics include/topics.yaml")
-def check(
-    topics: Topics = DEFAULT_TOPICS,
-    agents: Annotated[
-        bool,
-        typer.Option(
-            "--agents",
-            help="Ask whether agents were seen for each topic, and whether each freshness can be held.",
-        ),
-    ] = False,
-    output: As = Output.text,
-) -> None:
-    """Check the topics file; exits with code 2 and names each problem if it is wrong.
-
-    Asks the raw store for the time, and says if this host's clock is wrong. With --agents it exits with 1 if no agent
-    was ever seen for some topic, or if a topic's freshness cannot be held as agents and Airflow are set up.
-    """
-    deployment = load_topics(topics)
-    found = summary_of(deployment)
-    problems = agent_problems(deployment) if agents else []
-    for one in problems:
-        typer.echo(one, err=True)
-    if problem := clock.problem(resolver_of(deployment.raw).default().store, deployment.store):
-        typer.echo(problem, err=True)
-    _print(found, [f"{topics}: {len(found)} topics", *(f"{one['topic']} → {one['table']}" for one in found)], output)
-    if problems:
-        raise typer.Exit(1)
 
 
 @app.command(epilog="Example: export AIRFLOW__CORE__DAGS_FOLDER=$(tidemark paths dags)")

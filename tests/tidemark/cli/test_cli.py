@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def test_status_shows_offsets_gaps_and_dates(landed: World, capsys: pytest.Captu
 
 def test_check_accepts_a_good_file_and_names_what_is_wrong(landed: World, capsys: pytest.CaptureFixture[str]) -> None:
     code, output, _ = call(capsys, "config", "check", "--topics", landed.topics_file)
-    assert (code, output.splitlines()[0]) == (0, f"{landed.topics_file}: 1 topics")
+    assert (code, output.splitlines()[0]) == (0, f"{landed.topics_file}: 1 topic")
     landed.topics_file.write_text(landed.topics_file.read_text() + "    latenes: 1h\n")
     code, output, errors = call(capsys, "config", "check", "--topics", landed.topics_file)
     assert (code, output) == (2, "")
@@ -83,3 +84,7 @@ def test_an_unknown_topic_or_file_is_a_configuration_error(landed: World, capsys
     assert (code, "east/orders" in errors) == (2, True)
     assert call(capsys, "status", "orders", "--topics", "/nowhere.yaml")[0] == 2
     assert call(capsys, "status")[0] == 2
+
+
+def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "--version")[:2] == (0, f"{version('tidemark-kafka')}\n")

@@ -95,13 +95,16 @@ def test_config_check_fails_with_a_line_for_each_problem(world: World) -> None:
     land(world)
     done = CliRunner().invoke(app, arguments)
     assert (done.exit_code, done.stderr) == (0, "")
+    said_of_agents = {one["what"]: one for one in json.loads(done.stdout)["checks"]}["agents"]
+    assert said_of_agents["outcome"] == "yes"
+    assert "what their files say of freshness holds 1 promises" in said_of_agents["detail"]
 
     world.put_index(said(freshness=None))
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1
     [line] = done.stderr.splitlines()
     assert "packs only its quiet tails" in line
-    assert json.loads(done.stdout)[0]["topic"] == f"{CLUSTER}/orders"
+    assert json.loads(done.stdout)["topics"][0]["topic"] == f"{CLUSTER}/orders"
 
 
 def test_a_topic_without_a_freshness_promises_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,179 @@
+"""``tidemark config check``: what it asks, what it says was not asked, and what makes it fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.kafka import KafkaCluster
+from tests.support.ports import HOST, free_port
+from tests.support.s3 import S3Server, allow
+from tests.tidemark.parsers.registry_server import Registry, serving
+from tidemark.cli.app import app
+from tidemark.errors import ConfigError
+from tidemark.store.s3_clients import forget_clients
+
+BOTH = ["arn:aws:s3:::raw", "arn:aws:s3:::raw/*", "arn:aws:s3:::lake", "arn:aws:s3:::lake/*"]
+READS = allow(["s3:GetObject", "s3:ListBucket"], BOTH)
+TEXT = """
+cluster: east
+raw: {url: 's3://RAW/prefix'}
+lake: s3://LAKE/tables
+store: {endpoint_url: 'ENDPOINT', region: us-east-1, path_style: true}
+topics: [{topic: orders, parser: PARSER}]
+"""
+ORDER = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]})
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    users = {"reader": [READS], "pipeline": [READS, allow(["s3:PutObject"], ["arn:aws:s3:::lake/*"])]}
+    with S3Server(tmp_path_factory.mktemp("checked"), users=users) as server:
+        yield server
+
+
+def become(user: str, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in server.env(user).items():
+        monkeypatch.setenv(name, value)
+    forget_clients()
+
+
+@pytest.fixture
+def place(tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    become("pipeline", server, monkeypatch)
+    write(tmp_path, server)
+    yield tmp_path
+    forget_clients()
+
+
+def write(
+    place: Path,
+    server: S3Server,
+    *,
+    raw: str = "raw",
+    lake: str = "lake",
+    parser: str = "{kind: bytes}",
+    more: str = "",
+) -> None:
+    text = TEXT.replace("RAW", raw).replace("LAKE", lake).replace("ENDPOINT", server.endpoint)
+    (place / "topics.yaml").write_text(text.replace("PARSER", parser) + more)
+
+
+def check(place: Path, *arguments: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, ["config", "check", "--topics", str(place / "topics.yaml"), *arguments])
+    return done.exit_code, done.stdout, done.stderr or str(done.exception or "")
+
+
+def outcomes(place: Path, *arguments: str) -> tuple[int, dict[str, str]]:
+    code, output, errors = check(place, *arguments, "--output", "json")
+    assert output, errors
+    checks: list[dict[str, Any]] = json.loads(output)["checks"]
+    return code, {one["what"]: one["outcome"] for one in checks}
+
+
+def test_each_line_says_what_was_asked_and_what_was_not(place: Path, server: S3Server) -> None:
+    code, output, errors = check(place)
+    assert (code, errors) == (0, "")
+    tried = "tried with the credentials of this command"
+    assert output.splitlines()[2:] == [
+        f"yes        list s3://raw: {tried}",
+        f"yes        get from s3://raw: {tried}",
+        "not tried  put to s3://raw: agents write there: `tidemark-agent config check` tries it",
+        f"yes        list s3://lake: {tried}",
+        f"yes        get from s3://lake: {tried}",
+        f"yes        put to s3://lake/tables: {tried}",
+        "not tried  brokers of east: the topics file has no bootstrap for the cluster, and ingestion needs none",
+        "yes        this host's clock: it is the store's, to a minute",
+        "not tried  agents: --agents asks what they have said",
+    ]
+    for bucket in ("raw", "lake"):
+        assert "Contents" not in server.client().list_objects_v2(Bucket=bucket), "nothing is left behind"
+
+
+@pytest.mark.parametrize(("wrong", "left"), [("raw", "lake"), ("lake", "raw")])
+def test_a_bucket_that_does_not_exist_fails(
+    place: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch, wrong: str, left: str
+) -> None:
+    become("admin", server, monkeypatch)  # S3 tells others nothing of a bucket that is not theirs
+    write(place, server, **{wrong: "nowhere"})  # type: ignore[arg-type]  # names of buckets
+    code, output, errors = check(place)
+    assert code == 1
+    assert (
+        errors == "list s3://nowhere: the bucket does not exist; create it, or correct its name in the configuration\n"
+    )
+    assert "no         list s3://nowhere\n" in output
+    assert f"yes        list s3://{left}" in output
+    assert "from s3://nowhere" not in output
+
+
+def test_a_store_that_does_not_answer_fails_at_once(place: Path, server: S3Server) -> None:
+    text = (place / "topics.yaml").read_text()
+    (place / "topics.yaml").write_text(text.replace(server.endpoint, f"http://{HOST}:{free_port()}"))
+    code, found = outcomes(place, "--agents")
+    assert code == 1
+    assert (found["list s3://raw"], found["list s3://lake"], found["agents"]) == ("unknown", "unknown", "unknown")
+
+
+def test_who_may_only_read_is_told_so(place: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    become("reader", server, monkeypatch)
+    code, output, errors = check(place)
+    assert (code, "no         put to s3://lake/tables" in output) == (0, True)
+    assert errors.startswith("put to s3://lake/tables: ")
+
+
+def test_the_file_alone_is_checked_offline(place: Path, server: S3Server) -> None:
+    write(place, server, raw="nowhere")
+    code, output, errors = check(place, "--offline")
+    assert (code, errors) == (0, "")
+    assert output.splitlines()[-1] == "nothing was asked (--offline): buckets, brokers and registries may be wrong"
+    assert outcomes(place, "--offline") == (0, {})
+    assert check(place, "--offline", "--agents")[0] == 2
+
+
+def test_brokers_are_asked_where_the_file_names_them(place: Path, server: S3Server, kafka: KafkaCluster) -> None:
+    write(place, server, more=f"bootstrap: {{east: '{kafka.bootstrap.split(',')[0]}'}}\n")
+    code, output, _ = check(place)
+    assert (code, f"yes        brokers of east: {kafka.bootstrap.split(',')[0]} names 1" in output) == (0, True)
+    (place / "client.yaml").write_text("security_protocl: SSL")
+    with pytest.raises(ConfigError, match="security_protocl: is not a connection setting"):
+        CliRunner().invoke(
+            app, ["config", "check", "--topics", f"{place}/topics.yaml", "--client-config", f"{place}/client.yaml"],
+            catch_exceptions=False,
+        )  # fmt: skip
+
+
+def test_brokers_that_do_not_answer_fail(place: Path, server: S3Server) -> None:
+    write(place, server, more=f"bootstrap: {{east: '{HOST}:{free_port()}'}}\n")
+    code, _, errors = check(place)
+    assert code == 1
+    assert errors.startswith(f"brokers of east: {HOST}:")
+    assert "--client-config" in errors
+
+
+def test_a_registry_is_asked_for_the_subject(place: Path, server: S3Server) -> None:
+    registry = Registry()
+    registry.register("orders-value", 1, 1, ORDER)
+    with serving(registry):
+        url = registry.url
+        for subject, expected in (("orders-value", (0, "yes")), ("order-value", (1, "no"))):
+            parser = f"{{kind: avro, framing: confluent, schema: {{registry: {{url: '{url}'}}, subject: {subject}}}}}"
+            write(place, server, parser=parser)
+            code, found = outcomes(place)
+            assert (code, found[f"registry {url}, subject {subject}"]) == expected
+    code, found = outcomes(place)
+    assert (code, found[f"registry {url}, subject order-value"]) == (1, "unknown")
+
+
+def test_a_directory_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
+    text = (
+        f"cluster: east\nraw: {{url: 'file://{tmp_path}/raw'}}\nlake: file://{tmp_path}/lake\ntopics: [{{topic: a}}]\n"
+    )
+    (tmp_path / "topics.yaml").write_text(text)
+    code, found = outcomes(tmp_path)
+    assert (code, found[f"list file://{tmp_path}/raw"]) == (0, "not tried")
+    assert [one.name for one in tmp_path.iterdir()] == ["topics.yaml"]

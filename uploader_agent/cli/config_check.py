@@ -1,0 +1,93 @@
+"""``tidemark-agent config check``: whether the agent's file is right, and what it names is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from tidemark.endpoints import resolver_of
+from tidemark.formats.keys import ControlKeys
+from tidemark.store.probe import CLOCK, TRIED, Tried, try_clock, try_store
+from tidemark.terminal import Output
+from uploader_agent.broker.admin import BrokerUnavailable
+from uploader_agent.broker.properties import Broker, parse_properties
+from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, OutputOption, broker_of, metadata_of
+from uploader_agent.hold import check_links, preflight
+from uploader_agent.settings import AgentSettings, load_settings
+
+config_app = typer.Typer(help="About the agent's file.", no_args_is_help=True)
+
+
+@config_app.callback()
+def _group() -> None:
+    """Keep ``check`` a command of its own."""
+
+
+@config_app.command(epilog="Example: tidemark-agent config check -c agent.yaml")
+def check(
+    config: ConfigOption = DEFAULT_CONFIG,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Check the files alone: ask neither store nor broker.")
+    ] = False,
+    output: OutputOption = Output.text,
+) -> None:
+    """Read the file and the broker's own files, try what holding needs, ask store and broker, and show what follows.
+
+    Exits with 1 if the store does not let the agent list, read and write, or if the broker does not answer. Nothing is
+    written: the store is asked to replace a version that does not exist. A wrong clock of this host is only said.
+    """
+    settings = load_settings(config)
+    broker = broker_of(settings)
+    check_links(settings.hold.links, broker.log_dirs)
+    holding = preflight.check(broker.log_dirs, settings.hold)
+    properties = parse_properties(settings.broker.properties.read_text(encoding="utf-8"))
+    delay = preflight.delete_delay(holding, properties, settings.scan_interval)
+    endpoint = resolver_of(settings.raw).default()
+    found = {
+        "broker": broker.node_id,
+        "cluster": settings.cluster or broker.cluster_id,
+        "mode": broker.mode,
+        "bootstrap": broker.bootstrap,
+        "security_protocol": broker.security_protocol,
+        "log_dirs": [str(folder) for folder in broker.log_dirs],
+        "store": endpoint.store,
+        "prefix": endpoint.prefix,
+    }
+    checks = [] if offline else [*_asked(settings, broker)]
+    if output is Output.json:
+        said = {"holding": [one._asdict() for one in holding], "file_delete_delay_ms": delay._asdict()}
+        typer.echo(json.dumps(found | said | {"checks": [one._asdict() for one in checks]}))
+    else:
+        typer.echo("\n".join([*(f"{key}: {value}" for key, value in found.items()), *preflight.lines(holding, delay)]))
+        for one in checks:
+            typer.echo(one.line)
+        if offline:
+            typer.echo("nothing was asked (--offline): store and broker may not answer")
+    failed = [one for one in checks if one.failed]
+    for one in failed:
+        typer.echo(one.complaint, err=True)
+    if any(one.what != CLOCK for one in failed):
+        raise typer.Exit(1)
+
+
+def _asked(settings: AgentSettings, broker: Broker) -> Iterator[Tried]:
+    """The folder of the broker's packs is the one that this agent alone may write to."""
+    cluster, resolver = settings.cluster or broker.cluster_id, resolver_of(settings.raw)
+    default = resolver.default()
+    others = (resolver.resolve(cluster, topic, 0) for topic in settings.raw.topics)
+    for url, prefix in {one.store: one.prefix for one in (*others, default)}.items():
+        folder = ControlKeys(prefix, cluster).packs(broker.node_id).rstrip("/")
+        found = [*try_store(url, settings.store, folder, writes=True)]
+        yield from found
+        if url == default.store and Tried(f"list {url}", "yes", TRIED) in found:
+            yield try_clock(url, settings.store)
+    what = f"broker at {broker.bootstrap}"
+    try:
+        with closing(metadata_of(settings, broker)) as metadata:
+            yield Tried(what, "yes", f"its cluster has {', '.join(map(str, metadata.brokers()))}")
+    except BrokerUnavailable as error:
+        yield Tried(what, "unknown", str(error))
