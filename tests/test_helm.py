@@ -288,6 +288,9 @@ def test_airflows_values_fit_the_image_and_the_accounts() -> None:
     assert env[f"{prefix}SPARK_SUBMIT"] in image
     options = (ROOT / "plugins" / "tidemark_airflow" / "options.py").read_text()
     assert all(f'"{name.removeprefix(prefix).lower()}"' in options for name in env if name.startswith(prefix))
+    [mount] = [one for one in values["volumeMounts"] if one["name"] == "tidemark-topics"]
+    assert Path(env[f"{prefix}TOPICS"]).parent == Path(mount["mountPath"])
+    assert "subPath" not in mount, "a pod would never see that the topics file has changed"
     pods = yaml.safe_load(values["extraEnv"])
     given = [*({"name": name, "value": value} for name, value in env.items()), *pods]
     container = {"name": "airflow", "image": "airflow", "env": given, "volumeMounts": values["volumeMounts"]}

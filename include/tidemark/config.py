@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
@@ -29,12 +29,21 @@ ALTERNATIVE = "alternative of Tidemark's: "
 
 _DIRECTORY = "directory"
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_LIKE: Final = 0.8
+"""How much of two names must be equal for one to be a slip of the other: west is none of east."""
+
+_SHOWN: Final = 20
+"""As many of the names that there are a message lists."""
+
 _LONGEST = timedelta(days=36_500)
 """Beyond a century, the sum of a date and a length of time may not be a valid date."""
 _SIZES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 DURATION: Final = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 """The pattern of a length of time: a number and its unit."""
+
+_NO_MAPPING: Final = {"model_type", "model_attributes_type", "dict_type"}
+"""pydantic's names of what is no mapping."""
 
 _USER_INFO = re.compile(r"//[^/@]*@")
 _SECRET = re.compile(
@@ -117,6 +126,16 @@ def http_url(url: str) -> str:
     except ValueError:
         pass
     raise ValueError("must be a URL such as https://host.example.com:9000")
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """What a ``name`` that is none of ``known`` may have meant, or which ones there are."""
+    names = sorted({*known})
+    if near := get_close_matches(name, names, n=1, cutoff=_LIKE):
+        return f"did you mean {near[0]}?"
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    verb = "is" if len(names) == 1 else "are"
+    return f"there {verb} {', '.join(names[:_SHOWN])}{more}" if names else "there are none"
 
 
 def is_secret(name: str) -> bool:
@@ -220,7 +239,22 @@ def _problem(item: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
     if item["type"] == "extra_forbidden":
         near = get_close_matches(str(item["loc"][-1]), sorted(_fields(model, set())), n=1)
         return field, f"is not a known key; {f'did you mean {near[0]}?' if near else 'see the documentation for those'}"
-    return field, f"{item['msg'].removeprefix('Value error, ')}{_quoted(field, item['input'])}"
+    if item["type"] == "union_tag_invalid":
+        known = item["ctx"]["expected_tags"].replace("'", "").split(", ")
+        return (
+            f"{field}.{_discriminator(item)}",
+            f"{item['ctx']['tag']} is not known; {hint(item['ctx']['tag'], known)}",
+        )
+    if item["type"] == "union_tag_not_found":
+        return f"{field}.{_discriminator(item)}", "is required"
+    rule = "must be a mapping of keys to values" if item["type"] in _NO_MAPPING else item["msg"]
+    rule = rule.removeprefix("Value error, ").replace("Input should be", "must be")
+    return field, f"{rule}{_quoted(field, item['input'])}"
+
+
+def _discriminator(item: ErrorDetails) -> str:
+    """The key that says which of several kinds a section is of."""
+    return str(item["ctx"]["discriminator"]).strip("'")
 
 
 def _fields(kind: Any, seen: set[Any]) -> set[str]:

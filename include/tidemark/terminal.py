@@ -44,7 +44,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._next = time.monotonic() + _FIRST_SECONDS
-        self._told, self._text = False, ""
+        self._told, self._text = "", ""
 
     def say(self, text: str) -> None:
         """What is done so far; mostly not printed."""
@@ -59,9 +59,11 @@ class Progress:
             self._tell()
 
     def _tell(self) -> None:
-        sys.stderr.write(f"{self._line()}\n")
-        sys.stderr.flush()
-        self._next, self._told = time.monotonic() + _EVERY_SECONDS, True
+        line = self._line()
+        if line != self._told:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+        self._next, self._told = time.monotonic() + _EVERY_SECONDS, line
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from pydantic import AfterValidator, Field, StrictBool, field_validator, model_validator
 
 from tidemark.catalogs import CatalogSettings, catalog_table, delta_table
-from tidemark.config import Duration, Settings, Share, Size, load
+from tidemark.config import Duration, Settings, Share, Size, hint, load
 from tidemark.endpoints import EndpointSettings, StoreUrl, check_served
 from tidemark.errors import ConfigError
 from tidemark.formats.base_columns import OPTIONAL, check_optional
@@ -213,6 +213,8 @@ class Deployment(Settings):
         shared |= defaults
         topics = value.get("topics")
         if isinstance(topics, list):
+            if bare := [item for item in topics if isinstance(item, str)]:
+                raise ValueError(f"topics: each is a mapping of keys to values: write `- topic: {bare[0]}`")
             value["topics"] = [_with_defaults(item, shared) for item in topics]
         return value
 
@@ -243,7 +245,7 @@ class Deployment(Settings):
         for topic in self.topics:
             unknown = sorted(set(topic.catalogs or ()) - {*names})
             if unknown:
-                rule = f"{', '.join(unknown)} is not one of the catalogs of the file, which has: {', '.join(names)}"
+                rule = f"{unknown[0]} is not one of the catalogs of the file; {hint(unknown[0], names)}"
                 raise ValueError(f"topic {topic.cluster}/{topic.topic}: catalogs: {rule}")
         for catalog in self.catalogs:
             listed = [catalog_table(one.table) for one in self.topics]
@@ -265,11 +267,15 @@ class Deployment(Settings):
             ConfigError: there is none, or more than one.
         """
         found = [one for one in self.topics if one.topic == name and cluster in {None, one.cluster}]
-        if len(found) != 1:
-            known = ", ".join(f"{one.cluster}/{one.topic}" for one in self.topics)
-            rule = f"{name} must name one topic of the topics file, which has: {known}"
-            raise ConfigError("the topics file", [("topics", rule)])
-        return found[0]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            rule = f"{name} is a topic of several clusters, {', '.join(one.cluster for one in found)}: name one of them"
+        elif cluster is not None and cluster not in self.clusters:
+            rule = f"no topic is of a cluster {cluster}; {hint(cluster, self.clusters)}"
+        else:
+            rule = f"{name} is not a topic of the file; {hint(name, [one.topic for one in self.topics])}"
+        raise ConfigError("the topics file", [("topics", rule)])
 
     def table_keys(self, topic: TopicSettings) -> TableKeys:
         """Where the table of ``topic`` and its ledger lie, below :attr:`lake_store`."""
@@ -304,8 +310,16 @@ def _with_defaults(item: object, shared: dict[str, object]) -> object:
     return merged
 
 
+def check_exists(path: Path) -> None:
+    """Raise ConfigError, which says how a topics file is named, if there is no file ``path``."""
+    if not path.exists():
+        rule = "does not exist; name the topics file by --topics or TIDEMARK_TOPICS, in Airflow by [tidemark] topics"
+        raise ConfigError(str(path), [("", rule)])
+
+
 def load_topics(path: Path) -> Deployment:
     """Read a topics file. Raises :class:`tidemark.errors.ConfigError` naming file, field and rule."""
+    check_exists(path)
     deployment = load(Deployment, path)
     if not deployment.topics:
         raise ConfigError(str(path), [("topics", "must name one topic at least")])

@@ -13,12 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from kafka import TopicPartition
-from kafka.errors import LogTruncationError, OffsetOutOfRangeError, RebalanceInProgressError
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError, RebalanceInProgressError
 from kafka.structs import OffsetAndMetadata
 
 from tests.consumer.world import SMALL, Place, World, origins, partitions, produce, read_to, read_until, some
 from tests.support.kafka import KafkaCluster
+from tests.support.ports import HOST, free_port
 from tests.support.raw_builder import RawBuilder
 from tests.support.waiting import wait_until
 from tests.tidemark.kafka_log.build import Record, batch
@@ -532,10 +533,47 @@ def test_a_mode_that_reads_remotely_needs_storage(brokers: KafkaCluster) -> None
     for mode in ("REMOTE_ONLY", Mode.REMOTE_PREFERRED, Mode.KAFKA_PREFERRED):
         with pytest.raises(ValueError, match="needs storage"):
             TieredConsumer(bootstrap_servers=brokers.bootstrap, mode=mode)
-    with pytest.raises(ValueError, match="SOMETIMES"):
+    with pytest.raises(
+        ValueError, match="SOMETIMES' is not a mode; there are KAFKA_ONLY, KAFKA_PREFERRED, REMOTE_ONLY"
+    ):
         TieredConsumer(bootstrap_servers=brokers.bootstrap, mode="SOMETIMES")
+    with pytest.raises(ValueError, match=r"'REMOTE_PREFERED' is not a mode; did you mean REMOTE_PREFERRED?"):
+        TieredConsumer(bootstrap_servers=brokers.bootstrap, mode="REMOTE_PREFERED")
+    with pytest.raises(ValueError, match="mode: is required; there are KAFKA_ONLY, "):
+        TieredConsumer(bootstrap_servers=brokers.bootstrap)
     with pytest.raises(ValueError, match="on_gap"):
         TieredConsumer(bootstrap_servers=brokers.bootstrap, mode=Mode.KAFKA_ONLY, on_gap="ignore")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("how", ["subscribe", "assign"])
+def test_a_topic_that_no_agent_has_seen_is_named_once(
+    shared: Shared, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    known, name = shared.one.topic, f"{shared.one.topic}s"
+    with shared.world.consumer(Mode.REMOTE_ONLY, allow_auto_create_topics=False) as consumer:
+        if how == "subscribe":
+            consumer.subscribe([name])
+        else:
+            consumer.assign([TopicPartition(name, 0)])
+
+        def told() -> list[str]:
+            assert consumer.poll(100) == {}
+            return [one.getMessage() for one in caplog.records if one.name == "tidemark.consumer.unseen_topics"]
+
+        wait_until(told, what="the warning")
+        consumer.poll(500)
+        [warning] = told()
+    assert warning.startswith(
+        f"{name}: no agent of cluster {shared.world.cluster} has ever seen this topic; did you mean "
+    )
+    assert warning.endswith(f"{known}?; waiting for it")
+
+
+def test_brokers_that_nobody_named_are_said_to_be_localhosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KafkaConsumer.DEFAULT_CONFIG, "bootstrap_servers", f"{HOST}:{free_port()}")  # nobody is there
+    with pytest.raises(KafkaError) as raised:
+        TieredConsumer(mode=Mode.KAFKA_ONLY, bootstrap_timeout_ms=100)
+    assert raised.value.__notes__ == ["bootstrap_servers is not set, so the brokers were looked for on localhost"]
 
 
 def test_places_are_of_either_kind(world: World) -> None:

@@ -42,7 +42,7 @@ def test_the_order_of_topics_is_not_the_files(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("world")
 def test_a_topic_that_left_the_topics_file_is_named() -> None:
     assert settings.topic_table(CLUSTER, "orders").topic.table == "orders"
-    with pytest.raises(ConfigError, match="gone must name one topic"):
+    with pytest.raises(ConfigError, match="gone is not a topic of the file"):
         settings.topic_table(CLUSTER, "gone")
 
 

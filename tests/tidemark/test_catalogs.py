@@ -59,7 +59,7 @@ def test_what_cannot_work_is_refused(tmp_path: Path, catalog: str, rule: str) ->
 def test_names_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="main appears twice"):
         loaded(tmp_path, REST, REST)
-    with pytest.raises(ConfigError, match="mine is not one of the catalogs of the file, which has: main"):
+    with pytest.raises(ConfigError, match="mine is not one of the catalogs of the file; there is main"):
         loaded(tmp_path, REST, topics="[{topic: a, catalogs: [mine]}]")
     with pytest.raises(ConfigError, match="two tables would have the name a_b there"):
         loaded(tmp_path, REST, topics="[{topic: a-b}, {topic: a.b}]")

@@ -41,5 +41,13 @@ def test_a_long_one_says_where_it_is_and_where_it_ends(clock: list[float], capsy
     assert capsys.readouterr().err.splitlines() == [
         "3,000 records, 6.0 MB in 3 s, 1,000 a second",
         "8,000 records, 16.0 MB in 8 s, 1,000 a second",
-        "8,000 records, 16.0 MB in 8 s, 1,000 a second",
     ]
+
+
+def test_the_same_is_not_said_twice(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress() as progress:
+        clock[0] += 3
+        progress.say("500 values look like binary")
+        clock[0] += 5
+        progress.say("500 values look like binary")
+    assert capsys.readouterr().err == "500 values look like binary\n"

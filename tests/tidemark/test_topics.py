@@ -118,6 +118,12 @@ def test_a_resolver_of_ones_own() -> None:
         ("lateness: 2d", f"lateness: {'9' * 30}d", "topics.1.lateness: must be at most 36500d"),
         ("lateness: 2d", "lateness: 900000000d", "topics.1.lateness: must be at most 36500d"),
         ("size: 1MiB", f"size: {'9' * 5000}", "not valid YAML: line .*: this is not a valid int"),
+        ("- topic: clicks\n", "- clicks\n", "topics: each is a mapping of keys to values: write `- topic: clicks`"),
+        ("table: sales", "parser: {kind: jsn}", "topics.1.parser.kind: jsn is not known; did you mean json[?]"),
+        ("table: sales", "parser: {kind: xml}", "topics.1.parser.kind: xml is not known; there are avro, bytes, func"),
+        ("table: sales", "parser: {columns: []}", "topics.1.parser.kind: is required"),
+        ("table: sales", "parser: json", "topics.1.parser: must be a mapping of keys to values, but it is 'json'"),
+        ("table: sales", "parquet: 3", "topics.1.parquet: must be a mapping of keys to values, but it is 3"),
         (GOOD, "defaults: 3", "topics.yaml: .*defaults must be a mapping"),
         (GOOD, "store: {endpoint_url: 'http://[::1'}", "store.endpoint_url: must be a URL such as"),
         (GOOD, "store: {endpoint_url: 'http://store:99999'}", "store.endpoint_url: must be a URL such as"),
@@ -160,7 +166,7 @@ def test_the_lake_may_lie_on_other_clouds(scheme: str) -> None:
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.yaml: cannot be read"):
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: does not exist; name the topics file by"):
         load_topics(tmp_path / "nowhere.yaml")
 
 
@@ -205,9 +211,17 @@ def test_limits_by_which_nothing_could_be_converted_are_refused(wrong: str, rule
         read(GOOD.replace("lateness: 2d", f"limits: {wrong}"))
 
 
-def test_an_unknown_topic_is_named_beside_those_that_are_known() -> None:
-    with pytest.raises(ConfigError, match=r"nope must name one topic.*demo/clicks, demo/orders"):
-        read(GOOD).topic("nope")
+def test_an_unknown_topic_is_named_beside_what_may_be_meant() -> None:
+    twice = read(GOOD.replace("topics:\n", "topics:\n  - {topic: clicks, cluster: west, table: w}\n"))
+    for name, cluster, told in (
+        ("nope", None, "nope is not a topic of the file; there are clicks, orders"),
+        ("order", None, "order is not a topic of the file; did you mean orders?"),
+        ("clicks", None, "clicks is a topic of several clusters, west, demo: name one of them"),
+        ("clicks", "wst", "no topic is of a cluster wst; did you mean west?"),
+        ("orders", "west", "orders is not a topic of the file"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(told)):
+            twice.topic(name, cluster)
 
 
 def test_a_freshness_is_a_promise_that_few_topics_make() -> None:

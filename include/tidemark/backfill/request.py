@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import Any, ClassVar, Final, Literal, get_args
 
+from tidemark.config import hint
 from tidemark.errors import ConfigError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import StoredObject
@@ -155,7 +156,7 @@ class _Form:
 
     def known_fields(self, form: Mapping[str, Any]) -> None:
         for name in sorted(form.keys() - set(FIELDS)):
-            self._wrong(name, f"is not a field of the form, which has: {', '.join(FIELDS)}")
+            self._wrong(name, f"is not a field of the form; {hint(name, FIELDS)}")
 
     def topics(self) -> list[TopicSettings]:
         named = self._form.get("topics")
@@ -173,8 +174,7 @@ class _Form:
             return self._deployment.topic(name, cluster)
         except ConfigError:
             known = [f"{one.cluster}/{one.topic}" for one in self._deployment.topics]
-            shown = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
-            self._wrong("topics", f"{label!r} is not in the topics file, which has: {shown}")
+            self._wrong("topics", f"{label!r} is not in the topics file; {hint(label, known)}")
             return None
 
     def dates(self, today: date) -> tuple[date, date]:

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from tidemark.config import Settings, Size, load
+from tidemark.config import Settings, Size, hint, load
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import check_cluster
 
@@ -44,6 +44,12 @@ Brokers = Annotated[tuple[int, ...], BeforeValidator(_brokers), Field(min_length
 """Numbers of brokers, written as a list of numbers and of sequences: ``[1-6, 9]``."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+_MISSING: Final = (
+    "does not exist. A brokersets file is optional, and names subsets of a cluster's brokers: "
+    "`clusters: {prod: {brokersets: {small: {brokers: [1-6]}}}}`. Write one, or name yours by --brokersets"
+)
 
 
 class BrokersetSettings(Settings):
@@ -103,13 +109,15 @@ class BrokersetsFile(Settings):
         """The brokersets of ``cluster``. Raises ConfigError if the file does not have it."""
         if cluster not in self.clusters:
             raise ConfigError(
-                "the brokersets file", [("clusters", f"has no {cluster}, only {', '.join(self.clusters)}")]
+                "the brokersets file", [("clusters", f"has no {cluster}; {hint(cluster, self.clusters)}")]
             )
         return tuple(self.clusters[cluster].all())
 
 
 def load_brokersets(path: Path) -> BrokersetsFile:
     """Read a brokersets file. Raises :class:`tidemark.errors.ConfigError` naming file, field and rule."""
+    if not path.exists():
+        raise ConfigError(str(path), [("", _MISSING)])
     return load(BrokersetsFile, path, {})
 
 
@@ -117,6 +125,6 @@ def brokerset_named(brokersets: tuple[Brokerset, ...], name: str) -> Brokerset:
     """The one of that name. Raises ConfigError."""
     found = next((one for one in brokersets if one.name == name), None)
     if found is None:
-        known = ", ".join(one.name for one in brokersets)
-        raise ConfigError("the brokersets file", [("brokersets", f"has no {name}, only {known}")])
+        rule = f"has no {name}; {hint(name, [one.name for one in brokersets])}"
+        raise ConfigError("the brokersets file", [("brokersets", rule)])
     return found

@@ -18,7 +18,7 @@ from tidemark.cli.continuity import continuity
 from tidemark.cli.incidents import incidents
 from tidemark.cli.lineage import lineage
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, iso_dates
-from tidemark.cli.read_models import files_of, opened, status_of
+from tidemark.cli.read_models import files_of, landed_of, opened, status_of
 from tidemark.cli.restore import restore
 from tidemark.cli.schema import schema_app
 from tidemark.cli.topics import topics_app
@@ -66,9 +66,18 @@ def files(
 
 @app.command(epilog="Example: tidemark status orders --output json")
 def status(
-    topic: TopicName, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = None, output: As = Output.text
+    topic: Annotated[
+        str | None, typer.Argument(help="A topic of the topics file; without one, a line of each.")
+    ] = None,
+    topics: Topics = DEFAULT_TOPICS,
+    cluster: Cluster = None,
+    output: As = Output.text,
 ) -> None:
-    """Show how far a topic has landed: each partition's next offset and gaps, each date's rows."""
+    """Show how far a topic has landed: each partition's next offset and gaps, each date's rows. Or how far all have."""
+    if topic is None:
+        landed = landed_of(topics, cluster)
+        _print(landed, [_landed_line(one) for one in landed], output)
+        return
     found = status_of(opened(topics, topic, cluster))
     _print(found, _status_lines(found), output)
 
@@ -104,10 +113,15 @@ app.command(
 )(restore)
 
 
+def _landed_line(status: dict[str, Any]) -> str:
+    return f"{status['topic']}: ledger {status['n']}, {status['rows']} rows in {status['table']}"
+
+
 def _status_lines(status: dict[str, Any]) -> list[str]:
-    lines = [f"{status['topic']}: ledger {status['n']}, {status['rows']} rows in {status['table']}"]
+    lines = [_landed_line(status)]
     for one in status["partitions"]:
-        lines.append(f"  {one['incarnation']}/{one['partition']}: next offset {one['next_offset']}")
+        lives = f" of the topic's incarnation {one['incarnation']}" if one["incarnation"] else ""
+        lines.append(f"  partition {one['partition']}{lives}: next offset {one['next_offset']}")
         lines += [f"    gap {gap['from']} to {gap['to']}: {gap['reason']}" for gap in one["gaps"]]
         lines += [f"    held by producer {held['producer_id']} from {held['first_offset']}" for held in one["held_by"]]
     lines += [f"  {dt}: {one['rows']} rows, {one['state']}" for dt, one in status["dates"].items()]

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, Topics
+from tidemark.config import hint
 from tidemark.errors import ConfigError
 from tidemark.monitoring.incident_store import read_incidents
 from tidemark.monitoring.incidents import Incidents
@@ -33,7 +34,7 @@ def incidents(
     deployment = load_topics(topics)
     names = [one for one in deployment.clusters if cluster in {None, one}]
     if not names:
-        rule = f"the topics file has no topic of cluster {cluster}, only of {', '.join(deployment.clusters)}"
+        rule = f"no topic is of a cluster {cluster}; {hint(str(cluster), deployment.clusters)}"
         raise ConfigError(str(topics), [("--cluster", rule)])
     found = [read_incidents(deployment, one).incidents for one in names]
     stale = [one.cluster for one in found if utc_now() - one.at > _STALE]

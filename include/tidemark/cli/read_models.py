@@ -6,8 +6,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from tidemark.concurrency import in_parallel
+from tidemark.config import hint
 from tidemark.endpoints import resolver_of
-from tidemark.errors import NeverSeen
+from tidemark.errors import ConfigError, NeverSeen
 from tidemark.formats.partitioning import partition_values
 from tidemark.inspection.agent_sightings import check_begun, check_seen
 from tidemark.inspection.freshness import freshness_problems
@@ -49,12 +51,28 @@ def files_of(table: TopicTable, dates: Collection[str] | None) -> list[dict[str,
 def status_of(table: TopicTable) -> dict[str, Any]:
     """What the committed ledger says."""
     ledger = committed_ledger(table).model_dump(mode="json", by_alias=True)
-    wanted = ("cluster", "topic", "n", "rows", "committed_at")
     partitions = [{name: one[name] for name in _PARTITION} for one in ledger["partitions"]]
     dates = dict(sorted(ledger["dates"].items()))
-    return {**{name: ledger[name] for name in wanted}, "table": table.url, "partitions": partitions, "dates": dates}
+    return {**{name: ledger[name] for name in _LEDGER}, "table": table.url, "partitions": partitions, "dates": dates}
 
 
+def landed_of(topics: Path, cluster: str | None) -> list[dict[str, Any]]:
+    """What the committed ledgers of all topics say, of ``cluster`` if one is given, without partitions and dates."""
+    deployment = load_topics(topics)
+    tables = [open_topic_table(deployment, one) for one in deployment.topics if cluster in {None, one.cluster}]
+    if not tables:
+        raise ConfigError(
+            str(topics),
+            [("--cluster", f"no topic is of a cluster {cluster}; {hint(str(cluster), deployment.clusters)}")],
+        )
+    found = in_parallel(status_of, tables)
+    return [
+        {**{name: one[name] for name in (*_LEDGER, "table")}, "topic": f"{one['cluster']}/{one['topic']}"}
+        for one in found
+    ]
+
+
+_LEDGER = ("cluster", "topic", "n", "rows", "committed_at")
 _PARTITION = ("incarnation", "partition", "topic_id", "start_offset", "next_offset", "leader_epoch", "gaps", "held_by")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -80,11 +81,9 @@ def add(
         Format | None, typer.Option("--format", help="What values are; default: detected.")
     ] = None,
     schema: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Avro's schema, from the topics file's folder.")
+        str | None, typer.Option(metavar="FILE", help="Avro's schema; the topics file names it from its own folder.")
     ] = None,
-    descriptors: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Protobuf's descriptors, from there, too.")
-    ] = None,
+    descriptors: Annotated[str | None, typer.Option(metavar="FILE", help="Protobuf's descriptors; likewise.")] = None,
     message: Annotated[str | None, typer.Option(help="Protobuf's message, such as shop.Order.")] = None,
     registry: Annotated[
         str | None, typer.Option(metavar="URL", help="The schema registry that the table follows.")
@@ -152,7 +151,8 @@ def add(
         topics, cluster, name,
         keys={"table": table, "owner": owner, "freshness": freshness},
         hints={
-            "format": record_format, "schema": schema, "descriptors": descriptors,
+            "format": record_format, "schema": _from_folder("--schema", schema, topics),
+            "descriptors": _from_folder("--descriptors", descriptors, topics),
             "message": message, "registry": _registry(registry, registry_auth), "subject": subject,
             "misfits": misfits,
         },
@@ -188,6 +188,15 @@ def _registry(url: str | None, auth: Auth) -> dict[str, str] | None:
     except ValueError as error:
         raise ConfigError("--registry", [("", str(error))]) from error
     return {"url": url, **({} if auth is Auth.none else {"auth": auth.value})}
+
+
+def _from_folder(option: str, given: str | None, topics: Path) -> str | None:
+    """A file of the command line as the topics file names it: from its own folder."""
+    if given is None:
+        return None
+    if not Path(given).is_file():
+        raise ConfigError(option, [("", f"{given} is not a file; give its path from the working directory")])
+    return os.path.relpath(given, topics.parent)
 
 
 def _request(
@@ -234,6 +243,8 @@ def _tell(found: Onboarding, rights: Sequence[Right], output: Answer) -> None:
 
 
 def _apply(found: Onboarding, patch: Path | None, branch: str | None, *, write: bool) -> None:
+    from tidemark.onboarding.report import next_step
+
     name = f"{found.request.cluster}/{found.request.topic}"
     if patch is not None:
         patch.write_text(found.change.patch(), encoding="utf-8")
@@ -245,9 +256,8 @@ def _apply(found: Onboarding, patch: Path | None, branch: str | None, *, write: 
         typer.echo(f"{branch}: commit {commit[:12]}; the working tree is as it was", err=True)
     if write:
         found.change.write()
-        typer.echo(
-            f"{found.request.path}: changed; `tidemark config check --agents` says what else is needed", err=True
-        )
+        typer.echo(f"{found.request.path}: changed", err=True)
+    typer.echo(next_step(found), err=True)
 
 
 _MESSAGE: Final = "Ingest {}"

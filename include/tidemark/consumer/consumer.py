@@ -20,6 +20,7 @@ from tidemark.consumer.offset_reset import Queries
 from tidemark.consumer.poll_results import Arrow, PolledRecords
 from tidemark.consumer.tier_metadata import Scouts
 from tidemark.consumer.tier_selection import TierRules, TierSelector
+from tidemark.consumer.unseen_topics import UnseenTopics
 from tidemark.consumer.wakeup import Wakeup
 from tidemark.errors import GapError, WakeupError
 from tidemark.formats.keys import TopicPartition
@@ -72,7 +73,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
     def __init__(
         self,
         *topics: str,
-        mode: Mode | str,
+        mode: Mode | str | None = None,
         storage: Storage | str | Path | None = None,
         on_gap: OnGap = "error",
         remote_refresh_ms: int = 10_000,
@@ -81,7 +82,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         remote_wait_ms: int = 120_000,
         **configs: Any,
     ) -> None:
-        self._mode = Mode(mode)
+        self._mode = Mode(mode)  # None is refused with the names that there are
         if on_gap not in {"error", "skip"}:
             raise ValueError(f"on_gap must be error or skip, not {on_gap!r}")
         self._opened = _opened(self._mode, storage)
@@ -99,7 +100,9 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
             if topics:
                 self._subscription.subscribe(topics=topics)
                 self._cluster.set_topics(topics)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, kafka_errors.KafkaError) and "bootstrap_servers" not in configs:
+                error.add_note("bootstrap_servers is not set, so the brokers were looked for on localhost")
             self._give_up()
             raise
 
@@ -117,6 +120,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         plain = self._fetcher
         self._remote: RemoteTier | None = None
         self._scouts: Scouts | None = None
+        self._unseen: UnseenTopics | None = None
         brokers = AskBrokers(self._manager, self._net, plain, self.config["request_timeout_ms"])
         if self._opened is not None:
             self._remote = RemoteTier(
@@ -130,6 +134,8 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
                 on_ready=self._wakeup.wake,
             )
             self._scouts = Scouts(self._remote, brokers, self._wakeup.wake)
+            if not self._mode.reads_kafka:
+                self._unseen = UnseenTopics(self._remote.topics, self._scouts.run)
         rules = TierRules(
             mode=self._mode,
             on_gap=on_gap,
@@ -267,6 +273,8 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
             timeout_ms = min(timeout_ms, self._coordinator.time_to_next_poll() * 1000)
         found: dict[Any, Any] = self._fetcher.fetch(want, heard=heard, move=move, timeout_ms=timeout_ms)
         if not found:
+            if self._unseen is not None:
+                self._unseen.look(self.subscription() or {tp.topic for tp in self.assignment()})
             self._hear()
         return found
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, Literal
 
+from tidemark.config import hint
+
 Tier = Literal["kafka", "remote"]
 TIERS: Final[tuple[Tier, Tier]] = ("kafka", "remote")
 
@@ -26,6 +28,11 @@ class Mode(StrEnum):
 
     KAFKA_PREFERRED = "KAFKA_PREFERRED"
     """The brokers wherever they have the offset, remote storage for what their retention has removed."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Mode | None:
+        given = "is required" if value is None else f"{value!r} is not a mode"
+        raise ValueError(f"mode: {given}; {hint(str(value).upper(), cls)}")
 
     @property
     def reads_kafka(self) -> bool:

@@ -7,10 +7,10 @@ agent runs there. It is not an error that a topic was seen and nothing has lande
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from itertools import islice
 from typing import Final
 
+from tidemark.config import hint
 from tidemark.endpoints import resolver_of
 from tidemark.errors import NeverSeen, NotFound
 from tidemark.formats.index_cache import read_indexes
@@ -61,11 +61,9 @@ def _why(store: Store, control: ControlKeys, topic: TopicSettings, place: str, *
     folder = control.incarnations(topic.topic).removesuffix(f"{topic.topic}.json")
     topics = [info.key.removeprefix(folder).removesuffix(".json") for info in islice(store.list(folder), _LISTED)]
     if agents or topics:
-        near = get_close_matches(topic.topic, topics, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
         return (
-            f"no agent of cluster {topic.cluster} has ever seen this topic in {place}: {hint}Check its name, and that "
-            "the agents include it (`tidemark-agent plan` lists the topics that they upload)"
+            f"no agent of cluster {topic.cluster} has ever seen this topic in {place}; {hint(topic.topic, topics)}. "
+            "Check its name, and that the agents include it (`tidemark-agent plan` lists the topics that they upload)"
         )
     above = folder.removesuffix(f"{topic.cluster}/")
     clusters = sorted({info.key.removeprefix(above).partition("/")[0] for info in islice(store.list(above), _LISTED)})

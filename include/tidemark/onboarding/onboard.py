@@ -25,7 +25,7 @@ from tidemark.onboarding.topics_file import checked, default_cluster, with_topic
 from tidemark.onboarding.trial import Trial, tried
 from tidemark.parsers.settings import EventTime, followed_by
 from tidemark.planning.schema_following import with_newest
-from tidemark.topics import Deployment, TopicSettings
+from tidemark.topics import Deployment, TopicSettings, check_exists
 
 MOST_REFUSED: Final = 0.5
 """A parser that refuses a larger part of the sample is not this topic's."""
@@ -70,6 +70,7 @@ class Onboarding(NamedTuple):
 
 def read_file(path: Path) -> tuple[str, Deployment]:
     """The text of a topics file, and what it says. Raises ConfigError."""
+    check_exists(path)
     try:
         text = path.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+import yaml
 
 from tidemark.onboarding.onboard import Onboarding
 from tidemark.onboarding.rights import Right
@@ -61,6 +64,18 @@ def lines(found: Onboarding, rights: Sequence[Right]) -> Iterator[str]:
         [("RIGHT", "ROLE", "?", "HOW IT IS KNOWN"), *((one.what, one.role, one.outcome, one.detail) for one in rights)]
     )
     yield from (f"note: {one}" for one in (*found.notes, *found.expected.notes))
+
+
+def next_step(found: Onboarding) -> str:
+    """What is left to do until rows land."""
+    topic = found.topic
+    told = "next: Airflow lands the topic by itself once its topics file has it, unless [tidemark] starts_paused is set"
+    if topic.freshness is not None:
+        setting = yaml.safe_dump(
+            {re.escape(topic.topic): f"{topic.freshness.total_seconds():g}s"}, default_flow_style=True
+        )
+        told += f"; add it to freshness in each agent's file, as {setting.strip()}, and reload the agents (SIGHUP)"
+    return f"{told}; `tidemark config check --agents` names what is missing"
 
 
 def _columns(found: Onboarding) -> Iterator[Sequence[object]]:

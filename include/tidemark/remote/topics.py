@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from tidemark.config import hint
 from tidemark.formats.incarnations import Incarnation
 from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.raw.objects import incarnations
@@ -61,6 +62,10 @@ class RemoteTopics:
         folder = self._control.incarnations("-").removesuffix("-.json")
         listed = self.storage.store(self._store).list(folder)
         return {info.key.removeprefix(folder).removesuffix(".json") for info in listed}
+
+    def unseen(self, topic: str) -> str:
+        """What to say of a topic that no agent has seen."""
+        return f"no agent of cluster {self.storage.cluster} has ever seen this topic; {hint(topic, self.topics())}"
 
     def _incarnation(self, topic: str, topic_id: str | None) -> tuple[int, Incarnation] | None:
         listed = incarnations(self.storage.store(self._store), self._control, topic)

@@ -56,7 +56,7 @@ class OnboardOperator(BaseOperator):
 
     def _patch(self, fields: Mapping[str, Any]) -> tuple[str, str]:
         from tidemark.onboarding.look import look_at
-        from tidemark.onboarding.report import lines
+        from tidemark.onboarding.report import lines, next_step
 
         deployment = settings.deployment()
         if fields.get("write") and not settings.onboarding_writes():
@@ -68,7 +68,8 @@ class OnboardOperator(BaseOperator):
         self.log.info("%s\n%s", report, patch)
         if fields.get("write"):
             found.change.write()
-            self.log.info("%s: changed; `tidemark config check --agents` says what else is needed", request.path)
+            self.log.info("%s: changed", request.path)
+        self.log.info(next_step(found))
         return report, patch
 
     def _create(self, fields: Mapping[str, Any]) -> tuple[str, str]:

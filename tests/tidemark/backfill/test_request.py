@@ -49,7 +49,7 @@ def test_a_form_is_a_request_for_each_topic() -> None:
 @pytest.mark.parametrize(
     ("change", "field", "rule"),
     [
-        pytest.param({"topics": ["east/nope"]}, "topics", "'east/nope' is not in the topics file, which has: east/"),
+        pytest.param({"topics": ["east/nope"]}, "topics", "'east/nope' is not in the topics file; "),
         pytest.param({"topics": ["west/orders"]}, "topics", "'west/orders' is not in", id="cluster"),
         pytest.param({"topics": ["orders"]}, "topics", "'orders' is not in", id="no cluster"),
         pytest.param({"topics": ["../../etc/passwd"]}, "topics", "is not in the topics file", id="a path"),
@@ -95,7 +95,7 @@ def test_a_form_is_a_request_for_each_topic() -> None:
         pytest.param({"reason": "a\nb"}, "reason", "one line of text", id="two lines"),
         pytest.param({"reason": 7}, "reason", "one line of text", id="no reason's type"),
         pytest.param({"configuration": "0" * 16}, "configuration", "is not that of east/orders", id="settings"),
-        pytest.param({"toppics": ["east/orders"]}, "toppics", "is not a field of the form, which has: ", id="typo"),
+        pytest.param({"toppics": ["east/orders"]}, "toppics", "form; did you mean topics?", id="typo"),
         pytest.param({"application_args": ["--all"]}, "application_args", "is not a field", id="an argument"),
     ],
 )

@@ -56,5 +56,5 @@ def test_what_is_wrong_is_named(text: str, told: str) -> None:
 
 
 def test_a_cluster_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigError, match="has no north, only east, west"):
+    with pytest.raises(ConfigError, match="has no north; there are east, west"):
         parsed(GOOD).of_cluster("north")

@@ -5,9 +5,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from tests.plugins.world import entry
+from tidemark.brokersets.settings import load_brokersets
 from tidemark.cli.app import app
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.watermark_index import WatermarkIndex
@@ -50,6 +52,16 @@ def place(tmp_path: Path) -> Path:
         )
         store.put(f"{ControlKeys('', 'east').indexes}{broker}.json", index.to_bytes())
     return tmp_path
+
+
+def test_a_file_that_is_missing_is_said_to_be_optional(place: Path) -> None:
+    (place / "brokersets.yaml").unlink()
+    code, text = command(place, "show")
+    assert code != 0
+    assert "brokersets.yaml: does not exist. A brokersets file is optional" in text
+    example = yaml.safe_load(text.split("`")[1])
+    (place / "brokersets.yaml").write_text(yaml.safe_dump(example))
+    assert [one.name for one in load_brokersets(place / "brokersets.yaml").of_cluster("prod")] == ["small"]
 
 
 def command(place: Path, *arguments: str) -> tuple[int, str]:
@@ -95,7 +107,7 @@ def test_a_topic_is_placed(place: Path) -> None:
     ("arguments", "told"),
     [
         (("place", "or/ders", "--brokerset", "a", "--partitions", "3"), "the topic: "),
-        (("place", "orders", "--brokerset", "b", "--partitions", "3"), "has no b, only a"),
+        (("place", "orders", "--brokerset", "b", "--partitions", "3"), "has no b; there is a"),
         (("place", "orders", "--brokerset", "a", "--partitions", "4"), "brokerset a: partitions: must be a multiple"),
         (("show", "--over", "soon"), "--over: must be a number with a unit"),
     ],

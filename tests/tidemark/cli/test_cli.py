@@ -60,14 +60,32 @@ def test_status_shows_offsets_gaps_and_dates(landed: World, capsys: pytest.Captu
     code, output, _ = call(capsys, "status", "orders", "--topics", landed.topics_file)
     assert code == 0
     assert output.splitlines()[1:] == [
-        "  0/0: next offset 3",
+        "  partition 0: next offset 3",
         "    gap 3 to 5: unknown",
-        "  0/1: next offset 3",
+        "  partition 1: next offset 3",
         "    held by producer 7 from 3",
         "  2026-02-02: 6 rows, open",
     ]
     _, output, _ = call(capsys, "status", "orders", "--topics", landed.topics_file, "--output", "json")
     assert json.loads(output)["rows"] == 6
+
+
+def test_status_without_a_topic_has_a_line_of_each(landed: World, capsys: pytest.CaptureFixture[str]) -> None:
+    with landed.topics_file.open("a") as file:
+        file.write("  - {topic: clicks, cluster: west}\n")
+    code, output, _ = call(capsys, "status", "--topics", landed.topics_file)
+    assert (code, output.splitlines()) == (
+        0,
+        [
+            f"east/orders: ledger 1, 6 rows in {landed.table.url}",
+            f"west/clicks: ledger 0, 0 rows in {landed.table.url.removesuffix('orders')}clicks",
+        ],
+    )
+    code, output, _ = call(capsys, "status", "--topics", landed.topics_file, "--output", "json", "--cluster", "west")
+    [found] = json.loads(output)
+    assert (found["topic"], found["rows"]) == ("west/clicks", 0)
+    code, _, errors = call(capsys, "status", "--topics", landed.topics_file, "--cluster", "wst")
+    assert (code, "no topic is of a cluster wst; did you mean west?" in errors) == (2, True)
 
 
 def test_check_accepts_a_good_file_and_names_what_is_wrong(landed: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,9 +99,11 @@ def test_check_accepts_a_good_file_and_names_what_is_wrong(landed: World, capsys
 
 def test_an_unknown_topic_or_file_is_a_configuration_error(landed: World, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, errors = call(capsys, "status", "nothing", "--topics", landed.topics_file)
-    assert (code, "east/orders" in errors) == (2, True)
-    assert call(capsys, "status", "orders", "--topics", "/nowhere.yaml")[0] == 2
-    assert call(capsys, "status")[0] == 2
+    assert (code, "nothing is not a topic of the file; there is orders" in errors) == (2, True)
+    assert "did you mean orders?" in call(capsys, "status", "ordrs", "--topics", landed.topics_file)[2]
+    code, _, errors = call(capsys, "status", "orders", "--topics", "/nowhere.yaml")
+    assert (code, errors.startswith("/nowhere.yaml: does not exist; name the topics file by --topics or")) == (2, True)
+    assert call(capsys, "consume", "ordrs", "--topics", landed.topics_file)[0] == 1
 
 
 def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from typer.testing import CliRunner
 
 from tests.support.raw_builder import RawBuilder
@@ -170,6 +170,38 @@ def test_protobuf_is_read_by_the_schema_of_a_registry(place: Path) -> None:
         code, _, told = command(place, "orders", "--registry", registry.url, "--write")
         assert code == 0, told
         assert load_topics(place / "topics.yaml").topic("orders").parser.kind == "protobuf"
+
+
+@pytest.mark.parametrize("where", ["folder", "elsewhere"])
+def test_a_file_of_descriptors_is_found_from_the_working_directory(
+    place: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    stored(place, *[order(id=at, name="ada") for at in range(20)])
+    (place / "schemas").mkdir()
+    (place / "schemas" / "set.pb").write_bytes(FileDescriptorSet(file=[order_file()]).SerializeToString())
+    monkeypatch.chdir(place if where == "folder" else place.parent)
+    given = "schemas/set.pb" if where == "folder" else f"{place.name}/schemas/set.pb"
+    arguments = ["east/orders", "--message", "shop.Order", "--write"]
+
+    code, _, errors = command(place, *arguments, "--descriptors", given)
+
+    assert (code, "changed" in errors) == (0, True), errors
+    assert "descriptors: schemas/set.pb\n" in (place / "topics.yaml").read_text()
+    code, _, errors = command(place, *arguments, "--descriptors", "set.pb")
+    assert errors == "--descriptors: set.pb is not a file; give its path from the working directory"
+
+
+def test_it_ends_with_what_is_left_to_do(place: Path) -> None:
+    stored(place, *orders())
+    _, _, errors = command(place, "east/orders")
+    [last] = errors.splitlines()[-1:]
+    assert last.startswith("next: Airflow lands the topic by itself once its topics file has it")
+    assert "reload" not in last
+    _, text, errors = command(place, "east/orders", "--freshness", "20s", "--output", "json")
+    assert json.loads(text)["patch"]
+    assert (
+        "add it to freshness in each agent's file, as {orders: 20s}, and reload the agents" in errors.splitlines()[-1]
+    )
 
 
 @pytest.mark.parametrize(

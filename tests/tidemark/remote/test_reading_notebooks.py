@@ -54,9 +54,9 @@ def test_what_is_not_there_is_an_error(local_store: RemoteStore) -> None:
     for start, end in ((0, 6), (5, 100)):
         with pytest.raises(OutOfRange):
             read_range("orders", 0, start, end, storage=storage)
-    with pytest.raises(NotFound, match="never seen"):
-        read_range("unheard-of", 0, storage=storage)
-    with pytest.raises(NotFound, match="never seen"):
+    with pytest.raises(NotFound, match=r"ordres-0: no agent .* has ever seen this topic; did you mean orders?"):
+        read_range("ordres", 0, storage=storage)
+    with pytest.raises(NotFound, match=r"no agent .* has ever seen this topic; there is orders"):
         read_time("unheard-of", 0, 1, storage=storage)
     with pytest.raises(ValueError, match="isolation_level"):
         read_range("orders", 0, storage=storage, isolation_level="commited")  # type: ignore[arg-type]  # the very fault

@@ -169,7 +169,7 @@ def iter_time(
     with _Reader(storage, isolation_level, on_gap) as reader:
         numbers = reader.tier.topics.partitions_for_topic(topic) if partitions is None else set(partitions)
         if not numbers:
-            raise NotFound(topic, "the remote tier has never seen this topic; check its name and the cluster's")
+            raise NotFound(topic, reader.tier.topics.unseen(topic))
         yield from reader.rows(reader.times(topic, sorted(numbers), wanted, lateness))
 
 
@@ -193,8 +193,9 @@ class _Reader:
     def partition(self, topic: str, partition: int) -> RemotePartition:
         known = self.tier.partition(topic, partition)
         if known is None:
-            rule = "the remote tier has never seen this partition; check the topic's name and the cluster's"
-            raise NotFound(f"{topic}-{partition}", rule)
+            seen = sorted(self.tier.topics.partitions_for_topic(topic))
+            rule = f"no agent has ever seen this partition; there are {', '.join(map(str, seen))}"
+            raise NotFound(f"{topic}-{partition}", rule if seen else self.tier.topics.unseen(topic))
         return known
 
     def times(

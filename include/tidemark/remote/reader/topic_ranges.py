@@ -61,7 +61,7 @@ def remote_partitions(topics: RemoteTopics, topic: str, chosen: Collection[int])
     """The partitions of a topic that are asked for, all if none is. Raises ConfigError for one that nobody has seen."""
     known = topics.partitions_for_topic(topic)
     if not known:
-        raise ConfigError(topic, [("", f"the remote tier of cluster {topics.storage.cluster} has no such topic")])
+        raise ConfigError(topic, [("", topics.unseen(topic))])
     missing = sorted(set(chosen) - known)
     if missing:
         rule = f"the remote tier has partitions {', '.join(map(str, sorted(known)))}, and not {missing[0]}"
