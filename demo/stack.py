@@ -69,6 +69,7 @@ class Stack:
             parallelism=4,
             env={
                 **pipeline_env(TOPICS, HOME / "spark-conf", scan_seconds=2),
+                "AIRFLOW__TIDEMARK__STARTS_PAUSED": "False",  # a topic that somebody adds lands as well
                 "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(connection),
             },
             unpaused=self._dags,

@@ -103,7 +103,7 @@ def test_an_unknown_topic_or_file_is_a_configuration_error(landed: World, capsys
     assert "did you mean orders?" in call(capsys, "status", "ordrs", "--topics", landed.topics_file)[2]
     code, _, errors = call(capsys, "status", "orders", "--topics", "/nowhere.yaml")
     assert (code, errors.startswith("/nowhere.yaml: does not exist; name the topics file by --topics or")) == (2, True)
-    assert call(capsys, "consume", "ordrs", "--topics", landed.topics_file)[0] == 1
+    assert call(capsys, "consume", "ordrs", "--topics", landed.topics_file)[0] == 2
 
 
 def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
