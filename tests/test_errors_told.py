@@ -133,7 +133,7 @@ FAULTS = {
         text=(("topic: orders", "topic: other"),),
     ),
     "a topic that no agent knows, read from raw": Fault(
-        "no agent of cluster east has ever seen this topic; there are none",
+        "no agent of cluster east has ever seen this topic; did you mean orders-v2?",
         code=2,
         of=("consume", "restore"),
         text=(("s3://raw", "s3://raw/seen"),),
@@ -315,9 +315,10 @@ def test_a_topics_file_that_cannot_be_read_is_one_message(
     elif kind == "no text":
         path.write_bytes(b"\xff\xfe")
     monkeypatch.setitem(COMMANDS, "config", ("check",))
+    told = "does not exist; name the topics file by --topics" if kind == "missing" else "cannot be read: "
     for name in FILES:
         code, said = outcome(name, path, monkeypatch)
-        assert (name, code, f"{path}: cannot be read: " in said) == (name, 2, True), said
+        assert (name, code, f"{path}: {told}" in said) == (name, 2, True), said
         assert len(said.strip().splitlines()) == 1
 
 

@@ -5,19 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
 
-import confluent_kafka
 from confluent_kafka import Producer
-from kafka import TopicPartition
-from kafka.consumer.fetcher import ConsumerRecord
 
 from tests.consumer.world import SMALL, World, partitions, produce, some
 from tests.support.kafka_broker import KafkaVersion
 from tests.support.waiting import wait_until
-
-Oracle = Literal["kafka-python", "librdkafka"]
-"""Who reads what is expected; kafka-python has no library for snappy here."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +20,6 @@ class Kind:
     fill: Callable[[World, str, KafkaVersion], None]
     partitions: int = 2
     isolation: str = "read_uncommitted"
-    oracle: Oracle = "kafka-python"
 
 
 def codec(name: str) -> Kind:
@@ -37,41 +29,7 @@ def codec(name: str) -> Kind:
         world.kafka.create_topic(topic, partitions=2, config=SMALL[version])
         produce(world.kafka.bootstrap, topic, some(800, 2), **{"compression.type": name})
 
-    return Kind(fill, oracle="librdkafka" if name == "snappy" else "kafka-python")
-
-
-def read_by_librdkafka(world: World, ends: dict[TopicPartition, int]) -> dict[TopicPartition, list[Any]]:
-    """What the broker has below ``ends``, as kafka-python's records."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": world.kafka.bootstrap, "group.id": "oracle"})
-    found: dict[TopicPartition, list[Any]] = {tp: [] for tp in ends}
-    consumer.assign([confluent_kafka.TopicPartition(tp.topic, tp.partition, 0) for tp in ends])
-    while any((found[tp][-1].offset if found[tp] else -1) < end - 1 for tp, end in ends.items()):
-        for message in consumer.consume(500, 1.0):
-            record = as_record(message)
-            found[TopicPartition(record.topic, record.partition)].append(record)
-    consumer.close()
-    return {tp: records for tp, records in found.items() if records}
-
-
-def as_record(message: Any) -> Any:
-    """A message of librdkafka's as kafka-python has it."""
-    headers = message.headers() or []
-    kind, timestamp = message.timestamp()
-    return ConsumerRecord(
-        message.topic(),
-        message.partition(),
-        message.leader_epoch(),
-        message.offset(),
-        timestamp,
-        kind - 1,
-        message.key(),
-        message.value(),
-        headers,
-        None,
-        -1 if message.key() is None else len(message.key()),
-        -1 if message.value() is None else len(message.value()),
-        sum(len(name) + len(value or b"") for name, value in headers) if headers else -1,
-    )
+    return Kind(fill)
 
 
 def transactions(world: World, topic: str, version: KafkaVersion) -> None:

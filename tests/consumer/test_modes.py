@@ -11,7 +11,7 @@ import pytest
 from kafka import TopicPartition
 
 from tests.consumer.conftest import place_of
-from tests.consumer.kinds import KINDS, Kind, read_by_librdkafka
+from tests.consumer.kinds import KINDS, Kind
 from tests.consumer.world import World, origins, partitions, read_to
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import KafkaVersion
@@ -33,10 +33,7 @@ class Uploaded:
             with world.plain(isolation_level=kind.isolation) as consumer:
                 consumer.assign(tps)
                 self.ends[name] = consumer.end_offsets(tps)
-                if kind.oracle == "kafka-python":
-                    self.expected[name] = read_to(consumer, self.ends[name])
-                else:
-                    self.expected[name] = read_by_librdkafka(world, self.ends[name])
+                self.expected[name] = read_to(consumer, self.ends[name])
         world.upload(*map(self.topic, kinds))
         self.remote_ends = cache(self._remote_ends)
 
