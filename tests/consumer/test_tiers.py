@@ -560,7 +560,7 @@ def test_a_topic_that_no_agent_has_seen_is_named_once(
             assert consumer.poll(100) == {}
             return [one.getMessage() for one in caplog.records if one.name == "tidemark.consumer.unseen_topics"]
 
-        wait_until(told, what="the warning")
+        wait_until(lambda: bool(told()), what="the warning")
         consumer.poll(500)
         [warning] = told()
     assert warning.startswith(

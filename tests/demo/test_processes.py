@@ -41,7 +41,12 @@ def made(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[stack.Stack]:
     made = stack.Stack(Steps())
     parts = [sleeper(name, home) for name in ("broker-2", "controller", "agent-1", "spark", "store")]
     broker, made.kafka.coordinator, agent, made.spark.process, made.s3.process = parts
-    made.kafka.brokers = [SimpleNamespace(process=broker, node_id=2, restart=lambda: (broker.stop(), broker.start()))]  # type: ignore[list-item]
+
+    def restart() -> None:
+        broker.stop()
+        broker.start()
+
+    made.kafka.brokers = [SimpleNamespace(process=broker, node_id=2, restart=restart)]  # type: ignore[list-item]
     made.agents = [SimpleNamespace(process=agent)]  # type: ignore[list-item]
     for part in parts:
         part.start()

@@ -82,7 +82,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         remote_wait_ms: int = 120_000,
         **configs: Any,
     ) -> None:
-        self._mode = Mode(mode)  # None is refused with the names that there are
+        self._mode = Mode(mode or "")  # which is refused with the names that there are
         if on_gap not in {"error", "skip"}:
             raise ValueError(f"on_gap must be error or skip, not {on_gap!r}")
         self._opened = _opened(self._mode, storage)

@@ -31,7 +31,7 @@ class Mode(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Mode | None:
-        given = "is required" if value is None else f"{value!r} is not a mode"
+        given = "is required" if value == "" else f"{value!r} is not a mode"
         raise ValueError(f"mode: {given}; {hint(str(value).upper(), cls)}")
 
     @property

@@ -100,7 +100,7 @@ def test_a_bucket_that_does_not_exist_fails(
     place: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch, wrong: str, left: str
 ) -> None:
     become("admin", server, monkeypatch)  # S3 tells others nothing of a bucket that is not theirs
-    write(place, server, **{wrong: "nowhere"})  # type: ignore[arg-type]  # names of buckets
+    write(place, server, **{wrong: "nowhere"})
     code, output, errors = check(place)
     assert code == 1
     assert (
