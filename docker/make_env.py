@@ -1,43 +1,102 @@
-"""Writes docker/.env for docker-compose.yaml: each variable of .env.example with a random value of its own.
+"""Writes docker/secrets for docker-compose.yaml: random keys and passwords, and what the store lets each role do.
 
-Needs Python alone. An existing file is kept: its keys are in the store and the database by now.
+Needs Python alone. An existing folder is kept: its keys are in the store and the database by now.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import secrets
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+POLICIES = HERE.parent / "deploy" / "policies"
+PLACEHOLDERS = {
+    "<bucket>": "raw",
+    "<prefix>": "tidemark",
+    "<lake>": "lake",
+    "<tables>": "tables",
+    "<cluster>": "demo",
+    "<broker>": "1",
+}
+ADMIN = "admin"
+BY_VARIABLES = ("agent", "worker")
+BY_PROFILES = {"page": ("page",), "jobs": ("maintenance", "retention"), "watch": ("watch",)}
+"""The roles whose keys a service of Airflow's has as profiles of a file, by the file's name."""
+PASSWORDS = (
+    "AIRFLOW_ADMIN_PASSWORD",
+    "AIRFLOW_API_SECRET_KEY",
+    "AIRFLOW_JWT_SECRET",
+    "AIRFLOW_REVIEWER_PASSWORD",
+    "POSTGRES_PASSWORD",
+)
+Keys = dict[str, tuple[str, str]]
 
 
-def values(example: str) -> str:
-    """``example`` with a value behind each name; all are letters, digits, ``-``, ``_`` and, in Fernet keys, ``=``."""
-    lines = [line if line.startswith("#") else f"{line}{_value(line)}" for line in example.splitlines() if line]
-    return "\n".join(lines) + "\n"
+def new_keys() -> Keys:
+    """An access key and its secret for the administrator and each role."""
+    roles = (*BY_VARIABLES, *(role for roles in BY_PROFILES.values() for role in roles))
+    return {name: (secrets.token_hex(10), secrets.token_hex(24)) for name in (ADMIN, *roles)}
 
 
-def _value(line: str) -> str:
-    name = line.removesuffix("=")
-    if name == "AIRFLOW_FERNET_KEY":
-        return base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
-    return secrets.token_hex(10 if name.endswith("_ACCESS_KEY") else 24)
+def store_identities(keys: Keys) -> str:
+    """The configuration of SeaweedFS's S3 server: everything for the administrator, to each role its policy."""
+    identities = [
+        {"name": name, "credentials": [{"accessKey": access, "secretKey": secret}], **_rights(name)}
+        for name, (access, secret) in keys.items()
+    ]
+    policies = [{"name": name, "content": json.dumps(policy(name))} for name in keys if name != ADMIN]
+    return json.dumps({"identities": identities, "policies": policies}, indent=2)
+
+
+def _rights(name: str) -> dict[str, list[str]]:
+    return {"actions": ["Admin", "Read", "Write", "List", "Tagging"]} if name == ADMIN else {"policyNames": [name]}
+
+
+def policy(role: str) -> object:
+    """The role's policy in deploy/policies, for the buckets, the cluster and the broker of docker-compose.yaml."""
+    text = (POLICIES / f"{role}.json").read_text(encoding="utf-8")
+    for placeholder, name in PLACEHOLDERS.items():
+        text = text.replace(placeholder, name)
+    return json.loads(text)
+
+
+def credentials(keys: Keys, roles: tuple[str, ...]) -> str:
+    """A credentials file as AWS's tools read it, with a profile for each role."""
+    lines = ("[{}]\naws_access_key_id = {}\naws_secret_access_key = {}\n".format(role, *keys[role]) for role in roles)
+    return "".join(lines)
+
+
+def variables(keys: Keys) -> str:
+    """What docker-compose.yaml takes as variables; all are letters, digits, ``-``, ``_`` and, in Fernet keys, ``=``."""
+    values = {name: secrets.token_hex(24) for name in PASSWORDS}
+    values["AIRFLOW_FERNET_KEY"] = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+    for role in BY_VARIABLES:
+        values[f"STORE_{role.upper()}_ACCESS_KEY"], values[f"STORE_{role.upper()}_SECRET_KEY"] = keys[role]
+    return "".join(f"{name}={value}\n" for name, value in values.items())
 
 
 def main() -> int:
-    """Write the file, readable by its owner alone; 1 if there is one."""
-    path = HERE / ".env"
-    text = values((HERE / ".env.example").read_text(encoding="utf-8"))
+    """Write the folder, closed to all but its owner; 1 if there is one."""
+    folder = HERE / "secrets"
     try:
-        path.touch(mode=0o600, exist_ok=False)
+        folder.mkdir(mode=0o700)
     except FileExistsError:
-        sys.stderr.write(f"{path} exists and is kept: delete it to have other values\n")
+        sys.stderr.write(f"{folder} exists and is kept: delete it to have other values\n")
         return 1
-    path.write_text(text, encoding="utf-8")
+    keys = new_keys()
+    (folder / "env").touch(mode=0o600)
+    (folder / "env").write_text(variables(keys), encoding="utf-8")
+    mounted = {f"credentials-{name}": credentials(keys, roles) for name, roles in BY_PROFILES.items()}
+    for name, text in {"store-identities": store_identities(keys), **mounted}.items():
+        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).chmod(
+            0o644
+        )  # a container's user is not the folder's owner, who alone gets here on this machine
     sys.stdout.write(
-        f"{path} is written: AIRFLOW_ADMIN_PASSWORD and AIRFLOW_REVIEWER_PASSWORD are for Airflow's pages\n"
+        f"{folder} is written: AIRFLOW_ADMIN_PASSWORD and AIRFLOW_REVIEWER_PASSWORD in env are for Airflow's pages\n"
     )
     return 0
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
+from configparser import ConfigParser
 from pathlib import Path
 from typing import Any, cast
 
@@ -87,51 +89,107 @@ def test_no_secret_is_written_down(name: str) -> None:
             assert VARIABLE.fullmatch(value), variable
 
 
-def test_the_stores_keys_are_not_written_down() -> None:
-    identities = json.loads(RAW["configs"]["store-identities"]["content"])["identities"]
-    keys = [value for identity in identities for key in identity["credentials"] for value in key.values()]
-    assert len(set(keys)) == 2 * len(identities)
-    assert all(VARIABLE.fullmatch(key) for key in keys)
+@services
+def test_tmp_is_executable_only_where_java_runs_jobs(name: str) -> None:
+    service = SERVICES[name]
+    options = [mount.partition(":")[2] for mount in service.get("tmpfs", [])]
+    jobs = {"airflow-scheduler", "spark-connect", "spark-worker"}
+    assert options == (["exec"] if name in jobs else [""] if service.get("read_only") else [])
 
 
-NAMES = {
-    "<bucket>": "raw",
-    "<prefix>": "tidemark",
-    "<lake>": "lake",
-    "<tables>": "tables",
-    "<cluster>": "demo",
-    "<broker>": "1",
-}
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that docker/make_env.py writes."""
+    root = tmp_path_factory.mktemp("checkout")
+    (root / "docker").mkdir()
+    (root / "deploy").symlink_to(ROOT / "deploy")
+    shutil.copy(ROOT / "docker" / "make_env.py", root / "docker")
+    subprocess.run([sys.executable, root / "docker" / "make_env.py"], check=True, capture_output=True)
+    return root / "docker" / "secrets"
 
 
-def test_the_stores_policies_are_those_of_deploy() -> None:
-    identities = json.loads(RAW["configs"]["store-identities"]["content"])
-    named = {one["name"] for one in identities["policies"]}
-    assert named == {"agent", "maintenance", "page", "retention", "watch", "worker"}
-    for policy in identities["policies"]:
-        text = (ROOT / "deploy" / "policies" / f"{policy['name']}.json").read_text()
-        for placeholder, name in NAMES.items():
-            text = text.replace(placeholder, name)
-        assert json.loads(policy["content"]) == json.loads(text)
-    roles = {one["name"]: one.get("policyNames") for one in identities["identities"]}
-    assert roles == {"admin": None, **{one["name"]: [one["name"]] for one in identities["policies"]}}
+def variables_of(made: Path) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in (made / "env").read_text().splitlines())
+
+
+def profiles_of(path: Path) -> dict[str, tuple[str, str]]:
+    parser = ConfigParser()
+    parser.read(path)
+    return {
+        name: (parser[name]["aws_access_key_id"], parser[name]["aws_secret_access_key"]) for name in parser.sections()
+    }
+
+
+def test_secrets_are_their_owners_alone(made: Path) -> None:
+    assert made.stat().st_mode & 0o777 == 0o700
+    assert (made / "env").stat().st_mode & 0o777 == 0o600
+    is_ignored = ["git", "check-ignore", "--quiet", "docker/secrets/env"]
+    assert subprocess.run(is_ignored, cwd=ROOT, check=False).returncode == 0
+
+
+def test_what_is_made_is_kept(made: Path) -> None:
+    before = {path.name: path.read_bytes() for path in made.iterdir()}
+    again = subprocess.run([sys.executable, made.parent / "make_env.py"], check=False, capture_output=True, text=True)
+    assert again.returncode == 1
+    assert f"{made} exists and is kept" in again.stderr
+    assert {path.name: path.read_bytes() for path in made.iterdir()} == before
+
+
+def test_services_get_what_is_made_as_files(made: Path) -> None:
+    """Compose makes no file out of ``content`` in a service that is read-only."""
+    assert "configs" not in RAW
+    named = {name: secret["file"] for name, secret in RAW["secrets"].items()}
+    assert named == {name: f"./docker/secrets/{name}" for name in named}
+    assert {*named, "env"} == {path.name for path in made.iterdir()}
+    [of_store] = SERVICES["store"]["secrets"]
+    assert f"-s3.config={of_store['target']}" in SERVICES["store"]["command"]
+
+
+def test_each_role_of_the_store_has_its_policy_of_deploy_and_keys_of_its_own(made: Path) -> None:
+    written = json.loads((made / "store-identities").read_text())
+    policies = {policy["name"]: json.loads(policy["content"]) for policy in written["policies"]}
+    assert set(policies) == {"agent", "maintenance", "page", "retention", "watch", "worker"}
+    for name, policy in policies.items():
+        text = (ROOT / "deploy" / "policies" / f"{name}.json").read_text()
+        places = re.findall(r"<\w+>", text)
+        assert places
+        shape = re.escape(json.dumps(json.loads(text)))
+        for place in set(places):
+            shape = shape.replace(place, r"[\w-]+")
+        assert re.fullmatch(shape, json.dumps(policy)), name
+    roles = {identity["name"]: identity.get("policyNames") for identity in written["identities"]}
+    assert roles == {"admin": None, **{name: [name] for name in policies}}
+    keys = {
+        identity["name"]: (credential["accessKey"], credential["secretKey"])
+        for identity in written["identities"]
+        for credential in identity["credentials"]
+    }
+    assert len({value for pair in keys.values() for value in pair}) == 2 * len(roles)
+    given = {role: pair for path in made.glob("credentials-*") for role, pair in profiles_of(path).items()}
+    variables = variables_of(made)
+    for role in ("agent", "worker"):
+        given[role] = (variables[f"STORE_{role.upper()}_ACCESS_KEY"], variables[f"STORE_{role.upper()}_SECRET_KEY"])
+    assert given == {name: pair for name, pair in keys.items() if name != "admin"}
+
+
+def test_the_policies_are_for_the_places_that_agent_and_pipeline_use(made: Path) -> None:
+    text = (made / "store-identities").read_text()
     deployment = load_topics(ROOT / "include" / "topics.yaml")
     agent = load_settings(ROOT / "docker" / "agent.yaml")
-    assert (deployment.raw.url, deployment.lake, agent.cluster) == ("s3://raw/tidemark", "s3://lake/tables", "demo")
-    assert "node.id=1" in (ROOT / "docker" / "kafka" / "server.properties").read_text().splitlines()
+    raw, lake = (url.replace("s3://", "arn:aws:s3:::") for url in (deployment.raw.url, deployment.lake))
+    properties = (ROOT / "docker" / "kafka" / "server.properties").read_text()
+    [broker] = re.findall(r"^node\.id=(\d+)$", properties, re.MULTILINE)
+    assert f"{raw}/_heads/{agent.cluster}/{broker}.json" in text
+    assert f"{lake}/_tidemark/" in text
+    assert "<" not in text
 
 
-def test_each_of_airflows_services_has_the_keys_of_its_roles_alone() -> None:
-    profiles = {
-        name: re.findall(r"^\[(.+)\]$", config["content"], re.MULTILINE)
-        for name, config in RAW["configs"].items()
-        if name.startswith("credentials-")
-    }
+def test_each_of_airflows_services_has_the_keys_of_its_roles_alone(made: Path) -> None:
     given = {}
     for name, service in SERVICES.items():
-        for config in service.get("configs", []) if name.startswith("airflow-") else []:
-            assert config["target"] == service["environment"]["AWS_SHARED_CREDENTIALS_FILE"]
-            given[name] = profiles[config["source"]]
+        for secret in service.get("secrets", []) if name.startswith("airflow-") else []:
+            assert secret["target"] == service["environment"]["AWS_SHARED_CREDENTIALS_FILE"]
+            given[name] = list(profiles_of(made / secret["source"]))
             assert service["environment"]["AWS_PROFILE"] == given[name][0]
         assert not name.startswith("airflow-") or not {"AWS_ACCESS_KEY_ID"} & service["environment"].keys()
     assert given == {
@@ -142,30 +200,14 @@ def test_each_of_airflows_services_has_the_keys_of_its_roles_alone() -> None:
     assert SERVICES["airflow-scheduler"]["environment"]["AIRFLOW__TIDEMARK__RETENTION_PROFILE"] == "retention"
 
 
-def test_every_variable_is_required_and_has_an_example() -> None:
+def test_every_variable_is_required_and_has_a_value_of_its_own(made: Path) -> None:
     text = (ROOT / "docker-compose.yaml").read_text()
     assert all(required for _, required in VARIABLE.findall(text))
-    lines = (ROOT / "docker" / ".env.example").read_text().splitlines()
-    examples = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
-    assert set(examples) == variables(text)
-    assert set(examples.values()) == {""}, "compose refuses an empty value, and no other that is not meant"
-
-
-def test_each_variable_gets_a_value_of_its_own(tmp_path: Path) -> None:
-    for name in ("make_env.py", ".env.example"):
-        (tmp_path / name).write_bytes((ROOT / "docker" / name).read_bytes())
-    make = [sys.executable, str(tmp_path / "make_env.py")]
-    subprocess.run(make, check=True, capture_output=True)
-    made = tmp_path / ".env"
-    lines = [line.split("=", 1) for line in made.read_text().splitlines() if not line.startswith("#")]
-    assert {name for name, _ in lines} == variables((ROOT / "docker-compose.yaml").read_text())
-    assert len({value for _, value in lines}) == len(lines)
-    assert all(re.fullmatch(r"[\w-]{20,}=*", value) for _, value in lines)
-    assert len(base64.urlsafe_b64decode(dict(lines)["AIRFLOW_FERNET_KEY"])) == 32
-    assert made.stat().st_mode & 0o777 == 0o600
-    before = made.read_bytes()
-    assert subprocess.run(make, check=False, capture_output=True).returncode == 1
-    assert made.read_bytes() == before
+    values = variables_of(made)
+    assert set(values) == variables(text)
+    assert len(set(values.values())) == len(values)
+    assert all(re.fullmatch(r"[\w-]{20,}=*", value) for value in values.values())
+    assert len(base64.urlsafe_b64decode(values["AIRFLOW_FERNET_KEY"])) == 32
 
 
 def test_the_agent_reads_the_brokers_disk_and_cannot_write_to_it() -> None:
