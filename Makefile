@@ -36,10 +36,10 @@ UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(BUILD)/bin/pip config get globa
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels requirements lint style types format test test-full screenshots bench soak demo down clean
+.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels requirements lint style types format test test-containers test-full screenshots bench soak demo down clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: $(ENVS:%=env-%) kernels ## Build all environments: agent, spark, airflow, dev
 env-agent: $(DONE)/agent ## Environment of a broker host
@@ -151,8 +151,14 @@ test: env lint class-data browser ## Environments, lint, types and all tests but
 	wait $$beside || test $$? = 5 || failed=1; trap - EXIT; cat $(STATE)/airflow-tests.log; \
 	$(DEV) -m tests.support.journal "$$TIDEMARK_JOURNAL" || failed=1; exit $$failed
 
+test-containers: env-dev kafka-jars ## Build all images, start docker-compose.yaml with a container engine, and test what runs
+	TIDEMARK_CONTAINERS=1 $(DEV) -m pytest --verbose --capture=no $(PYTEST_ARGS) tests/containers || test $$? = 5
+
 test-full: env-dev ## All tests, the long ones too; goes on where an interrupted run of the same tree stopped
-	@export TIDEMARK_FULL=1; TIDEMARK_JOURNAL="$$($(DEV) -m tests.support.journal --path)" $(MAKE) test
+	@export TIDEMARK_FULL=1 TIDEMARK_JOURNAL="$$($(DEV) -m tests.support.journal --path)"; failed=0; \
+	if missing="$$($(DEV) -m tests.containers.engine 2>&1)"; then $(MAKE) test-containers || failed=1; fi; \
+	$(MAKE) test || failed=1; \
+	test -z "$$missing" || echo "== NOT RUN: make test-containers, because $$missing"; exit $$failed
 
 screenshots: env-airflow browser ## Take the README's pictures of the continuity page anew
 	$(AIRFLOW) -m tests.plugins.web.page_screenshots

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import urllib.request
 import zipfile
 from configparser import ConfigParser
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -56,6 +60,28 @@ def test_ports_are_published_on_this_machine_only(name: str) -> None:
 @services
 def test_everything_that_stays_up_has_a_health_check(name: str) -> None:
     assert ("healthcheck" in SERVICES[name]) == (name not in ONE_SHOT)
+
+
+@services
+def test_no_health_check_starts_airflow(name: str) -> None:
+    """That takes seconds of a core, at each check of each service."""
+    words = SERVICES[name].get("healthcheck", {}).get("test", [])
+    assert not any(word.startswith("airflow ") for word in words)
+
+
+@pytest.mark.parametrize("component", ["scheduler", "dag_processor", "triggerer"])
+@pytest.mark.parametrize("status", ["healthy", "unhealthy", None])
+def test_an_airflow_component_is_as_healthy_as_the_api_server_says(
+    component: str, status: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = SERVICES[f"airflow-{component.replace('_', '-')}"]
+    answer = {name: {"status": "healthy"} for name in ("scheduler", "dag_processor", "triggerer")}
+    answer[component] = {"status": status}  # type: ignore[dict-item]  # null where the component was never there
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename=service["hostname"]))
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: BytesIO(json.dumps(answer).encode()))
+    with pytest.raises(SystemExit) as ended:
+        exec(service["healthcheck"]["test"][-1])  # noqa: S102  # it is what the container runs
+    assert ended.value.code == (status != "healthy")
 
 
 @services

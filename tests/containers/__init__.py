@@ -1,0 +1,1 @@
+"""docker-compose.yaml with a container engine: `make test-containers`."""
