@@ -80,7 +80,7 @@ def test_an_airflow_component_is_as_healthy_as_the_api_server_says(
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename=service["hostname"]))
     monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: BytesIO(json.dumps(answer).encode()))
     with pytest.raises(SystemExit) as ended:
-        exec(service["healthcheck"]["test"][-1])  # noqa: S102  # it is what the container runs
+        exec(service["healthcheck"]["test"][-1])  # noqa: S102 - it is what the container runs
     assert ended.value.code == (status != "healthy")
 
 
