@@ -84,15 +84,15 @@ class Engine:
         return call(*self._compose, *arguments, given=given, env=self._env)
 
     def has_image(self, name: str) -> bool:
-        """Whether the image is there, or can be pulled."""
+        """Whether the image is there."""
+        return bool(self.docker("images", "--quiet", name))
+
+    def can_pull(self, name: str) -> bool:
+        """Whether the image is there now, or its registry gave it."""
         try:
-            self.docker("image", "inspect", name)
+            return self.has_image(name) or bool(self.docker("pull", "--quiet", name))
         except RuntimeError:
-            try:
-                self.docker("pull", "--quiet", name)
-            except RuntimeError:
-                return False
-        return True
+            return False
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def running_engine() -> Iterator[Engine]:
         yield Engine({})
         return
     socket = f"unix://{FOLDER}/docker.sock"
-    command = [
+    command: list[str | Path] = [
         *("dockerd", "--host", socket, "--pidfile", FOLDER / "docker.pid"),
         *("--data-root", FOLDER / "data", "--exec-root", FOLDER / "run"),
         *("--storage-driver", "overlay2", "--exec-opt", "native.cgroupdriver=cgroupfs"),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 COMPOSE = ROOT / "docker-compose.yaml"
 FILE: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
-SERVICES = [name for name, one in FILE["services"].items() if "healthcheck" in one and "profiles" not in one]
+SERVICES = [name for name, of in FILE["services"].items() if "healthcheck" in of and "profiles" not in of]
 SECRETS = ROOT / "docker" / "secrets"
 TOPICS = ("clicks", "orders", "sensors")
 LANDS_WITHIN = 1200.0
@@ -113,7 +113,7 @@ class Stack:
             sent = [producer.send(topic, value) for value in values]
             producer.flush()
             done = [future.get() for future in sent]
-            rows += [(one.partition, one.offset, value) for one, value in zip(done, values, strict=True)]
+            rows += [(record.partition, record.offset, value) for record, value in zip(done, values, strict=True)]
         producer.close()
 
     def wait_until_landed(self) -> None:
@@ -151,7 +151,7 @@ def running_stack() -> Iterator[Stack]:
 
 def _keys(role: str) -> tuple[str, str]:
     identities = json.loads((SECRETS / "store-identities").read_text())["identities"]
-    [key] = next(one["credentials"] for one in identities if one["name"] == role)
+    [key] = next(identity["credentials"] for identity in identities if identity["name"] == role)
     return key["accessKey"], key["secretKey"]
 
 

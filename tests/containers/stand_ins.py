@@ -22,7 +22,7 @@ from tests.support.jars import fetch
 from tests.support.paths import ROOT, env_bin
 
 OVERRIDE = Path(__file__).with_name("stand-ins.yaml")
-_BASE = "stand-in/python:3.11"
+_BASE = "localhost/stand-in/python:3.11"
 _SUITE = "bookworm"
 _PACKAGES = "ca-certificates,python3,python3-pip,python3-venv"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -35,8 +35,10 @@ def replaced(engine: Engine, compose: dict[str, Any]) -> dict[str, str]:
     base = re.findall(r"^ARG BASE=(\S+)", (ROOT / "docker" / "agent.Dockerfile").read_text(), re.MULTILINE)[0]
     services = yaml.safe_load(OVERRIDE.read_text())["services"]
     images = {base: _BASE}
-    images |= {compose["services"][name]["image"]: one["image"] for name, one in services.items() if "image" in one}
-    if all(engine.has_image(name) for name in images):
+    images |= {
+        compose["services"][name]["image"]: changes["image"] for name, changes in services.items() if "image" in changes
+    }
+    if all(engine.can_pull(name) for name in images):
         return {}
     if not engine.has_image(_BASE):
         _make_base(engine)
@@ -80,7 +82,7 @@ def _mirror() -> list[str]:
 def _environment(root: Path) -> dict[str, str]:
     """What commands of the build need to get packages as this machine does."""
     found = {name: os.environ[name] for name in _PROXIES if name in os.environ}
-    asked = [env_bin("build", "pip"), "config", "get", "global.index-url"]
+    asked: list[str | Path] = [env_bin("build", "pip"), "config", "get", "global.index-url"]
     configured = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
     if index := os.environ.get("UV_DEFAULT_INDEX") or configured:
         found |= {"PIP_INDEX_URL": index, "UV_DEFAULT_INDEX": index}

@@ -58,7 +58,7 @@ def test_airflows_pages_open(stack: Stack) -> None:
     for path in ("/", "/tidemark/"):
         assert b"<html" in opened(path, client.token), path
     topics = json.loads(opened("/tidemark/api/topics", client.token))
-    assert {one["topic"] for one in topics["topics"]} == set(TOPICS)
+    assert {topic["topic"] for topic in topics["topics"]} == set(TOPICS)
 
 
 def opened(path: str, token: str) -> bytes:
@@ -97,10 +97,10 @@ ACTIONS: dict[str, Callable[[S3Client, str, str], object]] = {
 def denied(role: str) -> Iterator[tuple[str, str, str]]:
     """An action, a bucket and a key for each that the role's policy denies; buckets here have no versions."""
     policies = json.loads((SECRETS / "store-identities").read_text())["policies"]
-    [policy] = [json.loads(one["content"]) for one in policies if one["name"] == role]
+    [policy] = [json.loads(named["content"]) for named in policies if named["name"] == role]
     statements: list[dict[str, Any]] = policy["Statement"]
-    for statement in (one for one in statements if one["Effect"] == "Deny"):
-        for resource in statement["Resource"]:
+    for statement in statements:
+        for resource in statement["Resource"] if statement["Effect"] == "Deny" else []:
             bucket, key = resource.removeprefix("arn:aws:s3:::").split("/", 1)
             yield from ((action, bucket, key.replace("*", "x")) for action in statement["Action"] if action in ACTIONS)
 
