@@ -9,6 +9,7 @@ import base64
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -113,6 +114,18 @@ def test_no_secret_is_written_down(name: str) -> None:
     for variable, value in SERVICES[name].get("environment", {}).items():
         if SECRET_NAME.search(variable) and not variable.endswith("_FILE"):
             assert VARIABLE.fullmatch(value), variable
+
+
+def test_the_first_lines_make_the_secrets_start_all_and_let_the_dags_run() -> None:
+    """`make test-containers` runs them; without the last one nothing lands."""
+    lines = re.findall(r"^#   (\S.*)$", (ROOT / "docker-compose.yaml").read_text(), re.MULTILINE)
+    make, up, unpause = (shlex.split(line) for line in lines)
+    compose = ["docker", "compose", "--env-file", "docker/secrets/env"]
+    assert make == ["python3", "docker/make_env.py"]
+    assert up == [*compose, "up", "--build", "--wait"]
+    assert unpause[:8] == [*compose, "exec", "airflow-scheduler", "airflow", "dags"]
+    for dag in ("tidemark_live__demo", "tidemark_ingest__demo__orders", "tidemark_watch"):
+        assert re.fullmatch(unpause[-1], dag)
 
 
 @services
