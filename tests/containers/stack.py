@@ -145,8 +145,10 @@ def running_stack() -> Iterator[Stack]:
             yield stack
         finally:
             forget_clients()
-            (FOLDER / "services.log").write_text(stack.compose("logs", "--no-color"))
-            stack.end()
+            try:
+                (FOLDER / "services.log").write_text(stack.compose("logs", "--no-color"))
+            finally:
+                stack.end()
 
 
 def _keys(role: str) -> tuple[str, str]:
