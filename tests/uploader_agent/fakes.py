@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 from crc32c import crc32c
@@ -112,11 +113,13 @@ class FakePartition:
             self.snapshot(following)
         self.segment(end, b"")
 
-    def snapshot(self, offset: int) -> None:
-        """A producer snapshot without producers."""
-        count = struct.pack(">i", 0)
+    def snapshot(self, offset: int, opened: Mapping[int, int] = MappingProxyType({})) -> None:
+        """A producer snapshot: the first offset of each open transaction, by producer."""
+        body = struct.pack(">i", len(opened))
+        for producer_id, first_offset in opened.items():
+            body += struct.pack(">qhiqiqiq", producer_id, 0, -1, -1, -1, -1, -1, first_offset)
         path = self.folder / f"{offset:020d}.snapshot"
-        path.write_bytes(struct.pack(">hI", 1, crc32c(count)) + count)
+        path.write_bytes(struct.pack(">hI", 1, crc32c(body)) + body)
 
     def retire(self, *bases: int) -> None:
         """What retention does first: rename the files of segments."""

@@ -23,9 +23,9 @@ from tests.uploader_agent.packs.packing import (
     spans,
     tick,
 )
-from tests.uploader_agent.test_agent import no_errors
+from tests.uploader_agent.test_agent import no_errors, remove
 from tidemark.errors import UnknownOutcome
-from tidemark.formats.keys import TopicPartition
+from tidemark.formats.keys import SegmentName, TopicPartition
 from tidemark.formats.watermark import MOST_TAILS, render
 from tidemark.kafka_log import SegmentScanner, SegmentSummary
 from uploader_agent.broker.admin import Led
@@ -118,6 +118,20 @@ def test_what_is_sealed_is_not_packed(world: World) -> None:
     assert entry.lineage == ((3, 0),)
 
 
+def test_a_range_does_not_begin_at_a_hole(world: World) -> None:
+    """Without compaction, what is missing there may still be somewhere: the hole is looked into before it is passed."""
+    partition = world.disk.partition()
+    partition.segment(0, records(0, 40))
+    world.metadata.default_high = 40
+    with world.agent(freshness=FRESHNESS) as agent:
+        tick(agent)
+        append(partition, 0, records(50, 60))
+        world.metadata.default_high = 60
+        tick(agent)
+        assert agent.leadership.partitions[T].packed.stuck_at == 40
+    assert spans(world) == [(0, 40)]
+
+
 # -- verdicts ----------------------------------------------------------------------------------------------------------
 
 
@@ -147,6 +161,18 @@ def test_what_is_open_at_the_start_is_known_after_a_restart_and_after_a_seal(wor
     append(partition, 0, marker(15, 7, commit=False))
     pack_once(world, 16)
     assert [(one.producer_id, one.first_offset) for one in packs(world)[-1].range.aborts] == [(7, 0)]
+
+
+def test_what_is_open_at_the_start_of_the_first_range_is_known_from_the_local_log(world: World) -> None:
+    """Retention has removed where the transaction began; the store never had it."""
+    partition = world.disk.partition()
+    partition.snapshot(100, {7: 90})
+    partition.segment(100, transactional(100, 7, 5) + marker(105, 7, commit=False))
+    world.metadata.log_start = 100
+    pack_once(world, 106)
+    [only] = packs(world)
+    assert (only.range.first, only.range.next) == (100, 106)
+    assert [(one.producer_id, one.first_offset, one.last_offset) for one in only.range.aborts] == [(7, 90, 105)]
 
 
 def test_message_formats_without_epochs(world: World) -> None:
@@ -461,6 +487,32 @@ def test_what_is_sealed_leaves_the_head(world: World) -> None:
         agent.upload_once()
         agent.components.head_maintenance.look()
     assert [entry.partition for entry in entries(world)] == [OTHER.partition]
+
+
+def test_an_entry_stays_while_a_hole_is_below_the_seals(world: World) -> None:
+    """The packs that it names are all that is left of the hole."""
+    partition = world.disk.partition()
+    partition.segment(0, records(0, 50))
+    pack_once(world, 50)
+    partition.snapshot(50)
+    partition.segment(50, records(50, 80))
+    partition.roll(80)
+    world.metadata.default_high = 80
+    first = world.keys().segment(SegmentName(0), "log")
+    with (
+        failing(world, lambda operation, key: (operation, key) == ("put", first), UnknownOutcome(first, "told so")),
+        world.agent(freshness=FRESHNESS) as agent,
+    ):
+        agent.upload_once()
+        assert (world.watermark()[1].next_offset, world.stored(50)) == (0, records(50, 80))
+        tick(agent)
+        agent.components.head_maintenance.look()
+    assert [entry.tail_end for entry in entries(world)] == [50]
+    remove(partition, 0)
+    world.metadata.log_start = 50
+    no_errors(world.once(freshness=FRESHNESS))
+    assert world.watermark()[1].gaps == ()
+    assert world.stored(0) == records(0, 50)
 
 
 def test_ranges_of_a_deleted_topic_are_not_those_of_the_new_one(world: World) -> None:

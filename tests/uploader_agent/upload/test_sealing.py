@@ -6,18 +6,24 @@ import random
 import struct
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.tidemark.kafka_log.build import marker, transactional
 from tests.tidemark.remote.reader import Reader
-from tests.uploader_agent.fakes import CLUSTER, ID, T, World, records
+from tests.uploader_agent.fakes import CLUSTER, ID, FakePartition, T, World, records
 from tests.uploader_agent.repair.test_gaps import die_before
 from tests.uploader_agent.test_agent import no_errors
 from tidemark.formats.keys import SegmentName
 from tidemark.kafka_log import parse_txn_index, scan_batches
 from tidemark.remote import Storage
-from uploader_agent.broker.admin import Led
+from uploader_agent.broker.admin import Led, Offsets
+from uploader_agent.disk.segment_files import SegmentChanged
+from uploader_agent.remote.manifests import Observed
+from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.segment_upload import Rules, StoredBefore, UploadRoute, upload
+from uploader_agent.upload.validation import ScannedSegment, scan
 
 
 @pytest.fixture
@@ -327,6 +333,65 @@ def test_a_deposed_leader_seals_its_own_branch_and_publishes_nothing(world: Worl
     assert world.watermark()[1].leader_epoch == 5
     no_errors(second.once())
     assert read(world) == list(range(200))
+
+
+def test_a_deposed_leader_does_not_seal_what_a_later_leader_wrote(world: World) -> None:
+    """It has truncated and fetched, and knows only the high watermark of before: the rest may not be committed."""
+    content = records(0, 30) + records(30, 50, epoch=4)
+    partition = world.disk.partition()
+    partition.lineage([(3, 0), (4, 30)])
+    partition.segment(0, content)
+    partition.roll(50)
+    world.once()
+    assert world.names() == ["offset.wm"]
+    world.metadata.leads = {T: Led(4, ID)}
+    no_errors(world.once())
+    assert world.stored(0) == content
+
+
+@pytest.mark.parametrize("when", ["after the scan", "after the PUT of the .log"])
+@pytest.mark.parametrize(("active", "change"), [(False, "written"), (False, "cut"), (True, "cut")])
+def test_what_changes_while_it_is_read_is_not_sealed(
+    world: World, monkeypatch: pytest.MonkeyPatch, when: str, active: bool, change: str
+) -> None:
+    """Although the lineage stays as it is."""
+    content, partition = records(0, 50), world.disk.partition()
+    path = partition.segment(0, content)
+    if not active:
+        partition.roll(50)
+
+    def scan_then_change(*read: Any) -> ScannedSegment:
+        found = scan(*read)
+        changed()
+        return found
+
+    def changed(_operation: str = "", _key: str = "") -> None:
+        world.store.after = lambda _operation, _key: None
+        path.write_bytes(content[:-20] if change == "cut" else content + records(50, 60))
+
+    if when == "after the scan":
+        monkeypatch.setattr("uploader_agent.upload.segment_upload.scan", scan_then_change)
+    else:
+        world.store.after = changed
+    with pytest.raises(SegmentChanged, match="changed while it was read"):
+        seal(world, partition, active=active)
+    assert not [name for name in world.names() if "manifest" in name]
+    assert (world.store.puts == []) == (when == "after the scan")
+
+
+def test_an_active_segment_may_grow_while_it_is_read(world: World) -> None:
+    partition = world.disk.partition()
+    partition.segment(0, records(0, 50))
+    world.store.after = lambda _operation, _key: partition.segment(0, records(0, 60)).touch()
+    seal(world, partition, active=True)
+    assert world.stored(0) == records(0, 50)
+
+
+def seal(world: World, partition: FakePartition, *, active: bool) -> None:
+    """Seal [0, 50), which is all that the segment has, and is rotated unless it is ``active``."""
+    route = UploadRoute(T, ID, partition.folder, world.store, world.keys(), 1)
+    work, seen = Work(0, 50, 0, None if active else 50), Observed(Offsets(50), "delete", 3)
+    upload(route, work, seen, Rules(lambda _scanned, lineage: lineage), StoredBefore())
 
 
 def as_epoch(content: bytes, base: int, epoch: int) -> bytes:
