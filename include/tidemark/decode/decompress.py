@@ -152,18 +152,16 @@ class Decompressor:
         return max(1, min(_STEP_BYTES, self._max_bytes // ratio))
 
     def _lz4(self, source: memoryview) -> Iterator[bytes]:
-        rest: bytes | memoryview = source
-        while True:
-            frame = lz4.frame.LZ4FrameDecompressor()
-            most = max(_LZ4_STEP_BYTES, min(_LZ4_STEP_RATIO * len(rest), self._max_bytes + 1))  # allocated at once
-            yield frame.decompress(rest, max_length=most)
-            while not (frame.eof or frame.needs_input):
-                yield frame.decompress(b"", max_length=most)
-            if not frame.eof:
+        """The library's own decompressor object copies all that is left for each frame."""
+        context = lz4.frame.create_decompression_context()  # it begins anew after each frame
+        most = max(_LZ4_STEP_BYTES, min(_LZ4_STEP_RATIO * len(source), self._max_bytes + 1))  # allocated at once
+        at, ended = 0, False
+        while at < len(source) or not ended:
+            piece, read, ended = lz4.frame.decompress_chunk(context, source[at:], max_length=most)
+            if not (read or piece or ended):
                 raise CorruptRecords("the frame is not complete")
-            if not frame.unused_data:
-                return
-            rest = frame.unused_data
+            yield piece
+            at += read
 
 
 def _frames(new: Callable[[], Any], source: memoryview, step: int) -> Iterator[bytes]:

@@ -80,6 +80,38 @@ def test_a_bomb_is_bounded_in_memory(codec: Codec) -> None:
     assert peak < 6 << 20
 
 
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_many_frames_are_a_bomb_together(codec: Codec) -> None:
+    bomb = JAVA_LIKE[codec](bytes(1 << 19)) * 100
+    tracemalloc.start()
+    with pytest.raises(CorruptRecords, match="bound"):
+        expand(codec, bomb, 1 << 20)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 6 << 20
+
+
+def test_many_lz4_frames_cost_as_many_bytes_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left behind a frame is not copied to find the next one."""
+    frames = lz4.frame.compress(b"") * 1000
+    read: list[int] = []
+    copied: list[int] = []
+    decompress_chunk = lz4.frame.decompress_chunk
+
+    def counting(context: object, data: bytes | memoryview, **options: int) -> tuple[bytes, int, bool]:
+        if not (isinstance(data, memoryview) and data.obj is frames):
+            copied.append(len(data))
+        found: tuple[bytes, int, bool] = decompress_chunk(context, data, **options)
+        read.append(found[1])
+        return found
+
+    monkeypatch.setattr(lz4.frame, "decompress_chunk", counting)
+    assert expand("lz4", frames) == b""
+    assert sum(read) == len(frames)
+    assert len(read) <= 2 * 1000
+    assert sum(copied) <= len(frames)
+
+
 def test_exactly_the_bound_is_accepted() -> None:
     for codec in COMPRESSED:
         assert len(expand(codec, JAVA_LIKE[codec](bytes(100_000)), 100_000)) == 100_000
