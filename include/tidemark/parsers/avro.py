@@ -158,10 +158,11 @@ class AvroColumns:
         source = io.BytesIO(data)
         try:
             if blind:
-                fastavro.schemaless_reader(io.BytesIO(data), writer, None)
+                fastavro.schemaless_reader(source, writer, None)
+                source.seek(0)
             found = fastavro.schemaless_reader(source, writer, None if writer is reader else reader)
         except _UNREADABLE as error:
-            raise RefusedRecord(f"does not match its Avro schema: {_told(error)}") from error
+            raise RefusedRecord(f"does not match its Avro schema: {_broken_rule(error, source)}") from error
         if not isinstance(found, dict):
             raise RefusedRecord("its Avro schema is not that of a record")
         left = len(data) - source.tell()
@@ -177,9 +178,21 @@ def _landing(values: pa.Array[Any], refused: Mapping[int, str]) -> Bits:
     return landing
 
 
-def _told(error: Exception) -> str:
-    """Why fastavro does not read a record, always in the same words: files with reasons are compared byte by byte."""
-    return "ends too early" if isinstance(error, EOFError) else f"{type(error).__name__} {error}"
+def _broken_rule(error: Exception, source: io.BytesIO) -> str:
+    """Why fastavro does not read a record, always in the same words: files with reasons are compared byte by byte.
+
+    fastavro looks up the number of a union's branch or of an enum's symbol in a list, and the next byte of a number
+    that ends too early as well. Each byte of a number but its last one has the highest bit.
+    """
+    if isinstance(error, IndexError) and not (source.getvalue()[-1] & 0x80 and not source.read(1)):
+        return "names a branch of a union, or a symbol of an enum, that the schema does not have"
+    if isinstance(error, EOFError | IndexError):
+        return "ends too early"
+    if isinstance(error, UnicodeDecodeError):
+        return "has a string that is not valid UTF-8"
+    if isinstance(error, RecursionError):
+        return "is nested too deeply"
+    return f"fastavro says: {error}"
 
 
 def _table(content: SettingsFile) -> tuple[list[pa.Field[Any]], Any]:
