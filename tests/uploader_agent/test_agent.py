@@ -170,15 +170,19 @@ def test_a_run_begins_at_its_own_batch_wherever_the_index_points(world: World, h
     assert (world.manifest(70).next_offset, world.manifest(70).batch_count) == (90, 2)
 
 
-def test_an_active_segment_that_is_damaged_is_not_sealed(world: World) -> None:
+@pytest.mark.parametrize(
+    ("epoch", "damaged", "rule"),
+    [(3, True, "checksum"), (2, False, "leader epoch 2 is not 3")],
+    ids=["a record", "an epoch"],
+)
+def test_an_active_segment_that_is_damaged_is_not_sealed(world: World, epoch: int, damaged: bool, rule: str) -> None:
     """It may be read again: a person may restore the replica."""
-    content = records(0, 50)
-    partition = world.disk.partition()
-    partition.segment(0, content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+    content = records(0, 10, epoch=epoch) + records(10, 50)
+    world.disk.partition().segment(0, flipped(content) if damaged else content)
     world.metadata.default_high = 50
     agent = world.once(tail_after="0s")
-    assert "checksum" in (agent.leadership.partitions[T].error or "")
-    assert [name for name in world.names() if name.endswith((".log", ".corrupt"))] == []
+    assert rule in (agent.leadership.partitions[T].error or "")
+    assert world.names() == ["offset.wm"]
 
 
 def test_what_a_later_leader_wrote_is_not_sealed_under_a_former_leadership(world: World) -> None:

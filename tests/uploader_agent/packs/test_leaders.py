@@ -25,7 +25,7 @@ from tests.uploader_agent.packs.packing import (
 from tests.uploader_agent.repair.test_gaps import gap_reasons
 from tests.uploader_agent.test_agent import no_errors, remove
 from tidemark.formats.keys import SegmentName
-from tidemark.kafka_log import Lineage, scan_batches
+from tidemark.kafka_log import Lineage, parse_txn_index, scan_batches
 from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.packs.sources import PackedSources
 from uploader_agent.packs.tail import Tail
@@ -172,6 +172,23 @@ def test_the_tail_of_a_deleted_topic_is_sealed_from_its_packs(world: World) -> N
     assert [(one.first, one.next) for one in world.manifest(0).parts] == [(0, 10), (10, 51)]
 
 
+def test_what_is_open_where_a_seal_from_packs_begins_is_known_from_the_seal_before(world: World) -> None:
+    partition = world.disk.partition()
+    partition.segment(0, transactional(0, 7, 10))
+    world.metadata.default_high = 10
+    world.once(tail_after="0s")
+    append(partition, 0, marker(10, 7, commit=False) + records(11, 31))
+    pack_once(world, 31)
+    remove(partition, 0)
+    partition.folder.rename(partition.folder.with_name("orders-0.f00-delete"))
+    world.metadata.leads = {}
+    with world.agent(freshness=FRESHNESS) as agent:
+        agent.refresh()
+        care(agent, 4)
+    assert [(one.base, one.end) for one in seals(world)] == [(0, 10), (10, 31)]
+    assert parse_txn_index(world.stored(10, "txnindex"), "txnindex") == [(7, 0, 10, 11)]
+
+
 def test_the_tail_of_a_topic_that_was_created_again_is_sealed(world: World) -> None:
     pack_and_create_again(world)
     world.metadata.default_high = 30
@@ -254,6 +271,39 @@ def test_heads_of_all_tails_are_read_before_a_gap(world: World, second: World) -
     no_errors(second.once(freshness=FRESHNESS))
     assert gap_reasons(world) == []
     assert world.stored(0) == records(0, 50)
+
+
+def test_what_an_election_has_cut_off_is_not_sealed_from_packs(world: World, second: World) -> None:
+    partition = second.disk.partition()
+    remove(partition, 0)
+    partition.lineage([(3, 0), (4, 30)])
+    partition.segment(40, records(40, 80, epoch=4))
+    partition.roll(80)
+    second.metadata.log_start, second.metadata.default_high = 40, 80
+    no_errors(second.once(freshness=FRESHNESS))
+    assert world.stored(0) == records(0, 30)
+    assert gap_reasons(world) == [(30, 40, "deleted_before_upload")]
+
+
+def test_what_a_former_leader_packs_until_the_claim_is_no_gap(world: World, second: World) -> None:
+    """Its head is read after the claim, and no gap is recorded before."""
+    former, partition = world.disk.partition(), second.disk.partition()
+    remove(partition, 0)
+    partition.lineage([(3, 80), (4, 90)])
+    partition.segment(80, records(80, 90) + records(90, 100, epoch=4))
+    partition.roll(100)
+    second.metadata.log_start, second.metadata.default_high = 80, 100
+
+    def pack_before_the_claim(operation: str, key: str) -> None:
+        if (operation, key) == ("put", world.keys().watermark):
+            world.store.before = lambda _operation, _key: None
+            append(former, 0, records(50, 70))
+            pack_once(world, 70)
+
+    world.store.before = pack_before_the_claim
+    no_errors(second.once(freshness=FRESHNESS))
+    assert gap_reasons(world) == [(70, 80, "deleted_before_upload")]
+    assert world.stored(0) == records(0, 70)
 
 
 @pytest.mark.parametrize("broker", [1, 3], ids=["the broker that packed it", "another replica"])

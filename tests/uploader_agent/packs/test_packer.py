@@ -515,6 +515,21 @@ def test_an_entry_stays_while_a_hole_is_below_the_seals(world: World) -> None:
     assert world.stored(0) == records(0, 50)
 
 
+def test_an_entry_stays_until_offset_wm_says_what_is_sealed(world: World) -> None:
+    """Readers look at the heads, and then at the seals that ``offset.wm`` has."""
+    partition = world.disk.partition()
+    partition.segment(0, records(0, 50))
+    pack_once(world, 50)
+    partition.roll(50)
+    key = world.keys().watermark
+    with world.agent(freshness=FRESHNESS) as agent:
+        with failing(world, lambda operation, name: (operation, name) == ("put", key), UnknownOutcome(key, "told so")):
+            agent.upload_once()
+        assert world.stored(0) == records(0, 50)
+        agent.components.head_maintenance.look()
+    assert [entry.tail_end for entry in entries(world)] == [50]
+
+
 def test_ranges_of_a_deleted_topic_are_not_those_of_the_new_one(world: World) -> None:
     pack_and_create_again(world)
     pack_once(world, 30)

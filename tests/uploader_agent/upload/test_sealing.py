@@ -22,7 +22,7 @@ from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.remote.manifests import Observed
 from uploader_agent.upload.eligibility import Work
-from uploader_agent.upload.segment_upload import Rules, StoredBefore, UploadRoute, upload
+from uploader_agent.upload.segment_upload import Diverged, Rules, StoredBefore, UploadRoute, upload
 from uploader_agent.upload.validation import ScannedSegment, scan
 
 
@@ -385,6 +385,17 @@ def test_an_active_segment_may_grow_while_it_is_read(world: World) -> None:
     world.store.after = lambda _operation, _key: partition.segment(0, records(0, 60)).touch()
     seal(world, partition, active=True)
     assert world.stored(0) == records(0, 50)
+
+
+def test_what_is_not_the_bytes_of_its_manifest_is_not_adopted(world: World) -> None:
+    partition = world.disk.partition()
+    partition.segment(0, records(0, 50))
+    seal(world, partition, active=True)
+    other = records(0, 50, value="other")
+    world.store.inner.put(world.keys().segment(SegmentName(0), "log"), other)
+    with pytest.raises(Diverged, match="is not what its manifest describes"):
+        seal(world, partition, active=True)
+    assert world.stored(0) == other
 
 
 def seal(world: World, partition: FakePartition, *, active: bool) -> None:
