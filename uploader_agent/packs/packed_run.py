@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import NamedTuple
 
 from tidemark.formats.head import HeadEntry
@@ -29,7 +28,10 @@ OpenAt = Callable[[int], tuple[UnfinishedTransaction, ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class PackedRun:
-    """Whole batches on one lineage, from ``start`` on, with the transactions open there."""
+    """Whole batches on one lineage that account for the offsets ``[start, end)``, with the transactions open at start.
+
+    Compaction may have left none of them, and none at the end.
+    """
 
     start: int
     end: int
@@ -78,12 +80,14 @@ class FullerRun(NamedTuple):
     """A run of a local log with the batches of packs where compaction has left others, or none.
 
     ``start`` is where the first of these ranges begins. What the local log has below it is sealed first, if there is
-    anything (``data`` is empty then). Otherwise ``data`` are the batches of the run up to ``end``.
+    anything (``data`` is empty then). Otherwise ``data`` are the batches of the run up to ``end``; ``whole`` says that
+    there are no others.
     """
 
     start: int
     end: int
     data: bytes
+    whole: bool
 
 
 def read_run(
@@ -99,13 +103,15 @@ def read_run(
     live = Intervals()
     for packed in ranges:
         live |= live_part(packed.range, lineage)
-    batches, _ = fullest(store, ranges, lineage, start, min(end, live.contiguous_from(start)))
-    if not batches:
+    reach = live.contiguous_from(start)
+    batches, below = fullest(store, ranges, lineage, start, min(end, reach))
+    compacted = any(packed.range.compacted for packed in ranges)
+    if not batches and not (compacted and below == end > start):
         return None
     kept = [batches[offset] for offset in sorted(batches)]
+    stop = end if compacted and below == end else kept[-1].header.next_offset
     data = b"".join(batch.data for batch in kept)
-    compacted = any(packed.range.compacted for packed in ranges)
-    return PackedRun(start, kept[-1].header.next_offset, data, _opened(store, ranges, start, open_at), compacted)
+    return PackedRun(start, stop, data, _opened(store, ranges, start, open_at), compacted)
 
 
 def read_fuller_run(
@@ -115,30 +121,38 @@ def read_fuller_run(
 
     Raises FormatError and StoreError as :func:`read_run`.
     """
-    batches, end = fullest(store, ranges, lineage, start, end)
-    last = max(batches, default=start)
-    local = {
-        header.base_offset: header for header in takewhile(lambda header: header.base_offset <= last, headers(log, 0))
-    }
+    batches, below = fullest(store, ranges, lineage, start, end)
+    lowest, highest = min(batches, default=start), max(batches, default=start)
+    base, after = end, False
+    local: dict[int, BatchHeader] = {}
+    for header in headers(log, 0):
+        if header.base_offset > highest:
+            after = True
+            break
+        base = min(base, header.base_offset)
+        if header.base_offset >= lowest:  # there may be a million batches below
+            local[header.base_offset] = header
     changed = [offset for offset, batch in batches.items() if not _is_same(batch.header, local.get(offset))]
     if not changed:
         return None
     taken = Intervals()
     for packed in ranges:
-        live = live_part(packed.range, lineage).clip(start, end)
+        live = live_part(packed.range, lineage).clip(start, below)
         if any(offset in live for offset in changed):
             taken |= live
-    first = taken.parts[0].start
-    if min(local, default=first) < first:
-        return FullerRun(first, first, b"")
-    whole = {
+    first, last = taken.parts[0].start, taken.parts[-1].end
+    if base < first:
+        return FullerRun(first, first, b"", whole=False)
+    kept = {
         offset: PackedBatch(header, log.pread(header.position, header.size))
         for offset, header in local.items()
-        if offset not in taken
+        if offset not in taken and offset < last
     }
-    whole |= {offset: batch for offset, batch in batches.items() if offset in taken}
-    kept = [whole[offset] for offset in sorted(whole) if offset < taken.parts[-1].end]
-    return FullerRun(first, kept[-1].header.next_offset, b"".join(batch.data for batch in kept))
+    kept |= {offset: batch for offset, batch in batches.items() if offset in taken}
+    offsets = sorted(kept)
+    whole = not after and below == end and not any(offset >= last for offset in (*local, *batches))
+    stop = kept[offsets[-1]].header.next_offset
+    return FullerRun(first, stop, b"".join(kept[offset].data for offset in offsets), whole)
 
 
 def _is_same(packed: BatchHeader, local: BatchHeader | None) -> bool:
@@ -152,7 +166,8 @@ def fullest(
     """The batches of ``ranges`` on ``lineage`` in ``[start, end)`` by their base offsets, each with the most records.
 
     Also the offset below which all are there: ranges that have no room in memory are left for the next run. There is
-    nothing if a batch reaches over ``start``, since no run begins inside a batch. Raises FormatError and StoreError.
+    nothing, and the offset is ``start``, if a batch reaches over it: no run begins inside a batch. Raises FormatError
+    and StoreError.
     """
     found: dict[int, PackedBatch] = {}
     size = 0
@@ -168,7 +183,7 @@ def fullest(
             if not lineage.is_live(header.base_offset, header.leader_epoch):
                 continue
             if header.base_offset < start < header.next_offset:
-                return {}, end
+                return {}, start
             known = found.get(header.base_offset)
             fuller = known is None or known.header.record_count < header.record_count
             if fuller and start <= header.base_offset and header.next_offset <= end:

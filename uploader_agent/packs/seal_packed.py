@@ -13,6 +13,7 @@ import structlog
 from tidemark.formats.head import HeadEntry
 from tidemark.formats.pack import PackedRange
 from tidemark.kafka_log import Lineage
+from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.packs.packed_files import PackedFiles
 from uploader_agent.packs.packed_run import known_lineage, part_of, read_fuller_run, read_run
@@ -86,7 +87,8 @@ def seal_fuller(
         if files.lineage() != known or run.log.has_shrunk():
             raise SegmentChanged(f"{files.path(run.segment.name)}: changed while it was read")
     before = dataclasses.replace(before, open_transactions=opened)
-    return _seal(route, run.base_offset, fuller.end, fuller.data, lineage, seen, rules, before)
+    end = work.end if fuller.whole and not work.is_tail else fuller.end
+    return _seal(route, run.base_offset, end, fuller.data, lineage, seen, rules, before)
 
 
 def _seal(
@@ -99,8 +101,9 @@ def _seal(
     rules: Rules,
     before: StoredBefore,
 ) -> StoredManifest:
-    """Seal ``data``, the batches of the offsets ``[start, end)``."""
+    """Seal ``data``, the batches that account for the offsets ``[start, end)``; there may be none up to the end."""
     logger.info("sealed_from_packs", partition=str(route.tp), base_offset=start, next_offset=end)
     with PackedFiles(start, data, lineage) as files:
-        work = Work(start, end, start, None)
+        last = max((header.next_offset for header in headers(files.log, 0)), default=start)
+        work = Work(start, end, start, None if end == last else end + 1)  # a tail ends with its last batch
         return upload_run(route, work, seen, rules, before, files, LocalRun(start, files.log, files.log))

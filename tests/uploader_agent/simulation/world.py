@@ -151,7 +151,7 @@ class World:
         A scan may have to find what is to be sealed, and heads are looked after as often as the agent scans.
         """
         scan = self._settings.scan_interval.total_seconds()
-        return _REQUESTS + (self._schedule.unsealed.total_seconds() + 3 * scan if self._seals else 2 * scan)
+        return _REQUESTS + 3 * scan + (self._schedule.unsealed.total_seconds() if self._seals else 0.0)
 
     @property
     def _seals(self) -> bool:
