@@ -53,6 +53,9 @@ def test_airflows_pages_open(stack: Stack) -> None:
     client = stack.airflow()
     assert set(client.health().values()) == {"healthy"}
     assert client.import_errors() == {}
+    paused = {dag["dag_id"]: dag["is_paused"] for dag in client.get("/dags", limit=100)["dags"]}
+    landing = {"tidemark_live__demo", *(f"tidemark_ingest__demo__{topic}" for topic in TOPICS)}
+    assert not any(paused[dag] for dag in {*landing, "tidemark_watch"})
     with pytest.raises(AirflowApiError, match=f": {HTTPStatus.UNAUTHORIZED}: "):
         AirflowClient(HOST, 8080, "admin", "wrong").get("/dags")
     for path in ("/", "/tidemark/"):
