@@ -101,6 +101,10 @@ def azure(container: str, base: str, limits: ClientConfig) -> Client:
         raise _no_client("AZURE_*", error) from error
 
 
+CONNECT: Final = {"gs": google, "az": azure}
+"""What makes a client, by scheme."""
+
+
 def _allowing_http(base: str, limits: ClientConfig) -> ClientConfig:
     return {**limits, "allow_http": base.startswith("http://")}
 

@@ -7,7 +7,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from tidemark.errors import ConfigError
-from tidemark.store.object_store_settings import endpoint
+from tidemark.store.object_store_settings import CLOUDS, endpoint
 from tidemark.store.options import StoreOptions
 from tidemark.store.traffic import Traffic
 
@@ -33,14 +33,14 @@ def forget_clients() -> None:
 def _opened(url: str, options_json: str, base: str, traffic: Hashable) -> ObjectStore:
     object_store, clients = _installed()
     options = StoreOptions.model_validate_json(options_json)
-    connect = clients.google if url.startswith("gs://") else clients.azure
+    scheme, _, bucket = url.partition("://")
     store: ObjectStore = object_store.ObjectStore(
         url,
-        clients.Clients(partial(connect, url.partition("://")[2], base), options),
+        clients.Clients(partial(clients.CONNECT[scheme], bucket, base), options),
         options,
         cast("Traffic", traffic),
         partial(clients.store_time, f"{base}/", options),
-        by_generation=url.startswith("gs://"),
+        by_generation=CLOUDS[scheme].by_generation,
     )
     return store
 

@@ -1,4 +1,4 @@
-"""Where Google Cloud Storage and Azure Blob Storage are reached. What obstore and delta-rs are told, both alike.
+"""Where the clouds that obstore reaches are. What obstore and delta-rs are told, both alike.
 
 Each finds its credentials by itself, in the same places: it is the same Rust library under both.
 """
@@ -6,13 +6,26 @@ Each finds its credentials by itself, in the same places: it is the same Rust li
 from __future__ import annotations
 
 import os
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from tidemark.errors import ConfigError
 from tidemark.store.options import StoreOptions
+from tidemark.store.schemes import scheme_of
 
 ACCOUNT: Final = "AZURE_STORAGE_ACCOUNT_NAME"
 """The variable that names the storage account of all ``az://`` URLs."""
+
+
+class Cloud(NamedTuple):
+    """The URL below which a cloud's buckets lie, and what delta-rs needs to know beside it.
+
+    With ``by_generation``, a condition on a write names an object's generation, and its ETag elsewhere.
+    """
+
+    endpoint: Callable[[StoreOptions], str]
+    delta_settings: Callable[[str], dict[str, str]]
+    by_generation: bool = False
 
 
 def endpoint(url: str, options: StoreOptions) -> str:
@@ -21,12 +34,7 @@ def endpoint(url: str, options: StoreOptions) -> str:
     Raises:
         ConfigError: no account is named, and Azure needs one.
     """
-    if url.startswith("gs://"):
-        return options.endpoint_url or "https://storage.googleapis.com"
-    account = azure_account()
-    if options.endpoint_url is None:
-        return f"https://{account}.blob.core.windows.net"
-    return f"{options.endpoint_url}/{account}" if options.path_style else options.endpoint_url
+    return CLOUDS[scheme_of(url)].endpoint(options)
 
 
 def azure_account() -> str:
@@ -39,9 +47,28 @@ def azure_account() -> str:
 
 
 def delta_settings(url: str, options: StoreOptions) -> dict[str, str]:
-    """delta-rs's storage options for a ``gs://`` or ``az://`` URL. Raises ConfigError like :func:`endpoint`."""
+    """delta-rs's storage options for the URL of a cloud. Raises ConfigError like :func:`endpoint`."""
     base = endpoint(url, options)
-    found = {"allow_http": str(base.startswith("http://")).lower()}
-    if url.startswith("gs://"):
-        return found | {"google_base_url": base}
-    return found | {"azure_storage_account_name": azure_account(), "azure_storage_endpoint": base}
+    allowed = {"allow_http": str(base.startswith("http://")).lower()}
+    return allowed | CLOUDS[scheme_of(url)].delta_settings(base)
+
+
+def _google_endpoint(options: StoreOptions) -> str:
+    return options.endpoint_url or "https://storage.googleapis.com"
+
+
+def _azure_endpoint(options: StoreOptions) -> str:
+    account = azure_account()
+    if options.endpoint_url is None:
+        return f"https://{account}.blob.core.windows.net"
+    return f"{options.endpoint_url}/{account}" if options.path_style else options.endpoint_url
+
+
+CLOUDS: Final = {
+    "gs": Cloud(_google_endpoint, lambda base: {"google_base_url": base}, by_generation=True),
+    "az": Cloud(
+        _azure_endpoint,
+        lambda base: {"azure_storage_account_name": azure_account(), "azure_storage_endpoint": base},
+    ),
+}
+"""By scheme; :data:`tidemark.store.object_store_clients.CONNECT` has the clients."""

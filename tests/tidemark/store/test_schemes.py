@@ -10,8 +10,11 @@ from tests.test_docs import fields
 from tidemark.errors import FormatError
 from tidemark.store import StoreOptions, open_store
 from tidemark.store.factory import OPENED_BY
-from tidemark.store.object_store_settings import delta_settings, endpoint
+from tidemark.store.object_store_clients import CONNECT
+from tidemark.store.object_store_factory import open_object_store
+from tidemark.store.object_store_settings import CLOUDS, delta_settings, endpoint
 from tidemark.store.schemes import SCHEMES
+from tidemark.store.traffic import FreeTraffic
 from tidemark.store.url import split_store_url
 from tidemark.table.delta_table import SETTINGS_OF_DELTA
 
@@ -23,6 +26,12 @@ def test_each_scheme_is_opened_and_has_credentials_and_settings_for_the_lake() -
     clouds = SCHEMES.keys() - {"file"}
     assert SETTINGS_OF_DELTA.keys() == clouds
     assert {name for name, scheme in SCHEMES.items() if scheme.credentials} == clouds
+    assert CLOUDS.keys() == CONNECT.keys() == clouds - {"s3"}, "no cloud gets another one's client"
+
+
+def test_a_cloud_that_nobody_has_described_is_not_taken_for_another() -> None:
+    with pytest.raises(KeyError, match="swift"):
+        open_object_store("swift://raw", StoreOptions(), FreeTraffic())
 
 
 def test_unused_options_are_options() -> None:
