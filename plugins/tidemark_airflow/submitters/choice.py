@@ -1,4 +1,4 @@
-"""Which submitter runs the jobs, by the type of the connection ``[tidemark] spark_conn_id``.
+"""Which submitter runs the jobs, by the type of the connection ``[tidemark] spark_conn_id``, and by the job's template.
 
 ==================  ============================================================================================
 connection's type   what runs the job
@@ -29,6 +29,7 @@ from tidemark_airflow import settings
 from tidemark_airflow.configuration import label, option
 from tidemark_airflow.submitters.base import Submitter
 from tidemark_airflow.submitters.job_connections import job_connections
+from tidemark_airflow.submitters.template import request_of
 
 
 class _Kind(NamedTuple):
@@ -42,12 +43,14 @@ class _Kind(NamedTuple):
 
 
 _KINDS: Final = {
-    "spark": _Kind("spark_submit", "SparkSubmit", child=True, needs_host=True),
-    "spark_connect": _Kind("spark_connect", "SparkConnect", child=True, needs_host=True),
-    "aws": _Kind("emr_serverless", "EmrServerless"),
-    "kubernetes": _Kind("kubernetes", "SparkApplication", "airflow-kubernetes"),
-    "databricks": _Kind("databricks", "DatabricksRun", "airflow-databricks", needs_host=True),
+    ("spark", ""): _Kind("spark_submit", "SparkSubmit", child=True, needs_host=True),
+    ("spark_connect", ""): _Kind("spark_connect", "SparkConnect", child=True, needs_host=True),
+    ("aws", "applicationId"): _Kind("emr_serverless", "EmrServerless"),
+    ("kubernetes", ""): _Kind("kubernetes", "SparkApplication", "airflow-kubernetes"),
+    ("databricks", ""): _Kind("databricks", "DatabricksRun", "airflow-databricks", needs_host=True),
 }
+"""By the type of the connection and, where several platforms have it, a key that only this one's template has."""
+
 _YARN: Final = _Kind("yarn", "YarnApplication")
 
 
@@ -61,10 +64,7 @@ def submitter(program: str, environment: Mapping[str, str], *, deletes_raw: bool
     """
     conn_id = option("spark_conn_id")
     connection = _connection(conn_id)
-    kind = _YARN if is_yarn_cluster(connection) else _KINDS.get(str(connection.conn_type))
-    if kind is None:
-        rule = f"must be of type {', '.join(_KINDS)}, but is of type {connection.conn_type}"
-        raise ConfigError("Airflow's connections", [(conn_id, rule)])
+    kind = _YARN if is_yarn_cluster(connection) else _kind(conn_id, str(connection.conn_type))
     if kind.needs_host and not connection.host:
         raise AirflowException(f"connection {conn_id!r} has no host: it must name Spark's master or server")
     made = _class(kind)
@@ -74,6 +74,22 @@ def submitter(program: str, environment: Mapping[str, str], *, deletes_raw: bool
         return
     with job_connections(program, deletes_raw=deletes_raw) as given:
         yield made(conn_id, {**settings.spark_environment(), **environment, **given})
+
+
+def _kind(conn_id: str, conn_type: str) -> _Kind:
+    """The submitter for a type of connection. Raises ConfigError if there is none, or the template names none."""
+    kinds = {key: kind for (found, key), kind in _KINDS.items() if found == conn_type}
+    if not kinds:
+        types = ", ".join(dict.fromkeys(found for found, _ in _KINDS))
+        raise ConfigError("Airflow's connections", [(conn_id, f"must be of type {types}, but is of type {conn_type}")])
+    if "" in kinds:
+        return kinds[""]
+    template = request_of()
+    named = [kind for key, kind in kinds.items() if key in template]
+    if len(named) != 1:
+        rule = f"is required: by it, a connection of type {conn_type} runs jobs on one platform"
+        raise ConfigError(option("job_template"), [(" or ".join(kinds), rule)])
+    return named[0]
 
 
 def _check_role(kind: str, *, deletes_raw: bool) -> None:

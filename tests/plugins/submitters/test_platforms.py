@@ -20,7 +20,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from tests.plugins.submitters.platform_server import JOB, THERE, TOKEN, Kept, Platform, Request, run, use
 from tests.plugins.world import CLUSTER
 from tests.support.glue import REGION, GlueServer
+from tidemark.errors import ConfigError
 from tidemark_airflow.operators.spark_job import JobOperator
+from tidemark_airflow.submitters import choice, emr_serverless
 from tidemark_airflow.submitters.base import JobState, RemoteSubmitter
 from tidemark_airflow.submitters.choice import submitter
 
@@ -283,3 +285,32 @@ def test_a_role_that_a_platform_cannot_have_is_an_error(workspace: Platform, mon
     with pytest.raises(AirflowFailException, match=r"\[tidemark\] retention_profile: cannot hold"):
         submit_from_airflow(deletes_raw=True)
     assert not workspace.requests
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [({"applicationId": "00f1", "executionRoleArn": ROLE}, "EmrServerless"), ({"JobName": "tidemark"}, "AnotherOfAws")],
+)
+def test_platforms_of_one_type_of_connection_are_told_by_their_templates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: dict[str, Any], name: str
+) -> None:
+    use(monkeypatch, tmp_path, template, conn_type="aws", extra={"region_name": REGION})
+    monkeypatch.setitem(choice._KINDS, ("aws", "JobName"), choice._Kind("emr_serverless", "AnotherOfAws"))
+
+    class AnotherOfAws:
+        def __init__(self, conn_id: str) -> None:
+            assert conn_id
+
+    monkeypatch.setattr(emr_serverless, "AnotherOfAws", AnotherOfAws, raising=False)
+    with submitter(JOB.program, {}) as made:
+        assert type(made).__name__ == name
+
+
+@pytest.mark.parametrize("template", [{}, {"applicationId": "00f1", "JobName": "tidemark"}], ids=["none", "two"])
+def test_a_template_that_names_no_platform_or_two_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: dict[str, Any]
+) -> None:
+    use(monkeypatch, tmp_path, template, conn_type="aws", extra={"region_name": REGION})
+    monkeypatch.setitem(choice._KINDS, ("aws", "JobName"), choice._Kind("emr_serverless", "EmrServerless"))
+    with pytest.raises(ConfigError, match="applicationId or JobName: is required"), submitter(JOB.program, {}):
+        pass
