@@ -7,7 +7,9 @@ import os
 import random
 import signal
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,26 +107,43 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header() -> str:
     """The seed, so that a failure can be repeated."""
-    return f"tidemark: TIDEMARK_SEED={SEED}{' TIDEMARK_FULL=1' if FULL else ''}"
+    long = "TIDEMARK_FULL=1" if FULL else "the long tests are deselected; TIDEMARK_FULL=1 runs them"
+    return f"tidemark: TIDEMARK_SEED={SEED} {long}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest; skip the long tests, and cases that the seed leaves out, unless FULL."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest; leave out long tests, and cases that the seed leaves out, unless FULL."""
     items.sort(key=_rank)
     if FULL:
         return
+    left_out = [item for item in items if item.get_closest_marker("full")]
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("full"):
-            item.add_marker(pytest.mark.skip(reason="long: `make test-full` runs it"))
-        elif item.get_closest_marker("sampled"):
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("full"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, found in cases.items():
         count = found[0].get_closest_marker("sampled").args[0]  # type: ignore[union-attr]  # it was just found
         chosen = random.Random(f"{SEED}:{name}").sample(range(len(found)), min(count, len(found)))
-        for number, item in enumerate(found):
-            if number not in chosen:
-                item.add_marker(pytest.mark.skip(reason="not of this seed's sample: `make test-full` runs it"))
+        left_out += [item for number, item in enumerate(found) if number not in chosen]
+    gone = {item.nodeid for item in left_out}
+    items[:] = [item for item in items if item.nodeid not in gone]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Have a process of pytest-xdist count what it leaves out: only the first process writes a summary."""
+    output = getattr(items[0].config, "workeroutput", None) if items else None
+    if output is not None:
+        output["deselected"] = output.get("deselected", 0) + len(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take the count of one of pytest-xdist's processes, which all leave out the same, into the summary."""
+    count = getattr(node, "workeroutput", {}).get("deselected", 0)
+    reporter: Any = node.config.pluginmanager.get_plugin("terminalreporter")
+    if error is None and count and reporter is not None:
+        reporter.stats["deselected"] = [SimpleNamespace()] * count
 
 
 def _rank(item: pytest.Item) -> int:

@@ -14,7 +14,8 @@ from tests.support.orphans import MARK
 from tests.support.paths import ROOT
 from tests.support.waiting import HUNG, wait_until
 
-CONFTEST = "from tests.conftest import pytest_configure\nfrom tests.support.fixtures import tried\n"
+HOOKS = "pytest_collection_modifyitems, pytest_configure, pytest_deselected, pytest_testnodedown"
+CONFTEST = f"from tests.conftest import {HOOKS}\nfrom tests.support.fixtures import tried\n"
 LIGHT = {"PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:anyio"}
 """Without the plugins that take most of the start of pytest."""
 TESTS = """
@@ -36,7 +37,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_four.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    full: takes long\n    sampled: by the seed\n")
     return tmp_path
 
 
@@ -66,6 +67,20 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(project: Path, options: 
     assert again.returncode == 0
     assert outcomes(project) == {f"test_of_four[{n}]": "passed" for n in range(4)} | {"test_that_skips": "skipped"}
     assert run(project, *options).returncode == 5, "nothing is left to run"
+    assert journal.main([str(project / "journal.jsonl")]) == 0
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "two processes"])
+def test_long_tests_are_left_out_and_counted(
+    project: Path, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TIDEMARK_FULL", raising=False)
+    long = "import pytest\n\n@pytest.mark.full\ndef test_long():\n    raise AssertionError\n"
+    sampled = '@pytest.mark.sampled(1)\n@pytest.mark.parametrize("n", range(3))\ndef test_sampled(n):\n    pass\n'
+    (project / "tests" / "test_long.py").write_text(f"{long}\n{sampled}")
+    (project / "mended").touch()
+    told = run(project, *options)
+    assert (told.returncode, "5 passed, 1 skipped, 3 deselected" in told.stdout) == (0, True), told.stdout
     assert journal.main([str(project / "journal.jsonl")]) == 0
 
 

@@ -101,6 +101,7 @@ class JournalPlugin:
         self._done = read(path, self._inputs).done
         self._running: dict[str, Result] = {}
 
+    @pytest.hookimpl(trylast=True)  # what this run leaves out was not collected
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what is done; in a process of pytest-xdist, its first process notes what was collected."""
         if not hasattr(config, "workerinput"):
