@@ -36,7 +36,7 @@ UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(BUILD)/bin/pip config get globa
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels requirements lint style types format test test-containers test-full screenshots bench soak demo down clean
+.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels requirements lint style types format test test-containers test-full mutants screenshots bench soak demo down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -159,6 +159,9 @@ test-full: env-dev ## All tests, the long ones too; goes on where an interrupted
 	if missing="$$($(DEV) -m tests.containers.engine 2>&1)"; then $(MAKE) test-containers || failed=1; fi; \
 	$(MAKE) test || failed=1; \
 	test -z "$$missing" || echo "== NOT RUN: make test-containers, because $$missing"; exit $$failed
+
+mutants: env-dev ## Break rules of the code one by one, in a copy, and show which test sees it (ONLY=word)
+	$(DEV) -m tests.mutants $(ONLY)
 
 screenshots: env-airflow browser ## Take the README's pictures of the continuity page anew
 	$(AIRFLOW) -m tests.plugins.web.page_screenshots
