@@ -12,7 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.mutants.catalog import CATALOG, Mutant
+from tests.mutants.catalog import CATALOG
+from tests.mutants.mutant import Mutant
 from tests.mutants.planting import Caught, NotPlantable, Tree, mutated
 from tests.support.orphans import OrphanWatch
 from tests.support.paths import ROOT

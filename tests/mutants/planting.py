@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.mutants.catalog import Mutant
+from tests.mutants.mutant import Mutant
 from tests.support.orphans import MARK
 from tests.support.paths import ROOT
 from tests.support.waiting import HUNG

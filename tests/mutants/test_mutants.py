@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.mutants.catalog import CATALOG, Mutant
+from tests.mutants.catalog import CATALOG
+from tests.mutants.mutant import Mutant
 from tests.mutants.planting import NotPlantable, Tree, mutated, nodeid
 from tests.support.paths import ROOT
 

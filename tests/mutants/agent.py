@@ -1,0 +1,241 @@
+"""Rules of the agent: what may be sealed, packed, listed in heads and in ``offset.wm``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_AGENT: Final = "tests.uploader_agent.test_agent"
+_ANSWERS: Final = "tests.uploader_agent.partitions.test_answers"
+_LEADERS: Final = "tests.uploader_agent.packs.test_leaders"
+_PACKER: Final = "tests.uploader_agent.packs.test_packer"
+_PARTS: Final = "tests.uploader_agent.packs.test_parts"
+_SEALING: Final = "tests.uploader_agent.upload.test_sealing"
+_WATERMARK: Final = "tests.uploader_agent.remote.test_watermark"
+
+AGENT: Final = (
+    # -- what may be sealed ------------------------------------------------------------------------------------------
+    Mutant(
+        "a rotated segment is sealed only below the high watermark",
+        "uploader_agent/upload/eligibility.py",
+        "segment.next_offset is not None and segment.next_offset <= high_watermark",
+        "segment.next_offset is not None",
+        (f"{_AGENT}::test_rotated_and_committed_segments_go_and_nothing_else",),
+    ),
+    Mutant(
+        "a tail is sealed only if it is quiet",
+        "uploader_agent/upload/eligibility.py",
+        "segment.size and segment.modified <= quiet_before and",
+        "segment.size and",
+        (f"{_AGENT}::test_a_quiet_tail_is_sealed_and_what_follows_is_a_segment_of_its_own",),
+    ),
+    Mutant(
+        "behind a .log without a manifest nothing is sealed",
+        "uploader_agent/partitions/led_partition.py",
+        "            if self.remote.has_bare_log(run.base_offset):\n                return\n",
+        "",
+        (f"{_SEALING}::test_bytes_that_a_dead_leader_left_without_a_manifest_are_adopted",),
+    ),
+    Mutant(
+        "the bytes are those of the log from before the scan to the manifest",
+        "uploader_agent/upload/segment_upload.py",
+        "if log.has_shrunk() if self._work.is_tail else log.has_changed():",
+        "if False:",
+        (f"{_SEALING}::test_what_changes_while_it_is_read_is_not_sealed",),
+    ),
+    Mutant(
+        "a deposed leader does not seal what a later leader wrote",
+        "uploader_agent/partitions/partition_uploader.py",
+        "if latest > self._led.leader_epoch and scanned.damage is None:",
+        "if False:",
+        (f"{_SEALING}::test_a_deposed_leader_does_not_seal_what_a_later_leader_wrote",),
+    ),
+    Mutant(
+        "an active segment that is damaged is not sealed",
+        "uploader_agent/upload/segment_upload.py",
+        "if work.is_tail and scanned.damage:",
+        "if False:",
+        (f"{_AGENT}::test_an_active_segment_that_is_damaged_is_not_sealed",),
+    ),
+    Mutant(
+        "a sound segment that stops short of the next one's base has lost its end",
+        "uploader_agent/upload/validation.py",
+        "if summary.next_offset == end or cleanup_policy",
+        "if True or cleanup_policy",
+        (f"{_AGENT}::test_what_was_compacted_once_is_not_corrupt",),
+    ),
+    Mutant(
+        "a stored .log is adopted only under the manifest that describes it",
+        "uploader_agent/upload/segment_upload.py",
+        'if stored.manifest.objects[name.file("log")].etag != log.etag:',
+        "if False:",
+        (f"{_SEALING}::test_what_is_not_the_bytes_of_its_manifest_is_not_adopted",),
+    ),
+    # -- lineage -----------------------------------------------------------------------------------------------------
+    Mutant(
+        "nothing is claimed before the log shows the leader's epoch",
+        "uploader_agent/partitions/partition_uploader.py",
+        "if lineage.entries and lineage.entries[-1][0] < self._led.leader_epoch:",
+        "if False:",
+        (f"{_SEALING}::test_a_leader_claims_nothing_before_its_log_shows_its_epoch",),
+    ),
+    # -- offset.wm ---------------------------------------------------------------------------------------------------
+    Mutant(
+        "offset.wm of a later leader fences",
+        "uploader_agent/remote/watermark.py",
+        "stored.watermark.topic_id == topic_id and stored.watermark.leader_epoch > leader_epoch:",
+        "False:",
+        (f"{_AGENT}::test_a_later_leader_fences",),
+    ),
+    Mutant(
+        "offset.wm is replaced only if it is the one that was read",
+        "uploader_agent/remote/watermark.py",
+        "keys.watermark, body, crc32c=crc32c(body), if_match=etag_before, if_none_match=etag_before is None",
+        "keys.watermark, body, crc32c=crc32c(body)",
+        (f"{_WATERMARK}::test_conditional_writes",),
+    ),
+    Mutant(
+        "offset.wm stops at a gap that nobody has acknowledged",
+        "uploader_agent/remote/watermark.py",
+        "contiguous = (view.present | passed).contiguous_from(view.start)",
+        "contiguous = max((part.end for part in view.present | passed), default=view.start)",
+        (f"{_WATERMARK}::test_contiguous_end",),
+    ),
+    Mutant(
+        "a leadership leaves offset.wm only when the end of its epoch is sealed",
+        "uploader_agent/remote/watermark.py",
+        "return bool(ends) and min(ends) <= sealed_end",
+        "return bool(ends)",
+        (f"{_PARTS}::test_offset_wm_lists_who_may_have_packed_until_the_end_of_the_epoch_is_sealed",),
+    ),
+    Mutant(
+        "a gap keeps the reason and the time that it was found with",
+        "uploader_agent/remote/gaps.py",
+        "found += [_gap(one, gap.detected_at) for one in judged]",
+        "found += [_gap(one, now) for one in judged]",
+        (f"{_WATERMARK}::test_a_gap_s_reason_and_time_are_decided_once",),
+    ),
+    Mutant(
+        "before the claim no gap is recorded, since the former leader may have packed it",
+        "uploader_agent/partitions/partition_uploader.py",
+        "return self.claimed or not self.tails",
+        "return True",
+        (f"{_LEADERS}::test_what_a_former_leader_packs_until_the_claim_is_no_gap",),
+    ),
+    # -- packs and heads ---------------------------------------------------------------------------------------------
+    Mutant(
+        "nothing above the high watermark is packed",
+        "uploader_agent/packs/reading.py",
+        "if header.next_offset > end:",
+        "if False:",
+        (f"{_PACKER}::test_nothing_above_the_high_watermark_is_packed",),
+    ),
+    Mutant(
+        "a range does not begin at a hole",
+        "uploader_agent/packs/reading.py",
+        "hole = header.base_offset > wanted.start and header.magic == 2 and not wanted.compacted",
+        "hole = False",
+        (f"{_PACKER}::test_a_range_does_not_begin_at_a_hole",),
+    ),
+    Mutant(
+        "transactions open before the first range come from the local log",
+        "uploader_agent/packs/reading.py",
+        "opened = open_before(files, _nothing_at(segment, wanted.start, place), place.segment, None)",
+        "opened = ()",
+        (f"{_PACKER}::test_what_is_open_at_the_start_of_the_first_range_is_known_from_the_local_log",),
+    ),
+    Mutant(
+        "a range is discarded if the lineage changes while it is read",
+        "uploader_agent/packs/reading.py",
+        "if files.lineage() != lineage:",
+        "if False:",
+        (f"{_PACKER}::test_a_lineage_that_changes_during_the_read_discards_it",),
+    ),
+    Mutant(
+        "each batch of a range is on the lineage",
+        "uploader_agent/packs/reading.py",
+        "if header.leader_epoch > wanted.leader_epoch or not lineage.is_live(header.base_offset, header.leader_epoch):",
+        "if False:",
+        (f"{_PACKER}::test_a_batch_of_an_epoch_that_has_ended_before_it_is_not_packed",),
+    ),
+    Mutant(
+        "a leader packs only once offset.wm lists it",
+        "uploader_agent/partitions/partition_uploader.py",
+        "self.claimed and written is not None and self._own_pair in written.tails",
+        "self.claimed",
+        (f"{_PACKER}::test_with_as_many_tails_as_there_may_be_it_is_sealed_first",),
+    ),
+    Mutant(
+        "an entry leaves the head only below the next offset of offset.wm",
+        "uploader_agent/packing/packer.py",
+        "tail_end <= partition.remote.next_offset",
+        "tail_end <= partition.remote.end",
+        (f"{_PACKER}::test_an_entry_stays_while_a_hole_is_below_the_seals",),
+    ),
+    Mutant(
+        "an entry leaves the head only once offset.wm says what is sealed",
+        "uploader_agent/packing/packer.py",
+        "tail_end <= partition.remote.next_offset",
+        "tail_end <= partition.remote.sealed_end",
+        (f"{_PACKER}::test_an_entry_stays_until_offset_wm_says_what_is_sealed",),
+    ),
+    Mutant(
+        "an entry of a former leadership stays until its epoch is sealed",
+        "uploader_agent/packs/abandoned.py",
+        "if (entry.epoch, self._broker) not in found.watermark.tails:",
+        "if True:",
+        (f"{_LEADERS}::test_an_entry_of_a_former_leadership_stays_until_its_epoch_is_sealed",),
+    ),
+    # -- seals of what is packed -------------------------------------------------------------------------------------
+    Mutant(
+        "a seal lists a range only if it has its bytes",
+        "uploader_agent/upload/packed_parts.py",
+        "if self._checksum(one, log) == one.crc32c)",
+        "if True)",
+        (f"{_PARTS}::test_a_seal_lists_the_ranges_that_lie_in_it_with_the_same_bytes",),
+    ),
+    Mutant(
+        "what compaction has removed since it was packed is sealed from the packs",
+        "uploader_agent/upload/segment_upload.py",
+        "and (more := parts.differing(self._run.log))",
+        "and (more := [])",
+        (f"{_LEADERS}::test_what_compaction_has_removed_since_is_sealed_from_the_packs",),
+    ),
+    Mutant(
+        "packs are looked into before offsets are recorded as lost",
+        "uploader_agent/partitions/partition_uploader.py",
+        "        self._seal_lost(entries, lineage)\n",
+        "",
+        (f"{_LEADERS}::test_bytes_that_the_log_no_longer_has_come_from_the_packs_and_not_into_a_gap",),
+    ),
+    Mutant(
+        "a run from packs has only what is on the lineage",
+        "uploader_agent/packs/packed_run.py",
+        "return live_part(one, lineage).contiguous_from(at)",
+        "return one.next",
+        (f"{_LEADERS}::test_what_an_election_has_cut_off_is_not_sealed_from_packs",),
+    ),
+    Mutant(
+        "it is never assumed that no transaction is open where a run from packs begins",
+        "uploader_agent/packs/packed_run.py",
+        "    if at == 0:\n        return ()\n    known = open_at(at)",
+        "    return ()\n    known = open_at(at)",
+        (f"{_LEADERS}::test_what_is_open_where_a_seal_from_packs_begins_is_known_from_the_seal_before",),
+    ),
+    # -- the store ---------------------------------------------------------------------------------------------------
+    Mutant(
+        "an object is created only where none is",
+        "uploader_agent/remote/objects.py",
+        "etag = store.put(key, ours.content.body(), size=ours.content.size, crc32c=ours.crc32c, if_none_match=True)",
+        "etag = store.put(key, ours.content.body(), size=ours.content.size, crc32c=ours.crc32c)",
+        (f"{_SEALING}::test_bytes_of_a_branch_that_an_election_cut_off_stay",),
+    ),
+    Mutant(
+        "an answer that is older than the known state is dropped",
+        "uploader_agent/partitions/led_partition.py",
+        "if question <= self._answered:",
+        "if False:",
+        (f"{_ANSWERS}::test_late_and_repeated_answers_are_dropped",),
+    ),
+)

@@ -1,0 +1,262 @@
+"""Rules of the contract and of the jobs: lineages, chains, transactions, plans, dates, commits, retention, stores."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_CLASSES: Final = "tests.spark.convert.test_parts"
+_COMPACTION: Final = "tests.tidemark.planning.test_compaction"
+_DATES: Final = "tests.spark.run.test_dates"
+_FINALITY: Final = "tests.tidemark.planning.test_date_finality"
+_LEADERS: Final = "tests.uploader_agent.packs.test_leaders"
+_LINEAGE: Final = "tests.tidemark.kafka_log.test_lineage"
+_PACKER: Final = "tests.uploader_agent.packs.test_packer"
+_PACKS: Final = "tests.tidemark.raw.test_packs"
+_PLANNING: Final = "tests.tidemark.raw.test_planned_ranges"
+_PROOFS: Final = "tests.spark.retention.test_packs"
+_PUBLISH: Final = "tests.spark.run.test_commit"
+_RETENTION: Final = "tests.tidemark.planning.test_retention"
+_STORE: Final = "tests.tidemark.store.test_store"
+_TRANSACTIONS: Final = "tests.tidemark.kafka_log.test_transactions"
+_WATERMARK: Final = "tests.uploader_agent.remote.test_watermark"
+
+CONTRACT: Final = (
+    # -- lineage -----------------------------------------------------------------------------------------------------
+    Mutant(
+        "an epoch ends where the next one starts",
+        "include/tidemark/kafka_log/lineage.py",
+        "return any(one == epoch for one, _ in self.entries) and (end is None or base_offset < end)",
+        "return any(one == epoch for one, _ in self.entries)",
+        (f"{_PACKER}::test_a_batch_of_an_epoch_that_has_ended_before_it_is_not_packed",),
+    ),
+    Mutant(
+        "epochs of a dead branch are no history",
+        "include/tidemark/kafka_log/lineage.py",
+        "if entry[1] < start and entry[0] <= epoch]",
+        "if entry[1] < start]",
+        (f"{_LINEAGE}::test_history_goes_on_below",),
+    ),
+    Mutant(
+        "two logs part where the first of them ends their last common epoch",
+        "include/tidemark/kafka_log/lineage.py",
+        "at = max(at, min(ends)) if",
+        "at = max(at, max(ends)) if",
+        (f"{_LINEAGE}::test_an_unclean_election_and_back",),
+    ),
+    # -- offset.wm ---------------------------------------------------------------------------------------------------
+    Mutant(
+        "offset.wm never moves back under one leader epoch",
+        "include/tidemark/formats/watermark.py",
+        "return other is None or other.topic_id != self.topic_id or self.order >= other.order",
+        "return True",
+        (f"{_WATERMARK}::test_conditional_writes",),
+    ),
+    # -- packs and heads ---------------------------------------------------------------------------------------------
+    Mutant(
+        "a tail counts as far as it is on the lineage",
+        "include/tidemark/raw/packs.py",
+        "return entry.tail_end if at is None else at",
+        "return entry.tail_end",
+        (
+            f"{_PACKS}::test_a_tail_ends_where_it_leaves_the_lineage",
+            f"{_LEADERS}::test_a_tail_counts_as_far_as_it_is_on_the_lineage",
+        ),
+    ),
+    Mutant(
+        "a range of a chain ends where the next one begins",
+        "include/tidemark/raw/packs.py",
+        "elif one.next != end:",
+        "elif False:",
+        (f"{_PACKS}::test_a_range_that_does_not_belong_to_the_chain_is_named",),
+    ),
+    Mutant(
+        "a chain of another topic id is refused",
+        "include/tidemark/raw/packs.py",
+        "(one.topic, one.topic_id, one.partition) != (entry.topic, entry.topic_id, entry.partition)",
+        "(one.topic, one.partition) != (entry.topic, entry.partition)",
+        (f"{_PACKS}::test_a_range_that_does_not_belong_to_the_chain_is_named",),
+    ),
+    # -- transactions ------------------------------------------------------------------------------------------------
+    Mutant(
+        "a marker closes its producer's transaction alone",
+        "include/tidemark/kafka_log/transactions.py",
+        "self._open.pop(header.producer_id, None)",
+        "self._open.clear()",
+        (f"{_TRANSACTIONS}::test_markers_close_what_data_opened",),
+    ),
+    Mutant(
+        "the first open transaction holds back",
+        "include/tidemark/raw/transactions.py",
+        "first = min(one.first_offset for one in pending)",
+        "first = max(one.first_offset for one in pending)",
+        (f"{_PLANNING}::test_the_first_open_transaction_holds_back",),
+    ),
+    Mutant(
+        "what a dead branch lists as open decides nothing",
+        "include/tidemark/raw/segments.py",
+        "return live_until(segment, lineage, offset) == segment.end",
+        "return True",
+        (f"{_PLANNING}::test_a_dead_branch_decides_no_transaction",),
+    ),
+    # -- planning ----------------------------------------------------------------------------------------------------
+    Mutant(
+        "a plan stops before a hole",
+        "include/tidemark/planning/partition_plan.py",
+        "limit = hole.start if hole else max(start, goal)",
+        "limit = max(start, goal)",
+        (f"{_PLANNING}::test_a_gap_that_is_known_keeps_the_time_of_its_detection",),
+    ),
+    Mutant(
+        "a partition goes back to where its log left the landed branch",
+        "include/tidemark/planning/partition_plan.py",
+        "if left is not None and known.cut is None:",
+        "if False:",
+        (f"{_PLANNING}::test_an_unclean_election_below_the_ledger_holds",),
+    ),
+    Mutant(
+        "what a task found missing holds until another copy comes",
+        "include/tidemark/planning/partition_plan.py",
+        "if (found := _found_before(known, pieces)) is not None:",
+        "if (found := _found_before(known, pieces)) and False:",
+        (f"{_PLANNING}::test_what_a_task_found_holds_until_another_copy_comes",),
+    ),
+    Mutant(
+        "a segment counts as far as it is on the lineage",
+        "include/tidemark/raw/segments.py",
+        "return segment.end if at is None else at",
+        "return segment.end",
+        (f"{_PLANNING}::test_a_segment_speaks_only_as_far_as_its_lineage_agrees",),
+    ),
+    Mutant(
+        "a missing batch stops the conversion unless compaction took it",
+        "spark/tidemark_spark/convert/classify.py",
+        "    elif len(holes):\n",
+        "    elif False:\n",
+        (f"{_CLASSES}::test_a_hole_stops_unless_the_segment_is_compacted",),
+    ),
+    Mutant(
+        "a batch that the lineage does not have is not converted",
+        "spark/tidemark_spark/convert/classify.py",
+        'live |= self.epochs[np.searchsorted(self.starts, base, "right") - 1] == epoch',
+        "live |= True",
+        (f"{_CLASSES}::test_batches_off_the_lineage_do_not_count",),
+    ),
+    # -- dates -------------------------------------------------------------------------------------------------------
+    Mutant(
+        "a date waits for an entry that was observed after it was due",
+        "include/tidemark/planning/date_finality.py",
+        "if entry.observed_at < due:",
+        "if False:",
+        (f"{_FINALITY}::test_a_date_waits_for_a_partition_that_is_not_done",),
+    ),
+    Mutant(
+        "a date is not final while an active segment may have records of it",
+        "include/tidemark/planning/date_finality.py",
+        "return first is None or first >= round(past.timestamp() * 1000)",
+        "return True",
+        (f"{_FINALITY}::test_a_date_waits_for_a_partition_that_is_not_done",),
+    ),
+    Mutant(
+        "a date waits for a partition that no agent reports",
+        "include/tidemark/planning/date_finality.py",
+        "        if entry is None:\n            partitions += 1\n",
+        "        if entry is None:\n            pass\n",
+        (f"{_FINALITY}::test_a_partition_that_no_agent_tells_of_is_waited_for_until_the_date_is_overdue",),
+    ),
+    Mutant(
+        "rows that come after a date was closed reopen it",
+        "spark/tidemark_spark/run/commit.py",
+        'if known.state != "open":',
+        "if False:",
+        (f"{_DATES}::test_late_rows_are_landed_counted_and_reopen_their_date_until_it_closes_again",),
+    ),
+    # -- publish -----------------------------------------------------------------------------------------------------
+    Mutant(
+        "a plan for offsets that have landed is stale",
+        "spark/tidemark_spark/run/commit.py",
+        "if state.next_offset != part.landed_next or part.deleted_before_upload or part.expired:",
+        "if False:",
+        (f"{_PUBLISH}::test_a_plan_for_offsets_that_have_landed_is_stale",),
+    ),
+    Mutant(
+        "a run whose file is gone is not committed",
+        "spark/tidemark_spark/run/commit.py",
+        "            _check_files(table, change.files)\n",
+        "",
+        ("tests.spark.run.test_runs::test_a_run_whose_files_are_gone_does_not_commit",),
+    ),
+    Mutant(
+        "a run that replaces what another has replaced is stale",
+        "spark/tidemark_spark/run/commit.py",
+        "    gone = sorted(set(plan.removes) - {one.path for one in live})\n",
+        "    gone = []\n",
+        ("tests.spark.compaction.test_beside_others::test_a_rebuild_that_it_overtakes_is_stale",),
+    ),
+    Mutant(
+        "a table that somebody else has changed is not written to",
+        "spark/tidemark_spark/run/commit.py",
+        "        check_untampered(table, ledger, live)\n",
+        "        pass\n",
+        ("tests.spark.run.test_runs::test_a_table_changed_while_a_run_converts_is_left_alone",),
+    ),
+    # -- retention ---------------------------------------------------------------------------------------------------
+    Mutant(
+        "raw that the evidence does not account for stays",
+        "include/tidemark/planning/retention.py",
+        "if not self.classed.covers(start, end):",
+        "if False:",
+        (f"{_RETENTION}::test_why_a_segment_stays",),
+    ),
+    Mutant(
+        "raw that has not landed stays",
+        "include/tidemark/planning/retention.py",
+        "if end > min(self.state.next_offset, self.watermark.next_offset):",
+        "if False:",
+        (f"{_RETENTION}::test_why_a_segment_stays",),
+    ),
+    Mutant(
+        "raw stays while its partition has an open gap",
+        "include/tidemark/planning/retention.py",
+        "        if self.watermark.gaps:\n",
+        "        if False:\n",
+        ("tests.spark.retention.test_raw::test_a_partition_stays_as_a_whole",),
+    ),
+    Mutant(
+        "a pack stays until a seal of other bytes is ruled out",
+        "include/tidemark/planning/pack_proof.py",
+        "part = one.first, one.next, one.crc32c\n",
+        'part = one.first, one.next, ""\n',
+        (f"{_PROOFS}::test_packs_go_when_seals_list_all_their_ranges",),
+    ),
+    Mutant(
+        "a pack stays while a run may read it that was planned before the seal",
+        "include/tidemark/planning/pack_proof.py",
+        "return None if self._settled(name) else",
+        "return None if True else",
+        (f"{_PROOFS}::test_runs_that_may_read_a_pack_are_over_when_it_goes",),
+    ),
+    Mutant(
+        "a pack goes only if all its batches are in seals",
+        "include/tidemark/planning/pack_proof.py",
+        "return min(wanted, default=None)",
+        "return None",
+        (f"{_PROOFS}::test_a_batch_with_other_bytes_is_another",),
+    ),
+    Mutant(
+        "files of two partitions are never merged",
+        "include/tidemark/planning/compaction.py",
+        "key=lambda one: one[:4]):",
+        "key=lambda one: one[:3]):",
+        (f"{_COMPACTION}::test_files_of_other_dates_partitions_and_incarnations_are_never_merged",),
+    ),
+    # -- the store ---------------------------------------------------------------------------------------------------
+    Mutant(
+        "what is put once is never replaced by other content",
+        "include/tidemark/store/base.py",
+        "if there.body != body:",
+        "if False:",
+        (f"{_STORE}::test_put_once_is_safe_to_repeat[local]",),
+    ),
+)
