@@ -191,16 +191,30 @@ AGENT: Final = (
     Mutant(
         "a seal lists a range only if it has its bytes",
         "uploader_agent/upload/packed_parts.py",
-        "if self._checksum(one, log) == one.crc32c)",
-        "if True)",
+        "return tuple(part for part in self._near if self._is_equal(part, log))",
+        "return tuple(self._near)",
         (f"{_PARTS}::test_a_seal_lists_the_ranges_that_lie_in_it_with_the_same_bytes",),
     ),
     Mutant(
         "what compaction has removed since it was packed is sealed from the packs",
         "uploader_agent/upload/segment_upload.py",
-        "and (more := parts.differing(self._run.log))",
-        "and (more := [])",
+        "if self._rules.compare_packs and self._seen.compacts and not scanned.damage:",
+        "if False:",
         (f"{_LEADERS}::test_what_compaction_has_removed_since_is_sealed_from_the_packs",),
+    ),
+    Mutant(
+        "packs hold more also where compaction has removed the end of a run",
+        "uploader_agent/upload/packed_parts.py",
+        "if part.first < end and not self._is_equal(part, log)]",
+        "if part.next <= max(self._ends, default=0) and not self._is_equal(part, log)]",
+        (f"{_PARTS}::test_a_run_whose_end_compaction_has_emptied_differs",),
+    ),
+    Mutant(
+        "a run from packs ends before a hole",
+        "uploader_agent/packs/packed_run.py",
+        "min(end, live.contiguous_from(start))",
+        "end",
+        (f"{_LEADERS}::test_a_run_from_packs_ends_before_a_hole",),
     ),
     Mutant(
         "packs are looked into before offsets are recorded as lost",
@@ -208,13 +222,6 @@ AGENT: Final = (
         "        self._seal_lost(entries, lineage)\n",
         "",
         (f"{_LEADERS}::test_bytes_that_the_log_no_longer_has_come_from_the_packs_and_not_into_a_gap",),
-    ),
-    Mutant(
-        "a run from packs has only what is on the lineage",
-        "uploader_agent/packs/packed_run.py",
-        "return live_part(one, lineage).contiguous_from(at)",
-        "return one.next",
-        (f"{_LEADERS}::test_what_an_election_has_cut_off_is_not_sealed_from_packs",),
     ),
     Mutant(
         "it is never assumed that no transaction is open where a run from packs begins",

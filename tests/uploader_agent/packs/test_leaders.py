@@ -285,6 +285,24 @@ def test_what_an_election_has_cut_off_is_not_sealed_from_packs(world: World, sec
     assert gap_reasons(world) == [(30, 40, "deleted_before_upload")]
 
 
+def test_a_run_from_packs_ends_before_a_hole(world: World, second: World) -> None:
+    """A pack is gone, and nobody knows which transactions are open behind it."""
+    partition = second.disk.partition()
+    partition.lineage([(3, 0), (4, 50)])
+    for start, end in ((50, 60), (60, 80)):
+        append(partition, 0, records(start, end, epoch=4))
+        pack_once(second, end)
+    assert spans(world) == [(0, 50), (50, 60), (60, 80)]
+    world.store.inner.delete(packs(world)[1].key)
+    remove(partition, 0)
+    partition.segment(80, records(80, 100, epoch=4))
+    partition.roll(100)
+    second.metadata.log_start, second.metadata.default_high = 80, 100
+    no_errors(second.once(freshness=FRESHNESS))
+    assert (world.manifest(0).next_offset, world.stored(0)) == (50, records(0, 50))
+    assert gap_reasons(world) == [(50, 80, "deleted_before_upload")]
+
+
 def test_what_a_former_leader_packs_until_the_claim_is_no_gap(world: World, second: World) -> None:
     """Its head is read after the claim, and no gap is recorded before."""
     former, partition = world.disk.partition(), second.disk.partition()
