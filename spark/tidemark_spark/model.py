@@ -94,7 +94,7 @@ class Stop:
 
     ``lost``: no batch holds the offsets. ``corrupt``: the batch is damaged. ``moved``: the segment was removed
     since the plan, or replaced by one with other bytes, so that a new plan is needed. ``unread``: a pack does not hold
-    what it should; its offsets wait until they are sealed.
+    what it should, or the store did not give it; its offsets wait until it does, or until they are sealed.
     """
 
     offset: int

@@ -13,7 +13,7 @@ MOST_MESSAGES: Final = 20
 
 
 class UnreadStatus(StoredObject):
-    """``_tidemark/_unread/<cluster>/<topic>.json``: the damaged heads and packs that the run planned ``at`` left out.
+    """``_tidemark/_unread/<cluster>/<topic>.json``: the heads and packs that the run planned ``at`` could not read.
 
     Each of ``messages`` names an object first, then what is wrong with it; of many, some are left out. Something has
     been unread ``since`` a run found it first, in each run. Without messages, all could be read.
@@ -30,5 +30,5 @@ class UnreadStatus(StoredObject):
 
     @property
     def objects(self) -> list[str]:
-        """The names of the damaged objects."""
+        """The names of these objects."""
         return sorted({message.partition(": ")[0] for message in self.messages})

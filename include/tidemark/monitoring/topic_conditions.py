@@ -210,7 +210,7 @@ def audits(verdict: AuditVerdict) -> Iterator[Condition]:
 
 
 def unread(status: UnreadStatus) -> Iterator[Condition]:
-    """The damaged heads and packs that the topic's last run had to leave."""
+    """The heads and packs that the topic's last run had to leave: damaged, or not given by the store."""
     if not status.messages:
         return
     name, objects = f"{status.cluster}/{status.topic}", status.objects
@@ -222,9 +222,9 @@ def unread(status: UnreadStatus) -> Iterator[Condition]:
         topic=status.topic,
         since=status.since,
         title=f"{name}: a part of the live end cannot be read",
-        text=f"damaged: {named}; the first of {status.count} findings: {status.messages[0]}; what they hold is late, "
+        text=f"not read: {named}; the first of {status.count} findings: {status.messages[0]}; what they hold is late, "
         "and what is sealed lands",
-        likely="something else has written or damaged the object in the bucket",
+        likely="something else has written or damaged the object in the bucket, or a policy refuses its key",
         mend="it lands by itself once the agent has sealed it from the broker's disk: at the roll of the segment, at "
         "64 MiB or 256 ranges, at the latest a day after it was packed; keep that disk, and see the bucket's log for "
         "who wrote the object",

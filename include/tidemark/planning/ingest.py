@@ -55,8 +55,10 @@ def plan_ingest(
     share the limits evenly; each gets at least one task. No date closes unless ``close_dates``: where a ``raw`` knows
     nothing of log ends.
 
+    What of the live end cannot be read keeps no partition but its own, and is named in :attr:`RunPlan.unread`.
+
     Raises:
-        FormatError: an object in the raw store does not parse.
+        FormatError: another object in the raw store does not parse.
         StoreError: a store did not answer.
         TableTampered: another program changed the table.
     """
@@ -64,7 +66,7 @@ def plan_ingest(
     ledger = ledger_of(table, delta)
     if delta is not None:
         check_untampered(table, ledger, live_files(delta))
-    raw = raw or RawTopic(table)
+    raw = raw or RawTopic(table, outages=True)
     parts = raw.partitions(ledger)
     count = max(1, len(parts))
     share = Share(max(TARGET_BYTES, limit_bytes // count), max(1, limit_tasks // count))

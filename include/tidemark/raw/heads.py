@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from threading import Lock
 from typing import NamedTuple
 
-from tidemark.errors import FormatError
+from tidemark.errors import FormatError, StoreError
 from tidemark.formats import head
 from tidemark.formats.head import HeadEntry, PartitionOfId
 from tidemark.formats.keys import ControlKeys, PartitionKeys
@@ -25,16 +25,27 @@ Entries = Mapping[PartitionOfId, tuple[HeadEntry, ...]]
 
 
 class Unread:
-    """What of the live end cannot be read, each named once. It lands when its agents have sealed it."""
+    """What of the live end cannot be read, each named once. It lands when its agents have sealed it.
 
-    def __init__(self) -> None:
+    With ``outages``, that includes what the store does not give: it lands when the store gives it. ``outage`` is the
+    first of these errors. Only who lands can wait so; to others, what cannot be read would be missing.
+    """
+
+    def __init__(self, *, outages: bool = False) -> None:
+        """All could be read so far."""
         self._found: dict[str, None] = {}
+        self._outages = outages
+        self.outage: StoreError | None = None
 
-    def add(self, error: FormatError) -> None:
-        """Tell that an object is damaged."""
+    def add(self, error: FormatError | StoreError) -> None:
+        """Tell that an object is damaged, or that the store did not give it; raises the latter unless it may be."""
+        if isinstance(error, StoreError):
+            if not self._outages:
+                raise error
+            self.outage = self.outage or error
         if str(error) not in self._found:
             self._found[str(error)] = None
-            log.error("the live end is not read where it is damaged; what is sealed lands: %s", error)
+            log.error("a part of the live end is not read; what is sealed lands: %s", error)
 
     @property
     def messages(self) -> tuple[str, ...]:
@@ -56,7 +67,7 @@ class Heads:
     def __init__(self) -> None:
         """Nothing is read yet."""
         self._lock = Lock()
-        self._read: dict[_Place, Future[Entries | FormatError]] = {}
+        self._read: dict[_Place, Future[Entries | FormatError | StoreError]] = {}
 
     def known(self, keys: PartitionKeys) -> frozenset[int]:
         """The brokers whose heads, in the partition's store and prefix, have been read by now."""
@@ -67,8 +78,7 @@ class Heads:
     def read(self, store: Store, keys: PartitionKeys, brokers: Iterable[int]) -> None:
         """Read the heads of ``brokers`` in the partition's prefix, unless they are known; ``store`` is the partition's.
 
-        Raises:
-            StoreError: the store failed.
+        An error of the store's is kept as well, so that no partition asks again for a head that is not to be had.
         """
         for broker in brokers:
             place = _Place(keys.endpoint.store, keys.endpoint.prefix, broker)
@@ -86,11 +96,11 @@ class Heads:
     def entries(
         self, keys: PartitionKeys, topic_id: str | None, brokers: Iterable[int], unread: Unread
     ) -> list[HeadEntry]:
-        """What the heads of ``brokers``, which are known, say of a partition; ``unread`` is told of damaged ones."""
+        """What the heads of ``brokers``, which are known, say of a partition; ``unread`` is told of the others."""
         at = keys.endpoint.store, keys.endpoint.prefix
         said: list[HeadEntry] = []
         for found in (self._read[_Place(*at, broker)].result() for broker in brokers):
-            if isinstance(found, FormatError):
+            if isinstance(found, FormatError | StoreError):
                 unread.add(found)
             else:
                 said += found.get(PartitionOfId(topic_id or "", keys.partition), ())
@@ -106,9 +116,9 @@ class LiveEnd:
         self.lines = PackLines()
 
 
-def _entries(store: Store, place: _Place, cluster: str) -> Entries | FormatError:
+def _entries(store: Store, place: _Place, cluster: str) -> Entries | FormatError | StoreError:
     try:
         found = head.load(store, ControlKeys(place.prefix, cluster), place.broker)
-    except FormatError as error:
+    except (FormatError, StoreError) as error:
         return error
     return found.value.by_partition if found else {}

@@ -11,7 +11,7 @@ from itertools import pairwise
 from threading import Lock
 from typing import Final
 
-from tidemark.errors import FormatError, NotFound
+from tidemark.errors import FormatError, NotFound, StoreError
 from tidemark.formats.head import HeadEntry
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.pack import MOST_UNSEALED_RANGES, PackedRange, Range, RangePointer, read_lines, read_range_line
@@ -31,7 +31,8 @@ class PackLines:
     """The lines of packs that many partitions ask for. Thread-safe.
 
     Of a pack, the first line that is asked for is read alone. Whoever asks for another one reads all of them, since
-    many partitions of a topic, and many topics, have their ranges in the same packs.
+    many partitions of a topic, and many topics, have their ranges in the same packs. A pack that the store did not give
+    is not asked for again: each of them would wait as long.
     """
 
     def __init__(self) -> None:
@@ -45,10 +46,16 @@ class PackLines:
             known = self._packs.setdefault(f"{store.url}/{key}", _KnownLines())
         with known.lock:
             if pointer.position not in known.lines:
-                if not known.lines:
-                    known.lines = {pointer.position: read_range_line(store, control, pointer)}
-                else:
-                    known.lines = read_lines(store, key)
+                if known.failure is not None:
+                    raise known.failure
+                try:
+                    if not known.lines:
+                        known.lines = {pointer.position: read_range_line(store, control, pointer)}
+                    else:
+                        known.lines = read_lines(store, key)
+                except StoreError as error:
+                    known.failure = error
+                    raise
             if pointer.position not in known.lines:
                 rule = f"byte {pointer.position}: no line of the footer begins there"
                 raise FormatError(key, f"{rule}; wait until its agent has sealed the partition")
@@ -56,11 +63,12 @@ class PackLines:
 
 
 class _KnownLines:
-    """Those that were read of one pack, by the byte at which they begin."""
+    """Those that were read of one pack, by the byte at which they begin, and why no others can be."""
 
     def __init__(self) -> None:
         self.lock = Lock()
         self.lines: dict[int, PackedRange] = {}
+        self.failure: StoreError | None = None
 
 
 def live_end(entry: HeadEntry, lineage: Lineage) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 
-from tidemark.errors import FormatError
+from tidemark.errors import FormatError, StoreError
 from tidemark.formats.head import HeadEntry
 from tidemark.formats.keys import PartitionKeys
 from tidemark.formats.pack import PackedRange, read_range_line
@@ -24,7 +24,7 @@ from tidemark.store import Store
 class Tails:
     """The ranges behind one partition's seals, by the ``entries`` of heads; each chain is read as far as it must be.
 
-    A chain in which something is damaged has no ranges, and ``on_damage`` is told: they land when they are sealed.
+    A chain of which something cannot be read has no ranges, unless ``on_error`` raises the error that it is told.
     """
 
     def __init__(
@@ -33,10 +33,10 @@ class Tails:
         keys: PartitionKeys,
         entries: Iterable[HeadEntry],
         lineage: Lineage,
-        on_damage: Callable[[FormatError], None],
+        on_error: Callable[[FormatError | StoreError], None],
         read: ReadLine = read_range_line,
     ) -> None:
-        self._store, self._on_damage, self._line = store, on_damage, read
+        self._store, self._on_error, self._line = store, on_error, read
         self._control = keys.control
         self._lock = Lock()
         self._read: dict[int, tuple[int, list[Segment]]] = {}
@@ -54,7 +54,7 @@ class Tails:
         They may overlap, as those of two leaders do; :func:`tidemark.raw.segments.cover` takes each offset once.
 
         Raises:
-            StoreError: the store failed.
+            StoreError: the store failed, and ``on_error`` raised that.
         """
         chains = (self._chain(number, end_of_seals) for number, (end, _) in enumerate(self.ends) if end > end_of_seals)
         return [one for segments in chains for one in segments if one.end > end_of_seals]
@@ -68,8 +68,8 @@ class Tails:
     def _ranges(self, entry: HeadEntry, end_of_seals: int) -> list[Segment]:
         try:
             found = chain(self._store, self._control, entry, end_of_seals, self._line)
-        except FormatError as error:
-            self._on_damage(error)
+        except (FormatError, StoreError) as error:
+            self._on_error(error)
             return []
         return [segment_of_range(packed, self._store.url) for packed in found]
 

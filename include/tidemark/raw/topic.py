@@ -45,9 +45,12 @@ log = logging.getLogger(__name__)
 
 
 class RawTopic:
-    """Reads the raw objects of one topic; those of the live end by ``live_end``, which others may share."""
+    """Reads the raw objects of one topic; those of the live end by ``live_end``, which others may share.
 
-    def __init__(self, table: TopicTable, live_end: LiveEnd | None = None) -> None:
+    With ``outages``, packs and heads that the store does not give are :class:`Unread`, and no error.
+    """
+
+    def __init__(self, table: TopicTable, live_end: LiveEnd | None = None, *, outages: bool = False) -> None:
         topic, deployment = table.topic, table.deployment
         self._topic = topic
         self._options = deployment.store
@@ -56,7 +59,7 @@ class RawTopic:
         self._control = ControlKeys(self._default.prefix, topic.cluster)
         self._stores: dict[str, Store] = {}
         self._unread: set[str] = set()  # the watermark indexes that cannot be read
-        self.unread = Unread()
+        self.unread = Unread(outages=outages)
         self._live_end = live_end or LiveEnd()
 
     def now(self) -> datetime:

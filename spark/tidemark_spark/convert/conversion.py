@@ -14,11 +14,12 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, SegmentError
+from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, SegmentError, StoreError
 from tidemark.formats.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.store import open_store
 from tidemark.table.evidence import MAX_RUNS, EvidenceRow
+from tidemark_spark.convert import pack_outages
 from tidemark_spark.convert.classify import BatchVerdict, PartitionRules, Run, judge, missing
 from tidemark_spark.convert.guard import decoded, pass_on
 from tidemark_spark.convert.read_ahead import Ahead, read_ahead
@@ -75,7 +76,10 @@ class Conversion:
 
     def run(self) -> Stop | None:
         """Convert all ranges in order; returns why the task ended early, if it did."""
-        with closing(read_ahead(self._task.ranges, self._job.options)) as ranges:
+        wanted = self._task.ranges
+        outages = ((number, pack_outages.known(part)) for number, part in enumerate(wanted) if self._may_wait(part))
+        end, outage = next(((number, found) for number, found in outages if found), (len(wanted), None))
+        with closing(read_ahead(wanted[:end], self._job.options)) as ranges:
             for number, (part, ahead) in enumerate(ranges):
                 runs: list[Run] = []
                 stop = self._range(number, part, ahead, runs)
@@ -84,18 +88,30 @@ class Conversion:
                     # A pack has a second copy in a seal, or will have: nothing is lost.
                     waits = part.is_packed and stop.kind != "moved"
                     return replace(stop, kind="unread") if waits else stop
-        return None
+        return Stop(self.next_offset, wanted[end].to_offset, "unread", outage) if outage else None
+
+    def _may_wait(self, part: SegmentRange) -> bool:
+        """Whether what lies in ``part`` may land later. A rebuild needs all that it has planned with."""
+        return part.is_packed and self._job.kind == "ingest"
 
     def _range(self, number: int, part: SegmentRange, ahead: Ahead | None, runs: list[Run]) -> Stop | None:
-        store = open_store(part.store, self._job.options)
-        try:
-            for window in windows(store, part, ahead):
-                self.bytes_read += len(window.data)
-                stop = self._window(number, part, window, runs)
-                if stop:
-                    return stop
-        except (PreconditionFailed, NotFound) as error:
-            return Stop(self.next_offset, part.to_offset, "moved", str(error))
+        found = windows(open_store(part.store, self._job.options), part, ahead)
+        while True:
+            try:
+                window = next(found, None)
+            except (PreconditionFailed, NotFound) as error:
+                return Stop(self.next_offset, part.to_offset, "moved", str(error))
+            except StoreError as error:
+                if not self._may_wait(part):
+                    raise
+                pack_outages.note(part, error)
+                return Stop(self.next_offset, part.to_offset, "unread", str(error))
+            if window is None:
+                break
+            self.bytes_read += len(window.data)
+            stop = self._window(number, part, window, runs)
+            if stop:
+                return stop
         if self.next_offset == part.to_offset:
             return None
         if not part.compacted:

@@ -34,7 +34,8 @@ FIRST_PAUSE: Final = timedelta(seconds=30)
 LONGEST_PAUSE: Final = timedelta(minutes=15)
 """A topic that has failed is left out for 30 s, then for twice as long after each failure, up to 15 minutes.
 
-So long is one left out that has nothing to land, unless it moves.
+So long is one left out that has nothing to land, unless it moves; and for 30 s one that could land nothing because the
+store did not give its packs.
 """
 
 _MOST_DETAIL: Final = 1000
@@ -99,7 +100,7 @@ def _prepared(deployment: Deployment, cluster: str, topic: TopicLanding, live_en
     plan = plan_ingest(table, attempt=topic.attempt, limit_bytes=LIVE_BYTES, raw=raw, close_dates=False)
     if plan.empty:
         record_unread(table, plan.created_at, plan.unread)
-        return _ended(topic, "empty", again=LONGEST_PAUSE)
+        return _ended(topic, "empty", again=LONGEST_PAUSE if raw.unread.outage is None else FIRST_PAUSE)
     if sum(task.size for task in plan.tasks) > LIVE_BYTES:
         return _ended(topic, "backlog", again=table.topic.window.age)
     write_plan(table, plan)

@@ -23,7 +23,7 @@ class ScannedTopic(RawTopic):
     """
 
     def __init__(self, table: TopicTable, partitions: Iterable[AheadPartition], live_end: LiveEnd) -> None:
-        super().__init__(table, live_end)
+        super().__init__(table, live_end, outages=True)
         self._topic_name = table.topic.topic
         self._ahead = tuple(partitions)
 

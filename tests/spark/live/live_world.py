@@ -69,7 +69,7 @@ class LiveWorld:
                 incarnation=incarnation,
                 topic_id=raw.lives.incarnations[incarnation].topic_id,
                 leader_epoch=known.leader_epoch,
-                end=known.end,
+                end=max(known.end, known.tail_end or 0),
             )
             for (incarnation, partition), known in raw.partitions.items()
         )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.tidemark.formats.packing import CONTROL, TOPIC_ID, content, entry, line, pack_of
 from tests.tidemark.remote.world import Counting
-from tidemark.errors import AccessDenied, FormatError
+from tidemark.errors import AccessDenied, FormatError, UnknownOutcome
 from tidemark.formats.head import HeadEntry
 from tidemark.formats.keys import PackName
 from tidemark.formats.pack import PackedRange, Range, RangePointer, build, read_range_bytes
@@ -20,7 +20,7 @@ from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw import packs
 from tidemark.raw.packs import MOST_CHAIN, PackLines, chain, live_end, live_part
-from tidemark.store import LocalStore
+from tidemark.store import LocalStore, ObjectInfo
 
 
 class Tail:
@@ -301,3 +301,22 @@ def test_a_pointer_to_no_line_is_refused_however_many_are_known(tmp_path: Path) 
         lines.read(store, CONTROL, one.pointer)
     with pytest.raises(FormatError, match=f"byte {wrong.position}: no line of the footer begins there"):
         lines.read(store, CONTROL, wrong)
+
+
+def test_a_pack_that_is_not_given_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that hangs has each reader wait for a minute."""
+    store = Counting(LocalStore(tmp_path))
+    [built] = build(5, [(content(partition=number), b"%d" % number) for number in range(3)])
+    store.put(CONTROL.pack(built.name), built.body, if_none_match=True)
+    lines = PackLines()
+    assert lines.read(store, CONTROL, built.ranges[0].pointer).range.partition == 0
+
+    def refuse(key: str, *_: object) -> ObjectInfo:
+        raise UnknownOutcome(key, "no answer")
+
+    monkeypatch.setattr(LocalStore, "head", lambda _, key: refuse(key))
+    for one in built.ranges[1:]:
+        with pytest.raises(UnknownOutcome):
+            lines.read(store, CONTROL, one.pointer)
+    assert store.requests["head"] == 1
+    assert lines.read(store, CONTROL, built.ranges[0].pointer).range.partition == 0, "it is known"
