@@ -1,7 +1,7 @@
 """A directory that behaves like a bucket: for tests, for trying things out, and for a shared file system.
 
-An object is a file; its ETag names the very file (inode, time of change, size). Writes go to a temporary file
-that is renamed into place, conditions are checked under a lock on the whole directory.
+An object is a file; its ETag names the very file (inode, time of change, size). Writes go to a temporary file that is
+renamed into place, or linked where it must be the first. Conditions are checked under a lock on the whole directory.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ class LocalStore:
                 with self._locked():  # only now: others write their files at the same time
                     _check(key, self._etag(target), if_match, if_none_match)
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    Path(temporary.name).rename(target)
+                    if if_none_match:
+                        _create(key, Path(temporary.name), target)
+                    else:
+                        Path(temporary.name).rename(target)
             except BaseException:
                 Path(temporary.name).unlink(missing_ok=True)
                 raise
@@ -160,6 +163,15 @@ def _check(key: str, there: str | None, if_match: str | None, if_none_match: boo
         raise PreconditionFailed(key, "exists already")
     if if_match is not None and there != if_match:
         raise PreconditionFailed(key, f"is another version now: {there}, not {if_match}")
+
+
+def _create(key: str, source: Path, target: Path) -> None:
+    """Give ``source`` the name ``target``, unless that exists: a program that does not know the lock may make it."""
+    try:
+        target.hardlink_to(source)
+    except FileExistsError as error:
+        raise PreconditionFailed(key, "exists already") from error
+    source.unlink()
 
 
 def _copy(key: str, source: BinaryIO, target: IO[bytes], size: int | None, crc32c: int | None) -> None:

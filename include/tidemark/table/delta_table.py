@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
 from tidemark import retry
-from tidemark.errors import ConfigError, FormatError, TableTampered, UnknownOutcome
+from tidemark.errors import ConfigError, FormatError, TableTampered
 from tidemark.formats.keys import TableKeys
 from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
 from tidemark.formats.partitioning import DT
-from tidemark.retry import Retry, Tries
 from tidemark.schemas.adopted import with_adopted
 from tidemark.store import Store, StoreOptions, open_store, s3_credentials
 from tidemark.store.object_store_settings import delta_settings
 from tidemark.store.schemes import scheme_of
+from tidemark.table.log_copy import LogCopy
 from tidemark.topics import Deployment, TopicSettings
 
 if TYPE_CHECKING:
@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 class TopicTable(NamedTuple):
     """One topic's table: its location and how to reach it.
 
-    ``topic`` has the schema that was adopted for it, or the one of the version that a rebuild ``accepts``.
+    ``topic`` has the schema that was adopted for it, or the one of the version that a rebuild ``accepts``. ``log`` is
+    read whenever the table is opened.
     """
 
     deployment: Deployment
     topic: TopicSettings
     store: Store
     keys: TableKeys
+    log: LogCopy
     accepts: int | None = None
 
     @property
@@ -46,7 +48,10 @@ class TopicTable(NamedTuple):
 
     @property
     def delta_options(self) -> dict[str, str]:
-        """delta-rs's storage options: the lake's location, and S3 credentials where delta-rs would find others."""
+        """Storage options where delta-rs itself reads the lake: for versions of the past, and what of a log expires.
+
+        They are the lake's location, and S3 credentials where delta-rs would find others.
+        """
         options = self.deployment.store
         # delta-rs repeats requests by itself, as often as our own reads are; but not for each body that breaks off.
         found = {
@@ -102,9 +107,8 @@ class LiveFile(NamedTuple):
 
 def configured_table(deployment: Deployment, topic: TopicSettings) -> TopicTable:
     """The table of ``topic`` as the topics file has it, for what does not ask for columns."""
-    return TopicTable(
-        deployment, topic, open_store(deployment.lake_store, deployment.store), deployment.table_keys(topic)
-    )
+    store = open_store(deployment.lake_store, deployment.store)
+    return TopicTable(deployment, topic, store, deployment.table_keys(topic), LogCopy())
 
 
 def open_topic_table(deployment: Deployment, topic: TopicSettings) -> TopicTable:
@@ -120,48 +124,24 @@ def open_topic_table(deployment: Deployment, topic: TopicSettings) -> TopicTable
 def open_delta(table: TopicTable) -> DeltaTable | None:
     """The table at its current version, or None while nothing has landed.
 
+    delta-rs reads a copy of the log alone: no data, and no version below the last checkpoint.
+
     Raises:
         ConfigError: the Delta table there is not Tidemark's.
-        StoreError: the store did not answer, or refuses; its own client names the cause better than delta-rs does.
+        StoreError: the store did not answer, or refuses.
         FormatError: the object there is not a Delta log.
     """
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError, TableNotFoundError
-
-    tries, log = Tries(Retry()), f"{table.keys.root}/_delta_log/"
-    while True:
-        tries.begin()
-        try:
-            delta = DeltaTable(table.url, storage_options=table.delta_options)
-        except TableNotFoundError:
-            next(iter(table.store.list(log)), None)  # which tells of a bucket that is missing
-            return None
-        except (DeltaError, OSError) as error:
-            next(iter(table.store.list(log)), None)
-            found = _not_opened(table, error)
-            if not isinstance(found, UnknownOutcome) or not _broke_off(error):
-                raise found from error
-            tries.failed(found)
-        else:
-            _check_ours(table, delta)
-            return delta
-
-
-def _broke_off(error: Exception) -> bool:
-    """Whether a body broke off, which delta-rs does not ask for again, or a request that it does not repeat."""
-    text = str(error)
-    return "body error" in text or ("HTTP error" in text and "max_retries" not in text)
-
-
-def _not_opened(table: TopicTable, error: Exception) -> FormatError | UnknownOutcome:
-    """What ``error`` of delta-rs means, where the store itself answers."""
     from deltalake.exceptions import DeltaError
 
-    reason = " ".join(str(error).split())[:200]
-    if isinstance(error, DeltaError):
+    try:
+        delta = table.log.look(table.store, table.keys.root)
+    except DeltaError as error:
+        reason = " ".join(str(error).split())[:200]
         rule = f"cannot be read as a Delta log ({reason}); restore it from a backup, or name another place in the lake"
-        return FormatError(f"{table.url}/_delta_log/", rule)
-    return UnknownOutcome(table.url, f"the table's log could not be read ({reason}); run it again")
+        raise FormatError(f"{table.url}/_delta_log/", rule) from error
+    if delta is not None:
+        _check_ours(table, delta)
+    return delta
 
 
 def _check_ours(table: TopicTable, delta: DeltaTable) -> None:
@@ -216,7 +196,7 @@ def live_files(delta: DeltaTable) -> list[LiveFile]:
     names = actions.schema.names
     if not set(names) >= _WANTED:
         rule = "is not partitioned by dt any more: not Tidemark changed that; RESTORE it, see docs/tables.md"
-        raise TableTampered(f"{delta.table_uri}: {rule}")
+        raise TableTampered(f"table {delta.metadata().name}: {rule}")
     columns = {name: actions.column(names.index(name)).to_pylist() for name in names if name in _WANTED}
     rows = zip(columns["path"], columns["size_bytes"], columns["num_records"], columns["partition.dt"], strict=True)
     return sorted(LiveFile(path_in_log(path), size, count, str(dt)) for path, size, count, dt in rows)

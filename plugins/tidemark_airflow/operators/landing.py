@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow.sdk import Asset
@@ -10,7 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 from airflow.triggers.base import StartTriggerArgs
 
 from tidemark.concurrency import in_parallel
-from tidemark.errors import TidemarkError
+from tidemark.errors import NotFound, TidemarkError
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.live_landing import StoredLanding, TopicLanding, read_landing, write_landing
 from tidemark.formats.plan import RunResult
@@ -19,6 +20,7 @@ from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment
 from tidemark_airflow import settings
 from tidemark_airflow.assets import events
+from tidemark_airflow.assets.outbox import read_published
 from tidemark_airflow.links.operator_links import SparkLink
 from tidemark_airflow.operators.spark_job import ClusterJobOperator
 from tidemark_airflow.triggers.landing import LandingTrigger
@@ -75,11 +77,12 @@ class LandLiveOperator(ClusterJobOperator):
         if one.status not in {"landed", "stale"}:
             self.log.info("%s: %s%s", one.topic, one.status, f": {one.detail}" if one.detail else "")
             return None
-        from tidemark.table.delta_table import committed_ledger, open_topic_table
+        from tidemark.table.delta_table import open_topic_table
 
         try:
             table = open_topic_table(deployment, deployment.topic(one.topic, self.cluster))
-            return _Committed(table, events.result_of(table, one.attempt), committed_ledger(table))
+            result = events.result_of(table, one.attempt)
+            return _Committed(table, result, _ledger(table, result))
         except (TidemarkError, OSError):
             self.log.exception(_NOT_PUBLISHED, one.topic)
             return None
@@ -88,10 +91,22 @@ class LandLiveOperator(ClusterJobOperator):
         """What of one topic Airflow is to send; an error is the topic's own, whose own runs will publish it."""
         try:
             events.log_result(one.result)
+            if read_published(one.table).value.n > one.ledger.n:
+                return ()  # by a run of the topic's own, which has committed since
             return events.announced(context, one.table, one.ledger) or ()
         except (TidemarkError, OSError):
             self.log.exception(_NOT_PUBLISHED, one.table.topic.topic)
             return ()
+
+
+def _ledger(table: TopicTable, result: RunResult) -> Ledger:
+    """The ledger that the landing has committed; the table's newest if it has committed none, or that is gone."""
+    from tidemark.table.delta_table import committed_ledger
+
+    if result.status == "landed":
+        with suppress(NotFound):
+            return Ledger.load(table.store, table.keys.ledger(result.ledger_n, result.attempt))
+    return committed_ledger(table)
 
 
 _NOT_PUBLISHED: Final = "%s: not published; a run of its own DAG will do so"

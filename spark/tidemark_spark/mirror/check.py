@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.catalogs import CatalogSettings
@@ -24,9 +25,10 @@ def check_mirror(table: TopicTable, settings: CatalogSettings, mirrored: Mirrore
     Raises:
         MirrorError: the catalog does not answer, or the log no longer has that version.
     """
-    delta = open_delta(table)
+    if open_delta(table) is None:
+        return []
     with answering(settings):
-        if delta is None or not mirrored.load():
+        if not mirrored.load():
             return []
         listed = mirrored.listed()
         there = {path: (one.file_size_in_bytes, one.record_count) for path, one in mirrored.files().items()}
@@ -34,7 +36,7 @@ def check_mirror(table: TopicTable, settings: CatalogSettings, mirrored: Mirrore
     if listed is None:
         return [AuditFinding(kind="catalog_differs", detail=f"{where}: its current snapshot is not Tidemark's")]
     try:
-        delta.load_as_version(listed.version)
+        delta = DeltaTable(table.url, version=listed.version, storage_options=table.delta_options)
     except (DeltaError, OSError) as error:
         rule = f"lists version {listed.version}, which the Delta log no longer has; list it again with mirror.py"
         raise MirrorError(f"{where} {rule}") from error

@@ -51,10 +51,9 @@ def publish(table: TopicTable, plan: RunPlan, change: Change) -> Ledger:
         PublishError: a file is missing, or the commit failed repeatedly although the table did not change.
     """
     seen, failures = -1, 0
-    delta: DeltaTable | None = None
     while True:
         try:
-            delta = _newest(table, delta, plan)
+            delta = open_or_create(table, whole=plan.whole)
             current = ledger_of(table, delta)
             if has_landed(table, current, plan):
                 return current
@@ -64,7 +63,6 @@ def publish(table: TopicTable, plan: RunPlan, change: Change) -> Ledger:
             check_fresh(plan, current, live, table.store.now())
             _check_files(table, change.files)
             if add_columns(table, delta, whole=plan.whole):
-                delta = None
                 continue  # that was a separate commit: read everything again
             removes = set(change.removes)
             removed = [one for one in live if one.path in removes]
@@ -78,22 +76,15 @@ def publish(table: TopicTable, plan: RunPlan, change: Change) -> Ledger:
             touched = set(ledger.dates_changed) - closed
             take_away(table, [dt for dt in touched if dt in current.dates and current.dates[dt].state != "open"])
             ledger = _written(table, ledger)
-            commit(delta, ledger, change.files, removed, schema)
+            commit(table, delta, ledger, change.files, removed, schema)
         except (DeltaError, OSError, StoreError, FormatError) as error:
-            delta = None
             failures += 1
             if failures >= TRIES:
                 raise PublishError(f"{table.url}: not committed in {TRIES} tries; run it again: {error}") from error
             pause = min(_LONGEST_PAUSE_SECONDS, 0.05 * 2**failures)
             time.sleep(random.uniform(0, pause))  # noqa: S311 - only spreads writers in time
-
-
-def _newest(table: TopicTable, delta: DeltaTable | None, plan: RunPlan) -> DeltaTable:
-    """The table as it is now: opened, or what was committed since it was, which takes a request instead of dozens."""
-    if delta is None:
-        return open_or_create(table, whole=plan.whole)
-    delta.update_incremental()
-    return delta
+        else:
+            return ledger
 
 
 def check_hands(table: TopicTable, plan: RunPlan, ledger: Ledger, live: Collection[LiveFile]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from tidemark.errors import ConfigError
+from tidemark.errors import ConfigError, PreconditionFailed
 from tidemark.formats.base_columns import PREFIX
 from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
 from tidemark.formats.partitioning import names_of, partition_values
@@ -22,12 +23,15 @@ from tidemark_spark.convert.row_sink import table_schema
 from tidemark_spark.model import DataFile
 
 _CHECKPOINTS: Final = 100
-_LIVE_CHECKPOINTS: Final = 20
+_LIVE_CHECKPOINTS: Final = 5
 """Versions from checkpoint to checkpoint. To open a table is to read the last one, and each version since as an object.
 
-The table of a topic with a ``freshness`` is opened twice a minute, and has few files. Others may have 100,000, all of
-which a checkpoint lists.
+The table of a topic with a ``freshness`` is opened each minute, and has few files. Others may have 100,000, and a
+checkpoint lists all of them.
 """
+
+_EXPIRE_EVERY: Final = 100
+"""Versions after which those that are older than the log's retention are removed. delta-rs opens the table for that."""
 
 _WIDER: Final = (("byte", "short", "integer", "long"), ("float", "double"))
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
@@ -42,15 +46,17 @@ def open_or_create(table: TopicTable, *, whole: bool = False) -> DeltaTable:
     Raises:
         ConfigError: the topic's columns are not those of the table, and cannot become them, see :func:`check_columns`.
     """
-    delta = open_delta(table) or DeltaTable.create(
-        table.url,
-        schema=delta_schema(table),
-        mode="ignore",
-        partition_by=names_of(table.topic.partition_by),
-        name=table.topic.table,
-        configuration=_configuration(table),
-        storage_options=table.delta_options,
-    )
+    delta = open_delta(table)
+    while delta is None:
+        with suppress(PreconditionFailed), table.log.next_version(table.store, table.keys.root) as folder:
+            DeltaTable.create(
+                folder,
+                schema=delta_schema(table),
+                partition_by=names_of(table.topic.partition_by),
+                name=table.topic.table,
+                configuration=_configuration(table),
+            )
+        delta = open_delta(table)
     check_columns(table, delta, whole=whole)
     return delta
 
@@ -123,7 +129,8 @@ def add_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) ->
     """
     missing = check_columns(table, delta, whole=whole)
     if missing:
-        delta.alter.add_columns(missing)
+        with table.log.next_version(table.store, table.keys.root):
+            delta.alter.add_columns(missing)
     return bool(missing)
 
 
@@ -180,6 +187,7 @@ def _type(field: Field) -> Any:
 
 
 def commit(
+    table: TopicTable,
     delta: DeltaTable,
     ledger: Ledger,
     files: Iterable[DataFile],
@@ -188,9 +196,9 @@ def commit(
 ) -> None:
     """Add ``files``, remove ``removed``, and name ``ledger``, all in one version of the log.
 
-    A ``schema`` replaces the table's. ``removed`` must then be all files of ``table``: the library changes types only
-    together with that. It conflicts with every other commit since ``table`` was opened, as all of them set the ledger's
-    transaction. Any error leaves the outcome unknown.
+    A ``schema`` replaces the table's. ``removed`` must then be all files of ``delta``: the library changes types only
+    together with that. Of all commits that follow the version of ``delta``, one is made. Any error leaves the outcome
+    unknown.
     """
     columns = {field.name for field in delta.schema().fields}
     actions: list[AddAction | RemoveAction] = [_add(file, ledger, columns) for file in files]
@@ -199,8 +207,11 @@ def commit(
     transactions = [Transaction(LEDGER_TRANSACTION, ledger.n), Transaction(ATTEMPT_TRANSACTION, ledger.attempt)]
     properties = CommitProperties(app_transactions=transactions)
     mode: Literal["append", "overwrite"] = "append" if schema is None else "overwrite"  # removes all files
-    by = delta.metadata().partition_columns
-    delta.create_write_transaction(actions, mode, schema or delta.schema(), by, commit_properties=properties)
+    by, version = delta.metadata().partition_columns, delta.version() + 1
+    with table.log.next_version(table.store, table.keys.root):
+        delta.create_write_transaction(actions, mode, schema or delta.schema(), by, commit_properties=properties)
+    if version % _EXPIRE_EVERY == 0:
+        DeltaTable(table.url, storage_options=table.delta_options).cleanup_metadata()
 
 
 def _add(file: DataFile, ledger: Ledger, columns: Collection[str]) -> AddAction:

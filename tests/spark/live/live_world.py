@@ -28,12 +28,19 @@ class LiveWorld:
     """``topics`` of cluster ``east``, all with a ``freshness``."""
 
     def __init__(
-        self, root: Path, *topics: str, freshness: str = "60s", overdue: str = "1d", more: Sequence[str] = ()
+        self,
+        root: Path,
+        *topics: str,
+        freshness: str = "60s",
+        overdue: str = "1d",
+        more: Sequence[str] = (),
+        lake: str | None = None,
     ) -> None:
-        """``more`` are YAML lines of each topic."""
+        """``more`` are YAML lines of each topic; ``lake`` is the URL of one elsewhere."""
         for name in ("raw", "lake"):
             (root / name).mkdir(parents=True)
-        lines = [f"raw: {{url: 'file://{root}/raw'}}", f"lake: 'file://{root}/lake'", "cluster: east", "topics:"]
+        lake = lake or f"file://{root}/lake"
+        lines = [f"raw: {{url: 'file://{root}/raw'}}", f"lake: '{lake}'", "cluster: east", "topics:"]
         for topic in topics:
             lines += [f"  - topic: {topic}", f"    freshness: {freshness}", f"    overdue: {overdue}"]
             lines += [f"    {line}" for line in more]

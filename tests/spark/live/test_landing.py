@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import multiprocessing
 import signal
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from tests.spark.cli.programs import Programs
 from tests.spark.inline import Inline
@@ -64,27 +62,6 @@ def land(live: LiveWorld, executor: Inline | None = None) -> dict[str, str]:
     for topic in live.topics.values():
         topic.check()
     return live.statuses()
-
-
-def test_a_landing_opens_a_table_twice(live: LiveWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To plan and to commit: a log has dozens of objects, which each opening reads."""
-    upload(live)
-    live.due()
-    land(live)
-    upload(live)
-    live.due()
-    opened = Counter[str]()
-    real = DeltaTable.__init__
-
-    def counted(self: DeltaTable, table_uri: str, *arguments: Any, **options: Any) -> None:
-        opened[table_uri.rpartition("/")[2]] += 1
-        real(self, table_uri, *arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DeltaTable, "__init__", counted)
-        assert land_live.main(arguments(live), Inline()) == 0
-    assert opened == dict.fromkeys(live.topics, 2)
-    assert set(live.statuses().values()) == {"landed"}
 
 
 def test_all_topics_land_by_one_query_each_with_a_plan_and_a_result(live: LiveWorld) -> None:

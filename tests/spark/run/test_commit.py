@@ -192,7 +192,7 @@ def test_a_table_that_is_opened_each_minute_has_checkpoints_more_often(tmp_path:
     world = World(tmp_path, "freshness: 60s")
     world.raw.segment([simple(0)])
     world.land()
-    assert DeltaTable(world.table.url).metadata().configuration["delta.checkpointInterval"] == "20"
+    assert DeltaTable(world.table.url).metadata().configuration["delta.checkpointInterval"] == "5"
 
 
 def test_both_transactions_survive_a_checkpoint(world: World) -> None:

@@ -1,0 +1,217 @@
+"""A table's Delta log in a temporary directory, where delta-rs reads it and makes the next version.
+
+delta-rs asks the store for each version since the checkpoint some seven times, to open a table, to find its ledger and
+to commit. A copy takes one GET for the checkpoint and for each version since, and one LIST for each further look. What
+is in the store decides: a version counts once it was created there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, Final
+
+from tidemark.concurrency import in_parallel
+from tidemark.errors import FormatError, NotFound, PreconditionFailed
+from tidemark.formats import object_sizes
+from tidemark.formats.base import parse_json
+from tidemark.store import ObjectInfo, Store, put_over
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_VERSION: Final = re.compile(r"([0-9]{20})\.json", re.ASCII)
+_CHECKPOINT: Final = re.compile(r"([0-9]{20})\.checkpoint\.parquet", re.ASCII)
+_COPIED: Final = re.compile(r"(?:_sidecars/)?[0-9a-zA-Z][0-9a-zA-Z._-]*", re.ASCII)
+"""What may be copied: no other name can lead out of the directory."""
+
+_HINT: Final = "_last_checkpoint"
+_TRIES: Final = 3
+"""How often a copy is begun anew because objects were removed while they were read, as expired versions are."""
+
+_MOST_FOLLOWED: Final = 100
+"""Versions that are added to a copy before it begins anew at a checkpoint: delta-rs reads all of them again."""
+
+
+class _Folder:
+    """A directory of its own, which goes with the last that refers to it, or when the process ends."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="tidemark-log-"))
+        self.log = self.path / "_delta_log"
+        self.log.mkdir()
+        weakref.finalize(self, _remove, self.path, os.getpid())
+
+
+class LogCopy:
+    """Holds the log of one table at a time. Thread-safe."""
+
+    def __init__(self) -> None:
+        """Nothing is copied yet."""
+        self._lock = RLock()
+        self._root = ""
+        self._folder: _Folder | None = None
+        self._versions: dict[int, str] = {}  # the ETags of those that the copy has, by number
+        self._delta: DeltaTable | None = None
+
+    def look(self, store: Store, root: str) -> DeltaTable | None:
+        """The table under ``root`` at its newest version; None if there is none.
+
+        A table that was made again, or restored from elsewhere, is seen by the ETag of the version that was the newest.
+
+        Raises:
+            StoreError: the store failed.
+            DeltaError: what is there is not a Delta log.
+        """
+        from deltalake import DeltaTable
+
+        with self._lock:
+            if root != self._root or not self._followed(store):
+                self._begin(store, root)
+            if self._delta is None and self._folder is not None:
+                self._delta = DeltaTable(self._folder.path)
+                weakref.finalize(self._delta, _let_go, self._folder)  # which is read for as long as the table is
+            return self._delta
+
+    @contextmanager
+    def next_version(self, store: Store, root: str) -> Iterator[Path]:
+        """Take the version that the block makes, in the directory that it gets, and create it in the store.
+
+        With it goes the checkpoint that delta-rs may have made.
+
+        Raises:
+            PreconditionFailed: another writer has created that version.
+            StoreError: the store failed. Any error leaves the outcome unknown.
+        """
+        with self._lock:
+            number = 0 if self._delta is None else self._delta.version() + 1
+            folder = self._folder = self._folder or _Folder()
+            name, checkpoint = f"{number:020d}.json", f"{number:020d}.checkpoint.parquet"
+            try:
+                yield folder.path
+                body = (folder.log / name).read_bytes()
+                self._versions[number] = store.put(f"{root}/_delta_log/{name}", body, if_none_match=True)
+                if (folder.log / checkpoint).exists():
+                    for one in (checkpoint, _HINT):
+                        put_over(store, f"{root}/_delta_log/{one}", (folder.log / one).read_bytes())
+            except BaseException:
+                self._root = ""  # whatever the block has made must not be taken for a version of the store's
+                raise
+            finally:
+                self._delta = None
+
+    def _followed(self, store: Store) -> bool:
+        """Whether the copy is that of the newest version, after it was given what is new; it begins anew otherwise."""
+        if not self._versions or len(self._versions) > _MOST_FOLLOWED:
+            return False
+        last = max(self._versions)
+        found = _versions(self._listed(store, f"{last:020d}"))
+        known = found.pop(last, None)
+        if known is None or known.etag != self._versions[last] or not _is_run(found, last + 1):
+            return False
+        if not found:
+            return True
+        try:
+            self._add(store, list(found.values()))
+        except (NotFound, PreconditionFailed):
+            return False
+        self._versions |= {number: info.etag for number, info in found.items()}
+        self._delta = None
+        return True
+
+    def _begin(self, store: Store, root: str) -> None:
+        for attempt in range(1, _TRIES + 1):
+            self._root, self._folder, self._versions, self._delta = root, None, {}, None
+            try:
+                wanted, versions = self._wanted(store)
+                self._add(store, wanted)
+            except (NotFound, PreconditionFailed):
+                if attempt == _TRIES:
+                    raise
+            else:
+                self._versions = versions
+                return
+
+    def _wanted(self, store: Store) -> tuple[Sequence[ObjectInfo], dict[int, str]]:
+        """What to copy, from the newest checkpoint on; and the ETags of its versions, and of the checkpoint's own.
+
+        Everything is copied where there is no checkpoint of one object, or a version since is missing: other programs
+        make checkpoints in several objects.
+        """
+        hint = self._hint(store)
+        listed = self._listed(store, f"{hint:020d}" if hint is not None else None)
+        if hint is not None and hint not in _checkpoints(listed):
+            listed = self._listed(store, None)
+        versions, checkpoints = _versions(listed), _checkpoints(listed)
+        newest = max(checkpoints, default=-1)
+        since = {number: info for number, info in versions.items() if number > newest}
+        if _is_run(since, newest + 1):
+            # To commit, delta-rs reads the newest version, also where the checkpoint is of that.
+            found = [checkpoints.get(newest), *(since.values() or [versions.get(newest)])]
+            wanted: Sequence[ObjectInfo] = [info for info in found if info is not None]
+        else:
+            wanted = listed
+        return wanted, {number: info.etag for number, info in versions.items() if number >= newest}
+
+    def _hint(self, store: Store) -> int | None:
+        """The version of the last checkpoint by its writer's note; None if there is none that can be read."""
+        key = f"{self._root}/_delta_log/{_HINT}"
+        try:
+            found = parse_json(store.get(key, limit=object_sizes.SMALL).body, key)
+        except (NotFound, FormatError):
+            return None
+        number = found.get("version") if isinstance(found, dict) else None
+        return number if isinstance(number, int) and 0 <= number < 10**20 else None
+
+    def _listed(self, store: Store, after: str | None) -> list[ObjectInfo]:
+        folder = f"{self._root}/_delta_log/"
+        found = store.list(folder, start_after=f"{folder}{after}" if after is not None else None)
+        return [info for info in found if _COPIED.fullmatch(info.key.removeprefix(folder))]
+
+    def _add(self, store: Store, wanted: Sequence[ObjectInfo]) -> None:
+        if not wanted:
+            return
+        folder = self._folder = self._folder or _Folder()
+
+        def add(info: ObjectInfo) -> None:
+            path = folder.log / info.key.removeprefix(f"{self._root}/_delta_log/")
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(store.get(info.key, if_match=info.etag).body)
+
+        in_parallel(add, wanted)
+
+
+def _remove(path: Path, owner: int) -> None:
+    """Remove the directory, but not where a child of the process that made it ends."""
+    if os.getpid() == owner:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _let_go(_folder: _Folder) -> None:
+    """Nothing: what is referred to so long goes now."""
+
+
+def _versions(listed: Sequence[ObjectInfo]) -> dict[int, ObjectInfo]:
+    return _numbered(_VERSION, listed)
+
+
+def _checkpoints(listed: Sequence[ObjectInfo]) -> dict[int, ObjectInfo]:
+    """Those of one object each."""
+    return _numbered(_CHECKPOINT, listed)
+
+
+def _numbered(pattern: re.Pattern[str], listed: Sequence[ObjectInfo]) -> dict[int, ObjectInfo]:
+    names = ((pattern.fullmatch(info.key.rpartition("/")[2]), info) for info in listed)
+    return {int(name[1]): info for name, info in names if name is not None}
+
+
+def _is_run(versions: dict[int, ObjectInfo], first: int) -> bool:
+    """Whether ``versions`` are all from ``first`` on, or none."""
+    return sorted(versions) == list(range(first, first + len(versions)))
