@@ -12,8 +12,9 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from tests.plugins.world import CLUSTER, DATE, World, commit, state
 from tidemark.formats.live_landing import LiveLanding, TopicLanding, read_landing, write_landing
 from tidemark.formats.plan import RunResult
+from tidemark.table import delta_table
 from tidemark.timestamps import utc_now
-from tidemark_airflow.assets.outbox import Commit
+from tidemark_airflow.assets.outbox import Commit, move
 from tidemark_airflow.dag_factories.live import live_dags
 from tidemark_airflow.operators.landing import LandLiveOperator
 from tidemark_airflow.submitters.base import SparkJob
@@ -104,6 +105,43 @@ def test_events_of_all_topics_that_landed_are_sent_and_the_landing_ends(
 
     assert airflow.events == [("orders", DATE), ("clicks", DATE)]
     assert stored_landing(live).ended_at is not None
+
+
+def test_the_ledger_of_a_landing_is_read_without_the_tables_log(
+    live: World, operator: LandLiveOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due(live)
+    job = lands(live, orders="landed", clicks="landed")
+
+    def submit(self: object, context: Context) -> None:
+        job(self, context)
+        monkeypatch.setattr(delta_table, "open_delta", None)
+
+    monkeypatch.setattr(LandLiveOperator, "submit", submit)
+    airflow = Airflow()
+
+    operator.land(airflow.context, EVENT)
+
+    assert airflow.events == [("orders", DATE), ("clicks", DATE)]
+
+
+def test_what_a_run_of_the_topics_own_has_published_meanwhile_is_not_sent_again(
+    live: World, operator: LandLiveOperator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    due(live)
+    job = lands(live, orders="landed", clicks="landed")
+
+    def submit(self: object, context: Context) -> None:
+        job(self, context)
+        move(live.table("orders"), Commit.of(commit(live.table("orders"), state(0, 9))))
+
+    monkeypatch.setattr(LandLiveOperator, "submit", submit)
+    airflow = Airflow()
+
+    operator.land(airflow.context, EVENT)
+
+    assert airflow.events == [("clicks", DATE)]
+    assert "not published" not in caplog.text
 
 
 def test_a_topic_that_failed_sends_nothing_and_the_others_do(
