@@ -52,8 +52,12 @@ class PlacedFile(NamedTuple):
     size: int
 
 
-def plan_compaction(table: TopicTable, dates: Collection[str] | None = None, *, attempt: int | None = None) -> RunPlan:
+def plan_compaction(
+    table: TopicTable, dates: Collection[str] | None = None, *, attempt: int | None = None, files: int | None = None
+) -> RunPlan:
     """What to merge of ``dates`` (ISO), or of all if None; empty if there is nothing.
+
+    ``files`` are how many small files of an open date are enough, if not as many as the topic's settings say.
 
     Raises:
         ContinuityError: evidence does not account for all rows of a file.
@@ -64,12 +68,14 @@ def plan_compaction(table: TopicTable, dates: Collection[str] | None = None, *, 
     check_untampered(table, ledger, live)
     closed = {dt for dt, state in ledger.dates.items() if state.closed}
     settings = table.topic.compaction
+    if files is not None:
+        settings = settings.model_copy(update={"files": files})
     candidates = _candidates((one for one in live if dates is None or one.dt in dates), closed, settings)
-    files = []
+    placed = []
     if candidates:  # evidence is read from the store only if there is something to place
         evidence = EffectiveEvidence(table, ledger, {one.path: one for one in live})
-        files = _placed(evidence, table, candidates)
-    chosen = bounded(groups(files, closed, settings))
+        placed = _placed(evidence, table, candidates)
+    chosen = bounded(groups(placed, closed, settings))
     return RunPlan(
         **following(table, ledger, attempt),
         kind="compact",

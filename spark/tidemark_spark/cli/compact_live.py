@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from tidemark.errors import SparkUnavailable, TidemarkError
 from tidemark.lineage.runs import of_run
@@ -19,6 +20,9 @@ from tidemark_spark.cluster.target import add_options
 from tidemark_spark.lineage.recorder import Recorder
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.fold import fold
+
+FILES: Final = 2
+"""How many small files of a partition are merged: of the landings of an hour, no two that can be merged stay."""
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
@@ -44,13 +48,21 @@ def _compact_all(options: argparse.Namespace, executor: Executor | None, lineage
 
 
 def _compact(table: TopicTable, executor: Executor, lineage: Recorder) -> None:
-    plan = plan_compaction(table)
-    if not plan.empty:
-        write_plan(table, plan)
-        result = run(table, plan, converting(executor))
-        lineage.note(lambda: of_run(table, plan, result))
-        show(result.to_bytes().decode())
+    while _merged(table, executor, lineage):
+        pass
     fold(table, plan_fold(table, committed_ledger(table)))
+
+
+def _merged(table: TopicTable, executor: Executor, lineage: Recorder) -> bool:
+    """Merge what one run takes; whether there may be more."""
+    plan = plan_compaction(table, files=FILES)
+    if plan.empty:
+        return False
+    write_plan(table, plan)
+    result = run(table, plan, converting(executor))
+    lineage.note(lambda: of_run(table, plan, result))
+    show(result.to_bytes().decode())
+    return result.status == "landed"
 
 
 def _parser() -> argparse.ArgumentParser:

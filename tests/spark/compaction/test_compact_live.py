@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from tests.spark.inline import Inline
 from tests.spark.live.live_world import LiveWorld
 from tests.tidemark.kafka_log.build import simple
-from tidemark.planning import fold
+from tidemark.planning import compaction, fold
 from tidemark.table.delta_table import live_files
 from tidemark_spark.cli import compact_live, land_live
 
@@ -49,6 +49,39 @@ def test_every_topic_with_many_small_files_is_compacted(live: LiveWorld, capsys:
     assert {name: one.rows() for name, one in live.topics.items()} == before
     assert compact_live.main(arguments(live), Inline()) == 0
     assert not capsys.readouterr().out, "nothing is left to merge"
+
+
+def test_an_hour_of_landings_leaves_a_file_of_each_partition(tmp_path: Path) -> None:
+    """By the settings that a topic has unless it says otherwise, for which a few files are none."""
+    world = LiveWorld(tmp_path, "orders")
+    orders = world.topics["orders"]
+    for hour in range(3):
+        for landing in range(5):
+            for partition in (0, 1) if landing % 2 else (0,):
+                orders.raw.segment([simple(orders.raw.partition(partition).end)], partition)
+            world.due()
+            assert land_live.main(arguments(world), Inline()) == 0
+        assert files(world)["orders"] > 2
+        assert compact_live.main(arguments(world), Inline()) == 0
+        paths = [one.path for one in live_files(DeltaTable(orders.table.url))]
+        orders.check()
+        assert len(paths) <= 2 * (1 + hour)
+    assert compact_live.main(arguments(world), Inline()) == 0
+    assert [one.path for one in live_files(DeltaTable(orders.table.url))] == paths
+
+
+def test_what_one_run_leaves_the_next_one_merges_at_once(live: LiveWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour of landings of many partitions is more than a run takes."""
+    orders = live.topics["orders"]
+    for _ in range(4):
+        for partition in range(1, 4):
+            orders.raw.segment([simple(orders.raw.partition(partition).end)], partition)
+        live.due("orders")
+        assert land_live.main(arguments(live), Inline()) == 0
+    monkeypatch.setattr(compaction, "RUN_FILES", 4)
+    assert files(live)["orders"] == 16
+    assert compact_live.main(arguments(live), Inline()) == 0
+    assert files(live)["orders"] == 4
 
 
 def test_a_table_that_cannot_be_compacted_does_not_keep_the_others(

@@ -86,6 +86,20 @@ def test_files_that_come_to_an_open_date_are_seldom_written_again() -> None:
     assert max(sizes) <= 128
 
 
+def test_of_a_day_of_landings_that_are_merged_each_hour_few_files_stay(rng: random.Random) -> None:
+    """However many landings an hour has, each file is larger than all behind it together."""
+    settings = Compaction(files=2)
+    sizes: list[int] = []
+    for _ in range(24):
+        sizes += [rng.randint(1, 9) for _ in range(rng.choice([0, 1, 2, 5, 60, 240]))]
+        for group in groups(files(*sizes), (), settings):
+            found = [one.size // MIB for one in group]
+            at = next(i for i in range(len(sizes)) if sizes[i : i + len(found)] == found)
+            sizes[at : at + len(found)] = [sum(found)]
+        assert all(sizes[i] > sum(sizes[i + 1 :]) for i in range(len(sizes) - 1) if 2 * sum(sizes) < 128), sizes
+    assert sum(one < 64 for one in sizes) <= 8
+
+
 def test_a_group_is_bounded_in_files_and_in_files_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = [one._replace(first=i, next=1000) for i, one in enumerate(files(*[1] * 20))]
     assert [len(group) for group in groups(wide, {DT}, SETTINGS)] == [8, 8, 4]
