@@ -177,7 +177,7 @@ def _fill(world: World, files: int) -> None:
         body = to_parquet(evidence, configuration="c", code="c", attempt=attempt)
         world.table.store.put(evidence_key(world.table, attempt), body)
         world.table.store.put(world.table.keys.ledger(ledger.n, attempt), ledger.to_bytes())
-        commit(open_or_create(world.table), ledger, added, ())
+        commit(world.table, open_or_create(world.table), ledger, added, ())
 
 
 def _file(index: int) -> DataFile:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.tidemark.formats.packing import CONTROL
 from tests.tidemark.raw.test_packs import Tail
-from tidemark.errors import FormatError
+from tidemark.errors import FormatError, StoreError
 from tidemark.formats.keys import Endpoint, PartitionKeys
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
@@ -32,10 +32,10 @@ def keys_of(tail: Tail) -> PartitionKeys:
 
 
 def segments(tail: Tail, end_of_seals: int, lineage: Lineage = LINEAGE) -> list[Segment]:
-    def damaged(error: FormatError) -> None:
+    def failed(error: FormatError | StoreError) -> None:
         raise error
 
-    return Tails(tail.store, keys_of(tail), [tail.entry()], lineage, damaged).segments(end_of_seals)
+    return Tails(tail.store, keys_of(tail), [tail.entry()], lineage, failed).segments(end_of_seals)
 
 
 def test_ranges_are_read_where_they_lie_in_their_packs(tail: Tail) -> None:

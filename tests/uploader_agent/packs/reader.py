@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.errors import FormatError
+from tidemark.errors import FormatError, StoreError
 from tidemark.formats import head as head_format
 from tidemark.formats.head import Head
 from tidemark.formats.keys import ControlKeys, PartitionKeys
@@ -31,7 +31,7 @@ def seals(store: Store, keys: PartitionKeys) -> list[Segment]:
     return [segment_of(one.manifest, key, store.url) for key, one in stored if one is not None]
 
 
-def _damaged(error: FormatError) -> None:
+def _failed(error: FormatError | StoreError) -> None:
     raise error
 
 
@@ -45,7 +45,7 @@ def pieces(store: Store, control: ControlKeys, keys: PartitionKeys) -> list[Segm
     lineage, end = Lineage(written.lineage), written.next_offset
     ours = written.topic_id, keys.partition
     entries = [one for head in read for one in head.entries if (one.topic_id, one.partition) == ours]
-    tails = Tails(store, keys, entries, lineage, _damaged)
+    tails = Tails(store, keys, entries, lineage, _failed)
     return cover([*seals(store, keys), *tails.segments(end)], lineage, Intervals([(written.start_offset, _ALL)]))[0]
 
 
