@@ -125,7 +125,8 @@ def _check_partitioning(table: TopicTable, delta: DeltaTable) -> None:
 def add_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) -> bool:
     """Add the parser's columns that ``table`` lacks, in a separate commit; returns whether there were any.
 
-    Any error leaves the outcome unknown. Open the table again afterwards: others may have committed before.
+    ``delta`` is what :func:`open_delta` gave. Any error leaves the outcome unknown. Open the table again afterwards: others
+    may have committed before.
     """
     missing = check_columns(table, delta, whole=whole)
     if missing:
@@ -196,8 +197,8 @@ def commit(
 ) -> None:
     """Add ``files``, remove ``removed``, and name ``ledger``, all in one version of the log.
 
-    A ``schema`` replaces the table's. ``removed`` must then be all files of ``delta``: the library changes types only
-    together with that. Of all commits that follow the version of ``delta``, one is made. Any error leaves the outcome
+    ``delta`` is what :func:`open_delta` gave. A ``schema`` replaces the table's. ``removed`` must then be all files of
+    ``delta``: the library changes types only together with that. Of all commits that follow the version of ``delta``, one is made. Any error leaves the outcome
     unknown.
     """
     columns = {field.name for field in delta.schema().fields}

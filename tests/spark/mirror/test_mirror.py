@@ -34,6 +34,7 @@ from tests.spark.world import World
 from tests.tidemark.kafka_log.build import T0, batch, simple
 from tidemark.errors import MirrorError, TableTampered
 from tidemark.planning import plan_rebuild, plan_replay
+from tidemark.table.delta_table import open_delta
 from tidemark_spark.cli import audit as audit_command
 from tidemark_spark.mirror.check import check_mirror
 from tidemark_spark.mirror.mirror import KEPT_SNAPSHOTS, mirror
@@ -227,7 +228,8 @@ def test_a_column_without_rows_yet_waits_for_the_next_commit(tmp_path: Path) -> 
     world.raw.segment([batch(0, records(b'{"id":1}'))])
     world.land()
     later = changed(world, json_parser(*COLUMNS[:2]))
-    delta = DeltaTable(later.table.url)
+    delta = open_delta(later.table)
+    assert delta is not None
     assert add_columns(later.table, delta), "then the run dies"
     mirror(later.table, settings_of(later), mirrored(later))
     assert "x" not in iceberg(later).schema().column_names
