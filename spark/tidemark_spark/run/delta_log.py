@@ -125,8 +125,8 @@ def _check_partitioning(table: TopicTable, delta: DeltaTable) -> None:
 def add_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) -> bool:
     """Add the parser's columns that ``table`` lacks, in a separate commit; returns whether there were any.
 
-    ``delta`` is what :func:`open_delta` gave. Any error leaves the outcome unknown. Open the table again afterwards: others
-    may have committed before.
+    ``delta`` is what :func:`open_delta` gave. Any error leaves the outcome unknown. Open the table again afterwards:
+    others may have committed before.
     """
     missing = check_columns(table, delta, whole=whole)
     if missing:
@@ -198,8 +198,8 @@ def commit(
     """Add ``files``, remove ``removed``, and name ``ledger``, all in one version of the log.
 
     ``delta`` is what :func:`open_delta` gave. A ``schema`` replaces the table's. ``removed`` must then be all files of
-    ``delta``: the library changes types only together with that. Of all commits that follow the version of ``delta``, one is made. Any error leaves the outcome
-    unknown.
+    ``delta``: the library changes types only together with that. Of all commits that follow a version, one is made. Any
+    error leaves the outcome unknown.
     """
     columns = {field.name for field in delta.schema().fields}
     actions: list[AddAction | RemoveAction] = [_add(file, ledger, columns) for file in files]
