@@ -15,7 +15,7 @@ from crc32c import crc32c
 from tests.support.ports import free_port
 from tests.support.s3 import S3Server
 from tidemark.errors import AccessDenied, FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
-from tidemark.store import Fetched, LocalStore, Store, StoreOptions, open_store, put_once
+from tidemark.store import Fetched, LocalStore, Store, StoreOptions, local, open_store, put_once
 from tidemark.store.s3_clients import forget_clients
 
 
@@ -246,3 +246,20 @@ def test_no_answer_is_an_unknown_outcome(s3: S3Server) -> None:
     options = StoreOptions(endpoint_url=f"http://127.0.0.1:{free_port()}", region="us-east-1", path_style=True)
     with pytest.raises(UnknownOutcome, match="no answer"):
         open_store("s3://raw", options).put("k", b"")
+
+
+def test_a_program_that_does_not_know_the_lock_of_a_directory_may_be_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an engine that commits to a table at the same time."""
+    store, real = LocalStore(tmp_path), local._check
+
+    def overtaken(*given: Any) -> None:
+        real(*given)
+        (tmp_path / "key").write_bytes(b"theirs")
+
+    monkeypatch.setattr(local, "_check", overtaken)
+    with pytest.raises(PreconditionFailed):
+        store.put("key", b"ours", if_none_match=True)
+    assert store.get("key").body == b"theirs"
+    assert [path.name for path in (tmp_path / ".tidemark-store").iterdir()] == ["lock"], "nothing is left"
