@@ -6,16 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tidemark.concurrency import in_parallel
 from tidemark.errors import PreconditionFailed
-from tidemark.formats.live_landing import TopicLanding, read_landing, write_landing
-from tidemark.formats.plan import RunResult
-from tidemark.lineage.collected import Found
+from tidemark.formats.live_landing import read_landing, write_landing
 from tidemark.lineage.runs import of_run
-from tidemark.planning import read_plan
 from tidemark.store import open_store
-from tidemark.table.delta_table import open_topic_table
-from tidemark.topics import Deployment, load_topics
+from tidemark.topics import load_topics
 from tidemark_spark.cli.common import check_cluster, executor_of, job_parser, run_job, show
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
@@ -39,27 +34,14 @@ def _land(options: argparse.Namespace, executor: Executor | None, lineage: Recor
         show("there is no landing that has not ended")
         return 0
     executor = executor_of(options, executor, f"live {options.cluster}")
-    done = land(deployment, landing, executor)
+    done = land(deployment, landing, executor, lambda *ran: lineage.note(lambda: of_run(*ran)))
     for one in done.topics:
         show(one.model_copy(update={"partitions": ()}).model_dump_json(exclude_defaults=True))
     try:
         write_landing(store, key, done, etag)
     except PreconditionFailed:
         sys.stderr.write(f"{key}: another process carries out this landing, or a later one, and says what it did\n")
-    _note(deployment, options.cluster, done.topics, lineage)
     return 0
-
-
-def _note(deployment: Deployment, cluster: str, topics: Sequence[TopicLanding], lineage: Recorder) -> None:
-    """Note what became of each topic that has a plan and a result."""
-    ended = [one for one in topics if one.status in {"landed", "stale"}]
-    in_parallel(lambda one: lineage.note(lambda: _told(deployment, cluster, one)), ended)
-
-
-def _told(deployment: Deployment, cluster: str, one: TopicLanding) -> Found:
-    table = open_topic_table(deployment, deployment.topic(one.topic, cluster))
-    plan = read_plan(table, table.keys.attempt(one.attempt))
-    return of_run(table, plan, RunResult.load(table.store, table.keys.result(one.attempt)))
 
 
 def _parser() -> argparse.ArgumentParser:

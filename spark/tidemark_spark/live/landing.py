@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 from tidemark.concurrency import in_parallel
 from tidemark.errors import SparkUnavailable, TidemarkError
 from tidemark.formats.live_landing import LandingStatus, LiveLanding, TopicLanding
-from tidemark.formats.plan import RunPlan
+from tidemark.formats.plan import RunPlan, RunResult
 from tidemark.planning import find_plan, plan_ingest, write_plan
 from tidemark.planning.fold import has_landed
 from tidemark.planning.unread_status import record_unread
@@ -67,7 +67,11 @@ class Converted(NamedTuple):
     outcomes: list[Outcome] | Exception
 
 
-def land(deployment: Deployment, landing: LiveLanding, executor: Executor) -> LiveLanding:
+Note = Callable[[TopicTable, RunPlan, RunResult], None]
+"""Hears of each run: its table, which is open, its plan, and what it did."""
+
+
+def land(deployment: Deployment, landing: LiveLanding, executor: Executor, note: Note | None = None) -> LiveLanding:
     """Land all topics of ``landing``; returns it with what became of each.
 
     Raises:
@@ -78,7 +82,7 @@ def land(deployment: Deployment, landing: LiveLanding, executor: Executor) -> Li
         return _own(topic, lambda: _prepared(deployment, landing.cluster, topic, live_end))
 
     def commit(one: Converted) -> TopicLanding:
-        return _own(one.prepared.topic, lambda: _committed(one))
+        return _own(one.prepared.topic, lambda: _committed(one, note))
 
     live_end = LiveEnd()
     began = in_parallel(prepare, landing.topics)
@@ -107,12 +111,15 @@ def _prepared(deployment: Deployment, cluster: str, topic: TopicLanding, live_en
     return Prepared(topic, table, plan, first=True)
 
 
-def _committed(one: Converted) -> TopicLanding:
+def _committed(one: Converted, note: Note | None) -> TopicLanding:
     """Account for what was converted, commit and report it."""
     outcomes = one.outcomes
     if isinstance(outcomes, Exception):
         raise outcomes
-    result = run(one.prepared.table, one.prepared.plan, lambda _job, _tasks: outcomes, first=one.prepared.first)
+    table, plan = one.prepared.table, one.prepared.plan
+    result = run(table, plan, lambda _job, _tasks: outcomes, first=one.prepared.first)
+    if note is not None:
+        note(table, plan, result)
     return _ended(one.prepared.topic, result.status)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import signal
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from tidemark.errors import SparkUnavailable
 from tidemark.formats.plan import RunResult
 from tidemark.planning import find_plan, plan_ingest
 from tidemark.raw.topic import RawTopic
+from tidemark.store import Store
+from tidemark.table.log_copy import LogCopy
 from tidemark_spark.cli import land_live
 from tidemark_spark.live import landing as module
 from tidemark_spark.live.shared_query import MOST_TASKS, Numbered, bundles, convert_all
@@ -62,6 +65,27 @@ def land(live: LiveWorld, executor: Inline | None = None) -> dict[str, str]:
     for topic in live.topics.values():
         topic.check()
     return live.statuses()
+
+
+def test_a_landing_copies_the_log_of_a_table_once(live: LiveWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To plan, to commit, and to tell what it did."""
+    upload(live)
+    live.due()
+    land(live)
+    upload(live)
+    live.due()
+    copied = Counter[str]()
+    real = LogCopy._begin
+
+    def counted(self: LogCopy, store: Store, root: str) -> None:
+        copied[root.rpartition("/")[2]] += 1
+        real(self, store, root)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogCopy, "_begin", counted)
+        assert land_live.main([*arguments(live), "--lineage", "0" * 16], Inline()) == 0
+    assert copied == dict.fromkeys(live.topics, 1)
+    assert set(live.statuses().values()) == {"landed"}
 
 
 def test_all_topics_land_by_one_query_each_with_a_plan_and_a_result(live: LiveWorld) -> None:
