@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from tidemark.errors import TidemarkError
+from tidemark.raw.heads import Heads
 from tidemark.terminal import Output, Progress
 from uploader_agent.cli import status_table, upload_plan
 from uploader_agent.cli.common import (
@@ -62,12 +63,12 @@ def verify_command(
 ) -> None:
     """Compare the store with itself, with offset.wm and with this broker's disk, for the partitions that it leads.
 
-    Says OK, LAGGING, COMPACTED, OVERLAP, TRUNCATED, GAP or CORRUPT of each partition: the worst of its findings. Exits
-    with 1 if a gap is open or an object is wrong, or if something could not be checked. Without --deep, objects are
-    checked by size, version and the checksum that the store keeps.
+    Says OK, CLAIMED, PACKED, LAGGING, COMPACTED, OVERLAP, TRUNCATED, GAP or CORRUPT of each partition: the worst of its
+    findings. Exits with 1 if a gap is open or an object is wrong, or if something could not be checked. Without --deep,
+    objects are checked by size, version and the checksum that the store keeps, and packs by what heads and footers say.
     """
     settings = load_settings(config)
-    progress, failed = Progress(), False
+    progress, failed, heads = Progress(), False, Heads()
     with surveyed(settings, topic) as components, ThreadPoolExecutor(settings.upload.concurrency) as pool:
         failed = not components.leadership.seen
         for tp, partition in sorted(components.leadership.partitions.items()):
@@ -78,7 +79,7 @@ def verify_command(
                 continue
             try:
                 tell, done = partial(_tell, str(tp), output), partial(_tell_progress, str(tp), progress)
-                verdict = verify(partition, pool, tell, done, deep=deep)
+                verdict = verify(partition, pool, tell, done, heads, deep=deep)
             except TidemarkError as error:
                 failed = True
                 _tell_failure(str(tp), f"{type(error).__name__}: {error}", output)
@@ -87,8 +88,7 @@ def verify_command(
             if output is Output.json:
                 typer.echo(json.dumps(verdict._asdict()))
             else:
-                where = f"next offset {verdict.next_offset}, high watermark {verdict.high_watermark}"
-                typer.echo(f"{verdict.word:9}  {tp}: {verdict.segments} segments, {verdict.bytes} bytes, {where}")
+                typer.echo(f"{verdict.word:9}  {tp}: {verdict.in_words()}")
     if failed:
         raise typer.Exit(1)
 

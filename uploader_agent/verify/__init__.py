@@ -2,6 +2,7 @@
 
 * ``findings``: the words in which it is said, and which of them mean that something is wrong
 * ``segment``: one segment: its manifest, its objects, its bytes
+* ``tails``: what is packed behind the segments
 * ``partition``: all of a partition's segments together: continuity, lineage, what is still to come
 
 Only reads. Memory is bounded by the segments looked at at a time, not by a partition's age.

@@ -10,8 +10,12 @@ class Severity(StrEnum):
     """Ascending by how much a person should care."""
 
     OK = "OK"
+    CLAIMED = "CLAIMED"
+    """A leader has claimed the partition, and nothing of it is stored yet."""
+    PACKED = "PACKED"
+    """Offsets that packs hold, and no segment yet: the newest ones of a partition, until they are sealed."""
     LAGGING = "LAGGING"
-    """Segments that may go are not in the store yet, or ``offset.wm`` is behind what is there."""
+    """Segments that may be sealed are not, or ``offset.wm`` is behind what is there."""
     COMPACTED = "COMPACTED"
     """Offsets that the broker's compaction has removed."""
     OVERLAP = "OVERLAP"

@@ -14,16 +14,18 @@ from tidemark.formats.keys import PartitionKeys
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw import objects
+from tidemark.raw.heads import Heads
 from tidemark.store import Store
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, checksum, file_name
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.remote import gaps, watermark
+from uploader_agent.remote import gaps
 from uploader_agent.remote.watermark import StoredWatermark
 from uploader_agent.upload.eligibility import Work
 from uploader_agent.upload.local_run import open_run
 from uploader_agent.verify.findings import Severity, VerifyFinding
 from uploader_agent.verify.segment import Checked, check
+from uploader_agent.verify.tails import CheckedTail, check_tail, read_watermark
 
 Item = TypeVar("Item")
 
@@ -32,7 +34,10 @@ _AT_A_TIME = 64
 
 
 class VerifyVerdict(NamedTuple):
-    """A partition's word is that of its worst finding."""
+    """A partition's word is that of its worst finding.
+
+    ``bytes`` are those of its ``segments``. Up to ``packed_end``, packs hold what segments do not, in ``ranges``.
+    """
 
     partition: str
     word: Severity
@@ -41,6 +46,17 @@ class VerifyVerdict(NamedTuple):
     bytes: int
     next_offset: int | None
     high_watermark: int | None
+    ranges: int
+    packed_bytes: int
+    packed_end: int | None
+
+    def in_words(self) -> str:
+        """What there is, for a person."""
+        parts = [f"{self.segments} segments, {self.bytes} bytes"]
+        if self.packed_end is not None:
+            parts.append(f"packed up to {self.packed_end} in {self.ranges} ranges, {self.packed_bytes} bytes")
+        parts.append("no offset.wm" if self.next_offset is None else f"next offset {self.next_offset}")
+        return ", ".join([*parts, f"high watermark {self.high_watermark}"])
 
 
 def verify(
@@ -48,14 +64,16 @@ def verify(
     pool: ThreadPoolExecutor,
     tell: Callable[[VerifyFinding], None],
     progress: Callable[[int], None],
+    heads: Heads,
     *,
     deep: bool,
 ) -> VerifyVerdict:
     """Verify a surveyed ``partition``; ``tell`` gets each finding, ``progress`` the segments done so far.
 
-    Raises StoreError, FormatError of ``offset.wm``, SegmentChanged if the partition is gone.
+    ``heads`` are those that were read of other partitions. Raises StoreError, FormatError of ``offset.wm``,
+    SegmentChanged if the partition is gone.
     """
-    return _Verification(partition, pool, tell, progress, deep=deep).run()
+    return _Verification(partition, pool, tell, progress, heads, deep=deep).run()
 
 
 class _Verification:
@@ -67,9 +85,11 @@ class _Verification:
         pool: ThreadPoolExecutor,
         tell: Callable[[VerifyFinding], None],
         progress: Callable[[int], None],
+        heads: Heads,
         *,
         deep: bool,
     ) -> None:
+        self._heads = heads
         self._partition = partition
         self._pool = pool
         self._tell = tell
@@ -82,9 +102,9 @@ class _Verification:
         self._line_1_is_there = False
 
     def run(self) -> VerifyVerdict:
-        """Check segments, holes and the watermark in turn; findings are told as they come."""
+        """Check segments, packs, holes and the watermark in turn; findings are told as they come."""
         store, keys = self._partition.uploader.where
-        stored = watermark.read(store, keys)
+        stored, tail = read_watermark(self._heads, store, keys), CheckedTail()
         live = self._partition.uploader.lineage()
         if stored is not None:
             live = live.with_history(Lineage(stored.watermark.lineage))
@@ -94,6 +114,7 @@ class _Verification:
             self._take(checked)
         self._take_removed(store, keys)
         if stored is not None:
+            tail = self._check_tail(stored, store, keys, live)
             self._tell_holes(stored, keys)
         self._tell_lag(stored)
         offsets = self._partition.offsets
@@ -105,6 +126,9 @@ class _Verification:
             self._bytes,
             stored.watermark.next_offset if stored else None,
             offsets.high_watermark if offsets else None,
+            tail.ranges,
+            tail.size,
+            tail.end or None,
         )
 
     def _say(self, finding: VerifyFinding) -> None:
@@ -149,6 +173,26 @@ class _Verification:
         except FormatError as error:
             self._say(VerifyFinding(Severity.CORRUPT, 0, 0, error.name, error.rule, wrong=True))
 
+    def _check_tail(self, stored: StoredWatermark, store: Store, keys: PartitionKeys, live: Lineage) -> CheckedTail:
+        """Check what is packed beyond the segments."""
+        current = stored.watermark
+        known = self._covered | gaps.offsets(current.gaps) | gaps.offsets(current.acknowledged_gaps)
+        sealed_end = known.contiguous_from(current.next_offset)
+        tail = check_tail(self._heads, store, keys, stored, live, sealed_end, deep=self._deep)
+        for finding in tail.findings:
+            self._say(finding)
+        for part in tail.covered - self._covered:
+            self._say(VerifyFinding(Severity.PACKED, part.start, part.end, None, "in packs, and not sealed yet"))
+        if not self._segments and not tail.end:
+            detail = (
+                f"claimed by broker {current.broker} under leader epoch {current.leader_epoch}; nothing is stored yet"
+            )
+            self._say(VerifyFinding(Severity.CLAIMED, sealed_end, sealed_end, keys.watermark, detail))
+        for hole in (known | tail.covered).missing(sealed_end, tail.end):
+            detail = f"leads to packs up to {tail.end}, but neither a segment nor a readable pack has them"
+            self._say(VerifyFinding(Severity.GAP, hole.start, hole.end, tail.head, detail, wrong=True))
+        return tail
+
     def _compare_with_disk(self, checked: Checked) -> None:
         """The broker's own file of the same offsets has the same bytes, but where compaction goes on."""
         base, end, log = checked.base_offset, checked.next_offset, checked.log
@@ -171,7 +215,10 @@ class _Verification:
             self._say(VerifyFinding(Severity.CORRUPT, base, end, key, rule, wrong=True))
 
     def _tell_holes(self, stored: StoredWatermark, keys: PartitionKeys) -> None:
-        """Check that all offsets of ``offset.wm`` are there, and that it lists the missing ones above as gaps."""
+        """Check that all offsets of ``offset.wm`` are there, and that it lists the missing ones above as gaps.
+
+        Line 1 names a segment, or the start as long as no segment lies below the next offset.
+        """
         current = stored.watermark
         told = gaps.offsets(current.gaps) | gaps.offsets(current.acknowledged_gaps)
         uncovered = self._covered.missing(current.start_offset, current.next_offset) - told
@@ -187,7 +234,8 @@ class _Verification:
             for hole in self._covered.missing(*above) - told:
                 detail = "offset.wm names them above its next offset, but no readable segment has them"
                 self._say(VerifyFinding(Severity.GAP, hole.start, hole.end, None, detail, wrong=True))
-        if not self._line_1_is_there:
+        none_yet = not self._covered.clip(current.start_offset, current.next_offset)
+        if not self._line_1_is_there and not (none_yet and self._line_1 == current.start_offset):
             detail = f"line 1 names {stored.base_offset}, which is the base of no stored segment"
             self._say(
                 VerifyFinding(
@@ -203,7 +251,7 @@ class _Verification:
             if end is None or end > high_watermark:
                 continue
             for part in self._covered.missing(segment.base_offset, end):
-                detail = "on the broker's disk, rotated and committed, and not in the store yet"
+                detail = "on the broker's disk, rotated and committed, and not sealed yet"
                 self._say(VerifyFinding(Severity.LAGGING, part.start, part.end, None, detail))
         next_offset = stored.watermark.next_offset if stored else partition.remote.start
         reached = self._covered.contiguous_from(next_offset)

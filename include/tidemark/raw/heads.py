@@ -6,10 +6,10 @@ A head must be read before the ``offset.wm`` by which it is judged: see :meth:`t
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tidemark.errors import FormatError, StoreError
 from tidemark.formats import head
@@ -19,6 +19,8 @@ from tidemark.raw.packs import PackLines
 from tidemark.store import Store
 
 log = logging.getLogger(__name__)
+
+Marks = TypeVar("Marks")
 
 Entries = Mapping[PartitionOfId, tuple[HeadEntry, ...]]
 """A head's entries."""
@@ -93,15 +95,38 @@ class Heads:
                     raise
             read.result()
 
+    def read_before(
+        self,
+        store: Store,
+        keys: PartitionKeys,
+        marks: Callable[[], Marks | None],
+        listed: Callable[[Marks], frozenset[int]],
+    ) -> Marks | None:
+        """What ``marks`` reads of ``offset.wm`` after the heads of all brokers that it lists; None while there is none.
+
+        ``listed`` are these brokers. If ``offset.wm`` lists brokers whose heads are not known, it is read again.
+        Raises as :meth:`read` and ``marks``.
+        """
+        while True:
+            known = self.known(keys)
+            found = marks()
+            if found is None or listed(found) <= known:
+                return found
+            self.read(store, keys, listed(found) - known)
+
     def entries(
-        self, keys: PartitionKeys, topic_id: str | None, brokers: Iterable[int], unread: Unread
+        self,
+        keys: PartitionKeys,
+        topic_id: str | None,
+        brokers: Iterable[int],
+        on_damage: Callable[[FormatError | StoreError], None],
     ) -> list[HeadEntry]:
-        """What the heads of ``brokers``, which are known, say of a partition; ``unread`` is told of the others."""
+        """What the heads of ``brokers``, which are known, say of a partition; ``on_damage`` is told of unread ones."""
         at = keys.endpoint.store, keys.endpoint.prefix
         said: list[HeadEntry] = []
         for found in (self._read[_Place(*at, broker)].result() for broker in brokers):
             if isinstance(found, FormatError | StoreError):
-                unread.add(found)
+                on_damage(found)
             else:
                 said += found.get(PartitionOfId(topic_id or "", keys.partition), ())
         return said

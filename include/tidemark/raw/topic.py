@@ -144,16 +144,10 @@ class RawTopic:
         """
         keys, heads = part.keys, self._live_end.heads
         store = self._store(keys.endpoint.store)
-        while True:
-            known = heads.known(keys)
-            marks = self.marks(part)
-            if marks is None:
-                return None
-            listed = marks.watermark.tail_brokers
-            if listed <= known:
-                break
-            heads.read(store, keys, listed - known)
-        entries = heads.entries(keys, part.topic_id, listed, self.unread)
+        marks = heads.read_before(store, keys, lambda: self.marks(part), lambda found: found.watermark.tail_brokers)
+        if marks is None:
+            return None
+        entries = heads.entries(keys, part.topic_id, marks.watermark.tail_brokers, self.unread.add)
         lineage, lines = Lineage(marks.watermark.lineage), self._live_end.lines
         tails = Tails(store, keys, entries, lineage, self.unread.add, lines.read)
         return PartitionView(part, *marks, tails)

@@ -12,6 +12,7 @@ from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
 from tests.uploader_agent.repair.test_gaps import mend_etags, with_hole
 from tests.uploader_agent.test_agent import flipped, remove
 from tidemark.formats.keys import SegmentName
+from tidemark.raw.heads import Heads
 from uploader_agent.broker.admin import Led
 from uploader_agent.verify import Severity, VerifyFinding, VerifyVerdict, verify
 
@@ -33,7 +34,7 @@ def verified(world: World, *, deep: bool = False) -> tuple[VerifyVerdict, list[V
         agent.survey()
         partition = agent.leadership.partitions[T]
         assert partition.error is None
-        verdict = verify(partition, pool, findings.append, lambda _done: None, deep=deep)
+        verdict = verify(partition, pool, findings.append, lambda _done: None, Heads(), deep=deep)
     assert world.store.puts == [], "it only looks"
     return verdict, findings
 
