@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from tidemark.errors import TidemarkError
+from tidemark.formats.keys import TopicPartition
 from tidemark.raw.heads import Heads
 from tidemark.terminal import Output, Progress
 from uploader_agent.cli import status_table, upload_plan
@@ -22,8 +24,9 @@ from uploader_agent.cli.common import (
     TopicOption,
     surveyed,
 )
+from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.settings import load_settings
-from uploader_agent.verify import VerifyFinding, verify
+from uploader_agent.verify import VerifyFinding, compare_packs, verify
 
 
 def plan(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = Output.text) -> None:
@@ -63,23 +66,28 @@ def verify_command(
 ) -> None:
     """Compare the store with itself, with offset.wm and with this broker's disk, for the partitions that it leads.
 
-    Says OK, CLAIMED, PACKED, LAGGING, COMPACTED, OVERLAP, TRUNCATED, GAP or CORRUPT of each partition: the worst of its
-    findings. Exits with 1 if a gap is open or an object is wrong, or if something could not be checked. Without --deep,
-    objects are checked by size, version and the checksum that the store keeps, and packs by what heads and footers say.
+    Says OK, CLAIMED, PACKED, LAGGING, COMPACTED, OVERLAP, TRUNCATED, GAP, LACKING or CORRUPT of each partition: the
+    worst of its findings. Exits with 1 if a gap is open or an object is wrong, or if something could not be checked.
+    Without --deep, objects are checked by size, version and the checksum that the store keeps, and packs by what heads
+    and footers say. With it, all packs that still exist are compared with the segments that have replaced them.
     """
     settings = load_settings(config)
     progress, failed, heads = Progress(), False, Heads()
     with surveyed(settings, topic) as components, ThreadPoolExecutor(settings.upload.concurrency) as pool:
         failed = not components.leadership.seen
-        for tp, partition in sorted(components.leadership.partitions.items()):
+        partitions, lacking = components.leadership.partitions, _Lacking({}, failed=False)
+        if deep:
+            lacking = _compare(partitions.values(), components.broker.node_id, pool, progress, output)
+            failed |= lacking.failed
+        for tp, partition in sorted(partitions.items()):
             if not partition.remote.surveyed:
                 failed |= partition.error is not None
                 if partition.error:
                     _tell_failure(str(tp), partition.error, output)
                 continue
             try:
-                tell, done = partial(_tell, str(tp), output), partial(_tell_progress, str(tp), progress)
-                verdict = verify(partition, pool, tell, done, heads, deep=deep)
+                tell, done = partial(_tell, str(tp), output), partial(_tell_progress, progress, f"{tp}: segments")
+                verdict = verify(partition, pool, tell, done, heads, lacking.findings.get(tp, ()), deep=deep)
             except TidemarkError as error:
                 failed = True
                 _tell_failure(str(tp), f"{type(error).__name__}: {error}", output)
@@ -93,8 +101,31 @@ def verify_command(
         raise typer.Exit(1)
 
 
-def _tell_progress(partition: str, progress: Progress, done: int) -> None:
-    progress.say(f"verify: {partition}: {done} segments")
+class _Lacking(NamedTuple):
+    """What segments lack that packs have, and whether a pack is damaged, or the store failed."""
+
+    findings: dict[TopicPartition, list[VerifyFinding]]
+    failed: bool
+
+
+def _compare(
+    partitions: Iterable[LedPartition], broker: int, pool: ThreadPoolExecutor, progress: Progress, output: Output
+) -> _Lacking:
+    damaged: list[VerifyFinding] = []
+    known = [one for one in partitions if one.remote.surveyed]
+    try:
+        done = partial(_tell_progress, progress, "packs")
+        findings = compare_packs(known, broker, pool, damaged.append, done)
+    except TidemarkError as error:
+        _tell_failure("packs", f"{type(error).__name__}: {error}", output)
+        return _Lacking({}, failed=True)
+    for finding in damaged:
+        _tell("packs", output, finding)
+    return _Lacking(findings, failed=bool(damaged))
+
+
+def _tell_progress(progress: Progress, subject: str, done: int) -> None:
+    progress.say(f"verify: {subject}: {done}")
 
 
 def _tell(partition: str, output: Output, finding: VerifyFinding) -> None:

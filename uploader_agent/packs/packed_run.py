@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from tidemark.formats.head import HeadEntry
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.manifest import PackedPart
 from tidemark.formats.pack import MOST_UNSEALED_BYTES, PackedRange, Range, read_range_bytes
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, carry_forward, scan_batches
@@ -62,11 +61,6 @@ def known_lineage(lineage: Lineage, entries: Iterable[HeadEntry], ranges: Iterab
         if {epoch for epoch, _ in older.entries} & {epoch for epoch, _ in lineage.entries}:
             lineage = lineage.with_history(older)
     return lineage
-
-
-def part_of(one: Range) -> PackedPart:
-    """A range as manifests list it."""
-    return PackedPart(first=one.first, next=one.next, crc32c=one.crc32c, shipped_at=one.shipped_at)
 
 
 class PackedBatch(NamedTuple):

@@ -16,7 +16,7 @@ from tidemark.kafka_log import Lineage
 from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.packs.packed_files import PackedFiles
-from uploader_agent.packs.packed_run import known_lineage, part_of, read_fuller_run, read_run
+from uploader_agent.packs.packed_run import known_lineage, read_fuller_run, read_run
 from uploader_agent.remote.manifests import Observed, StoredManifest
 from uploader_agent.remote.remote_state import RemoteState
 from uploader_agent.upload.eligibility import Work
@@ -47,7 +47,7 @@ def seal_packed(
         return None
     if run.compacted:
         seen = dataclasses.replace(seen, cleanup_policy="compact")
-    parts = tuple(part_of(packed.range) for packed in ranges)
+    parts = tuple(packed.range.part for packed in ranges)
     before = StoredBefore(remote.watermark, run.opened, has_log=remote.has_log(start), packed=parts)
     rules = Rules(lambda _scanned, judged: judged, compare_packs=False)
     return _seal(route, start, run.end, run.data, lineage, seen, rules, before)

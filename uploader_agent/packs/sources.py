@@ -12,7 +12,7 @@ from tidemark.formats.head import HeadEntry
 from tidemark.formats.manifest import PackedPart
 from tidemark.formats.pack import PackedRange
 from tidemark.kafka_log import Lineage
-from uploader_agent.packs.packed_run import known_ranges, part_of
+from uploader_agent.packs.packed_run import known_ranges
 from uploader_agent.packs.tail import Tail
 from uploader_agent.upload.segment_upload import UploadRoute
 
@@ -38,7 +38,7 @@ class PackedSources:
             known = self._read.get(entry)
             if known is None or known[0] > start:
                 chain = self._chain(route, entry, lineage, start)
-                known = self._read[entry] = start, tuple(part_of(packed.range) for packed in chain)
+                known = self._read[entry] = start, tuple(packed.range.part for packed in chain)
             found += known[1]
         return tuple(part for part in found if part.next > start)
 

@@ -24,6 +24,8 @@ class Severity(StrEnum):
     """Offsets that an unclean election cut off the log; the stored bytes of the dead branch are not read."""
     GAP = "GAP"
     """Offsets that no readable segment has."""
+    LACKING = "LACKING"
+    """A segment lacks records that packs of the same offsets have: compaction had removed them before it was sealed."""
     CORRUPT = "CORRUPT"
     """An object that is not what its manifest says, or bytes that break the format."""
 
@@ -31,8 +33,8 @@ class Severity(StrEnum):
 class VerifyFinding(NamedTuple):
     """``[offset, end)`` of a partition, the object that it is about if it is one, and what is to be said.
 
-    ``wrong`` is what makes the command fail: a GAP that nobody has acknowledged, or a CORRUPT object whose offsets no
-    other segment has or that its own manifest vouches for.
+    ``wrong`` is what makes the command fail: a GAP that nobody has acknowledged, a LACKING segment, or a CORRUPT object
+    whose offsets no other segment has or that its own manifest vouches for.
     """
 
     word: Severity

@@ -65,15 +65,19 @@ def verify(
     tell: Callable[[VerifyFinding], None],
     progress: Callable[[int], None],
     heads: Heads,
+    lacking: Iterable[VerifyFinding] = (),
     *,
     deep: bool,
 ) -> VerifyVerdict:
     """Verify a surveyed ``partition``; ``tell`` gets each finding, ``progress`` the segments done so far.
 
-    ``heads`` are those that were read of other partitions. Raises StoreError, FormatError of ``offset.wm``,
-    SegmentChanged if the partition is gone.
+    ``heads`` are those that were read of other partitions, ``lacking`` what :func:`compare_packs` found. Raises
+    StoreError, FormatError of ``offset.wm``, SegmentChanged if the partition is gone.
     """
-    return _Verification(partition, pool, tell, progress, heads, deep=deep).run()
+    verification = _Verification(partition, pool, tell, progress, heads, deep=deep)
+    for finding in lacking:
+        verification.say(finding)
+    return verification.run()
 
 
 class _Verification:
@@ -131,7 +135,8 @@ class _Verification:
             tail.end or None,
         )
 
-    def _say(self, finding: VerifyFinding) -> None:
+    def say(self, finding: VerifyFinding) -> None:
+        """Tell and count ``finding``."""
         order = list(Severity)
         if order.index(finding.word) > order.index(self._worst):
             self._worst = finding.word
@@ -142,9 +147,9 @@ class _Verification:
         current = stored.watermark
         for gap in current.gaps:
             detail = f"{gap.reason}, since {gap.detected_at:%Y-%m-%d %H:%M} UTC"
-            self._say(VerifyFinding(Severity.GAP, gap.start, gap.end, None, detail, wrong=True))
+            self.say(VerifyFinding(Severity.GAP, gap.start, gap.end, None, detail, wrong=True))
         for gap in current.acknowledged_gaps:
-            self._say(VerifyFinding(Severity.GAP, gap.start, gap.end, None, f"{gap.reason}, acknowledged"))
+            self.say(VerifyFinding(Severity.GAP, gap.start, gap.end, None, f"{gap.reason}, acknowledged"))
 
     def _check_segments(self, store: Store, keys: PartitionKeys, live: Lineage) -> Iterator[Checked]:
         check_segment = partial(check, store, keys, live=live, deep=self._deep)
@@ -158,11 +163,11 @@ class _Verification:
         self._progress(self._segments)
         self._line_1_is_there |= checked.base_offset == self._line_1
         for finding in checked.findings:
-            self._say(finding)
+            self.say(finding)
         own = Intervals([(checked.base_offset, checked.readable_end)])
         for part in own & self._covered:
             detail = f"also in segments before {checked.base_offset}"
-            self._say(VerifyFinding(Severity.OVERLAP, part.start, part.end, None, detail))
+            self.say(VerifyFinding(Severity.OVERLAP, part.start, part.end, None, detail))
         self._covered |= own
         self._compare_with_disk(checked)
 
@@ -171,7 +176,7 @@ class _Verification:
         try:
             self._covered |= tombstones.removed(store, keys)
         except FormatError as error:
-            self._say(VerifyFinding(Severity.CORRUPT, 0, 0, error.name, error.rule, wrong=True))
+            self.say(VerifyFinding(Severity.CORRUPT, 0, 0, error.name, error.rule, wrong=True))
 
     def _check_tail(self, stored: StoredWatermark, store: Store, keys: PartitionKeys, live: Lineage) -> CheckedTail:
         """Check what is packed beyond the segments."""
@@ -180,17 +185,17 @@ class _Verification:
         sealed_end = known.contiguous_from(current.next_offset)
         tail = check_tail(self._heads, store, keys, stored, live, sealed_end, deep=self._deep)
         for finding in tail.findings:
-            self._say(finding)
+            self.say(finding)
         for part in tail.covered - self._covered:
-            self._say(VerifyFinding(Severity.PACKED, part.start, part.end, None, "in packs, and not sealed yet"))
+            self.say(VerifyFinding(Severity.PACKED, part.start, part.end, None, "in packs, and not sealed yet"))
         if not self._segments and not tail.end:
             detail = (
                 f"claimed by broker {current.broker} under leader epoch {current.leader_epoch}; nothing is stored yet"
             )
-            self._say(VerifyFinding(Severity.CLAIMED, sealed_end, sealed_end, keys.watermark, detail))
+            self.say(VerifyFinding(Severity.CLAIMED, sealed_end, sealed_end, keys.watermark, detail))
         for hole in (known | tail.covered).missing(sealed_end, tail.end):
             detail = f"leads to packs up to {tail.end}, but neither a segment nor a readable pack has them"
-            self._say(VerifyFinding(Severity.GAP, hole.start, hole.end, tail.head, detail, wrong=True))
+            self.say(VerifyFinding(Severity.GAP, hole.start, hole.end, tail.head, detail, wrong=True))
         return tail
 
     def _compare_with_disk(self, checked: Checked) -> None:
@@ -212,7 +217,7 @@ class _Verification:
                 rule = f"has CRC32C {log.crc32c}, and {path} another one"
         if rule is not None:
             key = self._partition.uploader.where[1].file(run.log.name)
-            self._say(VerifyFinding(Severity.CORRUPT, base, end, key, rule, wrong=True))
+            self.say(VerifyFinding(Severity.CORRUPT, base, end, key, rule, wrong=True))
 
     def _tell_holes(self, stored: StoredWatermark, keys: PartitionKeys) -> None:
         """Check that all offsets of ``offset.wm`` are there, and that it lists the missing ones above as gaps.
@@ -224,20 +229,20 @@ class _Verification:
         uncovered = self._covered.missing(current.start_offset, current.next_offset) - told
         acknowledged = self._partition.uploader.acknowledged() if uncovered else Intervals()
         for hole in uncovered & acknowledged:
-            self._say(
+            self.say(
                 VerifyFinding(Severity.GAP, hole.start, hole.end, None, "no readable segment has them; acknowledged")
             )
         for hole in uncovered - acknowledged:
             detail = "offset.wm counts them, but no readable segment has them"
-            self._say(VerifyFinding(Severity.GAP, hole.start, hole.end, None, detail, wrong=True))
+            self.say(VerifyFinding(Severity.GAP, hole.start, hole.end, None, detail, wrong=True))
         for above in current.ranges_above:
             for hole in self._covered.missing(*above) - told:
                 detail = "offset.wm names them above its next offset, but no readable segment has them"
-                self._say(VerifyFinding(Severity.GAP, hole.start, hole.end, None, detail, wrong=True))
+                self.say(VerifyFinding(Severity.GAP, hole.start, hole.end, None, detail, wrong=True))
         none_yet = not self._covered.clip(current.start_offset, current.next_offset)
         if not self._line_1_is_there and not (none_yet and self._line_1 == current.start_offset):
             detail = f"line 1 names {stored.base_offset}, which is the base of no stored segment"
-            self._say(
+            self.say(
                 VerifyFinding(
                     Severity.CORRUPT, stored.base_offset, stored.base_offset, keys.watermark, detail, wrong=True
                 )
@@ -252,11 +257,11 @@ class _Verification:
                 continue
             for part in self._covered.missing(segment.base_offset, end):
                 detail = "on the broker's disk, rotated and committed, and not sealed yet"
-                self._say(VerifyFinding(Severity.LAGGING, part.start, part.end, None, detail))
+                self.say(VerifyFinding(Severity.LAGGING, part.start, part.end, None, detail))
         next_offset = stored.watermark.next_offset if stored else partition.remote.start
         reached = self._covered.contiguous_from(next_offset)
         if reached > next_offset:
-            self._say(
+            self.say(
                 VerifyFinding(Severity.LAGGING, next_offset, reached, None, "in the store, and not in offset.wm yet")
             )
 

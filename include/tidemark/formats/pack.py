@@ -31,7 +31,7 @@ from pydantic import AfterValidator, AwareDatetime, Field, ValidationError, mode
 from tidemark.errors import FormatError
 from tidemark.formats.base import Model, canonical, describe
 from tidemark.formats.keys import ControlKeys, PackName, TopicPartition, check_topic
-from tidemark.formats.manifest import LineagePairs, OpenTransaction
+from tidemark.formats.manifest import LineagePairs, OpenTransaction, PackedPart
 from tidemark.formats.plan import Aborted
 from tidemark.store import Store, check_size
 
@@ -165,6 +165,11 @@ class Range(RangeContent):
     def end(self) -> int:
         """The byte of the pack after the range's."""
         return self.position + self.size
+
+    @property
+    def part(self) -> PackedPart:
+        """The range as manifests list it."""
+        return PackedPart(first=self.first, next=self.next, crc32c=self.crc32c, shipped_at=self.shipped_at)
 
 
 class WrittenRange(NamedTuple):

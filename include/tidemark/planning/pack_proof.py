@@ -5,28 +5,25 @@ tombstone: retention of raw has removed these offsets. A seal proves nothing bef
 was planned before it was there may still read the pack. What no part proves, since its agent died or an earlier one
 cut its seals differently, is compared batch by batch with the bytes of the seals, once the pack is a week old.
 
-What no seal holds stays, be it of a dead branch: a disk may have lost it, or a log may return to that branch.
+What no seal holds stays, be it of a dead branch: a disk may have lost it, or a log may return to that branch. It also
+stays where a seal claims the offsets and lacks the records, see :mod:`tidemark.raw.sealed_packs`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
-from tidemark.errors import NotFound
 from tidemark.formats import tombstones
-from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
-from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.formats.pack import PackedRange, Range, read_range_bytes
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader
 from tidemark.kafka_log.scan import scan_batches
 from tidemark.planning.vacuum import RUN_OVER
-from tidemark.raw import objects
-from tidemark.raw.objects import LOOK_BACK
+from tidemark.raw.sealed_packs import SealsAround, id_of
 from tidemark.raw.stored_bytes import pieces
 from tidemark.store import ObjectInfo, Store
 
@@ -36,28 +33,19 @@ SETTLED: Final = RUN_OVER
 COMPARED: Final = timedelta(days=7)
 """How old a pack must be for its bytes to be compared with those of seals."""
 
-_SEALS: Final = 64
-"""How many seals at and below a range are looked into for its part: of one lineage it is the first of them."""
-
-
-class _Seal(NamedTuple):
-    """The objects of a seal as they are listed."""
-
-    manifest: ObjectInfo
-    log: ObjectInfo
-
 
 @dataclass
 class SealsOfPartition:
-    """The seals of one partition that may hold some ranges. Each manifest is read once."""
+    """The seals of one partition that may hold some ranges, and what they prove at ``now``."""
 
     store: Store
     keys: PartitionKeys
     now: datetime
-    _seals: dict[SegmentName, _Seal] = field(default_factory=dict)
-    _names: list[SegmentName] = field(default_factory=list)
-    _manifests: dict[SegmentName, SegmentManifest | None] = field(default_factory=dict)
-    _removed: Intervals | None = None
+    _removed: Intervals | None = field(default=None, init=False)
+    _seals: SealsAround = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._seals = SealsAround(self.store, self.keys)
 
     def look(self, first: int, end: int) -> None:
         """List the seals that may hold some of the offsets ``[first, end)``.
@@ -65,19 +53,7 @@ class SealsOfPartition:
         Raises:
             StoreError: the store failed.
         """
-        for distance in LOOK_BACK:
-            start = max(0, first - distance)
-            found: dict[SegmentName, dict[str, ObjectInfo]] = {}
-            for entry in objects.listed(self.store, self.keys, start, end):
-                found.setdefault(entry.name, {})[entry.extension] = entry.info
-            self._seals = {
-                name: _Seal(infos[MANIFEST_EXTENSION], infos["log"])
-                for name, infos in found.items()
-                if {MANIFEST_EXTENSION, "log"} <= infos.keys()
-            }
-            self._names = sorted(self._seals)
-            if start == 0 or any(name.base <= first for name in self._names):
-                break
+        self._seals.look(first, end)
 
     def why_needed(self, packed: PackedRange, *, compare: bool) -> str | None:
         """Why the pack is still needed for a range; None if it is not. With ``compare``, bytes prove it as well.
@@ -87,11 +63,9 @@ class SealsOfPartition:
             StoreError: the store failed.
         """
         one = packed.range
-        part = one.first, one.next, one.crc32c
-        for name in self._below(one.first)[:_SEALS]:
-            manifest = self._manifest(name)
-            if manifest and part in {(other.first, other.next, other.crc32c) for other in manifest.parts}:
-                return None if self._settled(name) else f"{one}: was sealed less than {SETTLED} ago"
+        listing = self._seals.listing(one)
+        if listing is not None:
+            return None if self._settled(listing) else f"{one}: was sealed less than {SETTLED} ago"
         if self._removed is None:
             self._removed = tombstones.removed(self.store, self.keys)
         if self._removed.covers(one.first, one.next):
@@ -99,38 +73,29 @@ class SealsOfPartition:
         if not compare:
             return f"{one}: no seal lists it"
         missing = self._missing(packed)
-        return f"{one}: no seal holds the batch at offset {missing}" if missing is not None else None
-
-    def _below(self, offset: int) -> list[SegmentName]:
-        """The seals that begin at or below ``offset``, the nearest first."""
-        return self._names[: bisect_right(self._names, offset, key=lambda name: name.base)][::-1]
+        if missing is None:
+            return None
+        rule = f"{one}: no seal holds the batch at offset {missing.base_offset}"
+        claiming = self._seals.claiming(id_of(missing), missing.next_offset)
+        if claiming is None:
+            return rule
+        cure = f"`tidemark-agent reupload {one.topic} {one.partition} --from-packs` adds what it lacks"
+        return f"{rule}, although {claiming.file('log')} has that offset: {cure}"
 
     def _settled(self, name: SegmentName) -> bool:
-        return self._seals[name].manifest.modified <= self.now - SETTLED
+        return self._seals.listed[name].manifest.modified <= self.now - SETTLED
 
-    def _manifest(self, name: SegmentName) -> SegmentManifest | None:
-        """The manifest of a seal; None if it is damaged, gone, or describes another log."""
-        if name not in self._manifests:
-            try:
-                found = SegmentManifest.load(self.store, self.keys.manifest(name))
-            except NotFound:
-                self._manifests[name] = None
-            else:
-                log = found.objects.get(found.log_name)
-                right = found.state == "whole" and log is not None and log.etag == self._seals[name].log.etag
-                self._manifests[name] = found if right else None
-        return self._manifests[name]
-
-    def _missing(self, packed: PackedRange) -> int | None:
+    def _missing(self, packed: PackedRange) -> BatchHeader | None:
         """The first batch of a range that no settled seal holds, byte by byte; None if there is none."""
         data = read_range_bytes(self.store, packed)
         wanted = {one.base_offset: one for one in scan_batches([data], packed.key, packed.range.first)}
-        for name in [name for name in self._names if name.base < packed.range.next and self._settled(name)]:
-            manifest = self._manifest(name)
+        seals = self._seals
+        for name in [name for name in seals.names if name.base < packed.range.next and self._settled(name)]:
+            manifest = seals.manifest(name)
             if wanted and manifest and manifest.next_offset > packed.range.first:
-                for offset in self._equal(self._seals[name].log, manifest.base_offset, data, wanted, packed.range):
+                for offset in self._equal(seals.listed[name].log, manifest.base_offset, data, wanted, packed.range):
                     wanted.pop(offset, None)
-        return min(wanted, default=None)
+        return wanted[min(wanted)] if wanted else None
 
     def _equal(
         self, log: ObjectInfo, base: int, data: bytes, wanted: dict[int, BatchHeader], one: Range
@@ -145,8 +110,3 @@ class SealsOfPartition:
             body = self.store.get_range(log.key, header.position, header.end, if_match=log.etag)
             if body == data[ours.position : ours.end]:
                 yield header.base_offset
-
-
-def bounds(ranges: Sequence[Range]) -> tuple[int, int]:
-    """The lowest and the highest offset of ``ranges``."""
-    return min(one.first for one in ranges), max(one.next for one in ranges)

@@ -23,8 +23,9 @@ from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.incarnations import TopicIncarnations
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
 from tidemark.formats.pack import PackedRange, read_footer
-from tidemark.planning.pack_proof import COMPARED, SETTLED, SealsOfPartition, bounds
+from tidemark.planning.pack_proof import COMPARED, SETTLED, SealsOfPartition
 from tidemark.raw import objects
+from tidemark.raw.sealed_packs import bounds
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 from tidemark.topics import Deployment
 
@@ -190,7 +191,7 @@ class _Place:
         endpoint = self.resolver.resolve(self.cluster, group.topic, group.partition)
         keys = PartitionKeys(endpoint, self.cluster, place, group.partition)
         seals = SealsOfPartition(open_store(endpoint.store, self.options), keys, now)
-        seals.look(*bounds([packed.range for packed in ranges]))
+        seals.look(*bounds(packed.range for packed in ranges))
         return [(packed.key, why) for packed in ranges if (why := _why(seals, packed, compare=packed.key in compared))]
 
 

@@ -165,9 +165,32 @@ def test_a_batch_with_other_bytes_is_another(world: World, packer: Packer, other
     world.raw.segment([simple(0), other])
     world.raw.publish()
     age(world, 2 * WEEK)
-    assert [why.why for why in reported(world).examples] == [
-        "orders-0 from 0 to 6: no seal holds the batch at offset 3"
-    ]
+    assert [why.why for why in reported(world).examples] == [lacks(3)]
+
+
+def lacks(offset: int, first: int = 0, end: int = 6) -> str:
+    """What is said of a range of which the seal at 0 claims the offsets, and lacks a batch."""
+    seal = "00000000000000000000.log has that offset"
+    cure = "`tidemark-agent reupload orders 0 --from-packs` adds what it lacks"
+    return f"orders-0 from {first} to {end}: no seal holds the batch at offset {offset}, although {seal}: {cure}"
+
+
+@pytest.mark.parametrize(
+    "left_over", [[], [simple(0)], [simple(0), simple(6)]], ids=["nothing", "the start", "both ends"]
+)
+def test_a_seal_that_lacks_what_a_pack_has_never_lets_the_pack_go(
+    world: World, packer: Packer, left_over: list[bytes]
+) -> None:
+    """Compaction had emptied the log before it was sealed: the seal claims offsets of which the pack has the rows."""
+    packed = packer.pack([simple(0), simple(3), simple(6)], compacted=True)
+    world.raw.segment(left_over, next_offset=9, compacted=True)
+    world.raw.segment([simple(9)])
+    world.raw.publish()
+    for _ in range(5):
+        age(world, WEEK)
+        report = reported(world)
+        assert (report.removed, left(world)) == (0, {packed.key})
+    assert [why.why for why in report.examples] == [lacks(3 if left_over else 0, 0, 9)]
 
 
 def test_a_seal_whose_log_is_not_the_one_that_it_describes_proves_nothing(world: World, packer: Packer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -27,14 +28,16 @@ def stored(world: World) -> World:
     return world
 
 
-def verified(world: World, *, deep: bool = False) -> tuple[VerifyVerdict, list[VerifyFinding]]:
+def verified(
+    world: World, *, deep: bool = False, lacking: Iterable[VerifyFinding] = ()
+) -> tuple[VerifyVerdict, list[VerifyFinding]]:
     findings: list[VerifyFinding] = []
     world.store.puts.clear()
     with world.agent(read_only=True) as agent, ThreadPoolExecutor(3) as pool:
         agent.survey()
         partition = agent.leadership.partitions[T]
         assert partition.error is None
-        verdict = verify(partition, pool, findings.append, lambda _done: None, Heads(), deep=deep)
+        verdict = verify(partition, pool, findings.append, lambda _done: None, Heads(), lacking, deep=deep)
     assert world.store.puts == [], "it only looks"
     return verdict, findings
 

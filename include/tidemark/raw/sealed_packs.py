@@ -1,0 +1,241 @@
+"""The seals of a partition around ranges of packs, and what of the ranges these seals lack.
+
+A seal *claims* a packed batch if it has the batch's offsets, on its own branch of the log. It may claim a batch and not
+hold it: compaction had removed records from the log that was sealed. An offset and an epoch name one batch, and
+compaction only takes records out of it, so headers tell which copy has more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tidemark.errors import FormatError, NotFound, PreconditionFailed
+from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
+from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.pack import PackedRange, Range, read_range_bytes
+from tidemark.kafka_log import BatchHeader, Lineage
+from tidemark.kafka_log.scan import scan_batches
+from tidemark.raw import objects
+from tidemark.raw.objects import LOOK_BACK
+from tidemark.raw.stored_bytes import pieces
+from tidemark.store import ObjectInfo, Store
+
+_NEAREST: Final = 64
+"""How many seals at and below a range are looked into for its part: of one lineage it is the first of them."""
+
+
+class ListedSeal(NamedTuple):
+    """The objects of a seal as they are listed."""
+
+    manifest: ObjectInfo
+    log: ObjectInfo
+
+
+class Lacking(NamedTuple):
+    """How many ``batches`` in ``[start, end)`` the seal ``name`` claims, ``packs`` have, and no seal holds."""
+
+    name: SegmentName
+    batches: int
+    start: int
+    end: int
+    packs: tuple[str, ...]
+
+
+class BatchId(NamedTuple):
+    """What names a batch."""
+
+    base_offset: int
+    leader_epoch: int
+
+
+class _Wanted(NamedTuple):
+    """The most records that a pack has of a batch, where the batch ends, and the packs that have it."""
+
+    records: int
+    next_offset: int
+    packs: frozenset[str]
+
+
+@dataclass
+class SealsAround:
+    """The seals of one partition that may hold some ranges. Each manifest is read once.
+
+    ``lineage`` is the partition's newest, as far as it is known: a manifest's may begin above its own segment.
+    """
+
+    store: Store
+    keys: PartitionKeys
+    lineage: Lineage = field(default_factory=Lineage)
+    listed: dict[SegmentName, ListedSeal] = field(default_factory=dict)
+    names: list[SegmentName] = field(default_factory=list)
+    _manifests: dict[SegmentName, SegmentManifest | None] = field(default_factory=dict)
+
+    def look(self, first: int, end: int) -> None:
+        """List the seals that may hold some of the offsets ``[first, end)``.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        for distance in LOOK_BACK:
+            start = max(0, first - distance)
+            found: dict[SegmentName, dict[str, ObjectInfo]] = {}
+            for entry in objects.listed(self.store, self.keys, start, end):
+                found.setdefault(entry.name, {})[entry.extension] = entry.info
+            self.listed = {
+                name: ListedSeal(infos[MANIFEST_EXTENSION], infos["log"])
+                for name, infos in found.items()
+                if {MANIFEST_EXTENSION, "log"} <= infos.keys()
+            }
+            self.names = sorted(self.listed)
+            if start == 0 or any(name.base <= first for name in self.names):
+                break
+
+    def manifest(self, name: SegmentName) -> SegmentManifest | None:
+        """The manifest of a listed seal; None if it is damaged, gone, or describes another log.
+
+        Raises:
+            FormatError: it does not parse.
+            StoreError: the store failed.
+        """
+        if name not in self._manifests:
+            try:
+                found = SegmentManifest.load(self.store, self.keys.manifest(name))
+            except NotFound:
+                self._manifests[name] = None
+            else:
+                log = found.objects.get(found.log_name)
+                right = found.state == "whole" and log is not None and log.etag == self.listed[name].log.etag
+                self._manifests[name] = found if right else None
+        return self._manifests[name]
+
+    def listing(self, one: Range) -> SegmentName | None:
+        """The seal that lists the range, as its very bytes lie there; None if none does. Raises as :meth:`manifest`."""
+        part = one.first, one.next, one.crc32c
+        below = self.names[: bisect_right(self.names, one.first, key=lambda name: name.base)]
+        for name in below[::-1][:_NEAREST]:
+            manifest = self.manifest(name)
+            if manifest and part in {(other.first, other.next, other.crc32c) for other in manifest.parts}:
+                return name
+        return None
+
+    def claiming(self, batch: BatchId, next_offset: int) -> SegmentName | None:
+        """The first seal that claims a batch which ends at ``next_offset``; None if none does."""
+        return next((name for name in self.names if self._claims(name, batch, next_offset)), None)
+
+    def lacking(self, ranges: Iterable[PackedRange], on_damage: Callable[[FormatError], None]) -> list[Lacking]:
+        """What seals claim of ``ranges`` and lack. A seal that is damaged neither claims nor holds anything.
+
+        Each seal is read once, and only if it does not list what it claims. ``on_damage`` is told of damaged ranges.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        wanted = self._wanted(ranges, on_damage)
+        held: set[BatchId] = set()
+        claims: dict[BatchId, SegmentName] = {}
+        for name in self.names:
+            mine = [batch for batch, one in wanted.items() if self._claims(name, batch, one.next_offset)]
+            if mine and (found := self._held(name, wanted)) is not None:
+                held |= found
+                claims = dict.fromkeys(mine, name) | claims
+        return _by_seal(claims.keys() - held, claims, wanted)
+
+    def _wanted(
+        self, ranges: Iterable[PackedRange], on_damage: Callable[[FormatError], None]
+    ) -> dict[BatchId, _Wanted]:
+        """The batches of the ranges that some seal overlaps and none lists."""
+        wanted: dict[BatchId, _Wanted] = {}
+        for packed in ranges:
+            if not self._overlaps(packed.range) or self._is_listed(packed.range):
+                continue
+            try:
+                headers = [*scan_batches([read_range_bytes(self.store, packed)], packed.key, packed.range.first)]
+            except NotFound:
+                continue  # retention has deleted the pack: seals hold what it had
+            except FormatError as error:
+                on_damage(error)
+                continue
+            for header in headers:
+                before = wanted.get(id_of(header), _Wanted(0, 0, frozenset()))
+                most = max(before.records, header.record_count)
+                wanted[id_of(header)] = _Wanted(most, header.next_offset, before.packs | {packed.key})
+        return wanted
+
+    def _overlaps(self, one: Range) -> bool:
+        return any(
+            (manifest := self._sound(name)) is not None and one.first < manifest.next_offset
+            for name in self.names
+            if name.base < one.next
+        )
+
+    def _sound(self, name: SegmentName) -> SegmentManifest | None:
+        """As :meth:`manifest`; None if it does not parse."""
+        try:
+            return self.manifest(name)
+        except FormatError:
+            return None
+
+    def _is_listed(self, one: Range) -> bool:
+        try:
+            return self.listing(one) is not None
+        except FormatError:
+            return False
+
+    def _claims(self, name: SegmentName, batch: BatchId, next_offset: int) -> bool:
+        manifest = self._sound(name) if name.base <= batch.base_offset else None
+        return manifest is not None and claims(manifest, self.lineage, batch, next_offset)
+
+    def _held(self, name: SegmentName, wanted: dict[BatchId, _Wanted]) -> set[BatchId] | None:
+        """The batches of ``wanted`` of which the seal has all records; None if its log is damaged or was replaced."""
+        log = self.listed[name].log
+        try:
+            return {
+                batch
+                for header in scan_batches(pieces(self.store, log), log.key, name.base)
+                if (batch := id_of(header)) in wanted and header.record_count >= wanted[batch].records
+            }
+        except (FormatError, NotFound, PreconditionFailed):
+            return None
+
+
+def claims(manifest: SegmentManifest, lineage: Lineage, batch: BatchId, next_offset: int) -> bool:
+    """Whether the segment has the offsets of a batch that ends at ``next_offset``, on the batch's branch of the log.
+
+    ``lineage`` is the partition's newest, for what the manifest's does not know.
+    """
+    if not manifest.base_offset <= batch.base_offset < next_offset <= manifest.next_offset:
+        return False
+    own = Lineage(manifest.lineage).with_history(lineage)
+    return own.divergence(Lineage(((batch.leader_epoch, batch.base_offset),)), batch.base_offset + 1) is None
+
+
+def id_of(header: BatchHeader) -> BatchId:
+    """What names the batch."""
+    return BatchId(header.base_offset, header.leader_epoch)
+
+
+def bounds(ranges: Iterable[Range]) -> tuple[int, int]:
+    """The lowest and the highest offset of ``ranges``, of which there is one at least."""
+    spans = [(one.first, one.next) for one in ranges]
+    return min(first for first, _ in spans), max(end for _, end in spans)
+
+
+def _by_seal(
+    lacking: Iterable[BatchId], claims: dict[BatchId, SegmentName], wanted: dict[BatchId, _Wanted]
+) -> list[Lacking]:
+    by_seal: dict[SegmentName, list[BatchId]] = {}
+    for batch in sorted(lacking):
+        by_seal.setdefault(claims[batch], []).append(batch)
+    return [
+        Lacking(
+            name,
+            len(batches),
+            batches[0].base_offset,
+            max(wanted[batch].next_offset for batch in batches),
+            tuple(sorted({pack for batch in batches for pack in wanted[batch].packs})),
+        )
+        for name, batches in sorted(by_seal.items())
+    ]

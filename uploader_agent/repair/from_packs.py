@@ -1,0 +1,217 @@
+"""Puts into segments what they lack of packs: records that compaction had removed from the log before it was sealed.
+
+A person starts it, and it needs nothing of a broker's disk. Each segment that claims a packed batch is made whole, in
+the order of offsets: its ``.log`` is replaced by If-Match with the same batches and those of the packs, then its
+indexes, and its manifest last (docs/agent-design.md, "Segments that lack records"). ``offset.wm`` is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import structlog
+
+from tidemark.concurrency import in_parallel
+from tidemark.errors import FormatError, NotFound, TidemarkError
+from tidemark.formats.keys import TopicPartition
+from tidemark.formats.manifest import ObjectSum, OpenTransaction, PackedPart, SegmentManifest
+from tidemark.formats.pack import PackedRange, read_footer
+from tidemark.kafka_log import Lineage
+from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.raw import objects
+from tidemark.raw.sealed_packs import bounds
+from tidemark.store import ObjectInfo
+from uploader_agent import __version__
+from uploader_agent.disk.segment_files import Bytes, checksum
+from uploader_agent.remote import listing, manifests, watermark
+from uploader_agent.remote.destinations import Destinations
+from uploader_agent.remote.manifests import StoredManifest
+from uploader_agent.remote.objects import Summed, find, put_derived, replace
+from uploader_agent.repair.reupload import Outcome, ReuploadRow
+from uploader_agent.repair.splice import Edit, batches_of, edits, spliced
+from uploader_agent.repair.transactions import Undecided, open_at, tell_following
+from uploader_agent.upload.packed_parts import PartsOfRun
+from uploader_agent.upload.validation import ScannedSegment, scan
+
+logger = structlog.get_logger(__name__)
+
+_AT_A_TIME = 64
+"""Packs that are listed before their footers are read."""
+
+
+class NotMadeWhole(TidemarkError):
+    """A segment stays as it is; the message says why."""
+
+
+class _Whole(NamedTuple):
+    """What is to be put of a segment; ``manifest`` describes the former objects."""
+
+    manifest: SegmentManifest
+    log: Summed
+    indexes: list[Bytes]
+
+
+class FromPacks:
+    """One partition of a topic's newest incarnation."""
+
+    def __init__(self, destinations: Destinations, tp: TopicPartition) -> None:
+        """Find the partition in the store.
+
+        Raises:
+            FormatError: no agent has seen the topic.
+            StoreError: the store failed.
+        """
+        known = objects.incarnations(destinations.control_store, destinations.control, tp.topic).incarnations
+        if not known:
+            key = destinations.control.incarnations(tp.topic)
+            raise FormatError(key, f"there is none, so no agent has seen the topic {tp.topic}: correct its name")
+        self._tp = tp
+        self._topic_id = known[-1].topic_id
+        _, self._store, self._keys = destinations.resolve(tp, self._topic_id)
+        stored = watermark.read(self._store, self._keys)
+        self._lineage = Lineage(stored.watermark.lineage) if stored else Lineage()
+
+    def run(self, start: int = 0, end: int = MAX_OFFSET, *, dry_run: bool = False) -> Iterator[ReuploadRow]:
+        """Make the segments whole that hold offsets of ``[start, end)``, by all packs that still exist; the last first.
+
+        So a segment that gets a transaction's batches is followed by ones that have its marker. A row tells of a
+        segment that lacks something, and how many bytes it gets.
+
+        Raises StoreError: the store failed; the rows before are done.
+        """
+        ranges = self._ranges()
+        if not ranges:
+            return
+        first, after = bounds(one.range for one in ranges)
+        first, after = max(first, start), min(after, end)
+        listed = listing.list_segments(self._store, self._keys, max(0, first - listing.REACH), after)
+        for entry in reversed(listed.manifests):
+            stored = manifests.read(self._store, self._keys, entry.name)
+            if stored is None or stored.manifest.state != "whole" or stored.manifest.next_offset <= first:
+                continue
+            base, end_of_it = stored.manifest.base_offset, stored.manifest.next_offset
+            near = [one for one in ranges if one.range.first < end_of_it and one.range.next > base]
+            row = self._segment(stored, near, ranges, dry_run=dry_run) if near else None
+            if row is not None:
+                yield row
+
+    def _ranges(self) -> list[PackedRange]:
+        """The partition's ranges of all packs of the cluster, whether a head leads to them or not."""
+        control, found = self._keys.control, list[PackedRange]()
+        packs = (info for info in self._store.list(control.tails) if control.pack_of(info.key) is not None)
+        while some := list(islice(packs, _AT_A_TIME)):
+            found += [one for ranges in in_parallel(self._ranges_of, some) for one in ranges]
+        return found
+
+    def _ranges_of(self, pack: ObjectInfo) -> list[PackedRange]:
+        try:
+            found = read_footer(self._store, pack.key, pack.size)
+        except NotFound:
+            return []
+        except FormatError as error:
+            logger.warning("pack_not_read", partition=str(self._tp), error=str(error))
+            return []
+        name = self._topic_id, self._tp.partition
+        return [one for one in found if (one.range.topic_id, one.range.partition) == name]
+
+    def _segment(
+        self, stored: StoredManifest, near: list[PackedRange], ranges: list[PackedRange], *, dry_run: bool
+    ) -> ReuploadRow | None:
+        """Make one segment whole by the ranges ``near`` it; None if it lacks nothing."""
+        manifest = stored.manifest
+        try:
+            log = find(self._store, self._keys.file(manifest.log_name))
+            wanted = batches_of(self._store, near, manifest, self._lineage)
+            changes = edits(self._store, log, manifest.base_offset, wanted) if log else []
+            if log is None or not wanted or not _is_to_change(manifest, log, changes):
+                return None
+            transactional = any(one.header.is_transactional for one in wanted)
+            opened = open_at(self._store, self._keys, manifest, self._lineage, ranges) if transactional else ()
+            with spliced(self._store, log, manifest.log_name, changes) as file:
+                parts = PartsOfRun({*(one.range.part for one in near), *manifest.parts}, manifest.base_offset)
+                scanned = scan(file, log.key, manifest.base_offset, opened, parts)
+                whole = _Whole(
+                    _described(manifest, scanned, parts.equal(file), transactional=transactional),
+                    Summed(file, scanned.crc32c),
+                    [one for one in scanned.indexes.files(manifest.name) if transactional or "txn" not in one.name],
+                )
+                if not dry_run:
+                    self._put(stored, whole, log if changes else None, log.etag)
+                size = file.size - manifest.objects[manifest.log_name].size
+            return self._row(manifest, size, "would bring" if dry_run else "brought")
+        except (FormatError, NotMadeWhole, Undecided) as error:
+            return self._row(manifest, 0, "left", str(error))
+
+    def _put(self, stored: StoredManifest, whole: _Whole, replaced: ObjectInfo | None, etag: str) -> None:
+        """Put the segment, the manifest last; what later segments must know of its transactions comes first.
+
+        Without ``replaced`` the store has the ``.log`` already, under ``etag``: an earlier run put it.
+        """
+        store, keys, before = self._store, self._keys, stored.manifest
+        opened = tuple(one.unfinished for one in whole.manifest.open_transactions)
+        new = {*opened} - {one.unfinished for one in before.open_transactions}
+        if new:
+            tell_following(store, keys, before, opened, new, self._lineage)
+        log = ObjectSum(size=whole.log.content.size, crc32c=f"{whole.log.crc32c:08x}", etag=etag)
+        if replaced is not None:
+            log = replace(store, replaced.key, whole.log, replaced)
+        made = {before.log_name: log}
+        for content in whole.indexes:
+            made[content.name] = put_derived(store, keys.file(content.name), Summed(content, checksum(content)))
+        final = whole.manifest.model_copy(update={"objects": before.objects | made})
+        manifests.write_over(store, keys, final, stored)
+
+    def _row(self, manifest: SegmentManifest, size: int, outcome: Outcome, why: str | None = None) -> ReuploadRow:
+        return ReuploadRow(str(self._tp), manifest.base_offset, manifest.next_offset, size, outcome, why)
+
+
+def _is_to_change(manifest: SegmentManifest, log: ObjectInfo, changes: list[Edit]) -> bool:
+    """Whether the segment lacks something, or an earlier run died after it had put the ``.log``.
+
+    Raises:
+        NotMadeWhole: somebody else has put the ``.log``.
+    """
+    as_described = manifest.objects[manifest.log_name].etag == log.etag
+    if changes and not as_described:
+        raise NotMadeWhole(f"{log.key}: is not what its manifest describes: see `tidemark-agent verify --deep`")
+    return bool(changes) or not as_described
+
+
+def _described(
+    before: SegmentManifest, scanned: ScannedSegment, parts: tuple[PackedPart, ...], *, transactional: bool
+) -> SegmentManifest:
+    """The manifest ``before``, of the same offsets, of the bytes that were ``scanned``.
+
+    Batches that are not ``transactional`` change nothing about transactions. ``uploaded_at`` stays: by it, and by when
+    the parts were shipped, the records' times were judged.
+
+    Raises:
+        NotMadeWhole: the bytes are no segment, or have less than the manifest says.
+    """
+    summary = scanned.summary
+    if scanned.damage is not None:
+        rule = f"with the packs' batches, at byte {scanned.damage.position}: {scanned.damage.rule}"
+        raise NotMadeWhole(f"{before.log_name}: {rule}")
+    if summary.batch_count < before.batch_count:
+        rule = f"has {summary.batch_count} batches, and its manifest says {before.batch_count}"
+        raise NotMadeWhole(f"{before.log_name}: {rule}: see `tidemark-agent verify --deep`")
+    starts = dict(before.lineage)
+    for epoch, start in summary.epochs:
+        starts[epoch] = min(start, starts.get(epoch, start))
+    opened = tuple(map(OpenTransaction.of, summary.open_transactions))
+    return before.model_copy(
+        update={
+            "last_batch_end": summary.next_offset,
+            "lineage": Lineage.of(sorted(starts.items()), before.log_name).entries,
+            "first_timestamp": summary.first_timestamp,
+            "max_timestamp": summary.max_timestamp,
+            "batch_count": summary.batch_count,
+            "magics": summary.magics,
+            "codecs": summary.codecs,
+            "open_transactions": opened if transactional else before.open_transactions,
+            "agent_version": __version__,
+            "parts": tuple(sorted({*before.parts, *parts}, key=lambda one: (one.first, one.next))),
+        }
+    )

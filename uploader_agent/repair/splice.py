@@ -1,0 +1,98 @@
+"""The bytes of a stored ``.log``, with batches of packs in their places.
+
+Batches are only added, and replaced by copies with as many records or more. So whoever replaces the stored bytes by
+these, however late, takes nothing away.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryFile
+from typing import NamedTuple
+
+from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.pack import PackedRange, read_range_bytes
+from tidemark.kafka_log import BatchHeader, Lineage, scan_batches
+from tidemark.raw.sealed_packs import BatchId, claims, id_of
+from tidemark.raw.stored_bytes import PIECE_BYTES, pieces
+from tidemark.store import ObjectInfo, Store
+from uploader_agent.disk.segment_files import OpenFile, opened
+
+
+class PackBatch(NamedTuple):
+    """A batch in the pack ``key``: its header, and the byte of the pack at which it begins."""
+
+    header: BatchHeader
+    key: str
+    position: int
+
+
+class Edit(NamedTuple):
+    """A batch in the place of the stored bytes ``[position, end)``."""
+
+    position: int
+    end: int
+    batch: PackBatch
+
+
+def batches_of(
+    store: Store, ranges: Iterable[PackedRange], manifest: SegmentManifest, lineage: Lineage
+) -> list[PackBatch]:
+    """The batches of ``ranges`` that the segment claims on ``lineage``, by offset; of several copies the fullest.
+
+    Raises:
+        FormatError: a range is damaged.
+        StoreError: the store failed.
+    """
+    found: dict[BatchId, PackBatch] = {}
+    for packed in ranges:
+        for header in scan_batches([read_range_bytes(store, packed)], packed.key, packed.range.first):
+            if not claims(manifest, lineage, id_of(header), header.next_offset):
+                continue
+            known = found.get(id_of(header))
+            if known is None or header.record_count > known.header.record_count:
+                found[id_of(header)] = PackBatch(header, packed.key, packed.range.position + header.position)
+    return [found[one] for one in sorted(found)]
+
+
+def edits(store: Store, log: ObjectInfo, base: int, wanted: Iterable[PackBatch]) -> list[Edit]:
+    """What is to be done to the stored ``log`` for it to hold all ``wanted``, which are in the order of offsets.
+
+    Raises:
+        SegmentError: the log is damaged.
+        StoreError: the store failed.
+    """
+    found: list[Edit] = []
+    left = deque(wanted)
+    for there in scan_batches(pieces(store, log), log.key, base):
+        while left and left[0].header.base_offset < there.base_offset:
+            found.append(Edit(there.position, there.position, left.popleft()))
+        if left and id_of(left[0].header) == id_of(there):
+            ours = left.popleft()
+            same = (ours.header.size, ours.header.crc) == (there.size, there.crc)
+            if not same and ours.header.record_count >= there.record_count:
+                found.append(Edit(there.position, there.end, ours))
+    return [*found, *(Edit(log.size, log.size, one) for one in left)]
+
+
+@contextmanager
+def spliced(store: Store, log: ObjectInfo, name: str, changes: Iterable[Edit]) -> Iterator[OpenFile]:
+    """The bytes of ``log`` with ``changes``, in order, in a temporary file under ``name``. Raises StoreError."""
+    with TemporaryFile() as file:
+        at = 0
+        for change in changes:
+            file.writelines(_stored(store, log, at, change.position))
+            batch = change.batch
+            file.write(store.get_range(batch.key, batch.position, batch.position + batch.header.size))
+            at = change.end
+        file.writelines(_stored(store, log, at, log.size))
+        file.flush()
+        yield opened(name, file.fileno())
+
+
+def _stored(store: Store, log: ObjectInfo, start: int, end: int) -> Iterator[bytes]:
+    """The stored bytes ``[start, end)`` of this very version."""
+    for at in range(start, end, PIECE_BYTES):
+        yield store.get_range(log.key, at, min(at + PIECE_BYTES, end), if_match=log.etag)
