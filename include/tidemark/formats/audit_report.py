@@ -21,6 +21,7 @@ Kind = Literal[
     "evidence_differs",
     "offsets_unaccounted",
     "raw_unreadable",
+    "raw_lacks",
     "count_differs",
     "catalog_differs",
 ]
@@ -34,6 +35,7 @@ Kind = Literal[
 * ``evidence_differs``: the evidence gives offsets another class, date or hash than raw does
 * ``offsets_unaccounted``: the evidence gives offsets no class, or more than one
 * ``raw_unreadable``: a segment is there, and does not hold what its manifest says
+* ``raw_lacks``: rows landed from a pack, and the segment that has replaced the pack does not have them
 * ``count_differs``: the Delta log or the ledger counts other rows than there are
 * ``catalog_differs``: a catalog lists other files, or others' snapshot
 """
@@ -137,13 +139,15 @@ MAX_FINDINGS = 1000
 class AuditFailure(Model):
     """The failure of the last audit of a date; without ``findings`` the audit could not be carried out.
 
-    ``first`` is the first finding in words, ``since`` when an audit of the date first failed, ``report`` a URL.
+    ``first`` is the first finding in words, one of ``raw_lacks`` before all others, and ``kind`` its kind. ``since`` is
+    when an audit of the date first failed, ``report`` a URL.
     """
 
     since: AwareDatetime
     at: AwareDatetime
     findings: int = Field(default=0, ge=0)
     first: str
+    kind: Kind | None = None
     partition: int | None = None
     start: int | None = None
     end: int | None = None
@@ -181,13 +185,14 @@ class AuditVerdict(StoredObject):
         return self.model_copy(update={"failed": self.failed | failed, "audited_at": at})
 
     def _failure(self, dt: str, found: list[AuditFinding], report: AuditReport, url: str) -> AuditFailure:
-        first, known = found[0], self.failed.get(dt)
+        first, known = next((one for one in found if one.kind == "raw_lacks"), found[0]), self.failed.get(dt)
         start, end = first.offsets[0] if first.offsets else (None, None)
         return AuditFailure(
             since=known.since if known else report.started_at,
             at=report.started_at,
             findings=len(found),
             first=first.text(),
+            kind=first.kind,
             partition=first.partition,
             start=start,
             end=end,

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from tidemark.formats.audit_report import AuditVerdict
+from tidemark.formats.audit_report import AuditFailure, AuditVerdict
 from tidemark.formats.gaps import Gap
 from tidemark.formats.unread_status import UnreadStatus
 from tidemark.formats.watermark_index import LeaderEntry
@@ -199,14 +199,26 @@ def audits(verdict: AuditVerdict) -> Iterator[Condition]:
             text=f"{failure.findings} findings; the first: {failure.first}"
             if failure.findings
             else f"it could not be carried out: {failure.first}",
-            likely="the table, its quarantine or raw was changed by something else, or lost objects"
-            if failure.findings
-            else "raw or the table cannot be read",
-            mend=f"rebuild the date by the backfill form, then audit it again; the report: {failure.report}"
-            if failure.findings
-            else "see the log of the task in the DAG tidemark_audit",
+            likely=_cause(failure),
+            mend=_cure(failure),
             fact=f"{failure.findings} {failure.first}",
         )
+
+
+def _cause(failure: AuditFailure) -> str:
+    if not failure.findings:
+        return "raw or the table cannot be read"
+    if failure.kind == "raw_lacks":
+        return "compaction had removed the records before an earlier agent sealed their segment"
+    return "the table, its quarantine or raw was changed by something else, or lost objects"
+
+
+def _cure(failure: AuditFailure) -> str:
+    if not failure.findings:
+        return "see the log of the task in the DAG tidemark_audit"
+    if failure.kind == "raw_lacks":
+        return f"do as the finding says, and do not rebuild the date before; the report: {failure.report}"
+    return f"rebuild the date by the backfill form, then audit it again; the report: {failure.report}"
 
 
 def unread(status: UnreadStatus) -> Iterator[Condition]:

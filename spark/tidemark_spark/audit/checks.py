@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
@@ -16,6 +17,9 @@ from tidemark_spark.convert.row_checksums import Account
 _FINER: Final = 1024
 _LOCATED: Final = 16
 _SHOWN: Final = 32
+
+HasPack = Callable[[PartitionUnderAudit, str], bool | None]
+"""Whether the pack under a key is there, in the partition's store; None if the key is no pack's."""
 
 Read = Callable[[list[PartitionUnderAudit], list[AuditTask]], Iterator[Tally]]
 """Carries out tasks of some partitions."""
@@ -32,8 +36,8 @@ class Find(Protocol):
 class Checks:
     """Reports each difference to ``find``; ``read`` reads the offsets in question once more."""
 
-    def __init__(self, table: TopicTable, find: Find, read: Read) -> None:
-        self._table, self._find, self._read = table, find, read
+    def __init__(self, table: TopicTable, find: Find, read: Read, has_pack: HasPack) -> None:
+        self._table, self._find, self._read, self._has_pack = table, find, read, has_pack
         self._hashed = {f"{PREFIX}{one}" for one in table.topic.keep} >= set(HASHED)
 
     def partition(self, part: PartitionUnderAudit) -> AuditedPartition | None:
@@ -45,7 +49,7 @@ class Checks:
         for span in part.chosen:
             evidence = said.spans.get(span.start, {})
             self._check_classes(part, span, said)
-            by_raw = not unproved.clip(*span)
+            by_raw = not unproved.clip(*span) and not self._check_lacking(part, span, evidence, said)
             if not by_raw and not said.segmentless(span):
                 by_evidence.append(span)
             elif by_raw:
@@ -68,6 +72,37 @@ class Checks:
         if counted != span.end - span.start:
             detail = f"the evidence gives {counted} of {span.end - span.start} offsets a class"
             self._find("offsets_unaccounted", part, detail, offsets=(span,))
+
+    def _check_lacking(
+        self, part: PartitionUnderAudit, span: Interval, evidence: dict[At, tuple[int, int]], said: Said
+    ) -> bool:
+        """Report rows that landed from a pack, and that raw does not have; whether there are any.
+
+        Compaction had removed them before their segment was sealed. Then the evidence alone proves the span.
+        """
+        raw_sums = part.raw_sums.get(span.start, {})
+        landed = sum(rows for rows, _ in evidence.values())
+        there = sum(one.rows for one in raw_sums.values())
+        if there >= landed:
+            return False
+        known = {key: self._has_pack(part, key) for key in said.sources.get(span.start, ())}
+        packs = {key: is_there for key, is_there in known.items() if is_there is not None}
+        if not packs:
+            return False
+        topic, partition = self._table.topic.topic, part.state.partition
+        dates = Counter[str]()
+        for (_, dt), (rows, _) in evidence.items():
+            dates[dt] += rows
+        for (_, dt), one in raw_sums.items():
+            dates[dt] -= one.rows
+        cause = f"{min(packs)} had them, and compaction removed them before their segment was sealed"
+        cure = f"`tidemark-agent reupload {topic} {partition} --from-packs` adds them to raw"
+        if not all(packs.values()):
+            cure = "that pack is gone, so the table has the only copy: do not rebuild or repair the date"
+        for dt in sorted(dt for dt, rows in dates.items() if rows > 0):
+            detail = f"{landed} rows landed, and raw has {there}: {cause}; {cure}"
+            self._find("raw_lacks", part, detail, dt=dt, offsets=(span,))
+        return True
 
     def _check_evidence(
         self, part: PartitionUnderAudit, span: Interval, evidence: dict[At, tuple[int, int]], said: Said

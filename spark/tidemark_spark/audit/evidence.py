@@ -76,6 +76,8 @@ class Said:
         self.passed_rows: dict[tuple[int, str], int] = {}
         self.counted: dict[int, int] = {}
         self.expired: dict[int, int] = {}
+        self.sources: dict[int, set[str]] = {}
+        """The objects that the records of a span were read from when they landed."""
         self._configurations: dict[int, set[str]] = {}
         self._never: set[int] = set()
         for row in part.evidence:
@@ -89,6 +91,7 @@ class Said:
             elif row.offset_class in PARSED or row.offset_class == "expired":
                 if row.offset_class == "expired":
                     self.expired[span.start] = self.expired.get(span.start, 0) + row.rows
+                self.sources.setdefault(span.start, set()).add(row.segment)
                 at = row.offset_class, row.day
                 sums = self.spans.setdefault(span.start, {})
                 rows, total = sums.get(at, (0, 0))

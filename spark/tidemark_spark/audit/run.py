@@ -12,11 +12,14 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator
 
+from tidemark.endpoints import resolver_of
+from tidemark.errors import NotFound
 from tidemark.formats.audit_report import MAX_FINDINGS, AuditedPartition, AuditFinding, AuditReport, Kind
+from tidemark.formats.keys import ControlKeys
 from tidemark.formats.ledger import Ledger
 from tidemark.intervals import Interval, Intervals
 from tidemark.raw.topic import RawTopic
-from tidemark.store import put_once
+from tidemark.store import open_store, put_once
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
@@ -68,7 +71,7 @@ def write_report(table: TopicTable, report: AuditReport) -> str:
 class _Audit:
     def __init__(self, table: TopicTable, ledger: Ledger, live: list[LiveFile], examine: Examine) -> None:
         self._table, self._ledger, self._live, self._examine = table, ledger, live, examine
-        self._checks = Checks(table, self._find, self._read)
+        self._checks = Checks(table, self._find, self._read, self._has_pack)
         self.findings: list[AuditFinding] = []
         self.partitions: list[AuditedPartition] = []
         self.bytes_read = 0
@@ -95,6 +98,17 @@ class _Audit:
     def _find(self, kind: Kind, part: PartitionUnderAudit | None, detail: str, **more: object) -> None:
         where = {"incarnation": part.state.incarnation, "partition": part.state.partition} if part else {}
         self.findings.append(AuditFinding.model_validate({"kind": kind, "detail": detail, **where, **more}))
+
+    def _has_pack(self, part: PartitionUnderAudit, key: str) -> bool | None:
+        topic, deployment = self._table.topic, self._table.deployment
+        place = resolver_of(deployment.raw).resolve(topic.cluster, topic.topic, part.state.partition)
+        if ControlKeys(place.prefix, topic.cluster).pack_of(key) is None:
+            return None
+        try:
+            open_store(place.store, deployment.store).head(key)
+        except NotFound:
+            return False
+        return True
 
     def _check_log(self, named: set[str], dates: frozenset[str]) -> None:
         """The Delta log against the evidence and the ledger."""

@@ -19,11 +19,13 @@ from tests.spark.convert.test_parsers import function_parser
 from tests.spark.inline import Inline
 from tests.spark.run.test_runs import rebuild, spread
 from tests.spark.world import World, in_process
+from tests.support.live_end import Packer
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, with_records
 from tidemark.errors import StoreError
 from tidemark.formats.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.keys import SegmentName
+from tidemark.monitoring import topic_conditions
 from tidemark.planning import plan_replay, write_plan
 from tidemark.table.delta_table import LiveFile, live_files, open_delta
 from tidemark.table.evidence import evidence_key
@@ -450,3 +452,48 @@ def _verdict(world: World) -> AuditVerdict:
 def _reports(world: World) -> list[Any]:
     listed = world.table.store.list(world.table.keys.audits)
     return sorted(listed, key=lambda one: one.key.rpartition("/")[2])
+
+
+@pytest.mark.parametrize(
+    "left_over", [[], [simple(0)], [simple(0), simple(6)]], ids=["nothing", "the start", "both ends"]
+)
+@pytest.mark.parametrize("pack", ["is there", "is gone"])
+def test_rows_that_landed_from_a_pack_and_that_raw_does_not_keep(
+    world: World, left_over: list[bytes], pack: str
+) -> None:
+    """Compaction had emptied the log before it was sealed. A rebuild would remove the rows."""
+    packer = Packer(world.raw)
+    packed = packer.pack([simple(0), simple(3), simple(6)], compacted=True)
+    world.land()
+    packer.drop()
+    world.raw.segment(left_over, next_offset=9, compacted=True)
+    world.raw.segment([simple(9)])
+    world.land()
+    if pack == "is gone":
+        world.raw.store.delete(packed.key)
+    report = audited(world)
+    [finding] = report.findings
+    assert (finding.kind, finding.partition, finding.dt) == ("raw_lacks", 0, DAYS[0])
+    assert finding.offsets == ((0, 9),)
+    assert f"9 rows landed, and raw has {3 * len(left_over)}: {packed.key} had them" in finding.detail
+    cure = "`tidemark-agent reupload orders 0 --from-packs` adds them to raw"
+    assert (cure in finding.detail) == (pack == "is there")
+    assert ("do not rebuild or repair the date" in finding.detail) == (pack == "is gone")
+    [part] = report.partitions
+    assert (part.rows, part.by_raw, part.by_evidence) == (12, 3, ((0, 9),))
+    file = file_of(world, DAYS[0])
+    world.table.store.delete(key_of(world, file))
+    assert {one.kind for one in found(world)} == {"raw_lacks", "missing_file"}, "evidence proves the files"
+
+
+def test_an_audit_that_finds_rows_that_raw_lacks_asks_for_no_rebuild(landed: World) -> None:
+    other = AuditFinding(kind="count_differs", detail="other")
+    lacks = AuditFinding(kind="raw_lacks", detail="had them; `reupload` adds them")
+    report = audited(landed).model_copy(update={"findings": (other, lacks)})
+    verdict = AuditVerdict(cluster="east", topic="orders", audited_at=report.started_at).after(
+        report, "s3://lake/report"
+    )
+    [condition] = topic_conditions.audits(verdict)
+    assert "raw_lacks" in condition.text
+    assert condition.mend == "do as the finding says, and do not rebuild the date before; the report: s3://lake/report"
+    assert condition.likely.startswith("compaction had removed")
