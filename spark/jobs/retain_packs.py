@@ -1,6 +1,7 @@
 """Remove the packs of a cluster whose batches seals hold.
 
 ``spark-submit retain_packs.py --topics FILE [--cluster NAME] [--dry-run] [--json]``
+``spark-submit retain_packs.py --topics FILE --forget TOPIC_ID [--apply --by NAME --reason TEXT]``
 
 A pack goes two days after seals hold all of it. The reports are printed, one for each store and prefix. Exit codes: 0
 done; 2 a configuration error; 1 others.

@@ -293,6 +293,15 @@ class ControlKeys:
         """The folder of what retention removed of a partition; it lies in the partition's own store and prefix."""
         return f"{self._under('_tombstones')}{place}-{partition}/"
 
+    @property
+    def pack_tombstones(self) -> str:
+        """The folder of what people have given up of packs; it lies beside the packs. No partition's has this name."""
+        return f"{self._under('_tombstones')}_packs/"
+
+    def pack_tombstone(self, topic_id: str, at: str) -> str:
+        """The ranges of a topic id that a person has given up at the time ``at``."""
+        return f"{self.pack_tombstones}{topic_id}-{at}.json"
+
     def tombstone(self, place: str, partition: int, start: int, end: int, at: str) -> str:
         """The segments between ``start`` and ``end`` that retention removed at the time ``at``."""
         digits = f"{start:0{OFFSET_DIGITS}d}-{end:0{OFFSET_DIGITS}d}"

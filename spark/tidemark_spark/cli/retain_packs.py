@@ -6,18 +6,34 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 
+from tidemark.errors import ConfigError
 from tidemark.lineage.collected import Found
 from tidemark.lineage.upkeep import of_pack_retention
 from tidemark.topics import load_topics
 from tidemark_spark.cli.common import job_parser, run_job, show
 from tidemark_spark.lineage.recorder import Recorder
+from tidemark_spark.retention.forgetting import forget
 from tidemark_spark.retention.packs import PacksReport, retain_packs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job; returns the exit code."""
     options = _parser().parse_args(arguments)
-    return run_job("retain_packs", options, lambda lineage: _retain_all(options, lineage))
+    return run_job("retain_packs", options, partial(_forget if options.forget else _retain_all, options))
+
+
+def _forget(options: argparse.Namespace, _lineage: Recorder) -> int:
+    deployment = load_topics(options.topics)
+    if options.apply and not (options.by and options.reason):
+        raise ConfigError("retain_packs.py", [("--apply", "needs --by and --reason")])
+    word = (options.by, options.reason) if options.apply else ()
+    clusters = [options.cluster] if options.cluster else deployment.clusters
+    reports = [one for cluster in clusters for one in forget(deployment, cluster, options.forget, *word)]
+    if not reports:
+        raise ConfigError("retain_packs.py", [("--forget", f"no pack has a range of the topic id {options.forget}")])
+    for report in reports:
+        show(report.to_bytes().decode() if options.json else report.text())
+    return 0
 
 
 def _retain_all(options: argparse.Namespace, lineage: Recorder) -> int:
@@ -42,5 +58,14 @@ def _parser() -> argparse.ArgumentParser:
         "--dry-run",
     )
     parser.add_argument("--dry-run", action="store_true", help="only report what would be removed, and why others stay")
+    parser.add_argument(
+        "--forget",
+        metavar="TOPIC_ID",
+        help="instead, say what packs have of a topic id and nothing will ever seal, since its prefix or metadata was "
+        "removed; with --apply, give that up",
+    )
+    parser.add_argument("--apply", action="store_true", help="with --forget: write the record that gives it up")
+    parser.add_argument("--by", metavar="NAME", help="with --apply: who gives it up")
+    parser.add_argument("--reason", metavar="TEXT", help="with --apply: why")
     parser.add_argument("--json", action="store_true", help="print the reports as JSON, one a line")
     return parser

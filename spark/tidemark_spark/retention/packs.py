@@ -1,8 +1,9 @@
 """Retention of packs: of each store and prefix of a cluster, it deletes the packs that no reader needs any more.
 
 A pack has ranges of many topics, so this is about a cluster and not about a topic. :mod:`tidemark.planning.pack_proof`
-has the rule. A run that is killed has deleted some packs, and the next one goes on. Memory is bounded by the footers of
-a chunk of packs, and by the manifests that these need.
+has the rule, and :mod:`tidemark_spark.retention.forgetting` is for what nothing will ever seal. A run that is killed
+has deleted some packs, and the next one goes on. Memory is bounded by the footers of a chunk of packs, and by the
+manifests that these need.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.incarnations import TopicIncarnations
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
 from tidemark.formats.pack import PackedRange, read_footer
+from tidemark.formats.pack_tombstones import GivenUp
 from tidemark.planning.pack_proof import COMPARED, SETTLED, SealsOfPartition
 from tidemark.raw import objects
 from tidemark.raw.sealed_packs import bounds
@@ -78,15 +80,30 @@ def retain_packs(deployment: Deployment, cluster: str, *, dry_run: bool = False)
         StoreError: a store did not answer; what is left is the next run's.
     """
     resolver = resolver_of(deployment.raw)
+    known = KnownIncarnations(resolver.default(), cluster, deployment.store)
+    return [
+        _Place(cluster, *place, deployment.store, resolver, known, dry_run=dry_run).reported()
+        for place in places_of(deployment, cluster)
+    ]
+
+
+class Place(NamedTuple):
+    """Where packs lie: a store and a prefix in it."""
+
+    store: str
+    prefix: str
+
+
+def places_of(deployment: Deployment, cluster: str) -> list[Place]:
+    """The places of the packs of ``cluster``, the default one first."""
+    resolver = resolver_of(deployment.raw)
     names = {*(one.topic for one in deployment.topics if one.cluster == cluster), *deployment.raw.topics}
     endpoints = [resolver.default(), *(resolver.resolve(cluster, name, 0) for name in sorted(names))]
-    places = dict.fromkeys((one.store, one.prefix) for one in endpoints)
-    known = _Incarnations(resolver.default(), cluster, deployment.store)
-    return [_Place(cluster, *place, deployment.store, resolver, known, dry_run=dry_run).reported() for place in places]
+    return [*dict.fromkeys(Place(one.store, one.prefix) for one in endpoints)]
 
 
 @dataclass
-class _Incarnations:
+class KnownIncarnations:
     """The incarnations of the cluster's topics, each topic's read once."""
 
     default: Endpoint
@@ -123,7 +140,7 @@ class _Place:
     prefix: str
     options: StoreOptions
     resolver: EndpointResolver
-    incarnations: _Incarnations
+    incarnations: KnownIncarnations
     dry_run: bool
 
     def reported(self) -> PacksReport:
@@ -133,8 +150,13 @@ class _Place:
         report = PacksReport(cluster=self.cluster, store=self.url, prefix=self.prefix, at=now, dry_run=self.dry_run)
         counts = {"packs": 0, "young": 0, "removed": 0, "removed_bytes": 0, "needed": 0}
         examples: list[NeededPack] = []
+
+        def tell(error: FormatError) -> None:
+            examples.append(NeededPack(key=error.name, why=error.rule))
+
+        given_up = GivenUp.read(store, ControlKeys(self.prefix, self.cluster), now - SETTLED, tell)
         for chunk in self._chunks(store, now, counts):
-            needed = self._needed(store, chunk, now)
+            needed = self._needed(store, chunk, now, given_up)
             for info in chunk:
                 if why := needed.get(info.key):
                     counts["needed"] += 1
@@ -164,16 +186,18 @@ class _Place:
         while chunk := list(islice(listed, CHUNK)):
             yield chunk
 
-    def _needed(self, store: Store, chunk: list[ObjectInfo], now: datetime) -> dict[str, str]:
+    def _needed(self, store: Store, chunk: list[ObjectInfo], now: datetime, given_up: GivenUp) -> dict[str, str]:
         """Why packs of ``chunk`` stay, by key."""
         needed: dict[str, str] = {}
         groups: dict[_Group, list[PackedRange]] = {}
-        for info, found in zip(chunk, in_parallel(lambda info: _footer(store, info), chunk), strict=True):
+        for info, found in zip(chunk, in_parallel(lambda info: footer(store, info), chunk), strict=True):
             if isinstance(found, str):
                 needed[info.key] = found
                 continue
             for packed in found:
                 one = packed.range
+                if given_up.covers(one, info.modified):
+                    continue
                 groups.setdefault(_Group(one.topic, one.topic_id, one.partition), []).append(packed)
         compared = {info.key for info in chunk if info.modified <= now - COMPARED}
         for whys in in_parallel(lambda group: self._of_partition(*group, now, compared), list(groups.items())):
@@ -187,7 +211,8 @@ class _Place:
         """Why packs are needed for the ranges of one partition, by key."""
         place = self.incarnations.place_of(group.topic, group.topic_id)
         if place is None:
-            return [(packed.key, f"{packed.range}: no agent knows the topic id {group.topic_id}") for packed in ranges]
+            rule = f"no agent knows the topic id {group.topic_id}; --forget gives it up"
+            return [(packed.key, f"{packed.range}: {rule}") for packed in ranges]
         endpoint = self.resolver.resolve(self.cluster, group.topic, group.partition)
         keys = PartitionKeys(endpoint, self.cluster, place, group.partition)
         seals = SealsOfPartition(open_store(endpoint.store, self.options), keys, now)
@@ -195,7 +220,7 @@ class _Place:
         return [(packed.key, why) for packed in ranges if (why := _why(seals, packed, compare=packed.key in compared))]
 
 
-def _footer(store: Store, info: ObjectInfo) -> list[PackedRange] | str:
+def footer(store: Store, info: ObjectInfo) -> list[PackedRange] | str:
     """The ranges of a pack, or why it stays. One that is gone has none."""
     try:
         return read_footer(store, info.key, info.size)

@@ -75,6 +75,10 @@ def test_known_keys() -> None:
     assert control.tombstone("t", 0, 5, 9, "20261120T120000000Z") == (
         f"ts/_tombstones/c/t-0/{spans}-20261120T120000000Z.json"
     )
+    assert control.pack_tombstone("A" * 22, "20261120T120000000Z") == (
+        f"ts/_tombstones/c/_packs/{'A' * 22}-20261120T120000000Z.json"
+    )
+    assert not control.pack_tombstones.startswith(control.tombstones("_packs", 0)), "of no topic's partition"
     table = TableKeys("", "c", "t", "tab")
     assert table.retention("raw") == "_tidemark/c/t/retention/raw/"
     assert table.ledger(3, 99) == "_tidemark/c/t/ledger/3-99.json"

@@ -1,0 +1,202 @@
+"""Gives up the ranges of packs of one topic id that nothing will ever seal, so that they hold no other range's pack.
+
+A person has removed the topic's prefix or its metadata: the ranges are its last copy, and no agent and no reader finds
+them any more. What ``offset.wm`` still leads to is not given up, nor what was packed in the last two days. The record
+is written first, and retention of packs goes by it two days later, once no run is left that was planned with a pack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import ClassVar, NamedTuple
+
+from pydantic import AwareDatetime
+
+from tidemark.concurrency import in_parallel
+from tidemark.endpoints import resolver_of
+from tidemark.errors import TidemarkError
+from tidemark.formats import object_sizes
+from tidemark.formats.base import StoredObject
+from tidemark.formats.keys import ControlKeys, PartitionKeys
+from tidemark.formats.pack import Range
+from tidemark.formats.pack_tombstones import GivenUpPartition, PackTombstone
+from tidemark.intervals import Intervals
+from tidemark.planning.pack_proof import SETTLED
+from tidemark.raw import objects
+from tidemark.store import ObjectInfo, Store, open_store, put_once
+from tidemark.store.identity import identity
+from tidemark.topics import Deployment
+from tidemark_spark.retention.packs import CHUNK, KnownIncarnations, Place, footer, places_of
+
+
+class StillPacked(TidemarkError):
+    """Agents still pack the topic id: nothing is given up."""
+
+
+class ForgetReport(StoredObject):
+    """What is given up of a topic id in one place, of a dry run what would be, and why ranges stay, by partition.
+
+    ``record`` is the key of what was written.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.REPORT
+
+    cluster: str
+    store: str
+    prefix: str
+    topic: str
+    topic_id: str
+    at: AwareDatetime
+    packs: int
+    partitions: tuple[GivenUpPartition, ...]
+    stays: tuple[str, ...] = ()
+    record: str | None = None
+
+    def text(self) -> str:
+        """The report for a person."""
+        done = "are given up" if self.record else "would be given up"
+        place = f"{self.store}/{self.prefix}" if self.prefix else self.store
+        name = f"{self.topic}, topic id {self.topic_id}"
+        lines = [f"{self.cluster}: of {name}, in {self.packs} packs in {place}, these {done}:"]
+        for one in self.partitions:
+            spans = _in_words(one.spans)
+            lines.append(f"  partition {one.partition}: offsets {spans}; {one.ranges} ranges, {one.size} bytes")
+        lines += [f"  stays: {why}" for why in self.stays]
+        if self.record:
+            since = self.at + SETTLED
+            lines.append(f"  the record is {self.record}; retention goes by it from {since:%Y-%m-%d %H:%M} UTC on")
+        return "\n".join(lines)
+
+
+def forget(
+    deployment: Deployment, cluster: str, topic_id: str, by: str | None = None, reason: str | None = None
+) -> list[ForgetReport]:
+    """Give up what nothing will ever seal of ``topic_id``, if ``by`` and ``reason`` are given; a report for each place.
+
+    Without them, the reports say what would be given up.
+
+    Raises:
+        StillPacked: a range that would be given up was packed in the last two days.
+        FormatError: an object of the topic does not parse.
+        StoreError: a store did not answer.
+    """
+    incarnations = KnownIncarnations(resolver_of(deployment.raw).default(), cluster, deployment.store)
+    places = places_of(deployment, cluster)
+    found = [_Forgetting(deployment, cluster, topic_id, incarnations, place).found() for place in places]
+    reports = [one for one in found if one is not None]
+    return reports if by is None or reason is None else [_written(deployment, one, by, reason) for one in reports]
+
+
+def _written(deployment: Deployment, report: ForgetReport, by: str, reason: str) -> ForgetReport:
+    if not report.partitions:
+        return report
+    stone = PackTombstone(
+        cluster=report.cluster,
+        topic=report.topic,
+        topic_id=report.topic_id,
+        by=by,
+        written_as=identity(deployment.store, report.store),
+        at=report.at,
+        reason=reason,
+        partitions=report.partitions,
+    )
+    key = stone.key(ControlKeys(report.prefix, report.cluster))
+    put_once(open_store(report.store, deployment.store), key, stone.to_bytes())
+    return report.model_copy(update={"record": key})
+
+
+class _Held(NamedTuple):
+    """A range, and the pack that holds it."""
+
+    pack: ObjectInfo
+    range: Range
+
+
+@dataclass
+class _Forgetting:
+    """One look at the packs of one place."""
+
+    deployment: Deployment
+    cluster: str
+    topic_id: str
+    incarnations: KnownIncarnations
+    place: Place
+
+    def found(self) -> ForgetReport | None:
+        """What may be given up; None if no pack has a range of the topic id."""
+        store = open_store(self.place.store, self.deployment.store)
+        now = store.now()
+        held: dict[int, list[_Held]] = {}
+        for one in self._held(store):
+            held.setdefault(one.range.partition, []).append(one)
+        if not held:
+            return None
+        topic = next(iter(held.values()))[0].range.topic
+        going: dict[int, list[_Held]] = {}
+        stays: list[str] = []
+        for partition, known in sorted(held.items()):
+            limit = self._limit(topic, partition)
+            gone = [one for one in known if limit is None or one.range.next <= limit]
+            if gone:
+                going[partition] = gone
+            if left := _spans(known) - _spans(gone):
+                rule = "offset.wm leads to them, and they go once they are sealed"
+                stays.append(f"partition {partition}: offsets {_in_words(left)}: {rule}")
+        packs = {one.pack.key: one.pack.modified for known in going.values() for one in known}
+        self._check_old(topic, packs.values(), now)
+        return ForgetReport(
+            cluster=self.cluster,
+            store=self.place.store,
+            prefix=self.place.prefix,
+            topic=topic,
+            topic_id=self.topic_id,
+            at=now,
+            packs=len(packs),
+            partitions=tuple(
+                GivenUpPartition(
+                    partition=partition,
+                    spans=tuple(_spans(known)),
+                    ranges=len(known),
+                    size=sum(one.range.size for one in known),
+                )
+                for partition, known in going.items()
+            ),
+            stays=tuple(stays),
+        )
+
+    def _held(self, store: Store) -> Iterator[_Held]:
+        """All ranges of the topic id. A pack that cannot be read stays, and retention tells of it."""
+        control = ControlKeys(self.place.prefix, self.cluster)
+        packs = (info for info in store.list(control.tails) if control.pack_of(info.key) is not None)
+        while chunk := list(islice(packs, CHUNK)):
+            for pack, found in zip(chunk, in_parallel(lambda info: footer(store, info), chunk), strict=True):
+                for one in () if isinstance(found, str) else found:
+                    if one.range.topic_id == self.topic_id:
+                        yield _Held(pack, one.range)
+
+    def _limit(self, topic: str, partition: int) -> int | None:
+        """Below this offset nothing leads to a range any more; None if nothing leads to any."""
+        place = self.incarnations.place_of(topic, self.topic_id)
+        if place is None:
+            return None
+        endpoint = resolver_of(self.deployment.raw).resolve(self.cluster, topic, partition)
+        keys = PartitionKeys(endpoint, self.cluster, place, partition)
+        fetched = objects.fetched_marks(open_store(endpoint.store, self.deployment.store), keys)
+        return objects.marks_of(fetched.body, keys, self.topic_id).watermark.start_offset if fetched else None
+
+    def _check_old(self, topic: str, packed_at: Iterable[datetime], now: datetime) -> None:
+        newest = max(packed_at, default=now - SETTLED)
+        if newest > now - SETTLED:
+            rule = f"was packed at {newest:%Y-%m-%d %H:%M} UTC: give it up once nothing of it was packed for {SETTLED}"
+            raise StillPacked(f"{self.cluster}: {topic}, topic id {self.topic_id}: {rule}")
+
+
+def _spans(held: Iterable[_Held]) -> Intervals:
+    return Intervals((one.range.first, one.range.next) for one in held)
+
+
+def _in_words(spans: Iterable[tuple[int, int]]) -> str:
+    return ", ".join(f"{start} to {end - 1}" for start, end in spans)
