@@ -21,14 +21,19 @@ class OneShot:
         self._parts = components
         self._leadership = components.leadership
 
-    def upload(self) -> None:
-        """Upload everything that is ready, write the index, and drain. Failures are in the partitions' ``error``."""
+    def upload(self, *, tails: bool = False) -> None:
+        """Upload everything that is ready, write the index, and drain. Failures are in the partitions' ``error``.
+
+        With ``tails`` also what is committed of active segments that are not quiet, as of the first look.
+        """
         parts = self._parts
         parts.workers.start()
         before: dict[TopicPartition, list[PartitionJob]] = {}
         stalls = 0
         while stalls < _STALLS and not parts.stopping.is_set():
             self.refresh()
+            if tails:
+                self._seal_tails()
             planned = self._offer()
             if not planned:
                 break
@@ -72,6 +77,12 @@ class OneShot:
                 self._leadership.learn(answer)
             else:
                 self._leadership.observe(answer)
+
+    def _seal_tails(self) -> None:
+        """Have each tail sealed up to the high watermark that is known first; what is appended later is left."""
+        for partition in self._leadership.partitions.values():
+            if partition.packed.seal_to is None and partition.offsets is not None:
+                partition.packed.seal_to = partition.offsets.high_watermark
 
     def _offer(self) -> dict[TopicPartition, list[PartitionJob]]:
         """Hand the workers all planned jobs, and return them by partition."""

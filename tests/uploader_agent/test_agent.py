@@ -13,6 +13,7 @@ from crc32c import crc32c
 from tests.support.raw_builder import word
 from tests.tidemark.kafka_log.build import Record, batch, marker, transactional
 from tests.uploader_agent.fakes import CLUSTER, ID, OTHER_ID, FakePartition, T, World, records
+from tests.uploader_agent.packs.packing import pack_once
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import AccessDenied, NotFound, UnknownOutcome
 from tidemark.formats.incarnations import TopicIncarnations
@@ -101,6 +102,30 @@ def test_partition_of_another_leader_is_left_alone(world: World) -> None:
     world.metadata.leads.clear()
     world.once()
     assert world.names() == []
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["", "packed"])
+def test_all_tails_are_sealed_before_a_broker_is_taken_away(world: World, *, packed: bool) -> None:
+    """As far as they are committed at the first look: a producer that goes on does not keep the command busy."""
+    partition = world.disk.partition()
+    partition.segment(0, records(0, 50))
+    if packed:
+        pack_once(world, 30)
+    world.metadata.default_high = 40
+    world.once()
+    assert SegmentName(0).file("log") not in world.names(), "a tail that is not quiet stays"
+
+    def produces(operation: str, key: str) -> None:
+        if operation == "put" and key.endswith(".log"):
+            world.metadata.default_high += 10
+
+    world.store.before = produces
+    with world.agent() as agent:
+        agent.upload_once(tails=True)
+        no_errors(agent)
+    assert world.stored(0) == records(0, 40)
+    assert [name for name in world.names() if name.endswith(".log")] == [SegmentName(0).file("log")]
+    assert world.watermark()[1].next_offset == 40
 
 
 def test_a_quiet_tail_is_sealed_and_what_follows_is_a_segment_of_its_own(world: World) -> None:

@@ -43,8 +43,8 @@ class TestedAgent(Agent):
             thread.join(HUNG)
             assert not thread.is_alive()
 
-    def upload_once(self) -> None:
-        self._once.upload()
+    def upload_once(self, *, tails: bool = False) -> None:
+        self._once.upload(tails=tails)
 
     def survey(self) -> None:
         self._once.survey()

@@ -83,12 +83,18 @@ def run(config: ConfigOption = DEFAULT_CONFIG) -> None:
         logger.info("agent_stopped")
 
 
-@app.command("upload-once", epilog="Example: tidemark-agent upload-once -c agent.yaml --output json")
-def upload_once(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.text) -> None:
-    """Upload everything that can be uploaded now, and exit: with 1 if a partition failed."""
+@app.command("upload-once", epilog="Example: tidemark-agent upload-once -c agent.yaml --tails")
+def upload_once(
+    config: ConfigOption = DEFAULT_CONFIG,
+    tails: Annotated[
+        bool, typer.Option("--tails", help="Also seal tails that are not quiet: before a broker is taken away.")
+    ] = False,
+    output: OutputOption = Output.text,
+) -> None:
+    """Upload rotated segments and the tails that were quiet for tail_after, and exit: with 1 if a partition failed."""
     settings = load_settings(config)
     with locked(settings) as components:
-        OneShot(components).upload()
+        OneShot(components).upload(tails=tails)
     _tell(components, output)
 
 

@@ -30,7 +30,7 @@ from uploader_agent.verify import VerifyFinding, compare_packs, verify
 
 
 def plan(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = Output.text) -> None:
-    """Show what upload-once would upload now, with bytes and requests; uploads nothing."""
+    """Show what upload-once, without --tails, would upload now, with bytes and requests; uploads nothing."""
     settings = load_settings(config)
     answer = CommandAnswer(output)
     with surveyed(settings, topic) as components:
