@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tidemark.formats.head import HeadEntry
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.pack import MOST_UNSEALED_BYTES, PackedRange, Range, read_range_bytes
+from tidemark.formats.pack import MOST_UNSEALED_BYTES, PackedRange, read_range_bytes
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, carry_forward, scan_batches
 from tidemark.raw.packs import chain, live_end, live_part
