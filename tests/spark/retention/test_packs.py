@@ -190,7 +190,7 @@ def test_a_seal_that_lacks_what_a_pack_has_never_lets_the_pack_go(
         age(world, WEEK)
         report = reported(world)
         assert (report.removed, left(world)) == (0, {packed.key})
-    assert [why.why for why in report.examples] == [lacks(3 if left_over else 0, 0, 9)]
+        assert [why.why for why in report.examples] == [lacks(3 if left_over else 0, 0, 9)]
 
 
 def test_a_seal_whose_log_is_not_the_one_that_it_describes_proves_nothing(world: World, packer: Packer) -> None:
