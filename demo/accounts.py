@@ -66,7 +66,7 @@ class Auditor:
     def stored_up_to(self, stream: Stream) -> dict[int, int]:
         """The end in the store by partition, in segments or in packs, as the agents say."""
         found = merge(read_indexes(self._raw, self._control.indexes).kept.values())
-        return {tp.partition: entry.stored_end for tp, entry in found.items() if tp.topic == stream.topic}
+        return {tp.partition: entry.least_stored_end for tp, entry in found.items() if tp.topic == stream.topic}
 
     def ledger(self, stream: Stream) -> Ledger:
         """The table's newest committed ledger."""

@@ -72,6 +72,8 @@ class Tail:
         """The partition is to be sealed up to this offset, although its segment is active."""
         self.stuck_at: int | None = None
         """From this offset on no range could be read, at the last try."""
+        self.known = False
+        """Whether it was learned what is packed: from heads, or from this broker's former index."""
         self.changes = 0
         self._packing_from: int | None = None
         self._lock = threading.Lock()
@@ -91,6 +93,7 @@ class Tail:
         with self._lock:
             if self.joined is None and self._former is None:
                 self._trusted_end = tail_end
+                self.known = True
                 self.changes += 1
 
     def agrees(self, tail_end: int | None) -> bool:
@@ -103,6 +106,7 @@ class Tail:
         with self._lock:
             self._last = self._known = None
             self._former, self._trusted_end = own, 0
+            self.known = True
             self.changes += 1
 
     def join(self, version: int, own: HeadEntry | None, inherited: Iterable[HeadEntry], lineage: Lineage) -> None:
@@ -112,6 +116,7 @@ class Tail:
             self._former, self._trusted_end = own, 0
             self._inherited = tuple((live_end(one, lineage), one) for one in inherited)
             self.joined = version
+            self.known = True
             self.changes += 1
 
     # -- packing -------------------------------------------------------------------------------------------------------

@@ -89,7 +89,8 @@ class LedPartition:
         same = (entry.topic_id, entry.leader_epoch) == (self.led.topic_id, self.led.leader_epoch)
         if same and not entry.gaps and entry.next_offset == entry.uploaded_end:
             self.remote.trust(entry)
-            self.packed.trust(entry.tail_end or 0)
+            if entry.packs_known:
+                self.packed.trust(entry.tail_end or 0)
 
     def look(self) -> bool:
         """Look at the disk again, hold what is not in the store, and return whether anything is new.
@@ -186,6 +187,20 @@ class LedPartition:
     def packs(self) -> bool:
         """Whether the tail may be packed: of a topic without a topic id never, since its name may return."""
         return self.led.topic_id is not None
+
+    @property
+    def packs_known(self) -> bool:
+        """Whether it is known what is packed: otherwise nobody can say where the stored offsets end.
+
+        A new leadership knows when it has read the heads of those whom ``offset.wm`` lists. Before that it knows that
+        nothing is packed if ``offset.wm`` lists nobody, or if the seals hold all that is committed, but for gaps.
+        """
+        if not self.packs or self.packed.known:
+            return True
+        if self.remote.surveyed and self.uploader.claimed and not self.uploader.tails:
+            return True
+        sealed = self.remote.end if self.remote.gaps else self.remote.sealed_end
+        return self.confirmed is not None and self.remote.known and self.confirmed.high_watermark <= sealed
 
     @property
     def seals_quiet_tail(self) -> bool:

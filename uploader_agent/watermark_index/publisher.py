@@ -148,8 +148,8 @@ class IndexPublisher:
         if known is not None and known.holds(partition):
             return known
         high_watermark = observation.offsets.high_watermark
-        packed, now = partition.packed.end, self._runtime.monotonic()
-        age = partition.unstored_age(now)
+        packed, packs_known = partition.packed.end, partition.packs_known
+        age = partition.unstored_age(self._runtime.monotonic()) if packs_known else None
         entry = IndexEntry(
             topic=partition.tp.topic,
             partition=partition.tp.partition,
@@ -165,6 +165,7 @@ class IndexPublisher:
             active_first_timestamp=active.first_timestamp if active else None,
             active_max_timestamp=active.max_timestamp if active else None,
             tail_end=packed if packed > remote.sealed_end else None,
+            packs_known=packs_known,
             freshness=partition.freshness,
             oldest_unstored=age if age is None else round(age, 3),
             observed_at=NEVER,

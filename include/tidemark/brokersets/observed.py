@@ -34,7 +34,7 @@ def loads(
                 partition=at.partition,
                 leader=broker,
                 rate=rate,
-                lag=max(0, entry.high_watermark - entry.stored_end),
+                lag=0 if entry.stored_end is None else max(0, entry.high_watermark - entry.stored_end),
                 held=_held(entry),
                 replicas=(replicas or {}).get(at, ()),
             )

@@ -29,7 +29,8 @@ class IndexEntry(Model):
     ``observed_at`` the latest moment at which this broker is known to have led the partition with these offsets.
     ``active_...`` are of the segment that Kafka appends to, as far as the agent could read it; its timestamps are null
     while it has no record. ``tail_end`` is the end of what seals and packs hold (null while nothing is packed that is
-    not sealed), ``freshness`` the seconds that the agent is set to for the topic (null: only quiet tails are packed),
+    not sealed). ``packs_known`` is false while the agent has not read what this and former leaders have packed: then
+    nobody knows where that ends, nor how old the oldest unstored byte is. ``freshness`` are the seconds that the agent is set to for the topic (null: only quiet tails are packed),
     and ``oldest_unstored`` the age in seconds of the oldest byte that was not in the store at ``observed_at``, by a
     monotonic clock (null: not known).
     """
@@ -48,14 +49,20 @@ class IndexEntry(Model):
     active_first_timestamp: int | None = None
     active_max_timestamp: int | None = None
     tail_end: int | None = None
+    packs_known: bool = True
     freshness: float | None = Field(default=None, gt=0)
     oldest_unstored: float | None = Field(default=None, ge=0)
     observed_at: AwareDatetime
     gaps: tuple[Gap, ...] = ()
 
     @property
-    def stored_end(self) -> int:
-        """The end of what the store has without a hole, in segments and packs."""
+    def stored_end(self) -> int | None:
+        """The end of what the store has without a hole, in segments and packs; None while that is not known."""
+        return self.least_stored_end if self.packs_known else None
+
+    @property
+    def least_stored_end(self) -> int:
+        """The offset below which the store has everything at least, whether or not more is packed."""
         return max(self.next_offset, self.tail_end or 0)
 
 

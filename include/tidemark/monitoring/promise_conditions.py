@@ -48,7 +48,7 @@ def unstored(topic: TopicSettings, led: Mapping[int, LeaderEntry], now: datetime
     oldest = max(late, key=lambda one: one.waits)
     entry = oldest.leader.entry
     brokers = sorted({one.leader.broker for one in late})
-    stored = entry.stored_end
+    stored = entry.least_stored_end
     yield Condition(
         kind="unstored",
         key=f"unstored/{topic.cluster}/{topic.topic}",

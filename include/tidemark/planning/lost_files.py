@@ -48,5 +48,5 @@ def _is_there(table: TopicTable, key: str) -> bool:
 def waiting_offsets(table: TopicTable, ledger: Ledger) -> int:
     """How many offsets are sealed or packed and not landed, by the brokers' indexes; ingestion will land them."""
     landed = {key: state.next_offset for key, state in ledger.by_partition.items()}
-    ends = {key: entry.stored_end for key, entry in RawTopic(table).entries.items()}
+    ends = {key: entry.least_stored_end for key, entry in RawTopic(table).entries.items()}
     return sum(max(0, end - landed.get(key, 0)) for key, end in ends.items())

@@ -294,5 +294,5 @@ def _may_add(entry: IndexEntry, state: PartitionState | None) -> bool:
     if state is None:
         return True
     # An epoch below the ledger's: the index lags, or the ledger followed an epoch that no leader had.
-    moved = entry.stored_end > state.next_offset or entry.leader_epoch != state.leader_epoch
+    moved = entry.least_stored_end > state.next_offset or entry.leader_epoch != state.leader_epoch
     return moved or bool(entry.gaps) or bool(state.gaps)

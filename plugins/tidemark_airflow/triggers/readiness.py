@@ -85,7 +85,7 @@ def row_of(entry: IndexEntry) -> Row:
         entry.partition,
         entry.incarnation,
         entry.leader_epoch,
-        entry.stored_end,
+        entry.least_stored_end,
         entry.bytes_per_offset,
         entry.observed_at,
         entry.topic_id and sys.intern(entry.topic_id),

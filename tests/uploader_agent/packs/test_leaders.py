@@ -24,7 +24,10 @@ from tests.uploader_agent.packs.packing import (
 )
 from tests.uploader_agent.repair.test_gaps import gap_reasons
 from tests.uploader_agent.test_agent import no_errors, remove
+from tests.uploader_agent.tested_agent import TestedAgent
+from tidemark.errors import SlowDown
 from tidemark.formats.keys import SegmentName
+from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.kafka_log import Lineage, parse_txn_index, scan_batches
 from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.packs.sources import PackedSources
@@ -512,3 +515,42 @@ def test_a_stored_log_that_lacks_what_packs_hold_is_not_adopted(compacted: World
         names == ["00000000000000000000.log", "00000000000000000000.log-3"] if known else ["00000000000000000000.log"]
     )
     assert sealed_batches(compacted) == (ALL if known else [ALL[0], *ALL[3:]])
+
+
+def test_what_is_not_read_yet_is_not_said_to_be_unpacked(world: World, second: World) -> None:
+    """A new leadership's index says that it does not know where the stored offsets end until it has read the heads."""
+
+    def refuse(operation: str, key: str) -> None:
+        if key == world.control.head(1) and operation == "get":
+            raise SlowDown(key, "planted")
+
+    second.metadata.default_high = 50
+    world.store.before = refuse
+    with second.agent(freshness=FRESHNESS) as agent:
+        tick(agent)
+        assert agent.leadership.partitions[T].uploader.claimed
+        before = said(agent, second)
+        world.store.before = lambda _operation, _key: None
+        agent.components.packer.forget(T)
+        tick(agent)
+        after = said(agent, second)
+    assert (before.next_offset, before.stored_end, before.oldest_unstored) == (0, None, None)
+    assert (after.next_offset, after.stored_end, after.oldest_unstored) == (0, 50, 0.0)
+
+
+def test_without_former_leaders_it_is_known_at_once_that_nothing_is_packed(world: World) -> None:
+    world.disk.partition().segment(0, records(0, 50))
+    world.metadata.default_high = 50
+    with world.agent() as agent:
+        agent.refresh()
+        agent.leadership.partitions[T].uploader.claim()
+        assert said(agent, world).stored_end == 0
+
+
+def said(agent: TestedAgent, world: World) -> IndexEntry:
+    """What the agent's index says, written now."""
+    agent.index.show(agent.leadership.partitions.values(), None)
+    agent.index.stop(0)  # which writes, for it was never started
+    key = world.control.index(world.broker.node_id)
+    [entry] = WatermarkIndex.from_bytes(world.store.inner.get(key).body, key).entries
+    return entry

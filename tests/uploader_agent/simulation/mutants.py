@@ -196,6 +196,11 @@ def _only_what_lies_before_the_last_batch_is_compared() -> Patches:
     yield patch.object(PartsOfRun, "differing", short)
 
 
+def _what_is_not_read_yet_is_not_packed() -> Patches:
+    """A new leadership says where the stored offsets end before it has read what former ones have packed."""
+    yield patch.object(LedPartition, "packs_known", property(lambda _: True))
+
+
 FAULTS = {
     "an answer goes to the last question": Mutant(_answer_goes_to_the_last_question, replicated=False),
     "the log end is the high watermark": Mutant(_log_end_is_the_high_watermark, replicated=True),
@@ -210,6 +215,7 @@ FAULTS = {
     "quiet tails are given to nobody": Mutant(_quiet_tails_are_given_to_nobody),
     "what cannot be packed is not sealed": Mutant(_what_cannot_be_packed_is_not_sealed),
     "only what lies before the last batch is compared": Mutant(_only_what_lies_before_the_last_batch_is_compared),
+    "what is not read yet is not packed": Mutant(_what_is_not_read_yet_is_not_packed, replicated=True),
     "all that is on the disk is packed": Mutant(_all_that_is_on_the_disk_is_packed, replicated=True),
 }
 """What must be seen."""

@@ -47,7 +47,8 @@ class Oracle:
         self.tails: Mapping[EntryKey, HeadEntry] = {}
         """What the head last said."""
         self.packs: Any = None
-        """The store, at once and without faults."""
+        self.store: SimulatedStore | None = None
+        """The store; ``packs`` reads of it at once and without faults."""
         self._chains: dict[HeadEntry, list[PackedRange]] = {}
         self._cluster = cluster
         self.lies: list[str] = []
@@ -153,6 +154,22 @@ class Oracle:
             yield f"the high watermark was never above {partition.high_watermark}"
         if entry.log_end_offset > partition.longest:
             yield f"the log end was never above {partition.longest}"
+        if (partition.leader, partition.leader_epoch, partition.gone) == (US, entry.leader_epoch, False):
+            yield from self._false_ends(entry, partition)
+
+    def _false_ends(self, entry: IndexEntry, partition: Partition) -> Iterator[str]:
+        """What is said to be stored and is not, and what former leaders have packed and is not said to be stored."""
+        assert self.store is not None
+        missing = Intervals([(0, entry.least_stored_end)]) - self._done(partition, self.store)
+        if missing:  # a manifest may be there before offset.wm tells of it
+            sealed = Intervals((one.base_offset, one.next_offset) for one in _manifests(partition, self.store))
+            missing = missing - sealed - self._packed(partition, self.store)
+        if missing:
+            yield f"{missing} is neither sealed nor packed nor in a gap"
+        former = self._packed(partition, self.store, before=entry.leader_epoch)
+        end = former.contiguous_from(entry.next_offset)
+        if entry.stored_end is not None and entry.stored_end < end:
+            yield f"former leaders have packed up to {end}"
 
     def _missing(self, partition: Partition, store: SimulatedStore, since: float) -> Iterator[str]:
         at, entry, watermark = partition.at, self.entries.get(partition.at), _watermark(partition, store)
@@ -160,8 +177,8 @@ class Oracle:
         if missing:
             yield f"{at}: {missing} is neither stored nor in a gap; offset.wm: {watermark}"
         led = partition.kafka_id, partition.leader_epoch
-        if entry is not None and not entry.gaps and not missing and entry.stored_end < partition.high_watermark:
-            yield f"{at}: all below {partition.high_watermark} is stored, and the index says {entry.stored_end}"
+        if entry is not None and not entry.gaps and not missing and entry.least_stored_end < partition.high_watermark:
+            yield f"{at}: all below {partition.high_watermark} is stored, and the index says {entry.least_stored_end}"
         if entry is None or (entry.topic_id, entry.leader_epoch) != led:
             yield f"{at}: the index does not have it under topic id and leader epoch {led}, but: {entry}"
             return
@@ -179,20 +196,26 @@ class Oracle:
         There is none while the first offset that the agent has seen is in a gap, or before it has seen any: the index
         has the gaps then, and only manifests tell what is stored.
         """
-        watermark, entry = _watermark(partition, store), self.entries.get(partition.at)
-        if watermark is not None:
-            done, gaps = [(0, watermark.next_offset), *watermark.ranges_above], watermark.gaps
-        else:
-            gaps = entry.gaps if entry is not None and entry.topic_id == partition.kafka_id else ()
-            known = _manifests(partition, store) if gaps else ()
-            done = [(0, partition.log_start), *((one.base_offset, one.next_offset) for one in known)]
-        unsealed = Intervals([(0, partition.high_watermark)]) - Intervals(done) - _offsets(gaps)
+        unsealed = Intervals([(0, partition.high_watermark)]) - self._done(partition, store)
         return unsealed - self._packed(partition, store) if unsealed else unsealed
 
-    def _packed(self, partition: Partition, store: SimulatedStore) -> Intervals:
-        """What a reader finds in packs beyond ``next_offset``: of leaderships that ``offset.wm`` lists."""
+    def _done(self, partition: Partition, store: SimulatedStore) -> Intervals:
+        """What is sealed, or in a gap."""
+        watermark, entry = _watermark(partition, store), self.entries.get(partition.at)
+        if watermark is not None:
+            return Intervals([(0, watermark.next_offset), *watermark.ranges_above]) | _offsets(watermark.gaps)
+        gaps = entry.gaps if entry is not None and entry.topic_id == partition.kafka_id else ()
+        known = _manifests(partition, store) if gaps else ()
+        sealed = [(0, partition.log_start), *((one.base_offset, one.next_offset) for one in known)]
+        return Intervals(sealed) | _offsets(gaps)
+
+    def _packed(self, partition: Partition, store: SimulatedStore, before: float = float("inf")) -> Intervals:
+        """What a reader finds in packs beyond ``next_offset``: of leaderships that ``offset.wm`` lists.
+
+        Only of those with an epoch ``before`` that one.
+        """
         watermark, found = _watermark(partition, store), Intervals()
-        for epoch, _ in watermark.tails if watermark else ():
+        for epoch, _ in [one for one in watermark.tails if one[0] < before] if watermark else ():
             entry = self.tails.get(EntryKey(partition.kafka_id, partition.at.partition, epoch))
             if entry is None or watermark is None or entry.tail_end <= watermark.next_offset:
                 continue

@@ -82,7 +82,7 @@ class World:
         self._actions = ClusterActions(self._cluster, self._scheduler, self._faults, replicated=schedule.replicated)
         self._oracle = Oracle(self._cluster, self._keep_events)
         self._store = SimulatedStore(self._scheduler, self._faults, self._oracle.written)
-        self._oracle.packs = PackReader(self._store.objects)
+        self._oracle.packs, self._oracle.store = PackReader(self._store.objects), self._store
         self._names = random.Random(f"packs {schedule.seed}")
         self._settings = self._read_settings(schedule.settings)
         self._agent: Agent | None = None
