@@ -23,7 +23,7 @@ ALLOWED = {
 # The packages and modules of each by floors: one may import those of the floors before its own, and no others.
 FLOORS = {
     "include/tidemark": (
-        "errors",
+        "errors words",
         "concurrency costs installation intervals kafka_admin terminal timestamps",
         "config kafka_log offset_bounds retry",
         "connections store",

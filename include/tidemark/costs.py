@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from tidemark.words import duration
+
 DAYS: Final = 30.4
 """Days in a month."""
 
@@ -97,8 +99,8 @@ def lines(deployment: Deployment, each: PerSegment, prices: Prices) -> Iterator[
     indexes = deployment.brokers * max(month / deployment.index_idle, news)
     listed = deployment.brokers * month / deployment.fill_interval
     yield Line("segments: objects, manifests, watermarks", segments * each.put, segments * each.put * prices.put)
-    yield Line(f"watermark indexes, every {deployment.index_idle:g} s or on news", indexes, indexes * prices.put)
-    yield Line(f"looking for gaps, every {deployment.fill_interval:g} s", listed, listed * prices.put)
+    yield Line(f"watermark indexes, every {duration(deployment.index_idle)} or on news", indexes, indexes * prices.put)
+    yield Line(f"looking for gaps, every {duration(deployment.fill_interval)}", listed, listed * prices.put)
 
 
 def live_lines(deployment: Deployment, each: PerLanding, prices: Prices) -> Iterator[Line]:
@@ -106,7 +108,7 @@ def live_lines(deployment: Deployment, each: PerLanding, prices: Prices) -> Iter
     landings = 86_400 * DAYS / deployment.freshness
     packed = 2 * TICKS * deployment.brokers * landings
     sealed = deployment.live_partitions * landings * TICKS / RANGES * PerSegment().put
-    yield Line(f"packs and heads, every {deployment.freshness / TICKS:g} s", packed, packed * prices.put)
+    yield Line(f"packs and heads, every {duration(deployment.freshness / TICKS)}", packed, packed * prices.put)
     yield Line(f"seals of packed partitions, after {RANGES} ranges", sealed, sealed * prices.put)
     of_broker = each.head_get + TICKS * each.pack_get
     of_partition = each.partition_get + TICKS * each.range_get

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from tidemark.formats.keys import TopicPartition
+from tidemark.words import duration
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
@@ -150,7 +151,7 @@ def why_unpacked(partition: LedPartition, freshness: float) -> str:
     seen, high_watermark = partition.observation, partition.high_watermark or 0
     if seen is not None and seen.log_end is not None and high_watermark < seen.log_end and partition.outdated:
         return _behind(partition, high_watermark, f"the log end {seen.log_end}")
-    return f"freshness: it is packed within {freshness / 3:g} s"
+    return f"freshness: it is packed within {duration(freshness / 3)}"
 
 
 def oldest(waits: Iterable[Wait], kind: Kind) -> tuple[float, float]:

@@ -25,6 +25,7 @@ from tidemark.formats.keys import TopicPartition, check_topic
 from tidemark.inspection.led_partitions import led_partitions
 from tidemark.terminal import Output, columns
 from tidemark.topics import load_topics
+from tidemark.words import plural
 
 brokersets_app = typer.Typer(no_args_is_help=True, help="Subsets of a cluster's brokers: load and placement.")
 
@@ -152,7 +153,7 @@ def _lines(cluster: str, found: Sequence[BrokersetLoad]) -> Iterator[str]:
         if one.failover == "even":
             yield f"{name}: replicas are not known; the load of a lost broker is taken to spread evenly"
         if one.unmeasured:
-            yield f"{name}: the rate of {one.unmeasured} partitions is not known"
+            yield f"{name}: the rate of {plural(one.unmeasured, 'partition')} is not known"
         if one.exceeded:
             yield f"{name}: A CAPACITY OF {_mb(one.brokerset.capacity or 0)} MB/s IS EXCEEDED"
 

@@ -30,9 +30,9 @@ class IndexEntry(Model):
     ``active_...`` are of the segment that Kafka appends to, as far as the agent could read it; its timestamps are null
     while it has no record. ``tail_end`` is the end of what seals and packs hold (null while nothing is packed that is
     not sealed). ``packs_known`` is false while the agent has not read what this and former leaders have packed: then
-    nobody knows where that ends, nor how old the oldest unstored byte is. ``freshness`` are the seconds that the agent is set to for the topic (null: only quiet tails are packed),
-    and ``oldest_unstored`` the age in seconds of the oldest byte that was not in the store at ``observed_at``, by a
-    monotonic clock (null: not known).
+    nobody knows where that ends, nor how old the oldest unstored byte is. ``freshness`` are the seconds that the agent
+    is set to for the topic (null: only quiet tails are packed), and ``oldest_unstored`` is the age in seconds of the
+    oldest byte that was not in the store at ``observed_at``, by a monotonic clock (null: not known).
     """
 
     topic: str

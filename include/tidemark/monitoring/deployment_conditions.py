@@ -10,6 +10,7 @@ from tidemark.formats.mirror_status import MirrorStatus
 from tidemark.formats.watermark_index import LeaderEntry, WatermarkIndex
 from tidemark.monitoring.incidents import Condition, in_utc
 from tidemark.store import clock
+from tidemark.words import plural
 
 BEGINNING: Final = timedelta(minutes=15)
 """How long a topic may be in the topics file before it is created, or before its agents are started."""
@@ -49,7 +50,7 @@ def agents_gone(
             since=index.written_at,
             title=f"{cluster}: the agent of broker {index.broker} is silent",
             text=f"it has not written its watermark index since {in_utc(index.written_at)}; it was the last to lead "
-            f"{len(mine)} partitions of {', '.join(topics[:5])}{more}",
+            f"{plural(len(mine), 'partition')} of {', '.join(topics[:5])}{more}",
             likely="the agent is stopped, or cannot reach the store; or the broker is down and has no other replica",
             mend=f"on broker {index.broker}: systemctl status tidemark-agent; journalctl -u tidemark-agent",
         )

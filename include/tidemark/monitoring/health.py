@@ -132,9 +132,15 @@ def topic_health(
     )
 
 
-def landable(entries: Iterable[IndexEntry]) -> dict[Key, int]:
-    """Up to where each partition could be landed; not beyond its first gap, which is reported as a gap."""
-    return {(one.incarnation, one.partition): max(one.stored_end, _rotated(one)) for one in entries}
+def landable(entries: Iterable[IndexEntry]) -> dict[Key, int | None]:
+    """Up to where each partition could be landed; not beyond its first gap, which is reported as a gap.
+
+    None where nobody knows yet what is stored.
+    """
+    return {
+        (one.incarnation, one.partition): None if one.stored_end is None else max(one.stored_end, _rotated(one))
+        for one in entries
+    }
 
 
 def _rotated(entry: IndexEntry) -> int:
@@ -143,20 +149,21 @@ def _rotated(entry: IndexEntry) -> int:
 
 
 def marked(
-    goals: Mapping[Key, int], reached: Mapping[Key, int], before: Iterable[WaitingSince], now: datetime
+    goals: Mapping[Key, int | None], reached: Mapping[Key, int], before: Iterable[WaitingSince], now: datetime
 ) -> list[WaitingSince]:
     """The marks of partitions that have not reached their goal, the oldest first.
 
     A partition keeps its mark until it has reached that offset. Only then it gets another mark, at its goal of that
     time. So while a partition follows a moving goal, its mark is no older than the delay; it ages when progress stops.
+    Where the goal is not known (None), the mark stays, and none is made.
     """
     known = {mark.key: mark for mark in before}
     found: list[WaitingSince] = []
     for key, goal in goals.items():
         at, mark = reached.get(key, 0), known.get(key)
-        if mark is not None and at < min(mark.offset, goal):
+        if mark is not None and at < min(mark.offset, mark.offset if goal is None else goal):
             found.append(mark)
-        elif at < goal:
+        elif goal is not None and at < goal:
             found.append(WaitingSince(incarnation=key[0], partition=key[1], offset=goal, since=now))
     return sorted(found, key=lambda mark: (mark.since, mark.key))[:MOST_MARKS]
 

@@ -1,9 +1,10 @@
 """One observation of a cluster: watermark indexes, ledgers, verdicts and scan, read only where something has changed.
 
-The brokers' indexes are read each time, since agents write them each minute. A topic's ledger comes from the copy that
-the driver leaves after its commit: all copies are listed at once, and one is read only if it or the topic's watermarks
-have changed, or if something was waiting. The copy is a hint: the table's own log is read before anything is reported
-by the copy, and from time to time in any case. An object that cannot be read is reported, and hides nothing else.
+The brokers' indexes, and their heads if a topic has a ``freshness``, are read each time: agents write them each minute.
+A topic's ledger comes from the copy that the driver leaves after its commit: all copies are listed at once, and one is
+read only if it or the topic's watermarks have changed, or if something was waiting. The copy is a hint: the table's own
+log is read before anything is reported by the copy, and from time to time in any case. An object that cannot be read is
+reported, and hides nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from tidemark.formats.index_cache import IndexCache, read_indexes
 from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.mirror_status import MirrorStatus
 from tidemark.formats.scan_status import ScanStatus
-from tidemark.formats.watermark_index import LeaderEntry, WatermarkIndex, leaders
+from tidemark.formats.watermark_index import LeaderEntry, WatermarkIndex
+from tidemark.inspection.led_partitions import leaders_of
 from tidemark.monitoring import deployment_conditions
 from tidemark.monitoring.incidents import Condition, Unknown
 from tidemark.monitoring.kinds import found_by
@@ -139,6 +141,7 @@ def lasting_ones(
 def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
     try:
         cache = _read_indexes(deployment, cluster)
+        led = leaders_of(deployment, cluster, cache.kept.values())
     except TidemarkError as error:
         return _Brokers(
             None,
@@ -146,7 +149,6 @@ def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
             unknown=(Unknown(found_by("leaders", "agents")),),
         )
     indexes = cache.kept.values()
-    led = leaders(indexes)
     silent = tuple(deployment_conditions.agents_gone(cluster, indexes, led.values(), deployment.watch.agent_gone, now))
     return _Brokers(
         led=led,

@@ -91,6 +91,9 @@ def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now:
         found += promise_conditions.unmeasured(table.topic, around.led, around.gone, now)
         if any(one.broker in around.gone for one in around.led.values()):
             unknown.append(Unknown(frozenset({"stuck"}), table.topic.topic))
+        told = frozenset(partition for partition, one in around.led.items() if one.entry.packs_known)
+        if len(told) < len(around.led):
+            unknown.append(Unknown(frozenset({"stuck"}), table.topic.topic, known=told))
         sighting = sighting.model_copy(update={"rotated": rotated})
     return TopicLook(tuple(found), tuple(unknown), sighting)
 
@@ -110,8 +113,11 @@ def _rotated(
 ) -> tuple[WaitingSince, ...]:
     """What is rotated at the brokers and not in the store. Offsets behind a gap are reported with the gap."""
     entries = [one.entry for one in led.values() if not one.entry.gaps]
-    goals = {(one.incarnation, one.partition): one.active_base_offset or 0 for one in entries}
-    uploaded = {(one.incarnation, one.partition): one.stored_end for one in entries}
+    goals = {
+        (one.incarnation, one.partition): None if one.stored_end is None else one.active_base_offset or 0
+        for one in entries
+    }
+    uploaded = {(one.incarnation, one.partition): one.least_stored_end for one in entries}
     return tuple(marked(goals, uploaded, before, now))
 
 
@@ -204,7 +210,7 @@ def _copy(table: TopicTable) -> Ledger:
 def _digest(around: Around) -> str:
     """The identity of the ledger and the watermarks, which shows whether they have changed."""
     lines = [
-        f"{one.incarnation} {one.partition} {one.next_offset} {one.active_base_offset} {[it.start for it in one.gaps]}"
+        f"{one.incarnation} {one.partition} {one.stored_end} {one.active_base_offset} {[it.start for it in one.gaps]}"
         for one in (led.entry for led in (around.led or {}).values())
     ]
     return hashlib.sha256("\n".join([around.committed, *sorted(lines)]).encode()).hexdigest()[:16]

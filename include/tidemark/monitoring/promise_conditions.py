@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from tidemark.formats.watermark_index import IndexEntry, LeaderEntry
 from tidemark.monitoring.incidents import Condition, in_utc
 from tidemark.topics import TopicSettings
+from tidemark.words import duration, plural
 
 _PATIENCE: Final = timedelta(minutes=2)
 """An agent that was restarted has read nothing yet."""
@@ -38,10 +39,14 @@ class _Waiting(NamedTuple):
 
 
 def unstored(topic: TopicSettings, led: Mapping[int, LeaderEntry], now: datetime) -> Iterator[Condition]:
-    """That bytes have waited at brokers for longer than the promise; ``led`` is by partition."""
+    """That bytes have waited at brokers for longer than the promise; ``led`` is by partition.
+
+    What waits behind a gap is a consequence of that, and nothing of it could land.
+    """
     if topic.freshness is None:
         return
-    waits = ((unstored_for(one.entry, now), partition, one) for partition, one in led.items())
+    free = ((partition, one) for partition, one in led.items() if not one.entry.gaps)
+    waits = ((unstored_for(one.entry, now), partition, one) for partition, one in free)
     late = [_Waiting(length, partition, one) for length, partition, one in waits if length and length > topic.freshness]
     if not late:
         return
@@ -59,7 +64,7 @@ def unstored(topic: TopicSettings, led: Mapping[int, LeaderEntry], now: datetime
         end=entry.high_watermark,
         since=now - oldest.waits,
         title=f"{topic.cluster}/{topic.topic}: records wait at the brokers",
-        text=f"bytes of {len(late)} partitions are not in the store after {topic.freshness.total_seconds():g} s; "
+        text=f"bytes of {plural(len(late), 'partition')} are not in the store after {duration(topic.freshness)}; "
         f"partition {oldest.partition} waits at {stored}",
         likely="an agent cannot reach the store or keep up, or does not pack the topic "
         f"(brokers {', '.join(map(str, brokers[:5]))})",
@@ -87,8 +92,16 @@ def unmeasured(
         since=since,
         title=f"{topic.cluster}/{topic.topic}: nobody knows whether its freshness is held",
         text=f"the agents of brokers {', '.join(map(str, brokers[:5]))} do not say how long the oldest byte of "
-        f"{len(mute)} partitions has waited" + (f", some since {in_utc(since)}" if silent else ""),
-        likely="the agent is stopped" if silent else "the agent is not set to pack the topic, or is an older one",
+        f"{plural(len(mute), 'partition')} has waited" + (f", some since {in_utc(since)}" if silent else ""),
+        likely=_why_mute(mute, silent),
         mend="tidemark config check --agents names what to set",
         patience=_PATIENCE,
     )
+
+
+def _why_mute(mute: Collection[LeaderEntry], silent: Collection[int]) -> str:
+    if silent:
+        return "the agent is stopped"
+    if all(not one.entry.packs_known for one in mute):
+        return "the agent cannot read what former leaders have packed, or cannot claim the partitions"
+    return "the agent is not set to pack the topic, or is an older one"

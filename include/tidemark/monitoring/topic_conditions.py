@@ -19,6 +19,7 @@ from tidemark.monitoring.health import PartitionHealth, TopicHealth, WaitingSinc
 from tidemark.monitoring.incidents import Condition, in_utc
 from tidemark.monitoring.observer_state import ParseSample
 from tidemark.topics import TopicSettings
+from tidemark.words import duration, plural
 
 MOST_GAPS: Final = 50
 """If a topic has more gaps than this, they are one incident: nobody reads so many, and the object must stay small."""
@@ -58,7 +59,8 @@ def gaps(health: TopicHealth) -> Iterator[Condition]:
             offsets=count,
             since=gap.detected_at,
             title=f"{name}: offsets {gap.start} to {gap.end - 1} are missing",
-            text=f"{count} offsets from {gap.start} on are LOST; the partition waits there, and the others continue",
+            text=f"{plural(count, 'offset')} from {gap.start} on are LOST; the partition waits there, and the others "
+            "continue",
             likely=_GAPS[gap.reason],
             mend=f"on a broker that still has them: tidemark-agent reupload {health.topic} {one.partition} --from "
             f"{gap.start} --to {gap.end}; if none has, give them up: tidemark acknowledge-gap {health.topic} "
@@ -78,8 +80,8 @@ def _many_gaps(health: TopicHealth, gaps: Sequence[Gap]) -> Condition:
         topic=health.topic,
         offsets=count,
         since=min(gap.detected_at for gap in gaps),
-        title=f"{health.cluster}/{health.topic}: {len(gaps)} gaps in {partitions} partitions",
-        text=f"{count} offsets are LOST; these partitions wait at their gaps, and the others continue",
+        title=f"{health.cluster}/{health.topic}: {plural(len(gaps), 'gap')} in {plural(partitions, 'partition')}",
+        text=f"{plural(count, 'offset')} are LOST; these partitions wait at their gaps, and the others continue",
         likely=f"of most of them: {_GAPS[reason]}",
         mend="the topic's continuity page shows each, and acknowledges those that are lost for good; or tidemark "
         f"continuity {health.topic} --cluster {health.cluster}",
@@ -98,6 +100,8 @@ def stuck(
         leader = led.get(mark.partition)
         if leader is None or leader.broker in gone or now - mark.since <= topic.late_after:
             continue
+        if not leader.entry.packs_known:
+            continue
         entry, name = leader.entry, f"{topic.cluster}/{topic.topic} partition {mark.partition}"
         missing = max(0, (entry.active_base_offset or 0) - entry.next_offset)
         yield Condition(
@@ -111,7 +115,7 @@ def stuck(
             offsets=missing,
             since=mark.since,
             title=f"{name}: the watermark stands at {entry.next_offset}",
-            text=f"{missing} offsets are in rotated segments that are not uploaded; the log now ends "
+            text=f"{plural(missing, 'offset')} are in rotated segments that are not uploaded; the log now ends "
             f"at {entry.log_end_offset}",
             likely=f"the agent of broker {leader.broker} cannot read or upload the segment at {entry.next_offset}",
             mend=f"on broker {leader.broker}: see the agent's log for {topic.topic}-{mark.partition}, and "
@@ -140,7 +144,7 @@ def late(
     oldest = min(waiting, key=lambda one: one.waits_since or now, default=None)
     if oldest is None or oldest.waits_since is None or now - oldest.waits_since <= topic.late_after:
         return
-    count = sum((one.watermark or 0) - (one.landed or 0) for one in waiting)
+    count = sum(max(0, (one.watermark or 0) - (one.landed or 0)) for one in waiting)
     yield Condition(
         kind="late",
         key=f"late/{topic.cluster}/{topic.topic}",
@@ -152,8 +156,8 @@ def late(
         offsets=count,
         since=oldest.waits_since,
         title=f"{topic.cluster}/{topic.topic}: the table is late",
-        text=f"{count} uploaded offsets of {len(waiting)} partitions are not landed; partition {oldest.partition} "
-        f"waits at {oldest.landed or 0}, for longer than {_words(topic.late_after)}",
+        text=f"{plural(count, 'uploaded offset')} of {plural(len(waiting), 'partition')} are not landed; partition "
+        f"{oldest.partition} waits at {oldest.landed or 0}, for longer than {duration(topic.late_after)}",
         likely=_why_late(oldest, health, now, scanned_at),
         mend="see the runs of the topic's ingest DAG in Airflow"
         + (f", and those of the DAG tidemark_live__{topic.cluster}" if topic.freshness else ""),
@@ -174,8 +178,8 @@ def quarantine(topic: TopicSettings, samples: Iterable[ParseSample], now: dateti
         offsets=refused,
         since=next(one.at for one in seen if one.refused),
         title=f"{topic.cluster}/{topic.topic}: {refused / parsed:.2%} of the records are refused",
-        text=f"{refused} of {parsed} records of the last {_words(topic.quarantine.over)} went to quarantine, more than "
-        f"{topic.quarantine.rate:.2%}",
+        text=f"{refused:,} of {parsed:,} records of the last {duration(topic.quarantine.over)} went to quarantine, "
+        f"more than {topic.quarantine.rate:.2%}",
         likely="producers write what the parser does not expect; the quarantine's column of reasons says what",
         mend="correct the parser or the producer; then replay the quarantine by the backfill form (mode replay)",
     )
@@ -196,7 +200,7 @@ def audits(verdict: AuditVerdict) -> Iterator[Condition]:
             end=failure.end,
             since=failure.since,
             title=f"{name}: the audit{of_date} failed",
-            text=f"{failure.findings} findings; the first: {failure.first}"
+            text=f"{plural(failure.findings, 'finding')}; the first: {failure.first}"
             if failure.findings
             else f"it could not be carried out: {failure.first}",
             likely=_cause(failure),
@@ -234,8 +238,8 @@ def unread(status: UnreadStatus) -> Iterator[Condition]:
         topic=status.topic,
         since=status.since,
         title=f"{name}: a part of the live end cannot be read",
-        text=f"not read: {named}; the first of {status.count} findings: {status.messages[0]}; what they hold is late, "
-        "and what is sealed lands",
+        text=f"not read: {named}; the first of {plural(status.count, 'finding')}: {status.messages[0]}; what they "
+        "hold is late, and what is sealed lands",
         likely="something else has written or damaged the object in the bucket, or a policy refuses its key",
         mend="it lands by itself once the agent has sealed it from the broker's disk: at the roll of the segment, at "
         "64 MiB or 256 ranges, at the latest a day after it was packed; keep that disk, and see the bucket's log for "
@@ -268,8 +272,3 @@ def _why_late(oldest: PartitionHealth, health: TopicHealth, now: datetime, scann
 def _name(cluster: str, topic: str, one: PartitionHealth) -> str:
     suffix = f" (incarnation {one.incarnation})" if one.incarnation else ""
     return f"{cluster}/{topic} partition {one.partition}{suffix}"
-
-
-def _words(length: timedelta) -> str:
-    minutes = length / timedelta(minutes=1)
-    return f"{minutes:g} min" if minutes < 120 else f"{minutes / 60:g} h"

@@ -23,6 +23,7 @@ from tidemark.formats.index_cache import IndexCache, log_failures
 from tidemark.formats.keys import ControlKeys, DeploymentKeys
 from tidemark.formats.scan_status import ScanStatus
 from tidemark.formats.watermark_index import parse_index
+from tidemark.inspection.led_partitions import heads_of
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment
@@ -64,16 +65,14 @@ class Source(Model):
     @classmethod
     def of(cls, deployment: Deployment, cluster: str, seconds: float) -> Source:
         """The source of ``cluster``'s indexes, looked at every ``seconds``."""
-        resolver = resolver_of(deployment.raw)
-        default = resolver.default()
-        live = (resolver.resolve(cluster, topic.topic, 0) for topic in deployment.live_topics(cluster))
-        places = dict.fromkeys((one.store, one.prefix) for one in (default, *live))
+        default = resolver_of(deployment.raw).default()
         return cls(
             cluster=cluster,
             store=default.store,
             folder=ControlKeys(default.prefix, cluster).indexes,
             heads=tuple(
-                HeadsFolder(store=store, folder=ControlKeys(prefix, cluster).heads) for store, prefix in places
+                HeadsFolder(store=one.store, folder=ControlKeys(one.prefix, cluster).heads)
+                for one in heads_of(deployment, cluster)
             ),
             lake=deployment.lake_store,
             lake_prefix=deployment.deployment_keys(cluster).prefix,

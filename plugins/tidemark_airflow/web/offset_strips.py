@@ -34,7 +34,7 @@ def spans_of(state: PartitionState | None, entry: IndexEntry | None, gaps: Itera
     """
     start = state.start_offset if state else 0
     landed = state.next_offset if state else start
-    uploaded = max(landed, entry.next_offset, entry.uploaded_end) if entry else landed
+    uploaded = max(landed, entry.least_stored_end, entry.uploaded_end) if entry else landed
     end = max(uploaded, entry.log_end_offset) if entry else uploaded
     found = [StripSpan(kind="landed", start=start, end=landed)] if landed > start else []
     held = bool(state and state.held_by)

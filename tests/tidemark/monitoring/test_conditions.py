@@ -90,6 +90,7 @@ def test_a_watermark_that_stands_before_a_rotated_segment_is_stuck() -> None:
     assert "broker 3" in found.likely
     assert stuck(standing, now=NOW + 15 * MINUTE) == []
     assert stuck(standing, gone=[3]) == []
+    assert stuck(standing.model_copy(update={"packs_known": False})) == []
     assert stuck(standing, marks=()) == []
 
 

@@ -61,6 +61,17 @@ def late(health: TopicHealth, minute: int) -> bool:
     return health.is_late(TOPIC, NOW + minute * MINUTE)
 
 
+def test_where_nobody_knows_what_is_stored_a_mark_stays_and_none_is_made() -> None:
+    """A new leader's agent has not read yet what the former one has packed."""
+    look, unknown = Looks(), entry(uploaded=0, end=300).model_copy(update={"packs_known": False})
+    assert look(0, ledger(100), unknown).behind_since is None
+    packed = entry(uploaded=0, end=300).model_copy(update={"tail_end": 200})
+    assert look(1, ledger(100), packed).behind_since == NOW + MINUTE
+    found = look(2, ledger(100), unknown)
+    assert (found.behind_since, found.partitions[0].watermark) == (NOW + MINUTE, None)
+    assert look(3, ledger(200), unknown).behind_since is None
+
+
 def test_a_topic_that_is_caught_up_is_never_late() -> None:
     look = Looks()
     for minute in (0, 60, 60 * 24):

@@ -140,6 +140,18 @@ def test_a_topic_is_late_by_the_tables_own_log_and_never_by_a_copy(world: World)
     assert "late/kafka-1/orders" in look_again
 
 
+def test_what_is_only_packed_is_seen_to_wait(world: World) -> None:
+    """Its watermark does not move: the seals come hours later."""
+    landed(world, end=100)
+    packed = entry("orders", 0, 0).model_copy(update={"tail_end": 100, "log_end_offset": 100})
+    world.put_index(packed)
+    assert keys(world) == []
+    more = packed.model_copy(update={"tail_end": 300, "log_end_offset": 300})
+    world.put_index(more)
+    assert keys(world, 1) == []
+    assert "late/kafka-1/orders" in keys(world, 20)
+
+
 def test_a_rotated_segment_that_is_not_uploaded_is_stuck(world: World) -> None:
     landed(world)
     held = entry("orders", 0, 100).model_copy(update={"active_base_offset": 200, "log_end_offset": 300})

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.plugins.world import entry
+from tidemark.formats.gaps import Gap
 from tidemark.formats.watermark_index import LeaderEntry
 from tidemark.monitoring.promise_conditions import unmeasured, unstored, unstored_for
 from tidemark.topics import TopicSettings
@@ -61,6 +62,31 @@ def test_an_agent_that_does_not_say_is_as_bad_as_a_late_one() -> None:
     assert "brokers 2 " in mute.text
     assert gone.since == NOW - 500 * SECOND
     assert gone.likely == "the agent is stopped"
+
+
+def test_what_waits_behind_a_gap_is_reported_with_the_gap() -> None:
+    said = led((90.0, 5))
+    missing = Gap.model_validate({"from": 10, "to": 15, "reason": "unknown", "detected_at": NOW})
+    [at_gap] = [one._replace(entry=one.entry.model_copy(update={"gaps": (missing,)})) for one in said.values()]
+    assert [one.kind for one in unstored(TOPIC, said, NOW)] == ["unstored"]
+    assert list(unstored(TOPIC, {0: at_gap}, NOW)) == []
+
+
+def test_a_new_leader_that_has_read_nothing_yet_is_not_late() -> None:
+    said = led((None, 5))
+    [new] = [one._replace(entry=one.entry.model_copy(update={"packs_known": False})) for one in said.values()]
+    assert list(unstored(TOPIC, {0: new}, NOW)) == []
+    [found] = unmeasured(TOPIC, {0: new}, (), NOW)
+    assert found.patience == 120 * SECOND
+    assert "former leaders" in found.likely
+
+
+def test_numbers_are_for_people() -> None:
+    third = TOPIC.model_copy(update={"freshness": 20 * SECOND / 3})
+    [found] = unstored(third, led((90.0, 5)), NOW)
+    assert "bytes of 1 partition are not in the store after 6.7 s" in found.text
+    [mute] = unmeasured(third, led((None, 5)), (), NOW)
+    assert "1 partition has" in mute.text
 
 
 def test_a_topic_without_a_freshness_promises_nothing() -> None:

@@ -1,0 +1,28 @@
+"""Numbers in messages, as people say them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+_UNITS: Final = ((86_400.0, "days"), (3_600.0, "h"), (60.0, "min"))
+
+
+def plural(count: int, noun: str) -> str:
+    """``count`` with ``noun``, which takes an s.
+
+    >>> plural(1, "partition"), plural(5348, "offset")
+    ('1 partition', '5,348 offsets')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def duration(length: timedelta | float) -> str:
+    """A length of time, which is a number of seconds or a timedelta, in the unit that it has at least two of.
+
+    >>> duration(20 / 3), duration(20), duration(150), duration(timedelta(hours=36)), duration(timedelta(days=31))
+    ('6.7 s', '20 s', '2.5 min', '36 h', '31 days')
+    """
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    size, unit = next((one for one in _UNITS if seconds >= 2 * one[0]), (1.0, "s"))
+    return f"{seconds / size:.1f}".removesuffix(".0") + f" {unit}"
