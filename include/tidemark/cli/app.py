@@ -22,6 +22,7 @@ from tidemark.cli.read_models import files_of, landed_of, opened, status_of
 from tidemark.cli.restore import restore
 from tidemark.cli.schema import schema_app
 from tidemark.cli.topics import topics_app
+from tidemark.monitoring.judgement import exit_code
 from tidemark.terminal import Output
 
 Folder = Literal["dags", "jobs", "deploy"]
@@ -73,13 +74,17 @@ def status(
     cluster: Cluster = None,
     output: As = Output.text,
 ) -> None:
-    """Show how far a topic has landed: each partition's next offset and gaps, each date's rows. Or how far all have."""
+    """Show how far a topic has landed: its state, each partition's next offset and gaps, each date's rows.
+
+    Without a topic, how far all have. Exits with 1 if a topic needs a person, as tidemark continuity does.
+    """
     if topic is None:
         landed = landed_of(topics, cluster)
-        _print(landed, [_landed_line(one) for one in landed], output)
-        return
+        _print(landed, [f"{_landed_line(one)}: {one['state']}" for one in landed], output)
+        raise typer.Exit(max(exit_code(one["state"]) for one in landed))
     found = status_of(opened(topics, topic, cluster))
     _print(found, _status_lines(found), output)
+    raise typer.Exit(exit_code(found["state"]))
 
 
 @app.command(epilog="Example: export AIRFLOW__CORE__DAGS_FOLDER=$(tidemark paths dags)")
@@ -118,7 +123,7 @@ def _landed_line(status: dict[str, Any]) -> str:
 
 
 def _status_lines(status: dict[str, Any]) -> list[str]:
-    lines = [_landed_line(status)]
+    lines = [_landed_line(status), status["verdict"], *(f"  incident: {one}" for one in status["incidents"])]
     for one in status["partitions"]:
         lives = f" of the topic's incarnation {one['incarnation']}" if one["incarnation"] else ""
         lines.append(f"  partition {one['partition']}{lives}: next offset {one['next_offset']}")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, iso_dates
 from tidemark.cli.read_models import opened
-from tidemark.inspection.offset_accounting import CLASSES, DATED, continuity_of
+from tidemark.inspection.offset_accounting import CLASSES, DATED
+from tidemark.monitoring.continuity import continuity_of
+from tidemark.monitoring.judgement import exit_code
 from tidemark.terminal import Output, columns
+
+_BESIDE: Final = ("truncated", "lost", "corrupt", "leaving", "lag")
 
 
 def continuity(
@@ -25,18 +29,19 @@ def continuity(
 ) -> None:
     """Show what became of every offset of a topic: by class, with gaps, and with what holds each partition.
 
-    Reads the committed ledger and the evidence of what has landed. Exits with 1 if offsets are LOST, corrupt or about
-    to be cut off, and if the classes do not add up to the offsets that the partition covers.
+    Reads the committed ledger, the evidence of what has landed, what the agents say of the rest, and the topic's open
+    incidents. Exits with 1 if the topic needs a person: offsets are missing or late, the classes do not add up, or an
+    incident is open.
     """
     found = continuity_of(opened(topics, topic, cluster), dt or ())
     typer.echo(json.dumps(found, ensure_ascii=False) if output is Output.json else "\n".join(_lines(found)))
-    if not found["sound"]:
-        raise typer.Exit(1)
+    raise typer.Exit(exit_code(found["state"]))
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
-    sound = "every offset has one class" if found["sound"] else "NOT SOUND"
-    yield f"{found['topic']}: ledger {found['ledger']}, {found['rows']} rows in {found['table']}: {sound}"
+    yield f"{found['topic']}: ledger {found['ledger']}, {found['rows']} rows in {found['table']}"
+    yield found["verdict"]
+    yield from (f"incident: {one['title']}, since {one['since']}" for one in found["incidents"])
     if found["landed"] != found["rows"]:
         yield f"evidence has {found['landed']} landed rows, and the ledger {found['rows']}"
     yield from (f"evidence of attempt {one} is missing" for one in found["missing_evidence"])
@@ -58,7 +63,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
 def _partitions(partitions: Sequence[dict[str, Any]]) -> Iterator[str]:
     """A table of those columns that say something."""
     names = [name for name in CLASSES if any(one["classes"][name] for one in partitions)]
-    beside = [name for name in ("truncated", "lost", "corrupt", "leaving") if any(one[name] for one in partitions)]
+    beside = [name for name in _BESIDE if any(one[name] for one in partitions)]
     rows = [["partition", "start", "next", *names, *beside, "state"]]
     for one in partitions:
         counts = [*(one["classes"][name] for name in names), *(one[name] for name in beside)]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tidemark.concurrency import in_parallel
 from tidemark.config import hint
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, NeverSeen
+from tidemark.formats.ledger import Ledger
 from tidemark.formats.partitioning import partition_values
 from tidemark.inspection.agent_sightings import check_begun, check_seen
 from tidemark.inspection.freshness import freshness_problems
+from tidemark.monitoring.health import PartitionHealth
+from tidemark.monitoring.judgement import sentence, state_of_partition
+from tidemark.monitoring.topic_now import OutsideTables, outside_tables, topic_now
 from tidemark.store import open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, live_files, open_delta, open_topic_table
 from tidemark.topics import Deployment, load_topics
@@ -49,15 +53,46 @@ def files_of(table: TopicTable, dates: Collection[str] | None) -> list[dict[str,
 
 
 def status_of(table: TopicTable) -> dict[str, Any]:
-    """What the committed ledger says."""
-    ledger = committed_ledger(table).model_dump(mode="json", by_alias=True)
-    partitions = [{name: one[name] for name in _PARTITION} for one in ledger["partitions"]]
-    dates = dict(sorted(ledger["dates"].items()))
-    return {**{name: ledger[name] for name in _LEDGER}, "table": table.url, "partitions": partitions, "dates": dates}
+    """How far the topic has landed, by the committed ledger, and its judgement."""
+    return _status(table, outside_tables(table.deployment, table.topic.cluster))
+
+
+def _status(table: TopicTable, around: OutsideTables) -> dict[str, Any]:
+    ledger = committed_ledger(table)
+    now = topic_now(table, ledger, around)
+    state, health = now.state(), now.health
+    return {
+        **ledger.model_dump(mode="json", include={"cluster", "topic", "n", "rows", "committed_at"}),
+        "table": table.url,
+        "state": state,
+        "verdict": sentence(state, missing=health.missing, lag=health.lag),
+        "incidents": [one.title for one in now.incidents],
+        "partitions": [_partition(one, ledger) for one in health.partitions],
+        "dates": {dt: one.model_dump(mode="json", by_alias=True) for dt, one in sorted(ledger.dates.items())},
+    }
+
+
+def _partition(one: PartitionHealth, ledger: Ledger) -> dict[str, Any]:
+    """What the ledger says of a partition, and what is known beyond it."""
+    landed = ledger.by_partition.get((one.incarnation, one.partition))
+    said = landed.model_dump(mode="json", include=_OF_LEDGER) if landed else dict.fromkeys(_OF_LEDGER, None)
+    return {
+        "incarnation": one.incarnation,
+        "partition": one.partition,
+        **said,
+        "next_offset": one.landed or 0,
+        "log_end": one.log_end,
+        "state": state_of_partition(one),
+        "gaps": [gap.model_dump(mode="json", by_alias=True) for gap in one.gaps],
+        "held_by": [held.model_dump(mode="json", by_alias=True) for held in one.held_by],
+    }
+
+
+_OF_LEDGER: Final = {"topic_id", "start_offset", "leader_epoch"}
 
 
 def landed_of(topics: Path, cluster: str | None) -> list[dict[str, Any]]:
-    """What the committed ledgers of all topics say, of ``cluster`` if one is given, without partitions and dates."""
+    """How far all topics have landed, of ``cluster`` if one is given, without partitions and dates."""
     deployment = load_topics(topics)
     tables = [open_topic_table(deployment, one) for one in deployment.topics if cluster in {None, one.cluster}]
     if not tables:
@@ -65,15 +100,12 @@ def landed_of(topics: Path, cluster: str | None) -> list[dict[str, Any]]:
             str(topics),
             [("--cluster", f"no topic is of a cluster {cluster}; {hint(str(cluster), deployment.clusters)}")],
         )
-    found = in_parallel(status_of, tables)
-    return [
-        {**{name: one[name] for name in (*_LEDGER, "table")}, "topic": f"{one['cluster']}/{one['topic']}"}
-        for one in found
-    ]
+    around = {name: outside_tables(deployment, name) for name in {one.topic.cluster for one in tables}}
+    found = in_parallel(lambda table: _status(table, around[table.topic.cluster]), tables)
+    return [{**{name: one[name] for name in _OF_ALL}, "topic": f"{one['cluster']}/{one['topic']}"} for one in found]
 
 
-_LEDGER = ("cluster", "topic", "n", "rows", "committed_at")
-_PARTITION = ("incarnation", "partition", "topic_id", "start_offset", "next_offset", "leader_epoch", "gaps", "held_by")
+_OF_ALL: Final = ("cluster", "topic", "n", "rows", "committed_at", "table", "state", "verdict", "incidents")
 
 
 def summary_of(deployment: Deployment) -> list[dict[str, Any]]:

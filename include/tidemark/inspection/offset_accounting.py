@@ -10,8 +10,6 @@ from collections.abc import Collection
 from typing import Any, Final, get_args
 
 from tidemark.formats.ledger import PartitionState
-from tidemark.intervals import Intervals
-from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, OffsetClass
 
@@ -24,17 +22,13 @@ DATED: Final = (*PARSED, "expired")
 Key = tuple[int, int]
 
 
-def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, Any]:
-    """The report, as the values of JSON.
+def accounts_of(standing: EffectiveEvidence, dates: Collection[str] = ()) -> dict[str, Any]:
+    """The sums, as the values of JSON.
 
-    ``lost`` and ``corrupt`` offsets lie above a partition's ``next_offset``, and hold it there unless they are
-    acknowledged; ``leaving`` ones are landed and will be cut off once the new branch is there; ``truncated`` ones were.
-    How many an open transaction holds back only raw can tell; ``held_by`` says from where on.
-
-    ``sound`` is false if offsets are LOST, corrupt or about to be cut off, and wherever the evidence does not add up to
-    what the ledger says: of a partition to its ``next_offset``, of the table and of each of ``dates`` to its rows.
+    ``balanced`` is false wherever the evidence does not add up to what the ledger says: of a partition to its
+    ``next_offset``, of the table and of each of ``dates`` to its rows. ``truncated`` offsets were landed, and cut off.
     """
-    standing = EffectiveEvidence.of(table)
+    table = standing.table
     ledger = standing.ledger
     classes: dict[Key, Counter[str]] = {}
     dated: dict[str, dict[Key, Counter[str]]] = {dt: {} for dt in sorted(dates)}
@@ -59,17 +53,11 @@ def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, A
         "partitions": partitions,
         "dates": days,
     }
-    balanced = landed == ledger.rows and not nobodys and all(one["balanced"] for one in days)
-    return found | {"sound": balanced and all(one["state"] in {"ok", "held"} for one in partitions)}
+    balanced = landed == ledger.rows and not nobodys and all(one["balanced"] for one in (*partitions, *days))
+    return found | {"balanced": balanced}
 
 
 def _partition(state: PartitionState, classes: Counter[str], standing: EffectiveEvidence) -> dict[str, Any]:
-    gaps = {
-        name: Intervals((gap.start, gap.end) for gap in state.gaps if (gap.reason == "corrupt") is (name == "corrupt"))
-        for name in ("lost", "corrupt")
-    }
-    missing = {name: found.clip(state.next_offset, 1 << 63).size for name, found in gaps.items()}
-    leaving = gaps["lost"].clip(0, state.next_offset).size
     classed = sum(classes.values())
     return {
         "incarnation": state.incarnation,
@@ -82,22 +70,8 @@ def _partition(state: PartitionState, classes: Counter[str], standing: Effective
         "classed": classed,
         "balanced": classed == state.next_offset,
         "truncated": standing.truncated.get(state.key, 0),
-        **missing,
-        "leaving": leaving,
-        "state": _state(state, classed, leaving=leaving, **missing),
-        "gaps": [gap.model_dump(mode="json", by_alias=True) for gap in state.gaps],
         "held_by": [one.model_dump(mode="json", by_alias=True) for one in state.held_by],
     }
-
-
-def _state(state: PartitionState, classed: int, *, lost: int, corrupt: int, leaving: int) -> str:
-    if classed != state.next_offset:
-        return "UNEQUAL"
-    if leaving:
-        return "LEAVING"
-    if lost or corrupt:
-        return "LOST" if lost else "CORRUPT"
-    return "held" if state.held_by else "ok"
 
 
 def _date(dt: str, rows: int, parts: dict[Key, Counter[str]]) -> dict[str, Any]:

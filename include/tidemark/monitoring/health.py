@@ -20,6 +20,7 @@ from tidemark.formats.gaps import Gap
 from tidemark.formats.ledger import DateState, Ledger, PartitionState
 from tidemark.formats.manifest import OpenTransaction
 from tidemark.formats.watermark_index import IndexEntry
+from tidemark.intervals import Intervals
 from tidemark.topics import TopicSettings
 
 Key = tuple[int, int]
@@ -71,6 +72,16 @@ class PartitionHealth(Model):
         """Offsets of the log that have not landed; for a partition that never landed, counted from offset 0."""
         return max(0, (self.log_end or self.watermark or 0) - (self.landed or 0))
 
+    @property
+    def waits(self) -> bool:
+        """Whether offsets wait that could be landed; assumed of those behind where nobody knows what is stored."""
+        return self.waits_since is not None or (self.watermark is None and self.lag > 0)
+
+    @property
+    def missing(self) -> int:
+        """How many offsets are in open gaps."""
+        return Intervals((gap.start, gap.end) for gap in self.gaps).size
+
 
 class TopicHealth(Model):
     """One topic. ``behind_since`` is when the longest waiting offset could have been landed; None if none waits.
@@ -89,6 +100,11 @@ class TopicHealth(Model):
     marks: tuple[WaitingSince, ...]
     partitions: tuple[PartitionHealth, ...]
     dates: dict[str, DateState]
+
+    @property
+    def missing(self) -> int:
+        """How many offsets are in open gaps."""
+        return sum(one.missing for one in self.partitions)
 
     def is_late(self, topic: TopicSettings, now: datetime) -> bool:
         """Whether an offset that could be landed has waited for longer than the topic's ``late_after``."""

@@ -167,7 +167,7 @@ def _ledger(
                 "n": read.ledger.n,
                 "quiet": digest if quiet else "",
                 "read_at": now if exact else before.read_at,
-                "summary": TopicSummary.of(read.health, table.topic, now),
+                "summary": TopicSummary.of(read.health),
             }
             before = before.model_copy(update=update)
         elif before.summary is not None:

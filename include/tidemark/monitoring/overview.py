@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar, Final, Literal, get_args
+from typing import ClassVar, Final
 
 from pydantic import AwareDatetime, Field
 
@@ -20,25 +20,18 @@ from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.keys import DeploymentKeys
 from tidemark.monitoring.health import TopicHealth
+from tidemark.monitoring.judgement import TopicState, state_of
 from tidemark.retry import Retry
 from tidemark.store import Store, put_over
-from tidemark.topics import TopicSettings
 
 SAMPLE_EVERY: Final = timedelta(minutes=5)
 KEPT: Final = timedelta(days=14)
 
 log = logging.getLogger(__name__)
 
-TopicState = Literal["gap", "late", "held", "behind", "complete", "unknown"]
-"""From what needs a person to what needs nobody: offsets are missing; offsets have waited for longer than
-``freshness``; open transactions hold a partition; offsets wait; nothing waits; the topic was not observed yet, or no
-agent reports it."""
-
-STATES: Final[tuple[TopicState, ...]] = get_args(TopicState)
-
 
 class TopicSummary(Model):
-    """One topic.
+    """One topic. Its ``state`` is by what the store knows; whoever shows it adds the topic's open incidents.
 
     ``landed`` and ``lag`` are offsets of the partitions that brokers lead. ``gaps`` are open ones and ``missing`` their
     offsets; ``held`` are partitions.
@@ -62,13 +55,11 @@ class TopicSummary(Model):
     incomplete: int = 0
 
     @classmethod
-    def of(cls, health: TopicHealth, settings: TopicSettings, now: datetime) -> TopicSummary:
+    def of(cls, health: TopicHealth) -> TopicSummary:
         """The summary of ``health``."""
-        gaps = [gap for one in health.partitions for gap in one.gaps]
-        held = sum(bool(one.held_by) for one in health.partitions)
         return cls(
             topic=health.topic,
-            state=_state(health, settings, now, gaps=len(gaps), held=held),
+            state=state_of(health),
             ledger_n=health.ledger_n,
             committed_at=health.committed_at,
             behind_since=health.behind_since,
@@ -76,28 +67,18 @@ class TopicSummary(Model):
             landed=sum(one.landed or 0 for one in health.partitions if one.log_end is not None),
             lag=health.lag,
             rows=sum(one.rows for one in health.dates.values()),
-            gaps=len(gaps),
-            missing=sum(gap.end - gap.start for gap in gaps),
-            held=held,
+            gaps=sum(len(one.gaps) for one in health.partitions),
+            missing=health.missing,
+            held=sum(bool(one.held_by) for one in health.partitions),
             final_to=max((dt for dt, one in health.dates.items() if one.closed), default=""),
             incomplete=sum(one.state == "final_incomplete" for one in health.dates.values()),
         )
 
     def with_log_ends(self, ends: Iterable[int]) -> TopicSummary:
         """This, while the logs have grown and nothing of it can be landed yet."""
-        return self.model_copy(update={"lag": max(0, sum(ends) - self.landed)})
-
-
-def _state(health: TopicHealth, settings: TopicSettings, now: datetime, *, gaps: int, held: int) -> TopicState:
-    if not health.partitions and not health.ledger_n:
-        return "unknown"
-    if gaps:
-        return "gap"
-    if health.is_late(settings, now):
-        return "late"
-    if held:
-        return "held"
-    return "behind" if health.behind_since is not None else "complete"
+        lag = max(0, sum(ends) - self.landed)
+        state = "current" if lag and self.state == "complete" else self.state
+        return self.model_copy(update={"lag": lag, "state": state})
 
 
 class Overview(StoredObject):

@@ -80,7 +80,7 @@ class EffectiveEvidence:
         """Read which rows were superseded. ``reader`` may have read some of the evidence before."""
         self.ledger = ledger
         self._reader = reader or EvidenceReader()
-        self._table, self.live = table, live
+        self.table, self.live = table, live
         self._superseded: set[str] = set()
         self._left: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self.truncated: dict[tuple[int, int], int] = {}
@@ -192,7 +192,7 @@ class EffectiveEvidence:
         rows = sum(one.rows for one in spans)
         if rows != self.live[file].rows:
             raise ContinuityError(
-                f"{self._table.url}/{file}: has {self.live[file].rows} rows, of which evidence gives {rows} to "
+                f"{self.table.url}/{file}: has {self.live[file].rows} rows, of which evidence gives {rows} to "
                 f"partition {spans[0].partition} of incarnation {spans[0].incarnation}; rebuild its date first"
             )
 
@@ -217,7 +217,7 @@ class EffectiveEvidence:
         self, only: _Only | None = None, columns: list[str] | None = _COLUMNS
     ) -> Iterator[Iterator[dict[str, Any]]]:
         """The rows of each attempt in order, as far as its evidence is there."""
-        for attempt, table in self._reader.read(self._table, self.ledger.landed):
+        for attempt, table in self._reader.read(self.table, self.ledger.landed):
             if table is None:
                 if attempt not in self.missing:
                     self.missing.append(attempt)

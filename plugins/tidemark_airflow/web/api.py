@@ -14,7 +14,7 @@ from tidemark.inspection.data_flow import DataFlow
 from tidemark.inspection.gap_acknowledgement import gaps_of
 from tidemark.inspection.offset_lineage import derivation_of
 from tidemark.monitoring.health import Key
-from tidemark.monitoring.overview import TopicState
+from tidemark.monitoring.judgement import TopicState
 from tidemark.timestamps import utc_now
 from tidemark_airflow import settings
 from tidemark_airflow.web import models, responses

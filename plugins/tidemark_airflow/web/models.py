@@ -13,7 +13,8 @@ from pydantic import AwareDatetime, BaseModel, Field
 from tidemark.formats.gaps import Acknowledgement
 from tidemark.formats.manifest import OpenTransaction
 from tidemark.inspection.offset_lineage import Derived, SegmentInfo
-from tidemark.monitoring.overview import TopicSample, TopicState
+from tidemark.monitoring.judgement import TopicState
+from tidemark.monitoring.overview import TopicSample
 from tidemark_airflow.web.offset_strips import StripSpan
 
 PartitionFilter = Literal["all", "gaps", "held", "behind"]
@@ -28,7 +29,7 @@ class ClusterNow(BaseModel):
 
 
 class TopicRow(BaseModel):
-    """A topic in the list, as it was when its cluster was last observed."""
+    """A topic in the list, as it was when its cluster was last observed; ``incidents`` is how many are open."""
 
     cluster: str
     topic: str
@@ -46,6 +47,7 @@ class TopicRow(BaseModel):
     held: int
     final_to: str
     incomplete: int
+    incidents: int
 
 
 class IncidentNow(BaseModel):
@@ -175,7 +177,7 @@ class PartitionRow(BaseModel):
 
     incarnation: int
     partition: int
-    state: Literal["gap", "held", "behind", "complete"]
+    state: TopicState
     landed: int | None
     watermark: int | None
     log_end: int | None

@@ -16,9 +16,11 @@ from typing import Any, Final
 from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, TidemarkError
 from tidemark.formats.base import canonical, parse_json
+from tidemark.formats.head import Head, parse_head
 from tidemark.formats.index_cache import BrokerIndex, IndexCache, log_failures
 from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.watermark_index import LeaderEntry, WatermarkIndex, leaders, parse_index
+from tidemark.inspection.led_partitions import heads_of, with_heads
 from tidemark.store import ObjectInfo, open_store
 from tidemark.topics import Deployment
 
@@ -38,7 +40,7 @@ class _Packed:
 
 
 class PackedIndexes:
-    """The indexes of one cluster in the deployment's default bucket, which name all its partitions."""
+    """The indexes of one cluster in the default bucket, which name all its partitions, and its brokers' heads."""
 
     def __init__(self, deployment: Deployment, cluster: str) -> None:
         """Nothing is read yet."""
@@ -46,12 +48,23 @@ class PackedIndexes:
         self._folder = ControlKeys(default.prefix, cluster).indexes
         store = open_store(default.store, deployment.store)
         self._indexes = IndexCache(store, self._folder, _pack, on_failure=log_failures(log))
+        self._heads = [
+            IndexCache(
+                open_store(one.store, deployment.store),
+                ControlKeys(one.prefix, cluster).heads,
+                _pack,
+                limit=Head.most_bytes,
+                on_failure=log_failures(log),
+            )
+            for one in (heads_of(deployment, cluster) if deployment.live_topics(cluster) else ())
+        ]
         self._failure = ""
 
     def look(self) -> None:
         """Read what has changed. What was read before is kept where that fails, and :meth:`failure_of` says why."""
         try:
-            self._indexes.look()
+            for one in (self._indexes, *self._heads):
+                one.look()
         except (TidemarkError, OSError) as error:
             log.warning("%s: not listed", self._folder, exc_info=True)
             self._failure = str(error)
@@ -71,7 +84,9 @@ class PackedIndexes:
         """Of each partition of ``topic``, the entry that counts and the broker that says it."""
         naming = (packed for packed in self._indexes.kept.values() if topic in packed.topics)
         indexes = [index for packed in naming if (index := _unpack(packed, topic))]
-        return {tp.partition: leader for tp, leader in leaders(indexes).items()}
+        packed = (one for heads in self._heads for one in heads.kept.values() if topic in one.topics)
+        heads = [head for one in packed if (head := _unpack_head(one, topic))]
+        return {tp.partition: leader for tp, leader in with_heads(leaders(indexes), heads).items()}
 
     def leaders(self) -> Mapping[TopicPartition, LeaderEntry]:
         """The same of all partitions of the cluster; every index is parsed for it."""
@@ -91,6 +106,17 @@ def _unpack(packed: _Packed, topic: str | None = None) -> WatermarkIndex | None:
         return parse_index(canonical(index), packed.info)
     except FormatError as error:
         packed.failure = str(error)
+        return None
+
+
+def _unpack_head(packed: _Packed, topic: str) -> Head | None:
+    """The head with the entries of ``topic`` alone; None if these do not parse: an index tells the same later."""
+    head = parse_json(zlib.decompress(packed.body), packed.info.key)
+    head["entries"] = [entry for entry in head["entries"] if entry["topic"] == topic]
+    try:
+        return parse_head(canonical(head), packed.info.key)
+    except FormatError:
+        log.warning("%s: not read", packed.info.key, exc_info=True)
         return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 from tidemark.brokersets.load import BrokersetLoad
 from tidemark.formats.gaps import Acknowledgement, Gap
@@ -15,7 +15,9 @@ from tidemark.formats.schema_state import SchemaChange, SchemaState
 from tidemark.inspection.offset_lineage import Derivation
 from tidemark.monitoring.health import Key, PartitionHealth
 from tidemark.monitoring.incidents import Incident
-from tidemark.monitoring.overview import STATES, Overview, TopicSummary
+from tidemark.monitoring.judgement import STATES, state_of, state_of_partition, with_incidents
+from tidemark.monitoring.kinds import IncidentKind
+from tidemark.monitoring.overview import Overview, TopicSummary
 from tidemark.topics import TopicSettings
 from tidemark_airflow.dag_factories.ingest import dag_id
 from tidemark_airflow.web.models import (
@@ -60,8 +62,12 @@ def topics_answer(
         (cluster, one.topic): one for cluster, found in overviews.items() for one in (found.topics if found else ())
     }
     text = contains.casefold()
+    still = [one for one in incidents if one.open]
+    kinds: dict[tuple[str, str | None], list[IncidentKind]] = {}
+    for incident in still:
+        kinds.setdefault((incident.cluster, incident.topic), []).append(incident.kind)
     rows = [
-        _topic_row(one, known.get((one.cluster, one.topic)))
+        _topic_row(one, known.get((one.cluster, one.topic)), kinds.get((one.cluster, one.topic), ()))
         for one in topics
         if text in f"{one.cluster}/{one.topic}\n{one.owner}\n{one.table}".casefold()
     ]
@@ -76,7 +82,7 @@ def topics_answer(
         total=len(chosen),
         offset=offset,
         topics=chosen[offset : offset + limit],
-        incidents=[_without(one, hidden) for one in _open(one for one in incidents if one.topic is None)],
+        incidents=[_without(one, hidden) for one in _open(one for one in still if one.topic is None)],
     )
 
 
@@ -91,20 +97,18 @@ def _names(text: str, hidden: Collection[str]) -> bool:
 
 
 def _open(incidents: Iterable[Incident]) -> list[IncidentNow]:
-    return [
-        IncidentNow(**one.model_dump(include=set(IncidentNow.model_fields)))
-        for one in incidents
-        if one.closed_at is None
-    ]
+    return [IncidentNow(**one.model_dump(include=set(IncidentNow.model_fields))) for one in incidents if one.open]
 
 
-def _topic_row(topic: TopicSettings, summary: TopicSummary | None) -> TopicRow:
+def _topic_row(topic: TopicSettings, summary: TopicSummary | None, kinds: Sequence[IncidentKind]) -> TopicRow:
     known = summary or TopicSummary(topic=topic.topic, state="unknown", ledger_n=0)
+    known = known.model_copy(update={"state": with_incidents(known.state, kinds)})
     return TopicRow(
         cluster=topic.cluster,
         owner=topic.owner,
         dag_id=dag_id(topic),
         freshness=topic.late_after.total_seconds(),
+        incidents=len(kinds),
         **known.model_dump(exclude={"ledger_n", "landed"}),
     )
 
@@ -115,9 +119,7 @@ def topic_answer(
     """The topic's head. Only repeated observations can tell since when it waits."""
     topic, health = now.table.topic, now.health
     observed = next((one for one in overview.topics if one.topic == topic.topic), None) if overview else None
-    gaps = [gap for one in health.partitions for gap in one.gaps]
-    summary = TopicSummary.of(health, topic, now.at)
-    late = observed is not None and observed.state == "late" and summary.state in {"held", "behind"}
+    still = [one for one in incidents if one.open and one.topic == topic.topic]
     return TopicAnswer(
         cluster=topic.cluster,
         topic=topic.topic,
@@ -130,20 +132,20 @@ def topic_answer(
         promise=topic.freshness.total_seconds() if topic.freshness else None,
         unstored_since=min((one.unstored_since for one in health.partitions if one.unstored_since), default=None),
         unmeasured=sum(entry.oldest_unstored is None for entry in now.entries.values()),
-        state="late" if late else summary.state,
+        state=state_of(health, [one.kind for one in still]),
         behind_since=observed.behind_since if observed and health.behind_since else None,
         observed_at=max((one.observed_at for one in health.partitions if one.observed_at), default=None),
         ledger_n=health.ledger_n,
         committed_at=health.committed_at,
         rows=now.ledger.rows,
         lag=health.lag,
-        missing=sum(gap.end - gap.start for gap in gaps),
+        missing=health.missing,
         counts={name: sum(_passes(one, name) for one in health.partitions) for name in PARTITION_FILTERS},
         dates=dict(Counter(one.state for one in health.dates.values())),
         failure=now.failure,
         may_acknowledge=may_acknowledge,
         followed=_followed(now.followed) if now.followed else None,
-        incidents=_open(one for one in incidents if one.topic == topic.topic),
+        incidents=_open(still),
     )
 
 
@@ -186,7 +188,7 @@ def _passes(one: PartitionHealth, only: PartitionFilter) -> bool:
         return bool(one.gaps)
     if only == "held":
         return bool(one.held_by)
-    return only == "all" or one.waits_since is not None
+    return only == "all" or one.waits
 
 
 def chosen_partitions(
@@ -203,15 +205,8 @@ def chosen_partitions(
 def partition_row(now: TopicNow, one: PartitionHealth, words: Sequence[Acknowledgement]) -> PartitionRow:
     """A partition with its strip."""
     key = one.incarnation, one.partition
-    state: Literal["gap", "held", "behind", "complete"] = "complete"
-    if one.gaps:
-        state = "gap"
-    elif one.held_by:
-        state = "held"
-    elif one.waits_since is not None:
-        state = "behind"
     return PartitionRow(
-        state=state,
+        state=state_of_partition(one),
         gaps=[_gap(gap, words) for gap in one.gaps],
         spans=spans_of(now.ledger.by_partition.get(key), now.entries.get(key), one.gaps),
         held_by=list(one.held_by),

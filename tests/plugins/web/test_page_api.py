@@ -25,6 +25,7 @@ from tidemark.formats.keys import ControlKeys
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.schema_state import Definition, SchemaChange, SchemaState, SchemaVersion
 from tidemark.monitoring.health import topic_health
+from tidemark.monitoring.judgement import STATES
 from tidemark.monitoring.overview import Overview, TopicSummary, record
 from tidemark.timestamps import utc_now
 from tidemark_airflow.web.app import page_app
@@ -114,7 +115,7 @@ def test_who_may_see_no_dag_sees_no_topic(server: PageServer) -> None:
     with server.client(NOBODY) as client:
         assert get(client, "api/topics") == {
             "clusters": [],
-            "counts": dict.fromkeys(["gap", "late", "held", "behind", "complete", "unknown"], 0),
+            "counts": dict.fromkeys(STATES, 0),
             "total": 0,
             "offset": 0,
             "topics": [],
@@ -196,7 +197,7 @@ def test_topics_come_from_the_worst_to_the_best_and_in_parts(ann: httpx.Client) 
         ("invoices", "complete"),
     ]
     assert found["total"] == MANY_TOPICS
-    assert found["counts"] == {"gap": 1, "late": 1, "held": 0, "behind": 0, "complete": 4, "unknown": 994}
+    assert found["counts"] == {**dict.fromkeys(STATES, 0), "gap": 1, "late": 1, "complete": 4, "unknown": 994}
     assert (found["topics"][0]["gaps"], found["topics"][0]["missing"], found["topics"][0]["held"]) == (1, 40, 1)
     assert [one["topic"] for one in get(ann, "api/topics", contains="1/ORDERS")["topics"]] == ["orders"]
     assert [one["topic"] for one in get(ann, "api/topics", state="late")["topics"]] == ["clicks"]

@@ -18,7 +18,7 @@ from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, batch, simple
 from tidemark.formats.plan import ConversionTask, RunPlan, RunResult
-from tidemark.inspection.offset_accounting import continuity_of
+from tidemark.monitoring.continuity import continuity_of
 from tidemark.planning import plan_compaction, plan_ingest, plan_rebuild, plan_replay, write_plan
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit

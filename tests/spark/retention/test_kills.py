@@ -30,8 +30,8 @@ from tidemark.errors import PreconditionFailed
 from tidemark.formats import tombstones
 from tidemark.formats.keys import SegmentName, TableKeys
 from tidemark.formats.manifest import SegmentManifest
-from tidemark.inspection.offset_accounting import continuity_of
 from tidemark.intervals import Interval, Intervals
+from tidemark.monitoring.continuity import continuity_of
 from tidemark.planning import plan_ingest
 from tidemark.store import put_once
 from tidemark.store.base import Fetched

@@ -20,7 +20,7 @@ from tidemark.formats import tombstones
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.manifest import SegmentDamage
 from tidemark.formats.plan import ConversionTask, SegmentRange
-from tidemark.inspection.offset_accounting import continuity_of
+from tidemark.monitoring.continuity import continuity_of
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark.planning.retention_report import PartitionGoes, RetentionReport
 from tidemark.store.local import LocalStore

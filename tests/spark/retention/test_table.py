@@ -17,7 +17,7 @@ from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.keys import SegmentName
-from tidemark.inspection.offset_accounting import continuity_of
+from tidemark.monitoring.continuity import continuity_of
 from tidemark.planning import dates_to_close, plan_rebuild, plan_replay, write_plan
 from tidemark.planning.retention import plan_retain
 from tidemark.planning.retention_report import RetentionReport, reviewed

@@ -19,7 +19,7 @@ from tidemark import retry
 from tidemark.cli.read_models import files_of, status_of
 from tidemark.concurrency import in_parallel
 from tidemark.formats.keys import TopicPartition
-from tidemark.inspection.offset_accounting import continuity_of
+from tidemark.monitoring.continuity import continuity_of
 from tidemark.monitoring.incident_store import watch
 from tidemark.remote import Storage
 from tidemark.store import StoreOptions, open_store

@@ -58,8 +58,9 @@ def test_files_of_a_table_that_is_not_there_yet_are_none(tmp_path: Path, capsys:
 
 def test_status_shows_offsets_gaps_and_dates(landed: World, capsys: pytest.CaptureFixture[str]) -> None:
     code, output, _ = call(capsys, "status", "orders", "--topics", landed.topics_file)
-    assert code == 0
-    assert output.splitlines()[1:] == [
+    assert code == 1
+    assert output.splitlines()[1].startswith("GAP: offsets are missing")
+    assert output.splitlines()[2:] == [
         "  partition 0: next offset 3",
         "    gap 3 to 5: unknown",
         "  partition 1: next offset 3",
@@ -75,10 +76,10 @@ def test_status_without_a_topic_has_a_line_of_each(landed: World, capsys: pytest
         file.write("  - {topic: clicks, cluster: west}\n")
     code, output, _ = call(capsys, "status", "--topics", landed.topics_file)
     assert (code, output.splitlines()) == (
-        0,
+        1,
         [
-            f"east/orders: ledger 1, 6 rows in {landed.table.url}",
-            f"west/clicks: ledger 0, 0 rows in {landed.table.url.removesuffix('orders')}clicks",
+            f"east/orders: ledger 1, 6 rows in {landed.table.url}: gap",
+            f"west/clicks: ledger 0, 0 rows in {landed.table.url.removesuffix('orders')}clicks: unknown",
         ],
     )
     code, output, _ = call(capsys, "status", "--topics", landed.topics_file, "--output", "json", "--cluster", "west")

@@ -54,7 +54,7 @@ def test_every_class_is_counted_and_the_sums_agree(world: World, capsys: pytest.
     }
     first, second = found["partitions"]
     assert (first["start_offset"], first["next_offset"], first["covered"], first["classed"]) == (5, 16, 16, 16)
-    assert (first["state"], second["state"]) == ("ok", "held")
+    assert (first["state"], second["state"], found["state"]) == ("complete", "held", "held")
     assert [one["producer_id"] for one in second["held_by"]] == [9]
 
 
@@ -62,17 +62,18 @@ def test_the_text_is_a_table(world: World, capsys: pytest.CaptureFixture[str]) -
     code, output, _ = call(capsys, "continuity", "orders", "--topics", world.topics_file, "--dt", "2026-02-02")
     lines = output.splitlines()
     assert code == 0
-    assert lines[0].endswith("every offset has one class")
-    assert [line.split() for line in lines[1:4]] == [
+    assert lines[0].endswith(f"10 rows in {world.table.url}")
+    assert lines[1] == "Held: an open transaction holds a partition; 2 offsets behind"
+    assert [line.split() for line in lines[2:5]] == [
         [
             *("partition", "start", "next"),
-            *("landed", "quarantined", "transaction_marker", "aborted", "deleted_before_upload", "state"),
+            *("landed", "quarantined", "transaction_marker", "aborted", "deleted_before_upload", "lag", "state"),
         ],
-        ["0/0", "5", "16", "7", "1", "1", "2", "5", "ok"],
-        ["0/1", "0", "3", "3", "0", "0", "0", "0", "held"],
+        ["0/0", "5", "16", "7", "1", "1", "2", "5", "0", "complete"],
+        ["0/1", "0", "3", "3", "0", "0", "0", "0", "2", "held"],
     ]
-    assert len({len(line) for line in lines[1:4]}) == 1
-    assert lines[4:] == [
+    assert len({len(line) for line in lines[2:5]}) == 1
+    assert lines[5:] == [
         "0/1: held by the open transaction of producer 9 from 3",
         "2026-02-02: 10 landed, 0 quarantined, 0 filtered",
     ]
@@ -85,11 +86,12 @@ def test_lost_and_corrupt_offsets_fail(world: World, capsys: pytest.CaptureFixtu
     world.land()
     code, found = report(world, capsys)
     first = found["partitions"][0]
-    assert (code, first["state"], first["lost"], first["corrupt"], first["balanced"]) == (1, "LOST", 3, 1, True)
+    assert (code, first["state"], first["lost"], first["corrupt"], first["balanced"]) == (1, "gap", 3, 1, True)
     assert [gap["reason"] for gap in first["gaps"]] == ["unknown", "corrupt"]
     _, output, _ = call(capsys, "continuity", "orders", "--topics", world.topics_file)
     assert "0/0: gap 16 to 19: unknown, since 2026-" in output
-    assert "NOT SOUND" in output.splitlines()[0]
+    assert output.splitlines()[1].startswith("GAP: offsets are missing")
+    assert "4 offsets missing" in output.splitlines()[1]
 
 
 def test_truncated_offsets_stand_beside_the_sum(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +100,7 @@ def test_truncated_offsets_stand_beside_the_sum(world: World, capsys: pytest.Cap
     known.lineage = ((EPOCH, 0), (5, 13))
     world.land()
     code, found = report(world, capsys)
-    assert (code, found["partitions"][0]["state"], found["partitions"][0]["leaving"]) == (1, "LEAVING", 3)
+    assert (code, found["partitions"][0]["state"], found["partitions"][0]["leaving"]) == (1, "gap", 3)
     known.next_offset = None
     world.raw.segment([simple(13, 1, leader_epoch=5)], base=13)
     world.land()
@@ -124,7 +126,7 @@ def test_evidence_that_is_missing_or_short_fails(world: World, capsys: pytest.Ca
         pa.Table.from_pylist([row for row in whole.to_pylist() if row["class"] != "aborted"], schema=whole.schema),
     )
     code, found = report(world, capsys)
-    assert (code, found["partitions"][0]["state"], found["partitions"][0]["classed"]) == (1, "UNEQUAL", 14)
+    assert (code, found["partitions"][0]["state"], found["partitions"][0]["classed"]) == (1, "unequal", 14)
     _put(world, attempt, pa.concat_tables([whole, whole.slice(0, 1)]))
     assert report(world, capsys)[0] == 1
     world.table.store.delete(evidence_key(world.table, attempt))
@@ -158,9 +160,11 @@ def test_a_date_whose_rows_are_not_the_ledgers_fails(world: World, capsys: pytes
     assert (code, found["dates"][0]["balanced"]) == (1, False)
 
 
-def test_a_table_that_is_not_there_yet_has_nothing_to_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_that_is_not_there_yet_says_what_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = World(tmp_path)
     world.raw.segment([simple(0)])
     world.raw.publish()
     code, found = report(world, capsys)
-    assert (code, found["partitions"], found["rows"]) == (0, [], 0)
+    [only] = found["partitions"]
+    assert (code, found["state"], found["rows"], only["next_offset"], only["lag"]) == (0, "behind", 0, 0, 3)
+    assert found["verdict"] == "Behind: offsets wait to be landed; 3 offsets behind"

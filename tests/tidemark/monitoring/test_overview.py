@@ -16,7 +16,6 @@ from tidemark.monitoring.overview import (
     KEPT,
     Overview,
     Samples,
-    TopicState,
     TopicSummary,
     hours,
     read_overview,
@@ -24,11 +23,9 @@ from tidemark.monitoring.overview import (
     record,
 )
 from tidemark.store import Store, open_store
-from tidemark.topics import TopicSettings
 
 NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 KEYS = DeploymentKeys("tables", "prod")
-ORDERS = TopicSettings(topic="orders", cluster="prod", table="orders", freshness=timedelta(minutes=15))
 GAP = Gap.model_validate({"from": 7, "to": 10, "reason": "corrupt", "detected_at": NOW})
 OPEN = OpenTransaction(producer_id=1, producer_epoch=0, first_offset=3)
 
@@ -68,21 +65,6 @@ def summary(lag: int = 3, topic: str = "orders", behind_since: datetime | None =
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "state"),
-    [
-        pytest.param(health(part()), "complete", id="nothing waits"),
-        pytest.param(health().model_copy(update={"ledger_n": 0}), "unknown", id="no agent tells of it"),
-        pytest.param(health(part(), behind=timedelta(minutes=1)), "behind", id="waits, and may"),
-        pytest.param(health(part(held_by=(OPEN,)), behind=timedelta(minutes=1)), "held", id="held"),
-        pytest.param(health(part(held_by=(OPEN,)), behind=timedelta(minutes=16)), "late", id="waits too long"),
-        pytest.param(health(part(gaps=(GAP,)), behind=timedelta(minutes=16)), "gap", id="a gap is worst"),
-    ],
-)
-def test_the_worst_is_told_first(given: TopicHealth, state: TopicState) -> None:
-    assert TopicSummary.of(given, ORDERS, NOW).state == state
-
-
 def test_a_summary_counts() -> None:
     given = health(
         part(gaps=(GAP,)),
@@ -91,11 +73,13 @@ def test_a_summary_counts() -> None:
         d2026_11_20=DateState(state="final", rows=5),
         d2026_11_21=DateState(state="open", rows=6),
     )
-    found = TopicSummary.of(given, ORDERS, NOW)
+    found = TopicSummary.of(given)
     assert (found.gaps, found.missing, found.held, found.partitions) == (1, 3, 1, 2)
     assert (found.rows, found.final_to, found.incomplete) == (15, "2026-11-20", 1)
     assert found.landed == 5, "of the partitions that a broker leads"
     assert found.with_log_ends([17, 3]).lag == 15
+    complete = summary(0).with_log_ends([10])
+    assert (complete.state, complete.with_log_ends([12]).state) == ("complete", "current")
 
 
 def test_the_overview_is_the_newest(store: Store) -> None:

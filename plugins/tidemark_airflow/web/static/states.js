@@ -2,13 +2,17 @@
 
 import {el} from "./dom.js";
 
+// As in tidemark/monitoring/judgement.py; a test compares them.
 export const TOPIC = {
   gap: ["✕", "Gap", "offsets are missing, and nobody has acknowledged the gap"],
-  late: ["▲", "Late", "offsets have waited for longer than the topic's freshness allows"],
+  unequal: ["≠", "Unequal", "the table is not what its evidence or its audit says"],
+  late: ["▲", "Late", "offsets have waited for longer than the topic's freshness"],
+  attention: ["!", "Attention", "an open incident says what is wrong"],
   held: ["‖", "Held", "an open transaction holds a partition"],
   behind: ["→", "Behind", "offsets wait to be landed"],
-  complete: ["✓", "Complete", "nothing waits to be landed"],
-  unknown: ["?", "Unknown", "nobody has checked yet, or no agent knows the topic"],
+  current: ["≈", "Current", "all that is stored has landed, and newer offsets are in Kafka alone"],
+  complete: ["✓", "Complete", "every offset of the log has a class"],
+  unknown: ["?", "Unknown", "nobody has looked yet, or no agent knows the topic"],
 };
 
 export const SPAN = {

@@ -100,7 +100,7 @@ function row(one) {
   return el(
     "tr",
     {},
-    el("td", {}, badge(one.state)),
+    el("td", {}, badge(one.state), one.incidents ? el("small", {}, plural(one.incidents, "incident")) : null),
     el("th", {scope: "row"}, el("a", {href: `?topic=${one.cluster}/${one.topic}`}, el("span", {class: "soft"}, `${one.cluster}/`), one.topic)),
     el("td", {class: "num", title: number(one.lag)}, one.state === "unknown" ? "–" : short(one.lag), waits),
     el("td", {class: "num"}, gaps),

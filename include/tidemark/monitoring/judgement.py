@@ -1,0 +1,94 @@
+"""The judgement of a topic: its state, and what follows from that. All views come from here, and so cannot disagree.
+
+A state follows from what the store knows (ledger, watermark indexes, heads) and from the topic's open incidents, which
+add what only repeated looks can tell: that something has lasted for too long. The badge and the filter of the
+continuity page, ``tidemark status`` and ``tidemark continuity`` show it, and the commands exit with its code. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, NamedTuple, get_args
+
+from tidemark.monitoring.health import PartitionHealth, TopicHealth
+from tidemark.monitoring.kinds import IncidentKind
+from tidemark.words import plural
+
+TopicState = Literal["gap", "unequal", "late", "attention", "held", "behind", "current", "complete", "unknown"]
+
+STATES: Final[tuple[TopicState, ...]] = get_args(TopicState)
+"""From the worst to the best; of what is not known, nothing can be said."""
+
+
+class StateWords(NamedTuple):
+    """How a state is shown. A command exits with 1 if it needs a person."""
+
+    sign: str
+    name: str
+    meaning: str
+    needs_person: bool = False
+
+
+WORDS: Final[Mapping[TopicState, StateWords]] = {
+    "gap": StateWords("✕", "Gap", "offsets are missing, and nobody has acknowledged the gap", needs_person=True),
+    "unequal": StateWords("≠", "Unequal", "the table is not what its evidence or its audit says", needs_person=True),
+    "late": StateWords("▲", "Late", "offsets have waited for longer than the topic's freshness", needs_person=True),
+    "attention": StateWords("!", "Attention", "an open incident says what is wrong", needs_person=True),
+    "held": StateWords("‖", "Held", "an open transaction holds a partition"),
+    "behind": StateWords("→", "Behind", "offsets wait to be landed"),
+    "current": StateWords("≈", "Current", "all that is stored has landed, and newer offsets are in Kafka alone"),
+    "complete": StateWords("✓", "Complete", "every offset of the log has a class"),
+    "unknown": StateWords("?", "Unknown", "nobody has looked yet, or no agent knows the topic", needs_person=True),
+}
+
+_OF_INCIDENTS: Final[Mapping[IncidentKind, TopicState]] = {
+    "gap": "gap",
+    "audit": "unequal",
+    "late": "late",
+    "stuck": "late",
+    "unstored": "late",
+}
+"""The states of open incidents; those of other kinds need attention."""
+
+
+def state_of_partition(one: PartitionHealth) -> TopicState:
+    """The worst that the store knows of a partition."""
+    if one.gaps:
+        return "gap"
+    if one.held_by:
+        return "held"
+    if one.waits:
+        return "behind"
+    return "current" if one.lag else "complete"
+
+
+def state_of(health: TopicHealth, incidents: Iterable[IncidentKind] = (), *, equal: bool = True) -> TopicState:
+    """The topic's state; ``equal`` is false if the evidence was read and does not add up."""
+    if not health.partitions and not health.ledger_n:
+        return with_incidents("unknown", incidents)
+    found = worst([*map(state_of_partition, health.partitions), "complete" if equal else "unequal"])
+    return with_incidents(found, incidents)
+
+
+def with_incidents(known: TopicState, incidents: Iterable[IncidentKind]) -> TopicState:
+    """The state of a topic that is ``known`` by what the store knows, with open incidents of these kinds."""
+    return worst([known, *(_OF_INCIDENTS.get(kind, "attention") for kind in incidents)])
+
+
+def worst(states: Iterable[TopicState]) -> TopicState:
+    """The first of ``states`` by :data:`STATES`."""
+    return min(states, key=STATES.index)
+
+
+def exit_code(state: TopicState) -> int:
+    """What a command exits with that has shown ``state``."""
+    return int(WORDS[state].needs_person)
+
+
+def sentence(state: TopicState, *, missing: int, lag: int) -> str:
+    """The state in a line of text, with the offsets that are missing or wait."""
+    words = WORDS[state]
+    counts = [f"{plural(missing, 'offset')} missing"] if missing else []
+    counts += [f"{plural(lag, 'offset')} behind"] if lag else []
+    name = words.name.upper() if words.needs_person else words.name
+    return "; ".join([f"{name}: {words.meaning}", *counts])
