@@ -147,6 +147,15 @@ def test_the_likely_reason_of_being_late() -> None:
     assert "nothing was ever committed" in likely(Ledger.genesis("east", "orders", "orders"), ahead)
 
 
+def test_numbers_are_for_people() -> None:
+    """Freshness in minutes would be 0.333333."""
+    topic = TOPIC.model_copy(update={"freshness": MINUTE / 3})
+    found = topic_health(topic, ledger(100), [entry(uploaded=1300)], LATER, marks=[mark(offset=1300)])
+    [one] = topic_conditions.late(topic, found, [mark(offset=1300)], LATER)
+    assert "1,200 uploaded offsets of 1 partition are not landed" in one.text
+    assert "for longer than 20 s" in one.text
+
+
 def quarantine(*samples: tuple[int, int, int]) -> list[Condition]:
     made = [
         ParseSample(at=NOW + minute * MINUTE, parsed=parsed, refused=refused) for minute, parsed, refused in samples

@@ -26,7 +26,7 @@ from uploader_agent.observability.health import HttpServer
 from uploader_agent.partitions import lag
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import LeadersAnswer
-from uploader_agent.partitions.waiting import Wait, Waits
+from uploader_agent.partitions.waiting import Wait, Waits, why_unpacked
 
 HOUR = 3600.0
 TAIL_AFTER = 600.0
@@ -54,6 +54,12 @@ def surveyed(world: World, high_watermark: int | None) -> Iterator[tuple[TestedA
             agent.leadership.observe(answered(ask(agent), high_watermark))
         partition.plan(NOW - TAIL_AFTER)
         yield agent, partition
+
+
+def test_when_a_tail_is_packed_is_said_for_people(world: World) -> None:
+    world.disk.partition().segment(0, records(0, 50))
+    with surveyed(world, high_watermark=50) as (_, partition):
+        assert why_unpacked(partition, 20.0) == "freshness: it is packed within 6.7 s"
 
 
 def look(agent: TestedAgent, seconds_later: float = 0.0) -> dict[str, Wait]:
