@@ -75,7 +75,7 @@ def _status(table: TopicTable, around: OutsideTables) -> dict[str, Any]:
 def _partition(one: PartitionHealth, ledger: Ledger) -> dict[str, Any]:
     """What the ledger says of a partition, and what is known beyond it."""
     landed = ledger.by_partition.get((one.incarnation, one.partition))
-    said = landed.model_dump(mode="json", include=_OF_LEDGER) if landed else dict.fromkeys(_OF_LEDGER, None)
+    said = landed.model_dump(mode="json", include=set(_OF_LEDGER)) if landed else dict.fromkeys(_OF_LEDGER)
     return {
         "incarnation": one.incarnation,
         "partition": one.partition,
@@ -88,7 +88,7 @@ def _partition(one: PartitionHealth, ledger: Ledger) -> dict[str, Any]:
     }
 
 
-_OF_LEDGER: Final = {"topic_id", "start_offset", "leader_epoch"}
+_OF_LEDGER: Final = ("topic_id", "start_offset", "leader_epoch")
 
 
 def landed_of(topics: Path, cluster: str | None) -> list[dict[str, Any]]:

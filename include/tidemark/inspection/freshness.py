@@ -97,7 +97,7 @@ def _landing_problems(
         last = "was never" if scanned is None else f"was last at {scanned:%Y-%m-%d %H:%M:%S} UTC"
         yield f"{cluster}: the scan of the watermark indexes {last}: does Airflow's triggerer run?"
     names = {one.topic for one in topics}
-    uploaded = any(at.topic in names and one.entry.next_offset > 0 for at, one in led.items())
+    uploaded = any(at.topic in names and one.entry.least_stored_end > 0 for at, one in led.items())
     if uploaded and read_landing(store, keys.landing).etag is None:
         yield (
             f"{cluster}: nothing was ever landed live: is dags/live.py in Airflow's DAG folder, and is "

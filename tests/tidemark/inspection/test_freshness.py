@@ -79,6 +79,12 @@ def test_a_deployment_that_holds_its_promises_has_no_problem(world: World) -> No
     assert freshness_problems(world.deployment, utc_now()) == []
 
 
+def test_what_is_only_packed_could_have_landed_too(world: World) -> None:
+    world.put_index(said().model_copy(update={"next_offset": 0, "uploaded_end": 0, "tail_end": 5}))
+
+    assert any("nothing was ever landed live" in one for one in freshness_problems(world.deployment, utc_now()))
+
+
 def test_what_runs_nowhere_is_a_problem(world: World) -> None:
     assert [one.partition(":")[2].split(":")[0].strip() for one in freshness_problems(world.deployment, utc_now())] == [
         "the scan of the watermark indexes was never",
