@@ -184,7 +184,7 @@ def be_calm(watched: Watched) -> None:
     assert not events
 
 
-Row = tuple[str, str, str, str]
+Row = tuple[str, ...]
 
 
 def plant(watched: Watched, since: float, what: str, kind: str, promise: str, mend: Callable[[], object]) -> Row:

@@ -98,7 +98,7 @@ def test_what_is_only_packed_lands_and_closes_its_dates(small: SmallDeployment, 
         return list(RawTopic(small.table(topic)).entries.values())
 
     with small.running_agent() as agent:
-        agent.wait_until(lambda: sum(one.stored_end for one in stored()) == 6_000, what="all to be packed")
+        agent.wait_until(lambda: sum(one.least_stored_end for one in stored()) == 6_000, what="all to be packed")
     assert {one.next_offset for one in stored()} == {0}, "nothing is sealed"
     assert small.land(topic).status == "landed"
     rows = landed(small.table(topic))
@@ -108,5 +108,5 @@ def test_what_is_only_packed_lands_and_closes_its_dates(small: SmallDeployment, 
     assert {date.state for date in committed_ledger(small.table(topic)).dates.values()} == {"final"}
 
     small.upload()
-    assert {one.stored_end - one.next_offset for one in stored()} == {0}, "the tails are sealed"
+    assert {one.least_stored_end - one.next_offset for one in stored()} == {0}, "the tails are sealed"
     assert small.land(topic).status == "empty", "seals hold the same"

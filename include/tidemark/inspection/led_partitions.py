@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tidemark.endpoints import resolver_of
 from tidemark.formats.head import Head, HeadEntry, parse_head
@@ -87,7 +88,7 @@ def with_heads(
 
 def _with_head(known: IndexEntry, head: HeadEntry) -> IndexEntry:
     """``known`` with what the head of the same leadership says beyond it."""
-    said = {
+    said: dict[str, Any] = {
         "tail_end": max(known.tail_end or 0, head.tail_end),
         "packs_known": True,
         "high_watermark": max(known.high_watermark, head.high_watermark),

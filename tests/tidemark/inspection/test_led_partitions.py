@@ -21,7 +21,13 @@ SECOND = timedelta(seconds=1)
 
 
 def tail(end: int, *, epoch: int = 3, oldest: float | None = 0.0, observed_at: datetime = NOON, **of: Any) -> HeadEntry:
-    fields = {"topic": "orders", "topic_id": TOPIC_ID, "partition": 0, "epoch": epoch, "lineage": [(epoch, 0)]}
+    fields: dict[str, Any] = {
+        "topic": "orders",
+        "topic_id": TOPIC_ID,
+        "partition": 0,
+        "epoch": epoch,
+        "lineage": [(epoch, 0)],
+    }
     return packed(end, **fields, high_watermark=end, oldest_unstored=oldest, observed_at=observed_at, **of)
 
 
