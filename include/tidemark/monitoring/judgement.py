@@ -38,7 +38,7 @@ WORDS: Final[Mapping[TopicState, StateWords]] = {
     "behind": StateWords("→", "Behind", "offsets wait to be landed"),
     "current": StateWords("≈", "Current", "all that is stored has landed, and newer offsets are in Kafka alone"),
     "complete": StateWords("✓", "Complete", "every offset of the log has a class"),
-    "unknown": StateWords("?", "Unknown", "nobody has looked yet, or no agent knows the topic", needs_person=True),
+    "unknown": StateWords("?", "Unknown", "nobody has looked yet, or no agent knows the topic"),
 }
 
 _OF_INCIDENTS: Final[Mapping[IncidentKind, TopicState]] = {
