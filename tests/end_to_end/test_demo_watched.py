@@ -233,6 +233,7 @@ def give_up_offsets(watched: Watched) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(3600)
 def test_no_alarm_is_false_and_each_planted_fault_is_told(watched: Watched) -> None:
     began = time.time()
     be_calm(watched)
