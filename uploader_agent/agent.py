@@ -97,7 +97,6 @@ class Agent:
         threads = {
             "metadata": parts.poller.thread,
             "index": parts.index.thread,
-            "packs": parts.packs.thread,
             "fill": filling,
         }
         for name, thread in threads.items():
@@ -105,6 +104,7 @@ class Agent:
         parts.workers.start()
         parts.poller.start()
         parts.index.start()
+        parts.open_buckets()
         parts.packs.start()
         parts.hints.start(self.hint)
         filling.start()
@@ -177,13 +177,14 @@ class Agent:
     def _look_through_disks(self) -> None:
         if self._leadership.look_at_disks():
             self._parts.hints.watch(self._leadership.replicas.keys())
+            self._parts.open_buckets()
             self._questions.ask_now()
         self._parts.watcher.watch([*self._parts.broker.log_dirs, *self._leadership.replicas.values()])
 
     def _ask_leaders(self) -> None:
         if self._questions.is_hinted:
             self._look_through_disks()
-        self._parts.poller.ask_leaders(self._leadership.replicas.keys() | self._parts.head_maintenance.left)
+        self._parts.poller.ask_leaders(self._leadership.replicas.keys() | self._parts.packs.left)
         interval = self._parts.settings.metadata_interval.total_seconds()
         self._questions.asked(self._runtime.monotonic(), interval)
 

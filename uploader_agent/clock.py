@@ -7,10 +7,14 @@ compared with this host's files use this host's clock. The process has one such 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from tidemark import timestamps
 from tidemark.store import Store, clock
+
+NEVER: Final = datetime.fromtimestamp(0, UTC)
+"""When something was observed of which nobody knows when: no date is taken for complete by it."""
 
 _skew = timedelta()
 

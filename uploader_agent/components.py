@@ -10,8 +10,7 @@ import structlog
 
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError
-from tidemark.formats.keys import ControlKeys, TopicPartition
-from tidemark.store import Store
+from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import Metadata
 from uploader_agent.broker.authority import Authority, NoAuthority
 from uploader_agent.broker.leadership_hints import Hints, NoHints
@@ -22,17 +21,20 @@ from uploader_agent.observability.health import Health
 from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.observability.systemd import Notifier
+from uploader_agent.packing.buckets import BucketPacker, PackBuckets
 from uploader_agent.packing.head_maintenance import HeadMaintenance
 from uploader_agent.packing.packer import Packer
 from uploader_agent.packing.thread import PackThread
 from uploader_agent.packing.ticks import Ticks
 from uploader_agent.packs.abandoned import Abandoned
+from uploader_agent.packs.broker_head import BrokerHead
+from uploader_agent.packs.recovery import PackedTails
 from uploader_agent.partitions.context import Context
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import Poller
 from uploader_agent.partitions.waiting import Wait, Waits
-from uploader_agent.remote.destinations import Destinations, OpenStore, digest
+from uploader_agent.remote.destinations import Bucket, Destinations, OpenStore, digest
 from uploader_agent.remote.foreign_epochs import ForeignEpochs
 from uploader_agent.repair.gap_filler import GapFiller
 from uploader_agent.runtime import MACHINE, Runtime
@@ -94,6 +96,7 @@ class Components:
         context = Context(
             broker.node_id,
             destinations.resolve,
+            destinations.bucket,
             destinations.control_store,
             destinations.control,
             self.drained.wait,
@@ -114,7 +117,12 @@ class Components:
         self.workers = UploadWorkers(
             self.queue, settings.upload, self.metrics, self.health, self.revisit, self.repeats, runtime
         )
-        indexes = IndexPublisher(destinations, broker.node_id, digest(settings.raw), settings.index, runtime)
+        self._pack_failures = Failures(_backoff(settings), self.metrics, self.repeats)
+        self.packs = PackBuckets(self._bucket_packer, self.health.watch, runtime)
+        self.health.packs_stalled = self.packs.stalled
+        indexes = IndexPublisher(
+            destinations, broker.node_id, digest(settings.raw), settings.index, self.packs.damaged, runtime
+        )
         interval = settings.index.min_interval.total_seconds()
         self.index = IndexThread(indexes, self.metrics, self.repeats, interval, watcher.wake, runtime)
         self.filler = GapFiller(
@@ -126,13 +134,6 @@ class Components:
             self.stopping.wait,
             self.hold,
         )
-        self._pack_failures = Failures(_backoff(settings), self.metrics, self.repeats)
-        self.packer = Packer(broker.node_id, self._pack_failures, self._plan_again, self.metrics, runtime)
-        abandoned = Abandoned(broker.node_id, destinations.resolve, self.leadership.is_deleted, runtime)
-        self.head_maintenance = HeadMaintenance(
-            self.packer, abandoned, self._buckets, lambda: self.leadership.partitions, runtime
-        )
-        self.packs = PackThread(self.packer, self.head_maintenance, self._maintenance_interval, self.traffic, runtime)
         self.ticks = Ticks(self.leadership, self.poller, self.packs.pack, runtime)
         self._destinations = destinations
         self._waits = Waits(self.leadership, runtime)
@@ -195,11 +196,25 @@ class Components:
     def _maintenance_interval(self) -> float:
         return self.settings.scan_interval.total_seconds()
 
-    def _buckets(self) -> list[tuple[Store, ControlKeys]]:
-        """Where this broker may have heads: beside all partitions that it has replicas of, and in the default place."""
-        found = {(self._destinations.control_store.url, self._destinations.control)}
-        found |= {self._destinations.bucket(tp) for tp in self.leadership.replicas}
-        return [(self._destinations.store(url), control) for url, control in found]
+    def open_buckets(self) -> None:
+        """Look after this broker's heads beside all partitions that it has replicas of, and in the default place."""
+        self.packs.open({self._destinations.default_bucket, *map(self._destinations.bucket, self.leadership.replicas)})
+
+    def _bucket_packer(self, bucket: Bucket) -> BucketPacker:
+        """What packs in a bucket."""
+        broker, runtime, resolve = self.broker.node_id, self.runtime, self._destinations.resolve
+        tails = PackedTails(broker, resolve, runtime)
+        head = BrokerHead(bucket, self._destinations.store, broker, tails.entries, runtime)
+        packer = Packer(broker, head, self._pack_failures, self._plan_again, self.metrics, runtime)
+        abandoned = Abandoned(broker, resolve, self.leadership.is_deleted, runtime)
+        maintenance = HeadMaintenance(packer, abandoned, lambda: self._led_in(bucket), runtime)
+        name = "packs" if bucket == self._destinations.default_bucket else f"packs {bucket}"
+        thread = PackThread(name, packer, maintenance, self._maintenance_interval, self.traffic, runtime)
+        return BucketPacker(packer, maintenance, thread)
+
+    def _led_in(self, bucket: Bucket) -> dict[TopicPartition, LedPartition]:
+        """What this broker leads of a bucket."""
+        return {tp: one for tp, one in self.leadership.partitions.items() if one.bucket == bucket}
 
 
 def _backoff(settings: AgentSettings) -> Backoff:

@@ -25,6 +25,9 @@ class Monitor:
         lag.measure(partitions, parts.waits(), parts.metrics, parts.runtime.time())
         ages = (one.unstored_age(now) or 0.0 for one in partitions)
         parts.metrics.oldest_unpacked.set(max(ages, default=0.0))
+        stalled = parts.packs.stalled()
+        parts.metrics.packs_stalled.set(stalled.seconds if stalled is not None else 0.0)
+        parts.metrics.damaged_heads.set(sum(one.made_at is None for one in parts.packs.damaged()))
 
     def turn(self) -> None:
         """Tell health and supervisor how it goes; what is wrong is logged when it begins and when it is over."""

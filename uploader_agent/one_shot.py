@@ -54,7 +54,7 @@ class OneShot:
             except TidemarkError as error:
                 partition.error = f"{type(error).__name__}: {error}"
         surveyed = [one for one in self._leadership.partitions.values() if one.remote.surveyed]
-        self._parts.packer.look(one for one in surveyed if one.uploader.tails)
+        self._parts.packs.look(one for one in surveyed if one.uploader.tails)
 
     def refresh(self) -> None:
         """Look at all disks, and ask the broker about all partitions in this thread."""

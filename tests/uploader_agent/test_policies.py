@@ -33,12 +33,14 @@ OWN = [
     f"{PREFIX}/_gaps/{CLUSTER}/1.json",
     f"{PREFIX}/_heads/{CLUSTER}/1.json",
     f"{PREFIX}/_tails/{CLUSTER}/1/{PACK}",
+    f"{PREFIX}/_damaged/{CLUSTER}/1/0123.head",
 ]
 OTHERS = [
     *(f"{PREFIX}/_watermarks/{CLUSTER}/{name}.json" for name in (2, 11)),
     f"{PREFIX}/_gaps/{CLUSTER}/2.json",
     *(f"{PREFIX}/_heads/{CLUSTER}/{name}.json" for name in (2, 11)),
     *(f"{PREFIX}/_tails/{CLUSTER}/{name}/{PACK}" for name in (2, 11)),
+    *(f"{PREFIX}/_damaged/{CLUSTER}/{name}/0123.head" for name in (2, 11)),
 ]
 PACKS = [key for key in (*OWN, *OTHERS) if "/_tails/" in key]
 OTHER_CLUSTER = [

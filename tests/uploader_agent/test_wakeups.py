@@ -195,7 +195,7 @@ def test_a_thread_that_has_ended_is_not_healthy() -> None:
 THREADS: dict[str, Callable[[TestedAgent], Any]] = {
     "metadata": lambda agent: agent.poller,
     "index": lambda agent: agent.index,
-    "packs": lambda agent: agent.components.packs,
+    "packs": lambda agent: agent.components.packs.all[0].thread,
 }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
@@ -23,12 +23,26 @@ QUESTION_LIMIT = 60.0
 """Seconds after which a question to the broker should long have failed by the client's own time limits."""
 
 
+class Stalled(NamedTuple):
+    """For ``seconds`` nothing was packed beside ``head``, though ``partitions`` wait; ``failure`` is the last one."""
+
+    head: str
+    seconds: float
+    partitions: int
+    failure: str | None
+
+    def __str__(self) -> str:
+        failure = f"; the last failure: {self.failure}" if self.failure else ""
+        waits = f"{self.partitions} partitions wait to be packed"
+        return f"nothing was packed for {self.seconds:.0f} s beside {self.head}, though {waits}{failure}"
+
+
 class Health:
     """What the loop and the workers say about themselves, and what follows.
 
     Not healthy is an agent whose loop has not turned for ``turn_limit`` seconds, one of whose threads has ended, whose
     question to the broker has been open for a minute, or that has had work for ``stuck_after`` and finished nothing of
-    it. An agent without work is healthy however long that lasts.
+    it: jobs of the workers, or partitions to pack in a bucket. Without work it is healthy, however long that lasts.
     """
 
     def __init__(self, turn_limit: float, stuck_after: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,6 +51,8 @@ class Health:
         self.waits_for: str | None = "the disk and the broker have not been looked at yet"
         self.question_open_for: Callable[[], float] = lambda: 0.0
         """Seconds for which the broker has not answered."""
+        self.packs_stalled: Callable[[], Stalled | None] = lambda: None
+        """Where something has waited longest to be packed."""
         self._clock = clock
         self._turned = self._progressed = clock()
         self._unfinished = 0
@@ -106,6 +122,9 @@ class Health:
         if self._unfinished and stuck > self.stuck_after.total_seconds():
             failure = f"; the last failure: {self._last_failure}" if self._last_failure else ""
             return f"nothing was finished for {stuck:.0f} s, though {self._unfinished} jobs are waiting{failure}"
+        packs = self.packs_stalled()
+        if packs is not None and packs.seconds > self.stuck_after.total_seconds():
+            return str(packs)
         return None
 
 

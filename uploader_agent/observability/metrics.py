@@ -82,6 +82,14 @@ class Metrics:
             "Age in seconds of the oldest byte that is in no pack and no segment of the store, over led partitions of "
             "topics with freshness.",
         )
+        self.packs_stalled = self._gauge(
+            "packs_stalled_seconds",
+            "Longest time in seconds for which nothing was packed in a bucket, though something waits to be; 0 if "
+            "nothing waits.",
+        )
+        self.damaged_heads = self._gauge(
+            "damaged_heads", "Heads of this broker that something else has damaged, and that are not made again yet."
+        )
 
         # failures
         self.failures = self._counter(

@@ -39,6 +39,7 @@ _UNITS = {
     "failures": "failures",
     "requests": "requests",
     "gaps": "gaps",
+    "heads": "heads",
     "scans": "scans",
     "events": "rotations",
     "unreadable": "directories",

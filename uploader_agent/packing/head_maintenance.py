@@ -1,4 +1,4 @@
-"""Maintains the heads' entries that no pack replaces: of what is sealed, and of what this broker leads no more.
+"""Maintains the head's entries that no pack replaces: of what is sealed, and of what this broker leads no more.
 
 An entry of another leadership stays until ``offset.wm`` no longer lists it. Then the tail is sealed on its own branch,
 as far as no seal has it: a log may return there. The entry of a topic id that was deleted is sealed from its packs, on
@@ -13,8 +13,7 @@ import structlog
 
 from tidemark.errors import TidemarkError
 from tidemark.formats.head import EntryKey, HeadEntry
-from tidemark.formats.keys import ControlKeys, TopicPartition
-from tidemark.store import Store
+from tidemark.formats.keys import TopicPartition
 from uploader_agent.packing.packer import Packer
 from uploader_agent.packs.abandoned import Abandoned
 from uploader_agent.packs.broker_head import BrokerHead
@@ -28,13 +27,12 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 1800.0
 
 
 class HeadMaintenance:
-    """For the packer's thread. ``buckets`` are where heads may be, ``led`` what this broker leads now."""
+    """For the packer's thread. ``led`` is what this broker leads now of the packer's bucket."""
 
     def __init__(
         self,
         packer: Packer,
         abandoned: Abandoned,
-        buckets: Callable[[], list[tuple[Store, ControlKeys]]],
         led: Callable[[], Mapping[TopicPartition, LedPartition]],
         runtime: Runtime,
     ) -> None:
@@ -42,46 +40,39 @@ class HeadMaintenance:
         """The partitions of entries of other leaderships; for any thread."""
         self._packer = packer
         self._abandoned = abandoned
-        self._buckets = buckets
         self._led = led
         self._clock = runtime.monotonic
         self._next: dict[EntryKey, tuple[float, float]] = {}
         """When an entry is looked at next, and the pause after that."""
 
     def look(self) -> None:
-        """Look at all entries of all heads once."""
-        for store, control in self._buckets():
-            self._packer.head(store, control)
-        left: set[TopicPartition] = set()
-        kept: list[BrokerHead] = []
-        for head in self._packer.heads:
-            try:
-                left |= self._look_at(head)
-                kept.append(head)
-            except TidemarkError as error:
-                logger.warning("head_not_kept", key=head.control.heads, error=str(error))
-        self.left = frozenset(left)
-        if len(kept) == len(self._packer.heads):
-            self._compare(kept)
-        for partition in self._led().values():
+        """Look at the head, and at all its entries, once."""
+        head, led = self._packer.head, self._led()
+        try:
+            head.check()
+            head.make_whole()
+            self.left = frozenset(self._look_at(head, led))
+        except TidemarkError as error:
+            logger.warning("head_not_kept", key=head.key, error=str(error))
+        else:
+            self._compare(head, led)
+        for partition in led.values():
             self._packer.limit(partition)
 
-    def _compare(self, heads: list[BrokerHead]) -> None:
-        """Have all led partitions end where ``heads`` say, which are all that there are."""
-        for partition in self._led().values():
+    def _compare(self, head: BrokerHead, led: Mapping[TopicPartition, LedPartition]) -> None:
+        """Have all led partitions end where ``head`` says."""
+        for partition in led.values():
             key = partition.entry_key
-            entries = next((head.entries for head in heads if key in head.entries), None)
-            if not partition.packed.agrees(entries.tail_end(key) if entries else None):
-                self._packer.resume(partition, entries[key] if entries else None)
+            if not partition.packed.agrees(head.entries.tail_end(key)):
+                self._packer.resume(partition, head.entries.get(key))
 
     def look_at_all_next(self) -> None:
         """Do not wait for the end of any entry's pause."""
         self._next = dict.fromkeys(self._next, (0.0, _FIRST_PAUSE))
 
-    def _look_at(self, head: BrokerHead) -> set[TopicPartition]:
+    def _look_at(self, head: BrokerHead, led: Mapping[TopicPartition, LedPartition]) -> set[TopicPartition]:
         """The partitions of entries that stay, of other leaderships."""
-        head.read()
-        led, entries = self._led(), head.entries.copy()
+        entries = head.entries.copy()
         ours = {one.entry_key: one for one in led.values()}
         dropped = self._packer.drop_sealed(entries, (ours[key] for key in entries.keys() & ours.keys()))
         others = {key: entries[key] for key in entries if key not in ours}

@@ -1,4 +1,4 @@
-"""One tick: claims, packs and heads, for the partitions that have new batches.
+"""One tick of a bucket: claims, packs and the head, for the partitions that have new batches.
 
 Promises: a pack is created once under a random name. The head names it only when it is stored, and is replaced by
 If-Match. What a failed tick has packed counts for nothing, and the next tick packs the same or newer batches.
@@ -6,14 +6,13 @@ If-Match. What a failed tick has packed counts for nothing, and the next tick pa
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 import structlog
 
 from tidemark.formats.head import MOST_ENTRY_BYTES, HeadEntry
-from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.formats.keys import TopicPartition
 from tidemark.formats.pack import (
     MOST_UNSEALED_AGE,
     MOST_UNSEALED_BYTES,
@@ -23,8 +22,8 @@ from tidemark.formats.pack import (
 )
 from tidemark.formats.watermark import MOST_TAILS
 from tidemark.raw.packs import MOST_CHAIN
-from tidemark.store import Store
 from uploader_agent.observability.metrics import Metrics
+from uploader_agent.packing.backlog import Backlog
 from uploader_agent.packing.joining import join, read_heads
 from uploader_agent.packing.partition_tick import Added, PartitionTick
 from uploader_agent.packs.broker_head import BrokerHead
@@ -38,76 +37,57 @@ from uploader_agent.scheduling.retry import Failures
 
 logger = structlog.get_logger(__name__)
 
-Bucket = tuple[str, str]
-"""The URL of a store, and the prefix of keys in it."""
-
 
 class Packer:
-    """For one thread. ``revisit`` is told of a partition that is to be planned again."""
+    """For one thread, and one bucket. ``revisit`` is told of a partition that is to be planned again."""
 
     def __init__(
         self,
         broker: int,
+        head: BrokerHead,
         failures: Failures,
         revisit: Callable[[LedPartition], None],
         metrics: Metrics,
         runtime: Runtime,
     ) -> None:
+        self.head = head
+        self.backlog = Backlog(head.name, runtime)
         self._broker = broker
         self._failures = failures
         self._revisit = revisit
         self._metrics = metrics
         self._runtime = runtime
-        self._heads: dict[Bucket, BrokerHead] = {}
         self._paused: dict[TopicPartition, float] = {}
-
-    @property
-    def heads(self) -> Collection[BrokerHead]:
-        """This broker's heads, one for each bucket that is known of."""
-        return self._heads.values()
-
-    def head(self, store: Store, control: ControlKeys) -> BrokerHead:
-        """This broker's head in a bucket."""
-        bucket = store.url, control.prefix
-        if bucket not in self._heads:
-            self._heads[bucket] = BrokerHead(store, control, self._broker, self._runtime)
-        return self._heads[bucket]
-
-    def _head_of(self, partition: LedPartition) -> BrokerHead:
-        store, keys = partition.uploader.where
-        return self.head(store, keys.control)
+        self._missed: set[TopicPartition] = set()
+        """Those that have failed in this tick."""
 
     def pack(self, partitions: Iterable[LedPartition]) -> list[LedPartition]:
-        """Pack what is new, and put the heads; the partitions that are to be tried again."""
+        """Pack what is new, and put the head; the partitions that are to be tried again."""
+        self._missed = set()
         wanted = [one for one in partitions if self._may_try(one)]
         self._try_all((one for one in wanted if not _is_claimed(one)), lambda one: one.uploader.claim())
-        claimed = (one for one in wanted if _is_claimed(one))
-        return [one for head, members in self._by_head(claimed) for one in self._pack_into(head, members)]
+        again = self._pack_claimed([one for one in wanted if _is_claimed(one)])
+        self.backlog.drop({one.tp for one in wanted} - self._missed)
+        return again
 
-    def look(self, partitions: Iterable[LedPartition]) -> None:
+    def look(self, partitions: list[LedPartition]) -> None:
         """Find out what is packed of surveyed ``partitions``, and write nothing."""
-        for head, members in self._by_head(partitions):
-            try:
-                head.read()
-                self._joined(head, members)
-            except Exception as error:  # noqa: BLE001 - as of what fails while it packs
-                self._failed(members, error)
+        try:
+            self.head.read()
+            self._joined(partitions)
+        except Exception as error:  # noqa: BLE001 - as of what fails while it packs
+            self._failed(partitions, error)
 
     def resume(self, partition: LedPartition, own: HeadEntry | None) -> None:
         """Have the partition go on from this leadership's entry in the head, which is not what was known of it."""
         partition.packed.resume(own)
         self._plan_again(partition)
 
-    def _by_head(self, partitions: Iterable[LedPartition]) -> Collection[tuple[BrokerHead, list[LedPartition]]]:
-        found: dict[BrokerHead, list[LedPartition]] = defaultdict(list)
-        for one in partitions:
-            found[self._head_of(one)].append(one)
-        return found.items()
-
     def forget(self, tp: TopicPartition) -> None:
         """The partition is not ours any more."""
         self._failures.forget(tp)
         self._paused.pop(tp, None)
+        self.backlog.drop({tp})
 
     # -- one partition -------------------------------------------------------------------------------------------------
 
@@ -123,9 +103,7 @@ class Packer:
             partition.packed.error = str(error)
             self._to_be_sealed(partition, partition.high_watermark or 0, str(error))
         except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
-            pause, told = self._failures.failed(partition.tp, error)
-            self._paused[partition.tp] = self._runtime.monotonic() + pause
-            partition.packed.error = told or partition.packed.error
+            self._paused[partition.tp] = self._runtime.monotonic() + self._has_failed(partition, error)
         else:
             return True
         return False
@@ -136,8 +114,15 @@ class Packer:
 
     def _failed(self, partitions: Iterable[LedPartition], error: Exception) -> None:
         for partition in partitions:
-            _, told = self._failures.failed(partition.tp, error)
-            partition.packed.error = told or partition.packed.error
+            self._has_failed(partition, error)
+
+    def _has_failed(self, partition: LedPartition, error: Exception) -> float:
+        """Note it; the seconds for which the partition is to wait, if others go on."""
+        self._missed.add(partition.tp)
+        self.backlog.failed(error)
+        pause, told = self._failures.failed(partition.tp, error)
+        partition.packed.error = told or partition.packed.error
+        return pause
 
     def _list_tail(self, partition: LedPartition) -> None:
         """Have ``offset.wm`` say that this leadership may have packed; without room for that, seal the partition."""
@@ -158,18 +143,20 @@ class Packer:
         partition.restless = True
         self._revisit(partition)
 
-    # -- all partitions of a bucket ------------------------------------------------------------------------------------
+    # -- all partitions ------------------------------------------------------------------------------------------------
 
-    def _pack_into(self, head: BrokerHead, members: list[LedPartition]) -> list[LedPartition]:
+    def _pack_claimed(self, members: list[LedPartition]) -> list[LedPartition]:
         """Pack ``members``, and put the head; those that are to be tried again."""
-        started = self._runtime.monotonic()
+        head, started = self.head, self._runtime.monotonic()
+        if not members:
+            return []
         try:
-            head.read()
-            rounds = [PartitionTick(one, one.remote.sealed_end) for one in self._joined(head, members)]
+            head.make_whole()
+            rounds = [PartitionTick(one, one.remote.sealed_end) for one in self._joined(members)]
             packable = [one for one in rounds if one.has_news and not self._is_large(one)]
             unlisted = (one.partition for one in packable if not one.partition.uploader.may_pack)
             self._try_all(unlisted, self._list_tail)
-            self._write_packs(head, [one for one in packable if one.partition.uploader.may_pack])
+            self._write_packs([one for one in packable if one.partition.uploader.may_pack])
             news = [one for one in rounds if one.packed]
             if news:
                 self._name(head, rounds, news)
@@ -192,32 +179,33 @@ class Packer:
         for one in news:
             self._advance(one)
 
-    def _joined(self, head: BrokerHead, members: list[LedPartition]) -> list[LedPartition]:
+    def _joined(self, members: list[LedPartition]) -> list[LedPartition]:
         """Those of ``members`` that know what this broker and former leaders have packed of them."""
+        head = self.head
         new = [one for one in members if one.packed.joined != head.version]
         theirs = read_heads(head, new, self._runtime)
         failed = {one.tp for one in new if not self._try(one, partial(join, one, head, self._broker, theirs))}
         return [one for one in members if one.tp not in failed]
 
-    def _write_packs(self, head: BrokerHead, rounds: list[PartitionTick]) -> None:
+    def _write_packs(self, rounds: list[PartitionTick]) -> None:
         """Store packs with the next ranges of all, until there are no more. A pack has one range of a partition."""
         while rounds:
-            packs: Packs[Added] = Packs(head.store, head.control, self._broker, self._metrics)
+            packs: Packs[Added] = Packs(self.head.store, self.head.control, self._broker, self._metrics)
             more: list[PartitionTick] = []
             for one in rounds:
-                found = self._next(head, one)
+                found = self._next(one)
                 if found is not None:
                     content, batches = found
                     added = Added(one, batches.place, batches.opened, batches.lineage)
                     more += _taken(packs.add(added, content, batches.data))
             rounds = [*more, *_taken(packs.finish())]
 
-    def _next(self, head: BrokerHead, one: PartitionTick) -> tuple[RangeContent, Batches] | None:
+    def _next(self, one: PartitionTick) -> tuple[RangeContent, Batches] | None:
         """The partition's next range, if there is one, and room for it."""
         found: list[tuple[RangeContent, Batches]] = []
 
         def find() -> None:
-            content = one.read(head, self._runtime.utc_now())
+            content = one.read(self.head, self._runtime.utc_now())
             if content is not None:
                 found.append(content)
 
@@ -269,6 +257,7 @@ class Packer:
             return
         partition.packed.advance(one.packed, one.sealed_end)
         partition.packed.error = None
+        self.backlog.packed(partition)
         partition.ages.forget(partition.stored_end)
         self._failures.succeeded(partition.tp, wrote=True)
         self._metrics.packed_ranges.inc(len(one.packed))

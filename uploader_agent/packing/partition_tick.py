@@ -104,7 +104,7 @@ class PartitionTick:
             topic_id=partition.led.topic_id,
             partition=partition.tp.partition,
             epoch=partition.led.leader_epoch,
-            lineage=_from(self.lineage, self.sealed_end),
+            lineage=self.lineage.since(self.sealed_end).entries,
             tail_end=last.next,
             last=last.pointer,
             high_watermark=max(said.high_watermark, last.next),
@@ -144,9 +144,3 @@ def _open_at_end(head: BrokerHead, begins: NextRange) -> tuple[UnfinishedTransac
     except NotFound:
         return None
     return tuple(one.unfinished for one in last.open)
-
-
-def _from(lineage: Lineage, offset: int) -> tuple[tuple[int, int], ...]:
-    """``lineage`` from the epoch at ``offset`` on."""
-    ends = [*(start for _, start in lineage.entries[1:]), None]
-    return tuple(one for one, end in zip(lineage.entries, ends, strict=True) if end is None or end > offset)

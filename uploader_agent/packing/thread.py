@@ -1,4 +1,4 @@
-"""The thread that packs. It wakes when the loop has something to pack, and now and then to look after its heads."""
+"""The thread that packs in one bucket. It wakes when there is something to pack, and to look after the head."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ class PackThread:
 
     def __init__(
         self,
+        name: str,
         packer: Packer,
         head_maintenance: HeadMaintenance,
         interval: Callable[[], float],
         traffic: StoreTraffic,
         runtime: Runtime,
     ) -> None:
-        """Heads are looked after every ``interval()`` seconds. In ``traffic``, packs go before segments."""
+        """The head is looked after every ``interval()`` seconds. In ``traffic``, packs go before segments."""
+        self.name = name
         self._traffic = traffic
         self._packer = packer
         self._head_maintenance = head_maintenance
@@ -43,7 +45,7 @@ class PackThread:
         self._pause = _AGAIN
         self._care_at = 0.0
         self._stopped = False
-        self.thread = runtime.thread("packs", self._run)
+        self.thread = runtime.thread(name, self._run)
 
     def start(self) -> None:
         """Pack from now on."""
@@ -51,6 +53,7 @@ class PackThread:
 
     def pack(self, partitions: Collection[LedPartition]) -> None:
         """Pack what is new of ``partitions``, soon."""
+        self._packer.backlog.add(partitions)
         with self._changed:
             self._wanted |= {one.tp: one for one in partitions}
             self._changed.notify_all()
@@ -63,11 +66,14 @@ class PackThread:
                 self._failed.pop(tp, None)
                 self._packer.forget(tp)
 
-    def stop(self, timeout: float) -> None:
-        """Begin nothing more; wait for what is under way, at most ``timeout`` seconds."""
+    def stop(self) -> None:
+        """Begin nothing more."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+
+    def join(self, timeout: float) -> None:
+        """Wait for what is under way, at most ``timeout`` seconds."""
         if self.thread.ident is not None:
             self.thread.join(timeout)
 

@@ -1,35 +1,62 @@
 """This broker's head in one bucket and prefix: read once, then replaced by If-Match.
 
 Another version under the key means that another process of the same broker writes it, or that a write whose reply was
-lost has arrived. Then it is read again, and every partition goes on from what it says.
+lost has arrived. Then it is read again, and every partition goes on from what it says. What is no head of this broker
+was written by something else: its bytes are kept aside, and the head is made again in place of exactly that version.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
+
+import structlog
 from crc32c import crc32c
 
-from tidemark.errors import NotFound, PreconditionFailed, StoreError, UnknownOutcome
+from tidemark.errors import FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.formats import head as format_
-from tidemark.formats.head import Head
+from tidemark.formats.head import DamagedVersion, Head
 from tidemark.formats.keys import ControlKeys
+from tidemark.formats.watermark_index import DamagedHead
 from tidemark.store import Store
 from uploader_agent import __version__
 from uploader_agent.packs.head_entries import HeadEntries
+from uploader_agent.remote.destinations import Bucket, OpenStore
 from uploader_agent.runtime import Runtime
+
+logger = structlog.get_logger(__name__)
+
+Recover = Callable[[Store, ControlKeys], HeadEntries]
+"""What packs say of the tails of a head that no process knows, see :mod:`uploader_agent.packs.recovery`."""
+
+_LONGEST_RULE = 1000
 
 
 class BrokerHead:
-    """For one thread. ``version`` goes up whenever it was read."""
+    """For one thread, but for :attr:`damage`. ``version`` goes up whenever the head says something else than before."""
 
-    def __init__(self, store: Store, control: ControlKeys, broker: int, runtime: Runtime) -> None:
-        self.store = store
-        self.control = control
+    def __init__(self, bucket: Bucket, open_store: OpenStore, broker: int, recover: Recover, runtime: Runtime) -> None:
+        self.control = bucket.control
+        self.key = self.control.head(broker)
+        self.name = f"{bucket.url}/{self.key}"
         self.version = 0
+        self.damage: DamagedHead | None = None
+        """The last damage that was found; for any thread."""
+        self._url = bucket.url
+        self._open_store = open_store
         self._broker = broker
+        self._recover = recover
         self._runtime = runtime
         self._known = False
+        self._confirmed = False
+        """Whether the store has shown since the last :meth:`check` that it has what is known."""
         self._etag: str | None = None
         self._entries = HeadEntries()
+
+    @cached_property
+    def store(self) -> Store:
+        """Where it lies. Raises what the store raises that cannot be opened."""
+        return self._open_store(self._url)
 
     @property
     def entries(self) -> HeadEntries:
@@ -37,13 +64,43 @@ class BrokerHead:
         return self._entries
 
     def read(self) -> None:
-        """Read the head, unless it is known. Raises as :func:`tidemark.formats.head.load`."""
+        """Read the head, unless it is known, and write nothing. Raises as :func:`tidemark.formats.head.load`."""
         if not self._known:
             found = format_.load(self.store, self.control, self._broker)
-            self._entries = HeadEntries(found.value.entries if found else ())
-            self._etag = found.etag if found else None
-            self._known = True
-            self.version += 1
+            self._know(HeadEntries(found.value.entries if found else ()), found.etag if found else None)
+
+    def make_whole(self) -> None:
+        """Read the head, unless it is known; what is none is kept aside, and the head is made again.
+
+        A head that is gone is made again, too: this process knows it, or there are packs that no seal holds.
+
+        Raises:
+            StoreError: the store failed, or something else was faster: the next call decides again.
+        """
+        if self._known:
+            return
+        found = format_.find(self.store, self.control, self._broker)
+        if isinstance(found, DamagedVersion):
+            self._make_again(found, found.error)
+        elif found is not None:
+            self._know(HeadEntries(found.value.entries), found.etag)
+        elif self._etag is not None:
+            self._make_again(None, FormatError(self.key, "was removed"))
+        else:
+            self._begin()
+
+    def check(self) -> None:
+        """See whether the store still has what is known: damage is to be found also while nothing is new.
+
+        One HEAD, and none if the head was put since the last check, or never. Raises StoreError.
+        """
+        confirmed, self._confirmed = self._confirmed, False
+        if confirmed or not self._known or self._etag is None:
+            return
+        try:
+            self._known = self.store.head(self.key).etag == self._etag
+        except NotFound:
+            self._known = False
 
     def put(self, entries: HeadEntries) -> None:
         """Store ``entries`` in place of what is known to be stored.
@@ -68,19 +125,53 @@ class BrokerHead:
         except UnknownOutcome as error:
             self._known = False
             etag = self._read_back(key, body, error)
-            self._known = True
         except StoreError:
             raise
         except Exception:
             self._known = False  # whether it was written is not known
             raise
         self._etag, self._entries = etag, entries.copy()
+        self._known = self._confirmed = True
+
+    def _know(self, entries: HeadEntries, etag: str | None) -> None:
+        """Go on from what was read."""
+        self._entries, self._etag = entries, etag
+        self._known = self._confirmed = True
+        self.version += 1
+
+    def _begin(self) -> None:
+        """Go on without a head. If it is gone, or a process was killed before its first one, there are packs."""
+        entries = self._recover(self.store, self.control)
+        if entries:
+            self.put(entries)
+            logger.warning("head_made_from_packs", key=self.key, entries=len(entries))
+        self._know(entries, self._etag)
+
+    def _make_again(self, found: DamagedVersion | None, error: FormatError) -> None:
+        """Put the head again, in place of exactly the version that was ``found``, or of nothing."""
+        rule = error.rule[:_LONGEST_RULE]
+        told = self.damage
+        if told is None or told.made_at is not None or told.rule != rule:
+            told = self.damage = DamagedHead(key=self.name, rule=rule, found_at=self._runtime.utc_now())
+            logger.error("head_damaged", key=self.name, error=rule)
+        if found is not None:
+            kept = self.control.damaged_head(self._broker, found.etag)
+            self.store.copy(self.key, kept, source_etag=found.etag)
+            told = self.damage = told.model_copy(update={"kept": kept})
+        known = self.version > 0
+        entries = self._entries if known else self._recover(self.store, self.control)
+        self._etag = found.etag if found is not None else None
+        self.put(entries)
+        if not known:
+            self.version += 1
+        self.damage = told.model_copy(update={"made_at": self._runtime.utc_now()})
+        logger.warning("head_made_again", key=told.key, kept=told.kept, entries=len(entries), known=known)
 
     def _read_back(self, key: str, body: bytes, error: UnknownOutcome) -> str:
         """The ETag, if the store has ``body``. Raises ``error`` if it has something else."""
         try:
             there = self.store.get(key, limit=Head.most_bytes)
-        except NotFound:
+        except (NotFound, FormatError):
             raise error from None
         if there.body != body:
             raise error

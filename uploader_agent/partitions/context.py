@@ -11,6 +11,7 @@ from tidemark.store import Store
 from uploader_agent.broker.admin import UNKNOWN_POLICY, Led, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.hold import Hold
+from uploader_agent.remote.destinations import Bucket
 from uploader_agent.remote.incarnations import TopicIncarnation
 from uploader_agent.remote.watermark import StoredWatermark
 from uploader_agent.runtime import MACHINE, Runtime
@@ -18,7 +19,7 @@ from uploader_agent.runtime import MACHINE, Runtime
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What all partitions of an agent share. ``resolve`` says where a topic's incarnation lies.
+    """What all partitions of an agent share. ``resolve`` says where a topic's incarnation lies, ``bucket`` where packs.
 
     ``sleep`` waits some seconds, and less when the agent stops. ``on_truncated`` counts what elections cut off.
     ``is_foreign`` tells whether an ``offset.wm`` that fences a leadership has an epoch that the cluster never gave.
@@ -27,6 +28,7 @@ class Context:
 
     broker: int
     resolve: Callable[[TopicPartition, str | None], tuple[TopicIncarnation, Store, PartitionKeys]]
+    bucket: Callable[[TopicPartition], Bucket]
     control_store: Store
     control: ControlKeys
     sleep: Callable[[float], object]

@@ -39,6 +39,7 @@ class LedPartition:
         self.tp = tp
         self.led = led
         self.folder = folder
+        self.bucket = context.bucket(tp)
         self.disk = Folder(folder, context.runtime)
         self.remote = RemoteState(context.broker)
         self.packed = Tail()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from tidemark.endpoints import EndpointResolver, EndpointSettings
 from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
@@ -12,6 +13,16 @@ from tidemark.store import Store
 from uploader_agent.remote.incarnations import Incarnations, TopicIncarnation
 
 OpenStore = Callable[[str], Store]
+
+
+class Bucket(NamedTuple):
+    """Where an agent's own objects lie: beside the partitions that share a store and a prefix of keys."""
+
+    url: str
+    control: ControlKeys
+
+    def __str__(self) -> str:
+        return "/".join(part for part in (self.url, self.control.prefix) if part)
 
 
 class Destinations:
@@ -43,10 +54,15 @@ class Destinations:
         keys = PartitionKeys(endpoint, self._cluster, incarnation.place, tp.partition)
         return incarnation, self.store(endpoint.store), keys
 
-    def bucket(self, tp: TopicPartition) -> tuple[str, ControlKeys]:
-        """The URL of a partition's store, and the keys of the agents' own objects there."""
+    @property
+    def default_bucket(self) -> Bucket:
+        """That of the deployment's own objects."""
+        return Bucket(self._endpoints.default().store, self.control)
+
+    def bucket(self, tp: TopicPartition) -> Bucket:
+        """That of a partition."""
         endpoint = self._endpoints.resolve(self._cluster, tp.topic, tp.partition)
-        return endpoint.store, ControlKeys(endpoint.prefix, self._cluster)
+        return Bucket(endpoint.store, ControlKeys(endpoint.prefix, self._cluster))
 
 
 def digest(settings: EndpointSettings) -> str:

@@ -7,22 +7,20 @@ wrote before it was restarted is read once at the start: where it still holds, i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from tidemark.formats.keys import ControlKeys, TopicPartition
-from tidemark.formats.watermark_index import IndexEntry
+from tidemark.formats.watermark_index import DamagedHead, IndexEntry
 from tidemark.store import Store
+from uploader_agent.clock import NEVER
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
 from uploader_agent.remote.destinations import Destinations
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import IndexSettings
 from uploader_agent.watermark_index.writer import IndexRow, IndexWriter
-
-NEVER = datetime.fromtimestamp(0, UTC)
-"""When a partition was observed whose log end could never be read: no date of it is taken for complete."""
 
 
 class _Known(NamedTuple):
@@ -48,13 +46,18 @@ class IndexPublisher:
         broker: int,
         endpoints: str,
         settings: IndexSettings,
+        damaged: Callable[[], Sequence[DamagedHead]],
         runtime: Runtime = MACHINE,
     ) -> None:
-        """``endpoints`` is a digest of the configuration by which ``destinations`` decides."""
+        """``endpoints`` is a digest of the configuration by which ``destinations`` decides.
+
+        ``damaged`` are this broker's heads of which people are to be told.
+        """
         self._destinations = destinations
         self._broker = broker
         self._endpoints = endpoints
         self._settings = settings
+        self._damaged = damaged
         self._runtime = runtime
         self._default_url = destinations.control_store.url
         self._writers = {self._default_url: self._writer(self._default_url, destinations.control)}
@@ -123,8 +126,9 @@ class IndexPublisher:
 
     def _writer(self, url: str, control: ControlKeys, *, of_gaps: bool = False) -> IndexWriter:
         store, intervals = self._destinations.store(url), self._intervals()
+        broker, endpoints, damaged = self._broker, self._endpoints, self._damaged
         return IndexWriter(
-            store, control, self._broker, self._endpoints, *intervals, of_gaps=of_gaps, runtime=self._runtime
+            store, control, broker, endpoints, *intervals, damaged, of_gaps=of_gaps, runtime=self._runtime
         )
 
     def _intervals(self) -> tuple[float, float]:

@@ -10,7 +10,7 @@ once more in an object of their own, so that agents who look for gaps to fill re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -21,7 +21,7 @@ from pydantic import AwareDatetime, TypeAdapter
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.base import canonical_list
 from tidemark.formats.keys import ControlKeys, TopicPartition
-from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex, as_stored
+from tidemark.formats.watermark_index import DamagedHead, IndexEntry, WatermarkIndex, as_stored
 from tidemark.store import Store
 from uploader_agent import __version__, clock
 from uploader_agent.runtime import MACHINE, Runtime
@@ -92,6 +92,7 @@ class IndexWriter:
         endpoints: str,
         min_interval: float,
         idle_interval: float,
+        damaged: Callable[[], Sequence[DamagedHead]],
         *,
         of_gaps: bool = False,
         runtime: Runtime = MACHINE,
@@ -103,6 +104,7 @@ class IndexWriter:
         self._endpoints = endpoints
         self._min_interval = min_interval
         self._idle_interval = idle_interval
+        self._damaged = damaged
         self._runtime = runtime
         self._clock = runtime.monotonic
         self._of_gaps = of_gaps
@@ -158,6 +160,7 @@ class IndexWriter:
             written_at=self._runtime.utc_now(),
             clock_skew=clock.skew().total_seconds(),
             endpoints=self._endpoints,
+            damaged_heads=tuple(self._damaged()),
         )
         times = {moment: _TIME.dump_python(moment, mode="json") for moment in {one[1] for one in statements.values()}}
         entries = ({**one.said, "observed_at": times[statements[tp][1]]} for tp, one in current.items())

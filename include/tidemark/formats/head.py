@@ -15,7 +15,7 @@ from typing import ClassVar, Final, NamedTuple, Self
 from pydantic import AwareDatetime, Field, model_validator
 from typing_extensions import override
 
-from tidemark.errors import FormatError, NotFound
+from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject, Version, canonical, canonical_list, joined_list
 from tidemark.formats.keys import ControlKeys
@@ -136,21 +136,49 @@ def entry_json(entry: HeadEntry) -> bytes:
     return canonical(entry.model_dump(mode="json"))
 
 
+class DamagedVersion(NamedTuple):
+    """What lies under the key of a head with ``etag``, and is none."""
+
+    etag: str
+    error: FormatError
+
+
+def find(store: Store, control: ControlKeys, broker: int) -> Version[Head] | DamagedVersion | None:
+    """What lies under the key of the head of ``broker``; None if there is nothing.
+
+    It is damaged if it is too large, does not parse, or is of another broker or cluster than its key says. Raises
+    StoreError.
+    """
+    key = control.head(broker)
+    try:
+        body, etag = store.get(key, limit=Head.most_bytes)
+    except NotFound:
+        return None
+    except FormatError as error:
+        info = store.head(key)  # its bytes were not received
+        if info.size <= Head.most_bytes:
+            raise PreconditionFailed(key, "was replaced while it was read: read it again") from error
+        return DamagedVersion(info.etag, error)
+    try:
+        head = Head.from_bytes(body, key)
+    except FormatError as error:
+        return DamagedVersion(etag, error)
+    if (head.cluster, head.broker) != (control.cluster, broker):
+        rule = f"is of broker {head.broker} of {head.cluster}, but its key names another"
+        return DamagedVersion(etag, FormatError(key, rule))
+    return Version(head, etag)
+
+
 def load(store: Store, control: ControlKeys, broker: int) -> Version[Head] | None:
     """The head of ``broker``; None if it has never written one.
 
     Raises:
-        FormatError: it is too large, does not parse, or is of another broker or cluster than its key says.
+        FormatError: it is damaged, see :func:`find`.
         StoreError: the store failed.
     """
-    key = control.head(broker)
-    try:
-        found = Head.load_version(store, key)
-    except NotFound:
-        return None
-    head = found.value
-    if (head.cluster, head.broker) != (control.cluster, broker):
-        raise FormatError(key, f"is of broker {head.broker} of {head.cluster}, but its key names another")
+    found = find(store, control, broker)
+    if isinstance(found, DamagedVersion):
+        raise found.error
     return found
 
 

@@ -285,6 +285,10 @@ class ControlKeys:
         """The head of one broker."""
         return f"{self.heads}{broker}.json"
 
+    def damaged_head(self, broker: int, etag: str) -> str:
+        """Where the bytes are kept that lay under the key of a broker's head with ``etag``, and were no head."""
+        return f"{self._under('_damaged')}{broker}/{etag.strip(chr(34))}.head"
+
     def foreign_watermarks(self, place: str, partition: int) -> str:
         """The folder of the versions of ``offset.wm`` whose leader epochs the cluster never gave."""
         return f"{self._under('_foreign')}{place}-{partition}/"

@@ -66,6 +66,20 @@ class IndexEntry(Model):
         return max(self.next_offset, self.tail_end or 0)
 
 
+class DamagedHead(Model):
+    """The head ``key`` (a URL) of this broker, which something else has damaged or removed, as the agent found it.
+
+    ``rule`` says what is wrong. ``kept`` is the key under which its bytes are kept (null: not yet, or there are none).
+    ``made_at`` is when the agent has made the head again (null: not yet).
+    """
+
+    key: str
+    rule: str
+    found_at: AwareDatetime
+    kept: str | None = None
+    made_at: AwareDatetime | None = None
+
+
 class WatermarkIndex(StoredObject):
     """What one broker's agent knows of the partitions that it leads.
 
@@ -81,6 +95,7 @@ class WatermarkIndex(StoredObject):
     written_at: AwareDatetime
     clock_skew: float = 0.0
     endpoints: str | None = None
+    damaged_heads: tuple[DamagedHead, ...] = ()
     entries: tuple[IndexEntry, ...] = ()
 
 

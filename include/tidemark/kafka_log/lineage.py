@@ -55,6 +55,11 @@ class Lineage:
         """The lineage of the log cut off at ``end``: of the offsets below it."""
         return Lineage(tuple(entry for entry in self.entries if entry[1] < end))
 
+    def since(self, offset: int) -> Lineage:
+        """The lineage from the epoch at ``offset`` on."""
+        begun = sum(start <= offset for _, start in self.entries)
+        return Lineage(self.entries[max(0, begun - 1) :])
+
     def with_history(self, older: Lineage) -> Lineage:
         """This lineage, with what ``older`` knows of the offsets below its first start.
 

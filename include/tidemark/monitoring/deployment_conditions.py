@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from tidemark.formats.mirror_status import MirrorStatus
-from tidemark.formats.watermark_index import LeaderEntry, WatermarkIndex
+from tidemark.formats.watermark_index import DamagedHead, LeaderEntry, WatermarkIndex
 from tidemark.monitoring.incidents import Condition, in_utc
 from tidemark.store import clock
 from tidemark.words import plural
@@ -17,6 +17,9 @@ BEGINNING: Final = timedelta(minutes=15)
 
 PATIENCE: Final = timedelta(minutes=2)
 """How long a failure must last that may be a short one of the store."""
+
+HEAD_TOLD: Final = timedelta(minutes=15)
+"""How long it is told that a head was damaged after its agent has made it again, so that people hear of it."""
 
 MIRROR_PATIENCE: Final = timedelta(minutes=10)
 """How long a catalog may be away without a word: its tables lag behind, and nothing is lost."""
@@ -86,6 +89,41 @@ def _clock(cluster: str, whose: str, name: str, skew: timedelta, now: datetime) 
 def agent_gone_key(cluster: str, broker: str) -> str:
     """The key of the incident that the agent of ``broker`` is silent."""
     return f"agent_gone/{cluster}/{broker}"
+
+
+def heads_damaged(cluster: str, indexes: Iterable[WatermarkIndex], now: datetime) -> Iterator[Condition]:
+    """Brokers whose heads something else has written or removed, as their agents say: one incident for each broker."""
+    for index in indexes:
+        found = [one for one in index.damaged_heads if one.made_at is None or now - one.made_at < HEAD_TOLD]
+        if not found:
+            continue
+        waits = any(one.made_at is None for one in found)
+        yield Condition(
+            kind="head",
+            key=head_key(cluster, str(index.broker)),
+            cluster=cluster,
+            since=min(one.found_at for one in found),
+            title=f"{cluster}: a head of broker {index.broker} was damaged",
+            text="; ".join(map(_damage, found)),
+            likely="something else wrote or removed the object; or a newer agent wrote it, and an older one runs now",
+            mend="find out who wrote it, by the store's access log; "
+            f"on broker {index.broker}: journalctl -u tidemark-agent -g head_",
+            fact="not made again" if waits else "made again",
+        )
+
+
+def _damage(one: DamagedHead) -> str:
+    kept = f" (its bytes are kept at {one.kept})" if one.kept else ""
+    if one.made_at is None:
+        then = "its agent could not make it again yet: what it named is not read, and nothing more is packed there"
+    else:
+        then = f"its agent made it again at {in_utc(one.made_at)}, with all that it named and no seal holds"
+    return f"{one.key}: {one.rule}{kept}; {then}"
+
+
+def head_key(cluster: str, broker: str) -> str:
+    """The key of the incident that heads of ``broker`` were damaged."""
+    return f"head/{cluster}/{broker}"
 
 
 def unreadable(cluster: str, topic: str, reason: str, now: datetime) -> Condition:

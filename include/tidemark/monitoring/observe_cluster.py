@@ -156,17 +156,16 @@ def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
         conditions=(
             *silent,
             *deployment_conditions.clocks_off(cluster, indexes, now),
+            *deployment_conditions.heads_damaged(cluster, indexes, now),
             *(
                 deployment_conditions.unreadable_index(cluster, str(error), now, key)
                 for key, error in cache.failures.items()
             ),
         ),
         unknown=tuple(
-            Unknown(
-                found_by("agents"),
-                key=deployment_conditions.agent_gone_key(cluster, key.rpartition("/")[2].removesuffix(".json")),
-            )
+            Unknown(found_by("agents"), key=of(cluster, key.rpartition("/")[2].removesuffix(".json")))
             for key in cache.failures
+            for of in (deployment_conditions.agent_gone_key, deployment_conditions.head_key)
         ),
         missing=bool(cache.failures),
     )

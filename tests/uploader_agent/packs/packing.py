@@ -13,6 +13,8 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.pack import PackedRange, read_footer
 from tidemark.raw.segments import Segment, SegmentPiece
 from uploader_agent.broker.admin import Led
+from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.remote.destinations import Bucket
 
 FRESHNESS = {".*": "3s"}
 
@@ -20,8 +22,13 @@ FRESHNESS = {".*": "3s"}
 def tick(agent: TestedAgent) -> None:
     """What the loop and the packer do in a tick, in this thread."""
     agent.refresh()
+    due: dict[Bucket, list[LedPartition]] = {}
     fresh = [one for one in agent.leadership.partitions.values() if one.freshness is not None]
-    agent.components.packer.pack([one for one in fresh if (one.high_watermark or 0) > one.stored_end])
+    for one in fresh:
+        if (one.high_watermark or 0) > one.stored_end:
+            due.setdefault(one.bucket, []).append(one)
+    for bucket, members in due.items():
+        agent.components.packs.of(bucket).packer.pack(members)
 
 
 def pack_once(world: World, end: int | None = None) -> TestedAgent:
@@ -45,13 +52,20 @@ def pack_and_create_again(world: World) -> None:
 
 def care(agent: TestedAgent, rounds: int = 1) -> None:
     """Look after the heads' entries, each time as if their pauses were over."""
-    head_maintenance = agent.components.head_maintenance
     for _ in range(rounds):
-        agent.components.poller.ask_leaders(agent.leadership.replicas.keys() | head_maintenance.left)
+        agent.components.poller.ask_leaders(agent.leadership.replicas.keys() | agent.components.packs.left)
         for answer in agent.components.poller.answer_all():
             agent.leadership.learn(answer)  # type: ignore[arg-type]
-        head_maintenance.look()
-        head_maintenance.look_at_all_next()
+        look_after_heads(agent)
+        for one in agent.components.packs.all:
+            one.head_maintenance.look_at_all_next()
+
+
+def look_after_heads(agent: TestedAgent) -> None:
+    """What the packers' threads do now and then."""
+    agent.components.open_buckets()
+    for one in agent.components.packs.all:
+        one.head_maintenance.look()
 
 
 def error(agent: TestedAgent, tp: TopicPartition = T) -> str | None:

@@ -14,6 +14,7 @@ from tests.uploader_agent.packs.packing import (
     care,
     content,
     entries,
+    look_after_heads,
     pack_and_create_again,
     pack_once,
     packs,
@@ -111,7 +112,7 @@ def test_a_seal_lists_the_ranges_of_former_leaders_and_drops_their_tails(world: 
         partition.roll(70)
         agent.upload_once()
         no_errors(agent)
-        agent.components.head_maintenance.look()
+        look_after_heads(agent)
     assert [(one.first, one.next) for one in world.manifest(0).parts] == [(0, 50), (50, 70)]
     assert world.watermark()[1].tails == ((4, 2),), "the end of epoch 3 is sealed; epoch 4 has none"
     assert entries(world, 2) == []
@@ -123,7 +124,7 @@ def test_an_entry_of_a_former_leadership_stays_until_its_epoch_is_sealed(world: 
         agent.refresh()
         care(agent, 3)
         assert len(entries(world)) == 1
-        assert agent.components.head_maintenance.left == {T}
+        assert agent.components.packs.left == {T}
         partition = second.disk.partition()
         partition.lineage([(3, 0), (4, 50)])
         pack_once(second, 50)

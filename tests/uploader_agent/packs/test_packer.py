@@ -17,6 +17,7 @@ from tests.uploader_agent.packs.packing import (
     entries,
     error,
     failing,
+    look_after_heads,
     pack_and_create_again,
     pack_once,
     packs,
@@ -292,7 +293,7 @@ def test_a_head_is_read_again_after_an_error_that_does_not_say_whether_it_was_wr
         assert len(entries(world)) == 1
         partition.roll(30)
         agent.upload_once()
-        agent.components.head_maintenance.look()
+        look_after_heads(agent)
     assert entries(world) == [], "although there was nothing new to pack"
 
 
@@ -485,7 +486,7 @@ def test_what_is_sealed_leaves_the_head(world: World) -> None:
         tick(agent)
         partition.roll(30)
         agent.upload_once()
-        agent.components.head_maintenance.look()
+        look_after_heads(agent)
     assert [entry.partition for entry in entries(world)] == [OTHER.partition]
 
 

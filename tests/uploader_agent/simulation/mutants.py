@@ -172,7 +172,7 @@ def _a_leader_packs_unlisted() -> Patches:
 
 def _heads_are_not_compared() -> Patches:
     """A restarted agent knows where its tails end, and not since when they are packed."""
-    yield patch.object(HeadMaintenance, "_compare", lambda _self, _heads: None)
+    yield patch.object(HeadMaintenance, "_compare", lambda _self, _head, _led: None)
 
 
 def _quiet_tails_are_given_to_nobody() -> Patches:

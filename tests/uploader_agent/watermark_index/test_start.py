@@ -52,7 +52,7 @@ def test_idle_partitions_cost_one_get(world: World, requests: list[str]) -> None
     assert settled(world, requests, *ats)
     key = world.control.index(1)
     own = {f"get {key}", f"put {key}", f"head {key}", f"get {world.control.broker_gaps(1)}"}
-    own.add(f"get {world.control.head(1)}")
+    own |= {f"get {world.control.head(1)}", f"list {world.control.packs(1)}"}
     assert set(requests) <= own
     assert requests.count(f"get {key}") == 1
     after = index(world)
