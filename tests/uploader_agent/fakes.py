@@ -240,6 +240,8 @@ class World:
         self.metadata = FakeMetadata()
         self.authority: Authority = NoAuthority()
         self.store = WatchedStore(LocalStore(root / "store"))
+        self.others: dict[str, WatchedStore] = {}
+        """Other buckets than :attr:`store`, by their URLs."""
         self.endpoint = Endpoint(self.store.url)
         self.control = ControlKeys("", CLUSTER)
         self.begins_epochs = True
@@ -273,7 +275,7 @@ class World:
                     FakePartition(log_dir / str(tp)).begin(led.leader_epoch)
         with closing(watcher or NoWatcher()) as bell:
             settings = self.settings(**changes)
-            surroundings = settings, self.broker, self.metadata, lambda _url: self.store, bell
+            surroundings = settings, self.broker, self.metadata, lambda url: self.others.get(url, self.store), bell
             yield TestedAgent(Components(*surroundings, authority=self.authority, read_only=read_only))
 
     def once(self, **changes: Any) -> TestedAgent:

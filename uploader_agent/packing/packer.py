@@ -61,8 +61,9 @@ class Packer:
         self._missed: set[TopicPartition] = set()
         """Those that have failed in this tick."""
 
-    def pack(self, partitions: Iterable[LedPartition]) -> list[LedPartition]:
+    def pack(self, partitions: Collection[LedPartition]) -> list[LedPartition]:
         """Pack what is new, and put the head; the partitions that are to be tried again."""
+        self.backlog.add(partitions)
         self._missed = set()
         wanted = [one for one in partitions if self._may_try(one)]
         self._try_all((one for one in wanted if not _is_claimed(one)), lambda one: one.uploader.claim())

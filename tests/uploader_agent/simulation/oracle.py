@@ -12,7 +12,7 @@ from tests.uploader_agent.simulation.clock import START
 from tests.uploader_agent.simulation.store import SimulatedStore
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.gaps import Gap
-from tidemark.formats.head import EntryKey, Head, HeadEntry
+from tidemark.formats.head import EntryKey, Head, HeadEntry, PartitionOfId
 from tidemark.formats.incarnations import TopicIncarnations
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.formats.manifest import SegmentManifest
@@ -50,6 +50,8 @@ class Oracle:
         self.store: SimulatedStore | None = None
         """The store; ``packs`` reads of it at once and without faults."""
         self._chains: dict[HeadEntry, list[PackedRange]] = {}
+        self._named: dict[PartitionOfId, Intervals] = {}
+        """What heads have ever named of the log of a partition."""
         self._cluster = cluster
         self.lies: list[str] = []
         """What indexes have said that was not true."""
@@ -68,6 +70,10 @@ class Oracle:
             for wrong in self._lies(entry):
                 self.lies.append(f"{wrong}: {entry}")
                 self._lied()
+
+    def spoiled(self) -> None:
+        """The head is damaged: nobody reads anything from it."""
+        self.tails = {}
 
     def packed(self, at: TopicPartition) -> int:
         """The end of what the head says that is packed of a partition under its current leadership; 0 if nothing is."""
@@ -107,14 +113,18 @@ class Oracle:
             return "a pack of the tail is not stored"
         if ranges[-1].range.next != entry.tail_end or entry.tail_end > partition.high_watermark:
             return f"the tail ends at {entry.tail_end}, and the high watermark is {partition.high_watermark}"
+        spans: list[tuple[int, int]] = []
         for one in ranges:
             self.ranges += 1
+            spans.append((one.range.first, one.range.next))
             data = read_range_bytes(self.packs, one)
-            if not partition.is_log(one.range.first, one.range.next, data):
+            if not partition.is_log(*spans[-1], data):
                 return f"{one.range} has other bytes than the log"
             for base, batch in split(data).items():
                 if len(batch) >= len(partition.packed.get(base, b"")):
                     partition.packed[base] = batch
+        name = PartitionOfId(partition.kafka_id, partition.at.partition)
+        self._named[name] = self._named.get(name, Intervals()) | Intervals(spans)
         return None
 
     def missing(self, store: SimulatedStore, since: float) -> list[str]:
@@ -176,6 +186,11 @@ class Oracle:
         missing = self._unstored(partition, store)
         if missing:
             yield f"{at}: {missing} is neither stored nor in a gap; offset.wm: {watermark}"
+        lost = self._named.get(PartitionOfId(partition.kafka_id, at.partition), Intervals()) & self._gaps(
+            partition, store
+        )
+        if lost - self._packed(partition, store):
+            yield f"{at}: {lost} was packed, and is in a gap; offset.wm: {watermark}"
         led = partition.kafka_id, partition.leader_epoch
         if entry is not None and not entry.gaps and not missing and entry.least_stored_end < partition.high_watermark:
             yield f"{at}: all below {partition.high_watermark} is stored, and the index says {entry.least_stored_end}"
@@ -201,13 +216,18 @@ class Oracle:
 
     def _done(self, partition: Partition, store: SimulatedStore) -> Intervals:
         """What is sealed, or in a gap."""
+        watermark, gaps = _watermark(partition, store), self._gaps(partition, store)
+        if watermark is not None:
+            return Intervals([(0, watermark.next_offset), *watermark.ranges_above]) | gaps
+        known = _manifests(partition, store) if gaps else ()
+        return Intervals([(0, partition.log_start), *((one.base_offset, one.next_offset) for one in known)]) | gaps
+
+    def _gaps(self, partition: Partition, store: SimulatedStore) -> Intervals:
+        """What ``offset.wm`` records as lost, or the index while there is none."""
         watermark, entry = _watermark(partition, store), self.entries.get(partition.at)
         if watermark is not None:
-            return Intervals([(0, watermark.next_offset), *watermark.ranges_above]) | _offsets(watermark.gaps)
-        gaps = entry.gaps if entry is not None and entry.topic_id == partition.kafka_id else ()
-        known = _manifests(partition, store) if gaps else ()
-        sealed = [(0, partition.log_start), *((one.base_offset, one.next_offset) for one in known)]
-        return Intervals(sealed) | _offsets(gaps)
+            return _offsets(watermark.gaps)
+        return _offsets(entry.gaps if entry is not None and entry.topic_id == partition.kafka_id else ())
 
     def _packed(self, partition: Partition, store: SimulatedStore, before: float = float("inf")) -> Intervals:
         """What a reader finds in packs beyond ``next_offset``: of leaderships that ``offset.wm`` lists.

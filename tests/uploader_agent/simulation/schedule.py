@@ -20,6 +20,7 @@ Kind = Literal[
     "crash",
     "restart",
     "shorten",
+    "spoil",
 ]
 
 _WEIGHTS: dict[Kind, int] = {
@@ -90,6 +91,7 @@ def draw(seed: int, *, compacted: bool = False) -> Schedule:
     compacted = compaction.random() < 0.3 or compacted
     cleanings = _cleanings(compaction, quiet) if compacted else ()
     actions = sorted([*_actions(rng, quiet), *cleanings])
+    actions = sorted([*actions, *_spoils(random.Random(f"spoils {seed}"), actions, quiet)])
     unsealed = random.Random(f"unsealed {seed}").choice(
         [timedelta(days=1), timedelta(seconds=3), timedelta(seconds=20)]
     )
@@ -111,6 +113,16 @@ def _cleanings(rng: random.Random, quiet: float) -> Iterator[Action]:
     """The times at which the log cleaner comes by."""
     for _ in range(rng.randint(1, 12)):
         yield Action(rng.uniform(0.0, quiet), "compact", (rng.random(), rng.random()))
+
+
+def _spoils(rng: random.Random, actions: list[Action], quiet: float) -> Iterator[Action]:
+    """Damages of the head: before the first start, at any time, and where something else happens."""
+    if rng.random() < 0.1:
+        yield Action(0.0, "spoil", (rng.random(), 0.0))
+    for _ in range(rng.choice([0, 0, 1, 2, 4])):
+        near = rng.choice(actions).moment + rng.expovariate(2.0)
+        moment = near if rng.random() < 0.6 and near < quiet else rng.uniform(0.0, quiet)
+        yield Action(moment, "spoil", (rng.random(), rng.random()))
 
 
 def pick(number: float, items: list[Any]) -> Any:

@@ -112,6 +112,14 @@ class SimulatedStore:
             found = [_info(key, self.objects[key]) for key in keys]
         yield from found
 
+    def spoil(self, key: str, body: bytes | None) -> None:
+        """Put ``body`` under ``key`` as somebody else does, or remove the object; at once, and whatever is there."""
+        self._versions += 1
+        if body is None:
+            self.objects.pop(key, None)
+        else:
+            self.objects[key] = _Object(body, f'"{self._versions}"', START + self._scheduler.now, crc32c_of(body))
+
     def copy(self, source: str, target: str, *, source_etag: str) -> str:
         return self.put(target, self.get(source, if_match=source_etag).body)
 

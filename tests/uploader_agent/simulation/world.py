@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import random
 import tempfile
 from collections import Counter
@@ -14,12 +15,12 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.uploader_agent.simulation.actions import ClusterActions
-from tests.uploader_agent.simulation.broker import US, Cluster
+from tests.uploader_agent.simulation.broker import THEM, US, Cluster
 from tests.uploader_agent.simulation.client import Client, Questions
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.disk import LogDir, SimulatedWatcher
 from tests.uploader_agent.simulation.faults import Faults
-from tests.uploader_agent.simulation.oracle import CLUSTER, Oracle
+from tests.uploader_agent.simulation.oracle import CLUSTER, HEAD, Oracle
 from tests.uploader_agent.simulation.schedule import Action, Schedule, draw, pick
 from tests.uploader_agent.simulation.store import PackReader, SimulatedStore
 from tests.uploader_agent.simulation.threads import SimulatedRuntime
@@ -288,6 +289,24 @@ class World:
             limit = 2 * self._settings.drain.total_seconds() * number
             self._scheduler.call_later(limit, lambda: self._kill() if self._agent is agent else None)
             self._scheduler.call_later(self._faults.felt(limit + 5 * down), self._start_again)
+
+    def _spoil(self, which: float, number: float) -> None:
+        """Damage the head of our broker, or remove it; maybe while the agent is down."""
+        if number > 0.5:
+            self._crash(number, 0.0)
+        before = self._store.objects.get(HEAD)
+        head = json.loads(before.body) if before is not None and before.body.startswith(b"{") else {}
+        damages = [
+            b"",
+            b"\xff\x00 no JSON",
+            b'{"format": 1}',
+            json.dumps(head | {"broker": THEM, "entries": []}).encode(),
+            json.dumps(head | {"cluster": "elsewhere"}).encode(),
+            json.dumps(head | {"format": 2}).encode(),
+            None,
+        ]
+        self._store.spoil(HEAD, pick(which, damages))
+        self._oracle.spoiled()
 
     def _start_again(self) -> None:
         if self._agent is None:
