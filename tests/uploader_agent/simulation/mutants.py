@@ -21,6 +21,9 @@ from uploader_agent.disk.segment_files import OpenFile
 from uploader_agent.packing.head_maintenance import HeadMaintenance
 from uploader_agent.packing.ticks import Ticks
 from uploader_agent.packs import pack_writer
+from uploader_agent.packs.broker_head import BrokerHead
+from uploader_agent.packs.head_entries import HeadEntries
+from uploader_agent.packs.recovery import PackedTails
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
@@ -175,6 +178,20 @@ def _heads_are_not_compared() -> Patches:
     yield patch.object(HeadMaintenance, "_compare", lambda _self, _head, _led: None)
 
 
+def _a_damaged_head_is_left_alone() -> Patches:
+    """Until it can be read, nothing is packed."""
+    yield patch.object(BrokerHead, "make_whole", BrokerHead.read)
+
+
+def _a_damaged_head_is_begun_anew() -> Patches:
+    """By a process that does not know it: what only packs have is found by nobody."""
+    yield patch.object(PackedTails, "entries", lambda *_: HeadEntries())
+
+
+def _a_head_is_not_looked_at_while_nothing_is_new() -> Patches:
+    yield patch.object(BrokerHead, "check", lambda _self: None)
+
+
 def _quiet_tails_are_given_to_nobody() -> Patches:
     yield patch.object(Ticks, "add_quiet", lambda *_: None)
 
@@ -212,6 +229,9 @@ FAULTS = {
     "a pack that failed counts as stored": Mutant(_a_pack_that_failed_counts_as_stored),
     "a leader packs unlisted": Mutant(_a_leader_packs_unlisted),
     "heads are not compared": Mutant(_heads_are_not_compared),
+    "a damaged head is left alone": Mutant(_a_damaged_head_is_left_alone),
+    "a damaged head is begun anew": Mutant(_a_damaged_head_is_begun_anew),
+    "a head is not looked at while nothing is new": Mutant(_a_head_is_not_looked_at_while_nothing_is_new),
     "quiet tails are given to nobody": Mutant(_quiet_tails_are_given_to_nobody),
     "what cannot be packed is not sealed": Mutant(_what_cannot_be_packed_is_not_sealed),
     "only what lies before the last batch is compared": Mutant(_only_what_lies_before_the_last_batch_is_compared),

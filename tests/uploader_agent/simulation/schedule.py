@@ -62,6 +62,10 @@ class Schedule:
     quiet: float
     unsealed: timedelta
     """For so long a range may be packed before it is sealed."""
+    late: float | None
+    """Which damage the head gets once all is stored, a number in [0, 1); None for none."""
+    retired_late: bool
+    """Whether the agent is down then, and retention takes what it can."""
 
     def __str__(self) -> str:
         happens = "\n".join(f"    {action}" for action in self.actions)
@@ -69,6 +73,7 @@ class Schedule:
   settings {self.settings}
   topics {self.topics}{", compacted" if self.compacted else ""}, {"two replicas" if self.replicated else "one replica"}
   sealed {self.unsealed} after it was packed
+  head damaged at the end: {self.late}{", and the disk emptied" if self.retired_late else ""}
   quiet from {self.quiet:.3f} s on; before that:
 {happens}"""
 
@@ -95,7 +100,9 @@ def draw(seed: int, *, compacted: bool = False) -> Schedule:
     unsealed = random.Random(f"unsealed {seed}").choice(
         [timedelta(days=1), timedelta(seconds=3), timedelta(seconds=20)]
     )
-    return Schedule(seed, settings, topics, rng.choice([True, True, False]), compacted, actions, quiet, unsealed)
+    late = random.Random(f"late {seed}")
+    damage, retired = late.choice([None, late.random()]), late.choice([True, False])
+    return Schedule(seed, settings, topics, rng.choice([True, True, False]), compacted, actions, quiet, unsealed, damage, retired)
 
 
 def _actions(rng: random.Random, quiet: float) -> Iterator[Action]:

@@ -96,6 +96,7 @@ class World:
         self._told_at_lie: list[str] = []
         self._missing: list[str] = []
         self._hidden_before: set[TopicPartition] = set()
+        self._late = schedule.late
         self._ended = 0.0
 
     def run(self) -> Result:
@@ -137,7 +138,7 @@ class World:
         settings = self._settings
         waits = [
             settings.metadata_interval.total_seconds(),
-            settings.scan_interval.total_seconds(),
+            2 * settings.scan_interval.total_seconds(),  # a head that was just put is looked at in the scan after the next
             LONGEST_PAUSE,
             1.1 * settings.tail_after.total_seconds(),
             settings.upload.retry_cap.total_seconds(),
@@ -163,7 +164,7 @@ class World:
     def _noticed(self) -> float:
         """Seconds after the last disturbance from which on the agent must know what it has not stored yet."""
         settings = self._settings
-        return settings.metadata_interval.total_seconds() + settings.scan_interval.total_seconds() + _REQUESTS
+        return settings.metadata_interval.total_seconds() + 2 * settings.scan_interval.total_seconds() + _REQUESTS
 
     def _read_settings(self, changed: dict[str, Any]) -> AgentSettings:
         fixed = {
@@ -229,7 +230,12 @@ class World:
         self._missing = self._oracle.missing(self._store, self._schedule.quiet)
         calm = self._scheduler.now - max(self._schedule.quiet, self._faults.disturbed_until)
         if not self._missing and calm > 0:
-            self._scheduler.call_later(self._tidied, self._part)
+            late, self._late = self._late, None
+            if late is None:
+                self._scheduler.call_later(self._tidied, self._part)
+            else:
+                self._damage_late(late)
+                self._scheduler.call_later(1.0, self._watch)
             return
         hidden, before = self._hidden(), self._hidden_before
         self._hidden_before = hidden
@@ -239,6 +245,18 @@ class World:
         else:
             self._missing += [f"{at}: is not stored, and /waiting does not say so" for at in sorted(hidden & before)]
             self._scheduler.stop()
+
+    def _damage_late(self, which: float) -> None:
+        """Damage the head while nothing is new, so that nothing else makes the agent look at it."""
+        self._faults.tell("-> spoil late")
+        self._faults.felt(0.0)
+        self._hidden_before = set()
+        if self._schedule.retired_late:
+            self._crash(0.5, 0.0)
+            for partition in self._cluster.partitions.values():
+                self._cluster.roll(partition)
+                self._cluster.retire(partition, len(partition.disk.bases))
+        self._spoil(which, 0.0)
 
     def _hidden(self) -> set[TopicPartition]:
         """Partitions of which something is not stored, and the agent does not say that it waits for it."""
