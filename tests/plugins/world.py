@@ -35,7 +35,7 @@ from tidemark.formats.live_landing import TopicLanding, read_landing, write_land
 from tidemark.formats.manifest import ObjectSum, OpenTransaction, SegmentManifest
 from tidemark.formats.plan import PartitionPlan, RunPlan, RunResult
 from tidemark.formats.watermark import Watermark, render
-from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.formats.watermark_index import DamagedHead, IndexEntry, WatermarkIndex
 from tidemark.lineage import hand_over
 from tidemark.lineage.collected import Found, joined
 from tidemark.lineage.runs import of_run
@@ -150,10 +150,15 @@ class World:
         deployment = self.deployment
         return open_topic_table(deployment, deployment.topic(topic))
 
-    def put_index(self, *entries: IndexEntry, broker: int = 1) -> None:
+    def put_index(self, *entries: IndexEntry, broker: int = 1, damaged_heads: Sequence[DamagedHead] = ()) -> None:
         """What the agent of ``broker`` knows."""
         index = WatermarkIndex(
-            cluster=CLUSTER, broker=broker, agent_version="test", written_at=utc_now(), entries=entries
+            cluster=CLUSTER,
+            broker=broker,
+            agent_version="test",
+            written_at=utc_now(),
+            damaged_heads=tuple(damaged_heads),
+            entries=entries,
         )
         self.raw.put(self.control.index(broker), index.to_bytes())
 

@@ -17,9 +17,20 @@ from tests.tidemark.remote.world import Counting
 from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats import object_sizes
 from tidemark.formats.base import canonical
-from tidemark.formats.head import MOST_ENTRY_BYTES, EntryKey, Head, HeadEntry, entry_json, load, render
+from tidemark.formats.head import (
+    MOST_ENTRY_BYTES,
+    DamagedVersion,
+    EntryKey,
+    Head,
+    HeadEntry,
+    entry_json,
+    find,
+    load,
+    render,
+)
 from tidemark.formats.pack import RangePointer
 from tidemark.store import LocalStore
+from tidemark.store.base import Fetched
 
 KEY = "ts/_heads/east/5.json"
 
@@ -137,6 +148,29 @@ def test_whatever_lies_there_is_a_head_or_a_format_error(tmp_path: Path, what: s
     spoil(tmp_path, KEY, what)
     with pytest.raises(FormatError, match=rf"^{KEY}: "):
         load(LocalStore(tmp_path), CONTROL, 5)
+
+
+def test_what_is_too_large_is_told_by_its_etag_unless_it_was_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever replaces what is damaged must replace that version, and its bytes are not received."""
+    store = LocalStore(tmp_path)
+    etag = store.put(KEY, b" " * (object_sizes.HEAD + 1))
+    found = find(store, CONTROL, 5)
+    assert isinstance(found, DamagedVersion)
+    assert found.etag == etag
+    get = store.get
+
+    def replaced(key: str, *, if_match: str | None = None, limit: int | None = None) -> Fetched:
+        try:
+            return get(key, if_match=if_match, limit=limit)
+        finally:
+            store.put(*render(head(), CONTROL))
+
+    monkeypatch.setattr(store, "get", replaced)
+    with pytest.raises(PreconditionFailed, match="replaced while it was read"):
+        find(store, CONTROL, 5)
+    assert not isinstance(find(store, CONTROL, 5), DamagedVersion)
 
 
 def test_the_entries_that_fit_fit(monkeypatch: pytest.MonkeyPatch) -> None:

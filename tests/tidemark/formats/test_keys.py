@@ -71,6 +71,7 @@ def test_known_keys() -> None:
     assert control.pack(PackName(5, "0f" * 16)) == f"ts/_tails/c/5/{'0f' * 16}.pack"
     assert (control.packs(5), control.tails) == ("ts/_tails/c/5/", "ts/_tails/c/")
     assert (control.head(5), control.heads) == ("ts/_heads/c/5.json", "ts/_heads/c/")
+    assert control.damaged_head(5, '"0f-2"') == "ts/_damaged/c/5/0f-2.head"
     spans = "00000000000000000005-00000000000000000009"
     assert control.tombstone("t", 0, 5, 9, "20261120T120000000Z") == (
         f"ts/_tombstones/c/t-0/{spans}-20261120T120000000Z.json"

@@ -181,3 +181,13 @@ def test_history_changes_nothing_that_was_known(newer: Lineage, older: Lineage) 
     for offset in range(35):
         if newer.epoch_at(offset) is not None:
             assert whole.epoch_at(offset) == newer.epoch_at(offset)
+
+
+@pytest.mark.parametrize(
+    ("offset", "epochs"),
+    [(0, [2, 3, 5]), (100, [2, 3, 5]), (199, [2, 3, 5]), (200, [3, 5]), (300, [5]), (1 << 40, [5])],
+)
+def test_a_lineage_since_an_offset_begins_with_the_epoch_there(offset: int, epochs: list[int]) -> None:
+    lineage = Lineage(((2, 100), (3, 200), (5, 300)))
+    assert [epoch for epoch, _ in lineage.since(offset).entries] == epochs
+    assert Lineage().since(offset) == Lineage()

@@ -18,6 +18,7 @@ from tidemark.formats.audit_report import AuditFinding, AuditReport, AuditVerdic
 from tidemark.formats.ledger import Ledger
 from tidemark.formats.mirror_status import MirrorState, MirrorStatus
 from tidemark.formats.scan_status import ScanStatus
+from tidemark.formats.watermark_index import DamagedHead
 from tidemark.monitoring.incident_store import read_incidents, read_sightings, record, watch
 from tidemark.monitoring.incidents import Incident
 from tidemark.monitoring.observe_cluster import ClusterLook, look
@@ -245,6 +246,29 @@ def test_a_silent_agent_is_gone_until_it_writes_again(world: World) -> None:
     assert keys(world, 5) == ["agent_gone/kafka-1/5"]  # who leads it now, and is as silent
     world.write_topics(**{**_topics(world), "watch": {"agent_gone": "1h"}})
     assert keys(world, 6) == []
+
+
+def test_a_damaged_head_is_told_of_until_some_time_after_its_agent_has_made_it_again(world: World) -> None:
+    key, kept = "s3://raw/_heads/kafka-1/4.json", "_damaged/kafka-1/4/0123.head"
+    damaged = DamagedHead(key=key, rule="object: Invalid JSON", found_at=NOW - MINUTE)
+    landed(world)
+    served = entry("orders", 0, 100)
+    world.put_index(served, broker=4, damaged_heads=[damaged])
+    [found] = looked(world)
+    assert (found.key, found.since) == ("head/kafka-1/4", NOW - MINUTE)
+    assert found.text.startswith(f"{key}: object: Invalid JSON; its agent could not make it again yet")
+    made = damaged.model_copy(update={"kept": kept, "made_at": NOW})
+    world.put_index(served, broker=4, damaged_heads=[made])
+    [found] = looked(world, 1)
+    assert kept in found.text
+    assert "its agent made it again" in found.text
+    assert found.revision == 2, "people hear of it"
+    world.raw.put(world.control.index(4), b"not an index")
+    assert "head/kafka-1/4" in keys(world, 2), "nobody knows"
+    world.write_topics(**{**_topics(world), "watch": {"agent_gone": "1h"}})
+    world.put_index(served, broker=4, damaged_heads=[made])
+    assert keys(world, 14) == ["head/kafka-1/4"]
+    assert keys(world, 15) == []
 
 
 def test_a_scan_that_fails_for_a_while(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,16 @@ import pytest
 from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.fakes import ID, T, WatchedStore, World, records
 from tests.uploader_agent.packs.packing import append
-from tests.uploader_agent.test_run import running
+from tests.uploader_agent.test_run import running, watermark_is
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import AccessDenied
 from tidemark.formats.head import load
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.watermark_index import DamagedHead, WatermarkIndex
 from tidemark.store import LocalStore
 from uploader_agent.broker.admin import Led
 from uploader_agent.disk.watcher import DirectoryWatcher
+from uploader_agent.packing import packer
 
 APART = TopicPartition("payments", 0)
 SETTINGS = {
@@ -101,6 +104,40 @@ def test_a_bucket_that_hangs_holds_up_no_other(world: World, apart: WatchedStore
             goes_on.set()
         wait_until(lambda: packed(world, apart, 30), what="the other bucket to be packed")
         wait_until(lambda: agent.health.trouble() is None, what="health")
+
+
+def test_tails_are_sealed_in_time_whatever_another_bucket_does(
+    world: World, apart: WatchedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new process knows by the head since when they are packed."""
+    with two_buckets(world, apart):
+        wait_until(lambda: packed(world, world.store, 30), what="a pack")
+        wait_until(lambda: world.control.index(1) in world.store.puts, what="an index")
+    monkeypatch.setattr(packer, "MOST_UNSEALED_AGE", timedelta(0))
+    apart.before = refuse
+    with two_buckets(world, apart):
+        world.store.await_put(lambda: watermark_is(world, 30))
+
+
+def test_the_index_tells_of_a_damaged_head(world: World) -> None:
+    world.disk.partition().segment(0, records(0, 30))
+    world.metadata.default_high = 30
+    head, index = world.control.head(1), world.control.index(1)
+
+    def told() -> tuple[DamagedHead, ...]:
+        return WatermarkIndex.from_bytes(world.store.inner.get(index).body, index).damaged_heads
+
+    with running(world, DirectoryWatcher(), **SETTINGS):
+        wait_until(lambda: packed(world, world.store, 30), what="a pack")
+        world.store.await_put(lambda: index in world.store.puts)
+        assert told() == ()
+        world.store.inner.put(head, b"garbage")
+        wait_until(lambda: any(one.made_at for one in told()), what="the damage to be told")
+        assert packed(world, world.store, 30), "it is made again"
+    [found] = told()
+    assert found.key == f"{world.store.url}/{head}"
+    assert found.kept is not None
+    assert world.store.inner.get(found.kept).body == b"garbage"
 
 
 def stalled_for(agent: TestedAgent) -> float:

@@ -138,7 +138,7 @@ class World:
         settings = self._settings
         waits = [
             settings.metadata_interval.total_seconds(),
-            2 * settings.scan_interval.total_seconds(),  # a head that was just put is looked at in the scan after the next
+            2 * settings.scan_interval.total_seconds(),  # the first one looks at no head that was just put
             LONGEST_PAUSE,
             1.1 * settings.tail_after.total_seconds(),
             settings.upload.retry_cap.total_seconds(),
