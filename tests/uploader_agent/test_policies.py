@@ -191,6 +191,14 @@ def test_conditions_and_multipart_work_under_the_agents_policy(server: S3Server,
     agent.abort_multipart_upload(Bucket="raw", Key=f"{FOLDER}/big.log", UploadId=upload)
 
 
+def test_an_agent_keeps_aside_what_lies_under_its_heads_key(server: S3Server, administrator: S3Client) -> None:
+    agent, [head, kept] = server.client("agent"), [key for key in OWN if "/_heads/" in key or "/_damaged/" in key]
+    etag = administrator.put_object(Bucket="raw", Key=head, Body=b"garbage")["ETag"]
+    source = {"Bucket": "raw", "Key": head}
+    agent.copy_object(Bucket="raw", Key=kept, CopySource=source, CopySourceIfMatch=etag)
+    assert administrator.get_object(Bucket="raw", Key=kept)["Body"].read() == b"garbage"
+
+
 def test_every_policy_of_a_bucket_is_a_role_that_is_tried() -> None:
     of_versions = {"undo"}  # tried in test_versions.py
     assert {path.stem for path in POLICIES.glob("*.json")} == ROLES.keys() | of_versions

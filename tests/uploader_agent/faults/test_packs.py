@@ -16,6 +16,7 @@ from tests.uploader_agent.faults.fleet import Fleet, assert_exact
 from tests.uploader_agent.faults.load import Book, Load, open_transaction, send, under
 from tests.uploader_agent.faults.oracle import Expected
 from tests.uploader_agent.packs import reader
+from tidemark.errors import FormatError
 from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.formats.pack import PackedRange, read_footer, read_range_bytes
 from tidemark.kafka_log import scan_batches
@@ -39,6 +40,13 @@ class Tails:
         """The end of what the head of ``broker`` names."""
         found = [one for one in reader.heads(self._fleet.store, self.control) if one.broker == broker]
         return max((entry.tail_end for head in found for entry in head.entries), default=0)
+
+    def readable_end(self) -> int:
+        """As :meth:`end` of broker 1; -1 while its head is damaged."""
+        try:
+            return self.end(1)
+        except FormatError:
+            return -1
 
     def await_more(self, broker: int, what: str) -> None:
         """Wait until ``broker`` has packed offsets that nobody had packed before."""
@@ -154,3 +162,39 @@ def _left(place: Path) -> Iterator[int]:
     for path in place.glob("*.log"):
         for header in scan_batches([path.read_bytes()], path.name, int(path.stem), allow_partial_tail=True):
             yield header.base_offset
+
+
+def test_a_damaged_head_is_made_again(kraft3: KafkaCluster, make_fleet: MakeFleet) -> None:
+    """By the agent that runs, and by one that starts. Readers find all, and nothing is sealed for it."""
+    topic, book = "damaged-head", Book()
+    create(kraft3, topic, [[1, 2]], segment_bytes=str(1 << 30))
+    fleet = make_fleet(kraft3, topic, [topic], nodes=[1], freshness={".*": "3s"})
+    with fleet.running():
+        tails, kept = Tails(fleet, topic, 1), list[bytes]()
+        head = tails.control.head(1)
+
+        def damage(body: bytes) -> None:
+            fleet.store.put(head, body)
+            kept.append(body)
+
+        with under(Load(kraft3, topic, book, rate=100, size=500)):
+            wait_until(lambda: tails.readable_end() > 0, what="a pack")
+            damage(b"garbage")
+            end = high_watermark(kraft3, topic, 0) or 0
+            wait_until(lambda: tails.readable_end() >= end, what="the head to be made again while the agent runs")
+            fleet.agents[1].kill()
+            damage(fleet.store.get(head).body.replace(b'"broker":1', b'"broker":2'))
+            fleet.agents[1].start()
+            end = high_watermark(kraft3, topic, 0) or 0
+            wait_until(lambda: tails.readable_end() >= end, what="a new process to make it again")
+        last = high_watermark(kraft3, topic, 0)
+        assert last is not None
+        wait_until(lambda: tails.readable_end() >= last, what="all that is committed to be packed")
+        damage(b"")
+        wait_until(lambda: tails.readable_end() >= last, what="the head to be made again although nothing is new")
+        assert reader.seals(fleet.store, tails.keys) == []
+        assert tails.planned(last) == tails.on_disk(last)
+    found = [fleet.store.get(info.key).body for info in fleet.store.list(f"{topic}/_damaged/")]
+    assert sorted(found) == sorted(kept)
+    fleet.settle()
+    assert_exact(fleet.judge(topic, book), f"a head damaged {len(kept)} times; {book.acknowledged} acknowledged")
