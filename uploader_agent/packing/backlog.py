@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.observability.health import Stalled
@@ -33,14 +33,20 @@ class Backlog:
     def packed(self, partition: LedPartition) -> None:
         """Something of ``partition`` is packed."""
         with self._lock:
-            self._waiting.pop(partition.tp, None)
             self._go_on()
+        self.done([partition])
 
-    def drop(self, tps: Collection[TopicPartition]) -> None:
-        """Nothing is to be packed of these: they are not ours any more, or are sealed instead."""
+    def done(self, partitions: Iterable[LedPartition]) -> None:
+        """Nothing more is to be packed of ``partitions`` now."""
         with self._lock:
-            for tp in tps:
-                self._waiting.pop(tp, None)
+            for one in partitions:
+                if self._waiting.get(one.tp) is one:  # and not that of a later leadership
+                    del self._waiting[one.tp]
+
+    def forget(self, tp: TopicPartition) -> None:
+        """The partition is not ours any more, or under another leadership."""
+        with self._lock:
+            self._waiting.pop(tp, None)
 
     def failed(self, error: Exception) -> None:
         """Something could not be packed, and will be tried again."""

@@ -61,14 +61,13 @@ class Packer:
         self._missed: set[TopicPartition] = set()
         """Those that have failed in this tick."""
 
-    def pack(self, partitions: Collection[LedPartition]) -> list[LedPartition]:
+    def pack(self, partitions: Iterable[LedPartition]) -> list[LedPartition]:
         """Pack what is new, and put the head; the partitions that are to be tried again."""
-        self.backlog.add(partitions)
         self._missed = set()
         wanted = [one for one in partitions if self._may_try(one)]
         self._try_all((one for one in wanted if not _is_claimed(one)), lambda one: one.uploader.claim())
         again = self._pack_claimed([one for one in wanted if _is_claimed(one)])
-        self.backlog.drop({one.tp for one in wanted} - self._missed)
+        self.backlog.done(one for one in wanted if one.tp not in self._missed)
         return again
 
     def look(self, partitions: list[LedPartition]) -> None:
@@ -88,7 +87,7 @@ class Packer:
         """The partition is not ours any more."""
         self._failures.forget(tp)
         self._paused.pop(tp, None)
-        self.backlog.drop({tp})
+        self.backlog.forget(tp)
 
     # -- one partition -------------------------------------------------------------------------------------------------
 

@@ -69,8 +69,19 @@ def test_whatever_is_packed_counts_for_all(world: World) -> None:
     world.clock.now += 600
     world.packed(first)
     assert world.seconds(10) == 10
-    world.backlog.drop({second.tp})
+    world.backlog.forget(second.tp)
     assert world.seconds(600) is None
+
+
+def test_what_a_former_leadership_is_done_with_waits_still(world: World) -> None:
+    former, later = partition(0), partition(0)
+    world.add(former)
+    world.backlog.forget(former.tp)
+    world.add(later)
+    world.packed(former)
+    assert world.seconds(10) == 10
+    world.packed(later)
+    assert world.seconds(10) is None
 
 
 def test_what_seals_have_waits_no_more(world: World) -> None:

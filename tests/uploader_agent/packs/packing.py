@@ -28,7 +28,9 @@ def tick(agent: TestedAgent) -> None:
         if (one.high_watermark or 0) > one.stored_end:
             due.setdefault(one.bucket, []).append(one)
     for bucket, members in due.items():
-        agent.components.packs.of(bucket).packer.pack(members)
+        packer = agent.components.packs.of(bucket).packer
+        packer.backlog.add(members)
+        packer.pack(members)
 
 
 def pack_once(world: World, end: int | None = None) -> TestedAgent:

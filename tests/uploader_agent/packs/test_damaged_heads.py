@@ -94,17 +94,18 @@ def begun(world: World) -> World:
 def test_a_running_agent_makes_it_again_from_what_it_knows(world: World, damage: Damage) -> None:
     partition = world.disk.partition()
     partition.segment(0, records(0, 30))
-    world.metadata.default_high = 30
+    world.disk.partition(OTHER).segment(0, records(0, 20))
+    world.metadata.leads[OTHER] = Led(3, ID)
+    world.metadata.high = {T: 30, OTHER: 20}
     with world.agent(freshness=FRESHNESS) as agent:
         tick(agent)
         body = spoil(world, damage)
         append(partition, 0, records(30, 50))
-        world.metadata.default_high = 50
+        world.metadata.high[T] = 50
         tick(agent)
         tick(agent)
         [found] = agent.components.packs.damaged()
-    [entry] = entries(world)
-    assert (entry.tail_end, entry.ranges) == (50, 2)
+    assert [(one.partition, one.tail_end, one.ranges) for one in entries(world)] == [(0, 50, 2), (1, 20, 1)]
     assert content(world) == records(0, 50)
     assert kept(world) == ([] if body is None else [body])
     assert found.key == f"{world.store.url}/{world.control.head(1)}"
@@ -259,18 +260,28 @@ def test_an_epoch_of_which_nothing_is_packed_ends_the_lineage(world: World) -> N
 # -- other writers, and failures ---------------------------------------------------------------------------------------
 
 
-def test_exactly_the_damaged_version_is_replaced(begun: World) -> None:
+@pytest.mark.parametrize("moment", ["before the copy is made", "when it is made", "before the head is put"])
+def test_exactly_the_damaged_version_is_replaced(begun: World, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process of this broker is faster: its head is no damage, and stays."""
     head = begun.control.head(1)
     sound = begun.store.inner.get(head).body
     spoil(begun)
-    faster = itertools.count()
+    faster, copy = itertools.count(), begun.store.copy
 
-    def before(operation: str, key: str) -> None:
-        if (operation, key) == ("put", head) and next(faster) == 0:
+    def put(at: str) -> None:
+        if at == moment and next(faster) == 0:
             begun.store.inner.put(head, sound)
 
-    begun.store.before = before
+    def copied(source: str, target: str, *, source_etag: str) -> str:
+        put("before the copy is made")
+        etag = copy(source, target, source_etag=source_etag)
+        put("when it is made")
+        return etag
+
+    begun.store.before = lambda operation, key: (
+        put("before the head is put") if (operation, key) == ("put", head) else None
+    )
+    monkeypatch.setattr(begun.store, "copy", copied)
     begun.metadata.default_high = 50
     with begun.agent(freshness=FRESHNESS) as agent:
         tick(agent)
