@@ -352,30 +352,31 @@ def test_a_pack_that_is_damaged_too_costs_its_own_ranges_alone(begun: World) -> 
     assert content(begun, OTHER) == records(0, 20, value="other"), "it is packed again from the disk"
 
 
-def test_an_offset_wm_that_is_damaged_holds_up_no_other_partition(begun: World) -> None:
-    begun.disk.partition(OTHER).segment(0, records(0, 20))
-    begun.metadata.leads[OTHER] = Led(3, ID)
-    begun.metadata.high = {T: 30, OTHER: 20}
-    pack_once(begun)
-    begun.store.inner.put(begun.keys(OTHER).watermark, b"garbage")
-    spoil(begun)
-    begun.metadata.high = {T: 50, OTHER: 20}
-    with begun.agent(freshness=FRESHNESS) as agent:
-        tick(agent)
-    assert [one.tail_end for one in entries(begun) if one.partition == T.partition] == [50]
-    assert content(begun) == records(0, 50)
+def test_an_offset_wm_that_is_damaged_holds_up_no_other_partition(world: World) -> None:
+    """Not even one that has its ranges in the same pack."""
+    world.disk.partition().segment(0, records(0, 30))
+    world.disk.partition(OTHER).segment(0, records(0, 20))
+    world.metadata.leads[OTHER] = Led(3, ID)
+    world.metadata.high = {T: 30, OTHER: 20}
+    pack_once(world)
+    assert len({one.key for one in packs(world)}) == 1
+    world.store.inner.put(world.keys(OTHER).watermark, b"garbage")
+    spoil(world)
+    with world.agent(freshness=FRESHNESS) as agent:
+        look_after_heads(agent)
+    assert [(one.partition, one.tail_end) for one in entries(world)] == [(0, 30), (1, 20)], "that one may need it, too"
 
 
-def test_a_store_that_fails_meanwhile_is_asked_again(begun: World) -> None:
-    """Nothing is begun anew because packs could not be read."""
-    body = spoil(begun)
-    begun.metadata.default_high = 50
+@pytest.mark.parametrize("request_", [("list", "_tails/"), ("get", "offset.wm")], ids=["packs", "offset.wm"])
+def test_a_store_that_fails_meanwhile_is_asked_again(begun: World, request_: tuple[str, str]) -> None:
+    """Nothing is begun anew because something could not be read."""
+    body, (wanted, name) = spoil(begun), request_
     with begun.agent(freshness=FRESHNESS) as agent:
-        with failing(begun, lambda operation, key: operation == "list" and "_tails" in key, UnknownOutcome("l", "cut")):
-            tick(agent)
+        with failing(begun, lambda operation, key: operation == wanted and name in key, UnknownOutcome("it", "cut")):
+            look_after_heads(agent)
         assert begun.store.inner.get(begun.control.head(1)).body == body
-        tick(agent)
-    assert spans(begun) == [(0, 30), (30, 50)]
+        look_after_heads(agent)
+    assert [one.tail_end for one in entries(begun)] == [30]
 
 
 def test_a_command_that_writes_nothing_leaves_it_alone(begun: World) -> None:
