@@ -194,8 +194,7 @@ def test_conditions_and_multipart_work_under_the_agents_policy(server: S3Server,
 def test_an_agent_keeps_aside_what_lies_under_its_heads_key(server: S3Server, administrator: S3Client) -> None:
     agent, [head, kept] = server.client("agent"), [key for key in OWN if "/_heads/" in key or "/_damaged/" in key]
     etag = administrator.put_object(Bucket="raw", Key=head, Body=b"garbage")["ETag"]
-    source = {"Bucket": "raw", "Key": head}
-    agent.copy_object(Bucket="raw", Key=kept, CopySource=source, CopySourceIfMatch=etag)
+    agent.copy_object(Bucket="raw", Key=kept, CopySource={"Bucket": "raw", "Key": head}, CopySourceIfMatch=etag)
     assert administrator.get_object(Bucket="raw", Key=kept)["Body"].read() == b"garbage"
 
 

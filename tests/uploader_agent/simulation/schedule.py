@@ -64,8 +64,8 @@ class Schedule:
     """For so long a range may be packed before it is sealed."""
     late: float | None
     """Which damage the head gets once all is stored, a number in [0, 1); None for none."""
-    retired_late: bool
-    """Whether the agent is down then, and retention takes what it can."""
+    meanwhile: Literal["runs", "is down", "is down, and retention empties the disk"]
+    """What the agent does then."""
 
     def __str__(self) -> str:
         happens = "\n".join(f"    {action}" for action in self.actions)
@@ -73,7 +73,7 @@ class Schedule:
   settings {self.settings}
   topics {self.topics}{", compacted" if self.compacted else ""}, {"two replicas" if self.replicated else "one replica"}
   sealed {self.unsealed} after it was packed
-  head damaged at the end: {self.late}{", and the disk emptied" if self.retired_late else ""}
+  head damaged at the end: {self.late}; the agent {self.meanwhile}
   quiet from {self.quiet:.3f} s on; before that:
 {happens}"""
 
@@ -101,8 +101,18 @@ def draw(seed: int, *, compacted: bool = False) -> Schedule:
         [timedelta(days=1), timedelta(seconds=3), timedelta(seconds=20)]
     )
     late = random.Random(f"late {seed}")
-    damage, retired = late.choice([None, late.random()]), late.choice([True, False])
-    return Schedule(seed, settings, topics, rng.choice([True, True, False]), compacted, actions, quiet, unsealed, damage, retired)
+    return Schedule(
+        seed,
+        settings,
+        topics,
+        rng.choice([True, True, False]),
+        compacted,
+        actions,
+        quiet,
+        unsealed,
+        late.choice([None, late.random()]),
+        late.choice(["runs", "runs", "is down", "is down, and retention empties the disk"]),
+    )
 
 
 def _actions(rng: random.Random, quiet: float) -> Iterator[Action]:

@@ -251,8 +251,9 @@ class World:
         self._faults.tell("-> spoil late")
         self._faults.felt(0.0)
         self._hidden_before = set()
-        if self._schedule.retired_late:
-            self._crash(0.5, 0.0)
+        if self._schedule.meanwhile != "runs":
+            self._crash(1 + self._disk.delete_delay / 5, 0.0)
+        if self._schedule.meanwhile == "is down, and retention empties the disk":
             for partition in self._cluster.partitions.values():
                 self._cluster.roll(partition)
                 self._cluster.retire(partition, len(partition.disk.bases))
