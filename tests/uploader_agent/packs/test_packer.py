@@ -507,7 +507,7 @@ def test_an_entry_stays_while_a_hole_is_below_the_seals(world: World) -> None:
         agent.upload_once()
         assert (world.watermark()[1].next_offset, world.stored(50)) == (0, records(50, 80))
         tick(agent)
-        agent.components.head_maintenance.look()
+        look_after_heads(agent)
     assert [entry.tail_end for entry in entries(world)] == [50]
     remove(partition, 0)
     world.metadata.log_start = 50
@@ -527,7 +527,7 @@ def test_an_entry_stays_until_offset_wm_says_what_is_sealed(world: World) -> Non
         with failing(world, lambda operation, name: (operation, name) == ("put", key), UnknownOutcome(key, "told so")):
             agent.upload_once()
         assert world.stored(0) == records(0, 50)
-        agent.components.head_maintenance.look()
+        look_after_heads(agent)
     assert [entry.tail_end for entry in entries(world)] == [50]
 
 
