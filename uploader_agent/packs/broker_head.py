@@ -26,8 +26,8 @@ from uploader_agent.runtime import Runtime
 
 logger = structlog.get_logger(__name__)
 
-Recover = Callable[[Store, ControlKeys], HeadEntries]
-"""What packs say of the tails of a head that no process knows, see :mod:`uploader_agent.packs.recovery`."""
+Recover = Callable[[Store, ControlKeys, bool], HeadEntries]
+"""What packs say of the tails of a head that no process knows; the flag says that there was one."""
 
 _LONGEST_RULE = 1000
 
@@ -141,7 +141,7 @@ class BrokerHead:
 
     def _begin(self) -> None:
         """Go on without a head. If it is gone, or a process was killed before its first one, there are packs."""
-        entries = self._recover(self.store, self.control)
+        entries = self._recover(self.store, self.control, False)
         if entries:
             self.put(entries)
             logger.warning("head_made_from_packs", key=self.key, entries=len(entries))
@@ -159,7 +159,7 @@ class BrokerHead:
             self.store.copy(self.key, kept, source_etag=found.etag)
             told = self.damage = told.model_copy(update={"kept": kept})
         known = self.version > 0
-        entries = self._entries if known else self._recover(self.store, self.control)
+        entries = self._entries if known else self._recover(self.store, self.control, True)
         self._etag = found.etag if found is not None else None
         self.put(entries)
         if not known:

@@ -52,6 +52,7 @@ class _Chain:
     pointer: RangePointer
     sealed: _Sealed
     unsealed: Unsealed = field(default_factory=Unsealed)
+    compacted: bool = False
     starts: dict[int, int] = field(default_factory=dict)
     """The epochs of its batches, and the first offset at which each was seen."""
 
@@ -59,6 +60,7 @@ class _Chain:
         """Take a range of the leadership into account; they come in any order."""
         if (one.next, one.shipped_at) > (self.last.next, self.last.shipped_at):
             self.last, self.pointer = one, pointer
+        self.compacted = self.compacted or one.compacted
         if one.next > self.sealed.next_offset:
             self.unsealed = self.unsealed.plus(Unsealed(1, one.size, one.shipped_at))
             for epoch, start in one.epochs:
@@ -106,9 +108,10 @@ class PackedTails:
         self._resolve = resolve
         self._runtime = runtime
 
-    def entries(self, store: Store, control: ControlKeys) -> HeadEntries:
-        """The entries of a head that names all of them. Raises StoreError.
+    def entries(self, store: Store, control: ControlKeys, named: bool) -> HeadEntries:
+        """The entries of a head that names all of them, or had ``named`` them. Raises StoreError.
 
+        Of compacted topics, what no head may have named is left out: a seal may lack records of it.
         What a damaged pack holds is left out: it is packed again from the disk, or sealed from there.
         """
         packs = [info for info in store.list(control.packs(self._broker)) if control.pack_of(info.key) is not None]
@@ -118,6 +121,8 @@ class PackedTails:
             raise found.failure
         entries = HeadEntries()
         for key, chain in found.chains.items():
+            if chain.compacted and not named:
+                continue
             try:
                 entry = chain.entry()
             except ValidationError as error:

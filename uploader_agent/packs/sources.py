@@ -50,15 +50,22 @@ class PackedSources:
 
     @staticmethod
     def entries(route: UploadRoute, brokers: Collection[int]) -> list[HeadEntry]:
-        """What the heads of ``brokers`` have of the partition, under any epoch. They are read now; raises StoreError.
+        """What the heads of ``brokers`` have of the partition, under any epoch. They are read now.
 
-        A damaged head counts as none.
+        A damaged head of another broker counts as none. This broker's is made again soon, and is waited for: what is
+        sealed without it may lack records that only packs have.
+
+        Raises:
+            FormatError: this broker's head is damaged.
+            StoreError: the store failed.
         """
         entries: list[HeadEntry] = []
         for broker in sorted(brokers):
             try:
                 head = format_.load(route.store, route.keys.control, broker)
             except FormatError as error:
+                if broker == route.broker:
+                    raise
                 logger.warning("head_not_read", partition=str(route.tp), error=str(error))
                 continue
             found = head.value.entries if head else ()

@@ -173,6 +173,37 @@ def test_what_only_packs_have_is_sealed_from_them(begun: World) -> None:
     assert content(begun) == records(0, 70)
 
 
+def test_nothing_is_sealed_of_a_compacted_topic_before_it_is_made_again(begun: World) -> None:
+    """The cleaner has removed what only packs have: a seal without them would lack it."""
+    partition = begun.disk.partition()
+    begun.metadata.policy = "compact"
+    pack_once(begun, 50)
+    partition.segment(0, records(0, 20) + records(40, 50))
+    partition.roll(50)
+    spoil(begun)
+    with begun.agent(freshness=FRESHNESS) as agent:
+        agent.upload_once()
+        assert "FormatError" in (agent.leadership.partitions[T].error or "")
+    assert not [name for name in begun.names() if name.endswith(".log")]
+    with begun.agent(freshness=FRESHNESS) as agent:
+        look_after_heads(agent)
+        agent.upload_once()
+        no_errors(agent)
+    assert begun.stored(0) == records(0, 50)
+
+
+def test_what_no_head_has_named_of_a_compacted_topic_is_packed_again(world: World) -> None:
+    """A process was killed before its first head; a seal may have been made since without what it had packed."""
+    world.disk.partition().segment(0, records(0, 30))
+    world.metadata.policy = "compact"
+    head = world.control.head(1)
+    with failing(world, lambda operation, key: (operation, key) == ("put", head), UnknownOutcome("head", "cut")):
+        pack_once(world, 30)
+    pack_once(world, 30)
+    assert spans(world) == [(0, 30), (0, 30)]
+    assert [(one.tail_end, one.ranges) for one in entries(world)] == [(30, 1)]
+
+
 def test_the_pack_of_a_failed_tick_may_be_named(begun: World) -> None:
     head = begun.control.head(1)
     with failing(begun, lambda operation, key: (operation, key) == ("put", head), UnknownOutcome("head", "cut")):

@@ -324,6 +324,8 @@ class World:
             json.dumps(head | {"format": 2}).encode(),
             None,
         ]
+        if self._schedule.compacted:
+            damages.remove(None)  # packs of compacted topics are named again only where there was a head
         self._store.spoil(HEAD, pick(which, damages))
         self._oracle.spoiled()
 
