@@ -7,13 +7,15 @@ is in the store decides: a version counts once it was created there.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import tempfile
+import time
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Final
@@ -33,6 +35,11 @@ _COPIED: Final = re.compile(r"(?:_sidecars/)?[0-9a-zA-Z][0-9a-zA-Z._-]*", re.ASC
 """What may be copied: no other name can lead out of the directory."""
 
 _HINT: Final = "_last_checkpoint"
+_PREFIX: Final = "tidemark-log-"
+_LOCK: Final = "lock"
+_ABANDONED_SECONDS: Final = 3600.0
+"""Age from which an unlocked directory is abandoned: a new one is locked a moment after it is made."""
+
 _TRIES: Final = 3
 """How often a copy is begun anew because objects were removed while they were read, as expired versions are."""
 
@@ -41,13 +48,19 @@ _MOST_FOLLOWED: Final = 100
 
 
 class _Folder:
-    """A directory of its own, which goes with the last that refers to it, or when the process ends."""
+    """A directory of its own, which goes with the last that refers to it, or when the process ends.
+
+    It is locked. The next process removes those that nobody has locked any more, because their process was killed.
+    """
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="tidemark-log-"))
+        _sweep()
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self.log = self.path / "_delta_log"
         self.log.mkdir()
-        weakref.finalize(self, _remove, self.path, os.getpid())
+        lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDONLY, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        weakref.finalize(self, _remove, self.path, lock, os.getpid())
 
 
 class LogCopy:
@@ -188,10 +201,25 @@ class LogCopy:
         in_parallel(add, wanted)
 
 
-def _remove(path: Path, owner: int) -> None:
+def _remove(path: Path, lock: int, owner: int) -> None:
     """Remove the directory, but not where a child of the process that made it ends."""
     if os.getpid() == owner:
         shutil.rmtree(path, ignore_errors=True)
+    os.close(lock)
+
+
+def _sweep() -> None:
+    """Remove the directories of processes that were killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        # Another user's cannot be opened, one without a lock is not ours, and another process may be faster.
+        with suppress(OSError):
+            lock = os.open(path / _LOCK, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def _let_go(_folder: _Folder) -> None:

@@ -320,3 +320,16 @@ def test_a_child_that_ends_leaves_the_directory_to_its_parent(lake: Lake, monkey
         del lake.copy, table
         gc.collect()
     assert len(lake.directories()) == 1
+
+
+def test_the_directory_of_a_process_that_was_killed_is_removed_by_a_later_one(lake: Lake) -> None:
+    lake.write()
+    lake.look()
+    [ours] = lake.directories()
+    killed, young = (Path(tempfile.mkdtemp(prefix="tidemark-log-")) for _ in range(2))
+    for path in (killed, young):
+        (path / "lock").touch()
+    for path in (ours, killed):
+        os.utime(path, (0, 0))
+    assert LogCopy().look(lake.store, ROOT) is not None
+    assert sorted(lake.directories()) == sorted([ours, young])
