@@ -345,7 +345,7 @@ def test_a_look_leaves_an_overview_that_follows_the_log_without_the_ledger(
     landed(world, "orders")
     world.put_index(entry("orders", 0, 100, log_end=130))
     assert keys(world) == []
-    assert [(one.state, one.lag) for one in topics(world)] == [("unknown", 0), ("complete", 30)]
+    assert [(one.state, one.lag) for one in topics(world)] == [("unknown", 0), ("current", 30)]
     world.put_index(entry("orders", 0, 100, log_end=150))
     requests = Requests(monkeypatch)
     assert keys(world, 1) == []
