@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.structs import TopicPartition as KafkaPartition
 
+from demo import processes as demo_processes
 from demo import stack as demo_stack
 from demo.accounts import Auditor, align, landed_up_to
 from demo.stack import Stack
@@ -121,7 +122,7 @@ class Watched:
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     monkeypatch.setattr(demo_stack, "HOME", tmp_path / "demo")
-    monkeypatch.setattr(demo_stack, "_RECORDS", tmp_path / "demo" / "processes.json")
+    monkeypatch.setattr(demo_processes, "HOME", tmp_path / "demo")
     with SmtpServer() as smtp, HookServer() as hook:
         for name, value in alert_env(smtp, hook).items():
             monkeypatch.setenv(name, value)

@@ -532,7 +532,8 @@ def test_what_is_not_read_yet_is_not_said_to_be_unpacked(world: World, second: W
         assert agent.leadership.partitions[T].uploader.claimed
         before = said(agent, second)
         world.store.before = lambda _operation, _key: None
-        agent.components.packer.forget(T)
+        for bucket in agent.components.packs.all:
+            bucket.packer.forget(T)
         tick(agent)
         after = said(agent, second)
     assert (before.next_offset, before.stored_end, before.oldest_unstored) == (0, None, None)
