@@ -239,7 +239,6 @@ RULES = {
     "lineage decides": Rule(
         2323, "a range counts as far as its batches are on the newest lineage, whichever head names it"
     ),
-    "seals before ranges": Rule(51372, "where a seal has an offset, it is read there, and no range", compacted=True),
     "entries name their topic id": Rule(26, "an entry of a head is of a topic id, not of a name"),
     "verdicts by the bytes": Rule(2, "markers in a range decide its transactions, the broker's .txnindex does not"),
     "head after the pack": Rule(135, "a head names a pack only when the pack is stored"),

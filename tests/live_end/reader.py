@@ -114,8 +114,7 @@ class Reader:
         start = self._cut(table, written)
         _, sealed = cover(seals, written.lineage, start)
         ranges = yield from self._ranges(heads, written, sealed)
-        first = self._rules("seals before ranges")
-        pieces, hole = cover([*seals, *ranges], written.lineage, start, seals_first=first)
+        pieces, hole = cover([*seals, *ranges], written.lineage, start)
         if hole < written.next or (hole < self._promised(heads) and not self._rules("no hole above offset.wm is LOST")):
             self._told.lost(topic, hole)
             return
@@ -267,13 +266,11 @@ def land(table: Table, batch: Batch, log: Sequence[Batch], aborts: Iterable[Abor
         table.rows[row] = Landed(batch.epoch, batch.uid, verdict, marker)
 
 
-def cover(
-    sources: Sequence[Source], lineage: Lineage, start: int, *, seals_first: bool = True
-) -> tuple[list[Piece], int]:
+def cover(sources: Sequence[Source], lineage: Lineage, start: int) -> tuple[list[Piece], int]:
     """Pieces from ``start`` on, each offset once, and the end of the last one.
 
-    With ``seals_first`` a seal goes before a range, unless a transaction is open at its end: a range of a compacted log
-    may not list what it decides. Then the source counts that reaches furthest.
+    A seal goes before a range, unless a transaction is open at its end: a range of a compacted log may not list what it
+    decides. Then the source counts that reaches furthest.
     """
     pieces: list[Piece] = []
     at = start
@@ -282,7 +279,7 @@ def cover(
         live = [found for found in near if found[0] > at]
         if not live:
             return pieces, at
-        first = [found for found in live if found[1].seal is not None and not found[1].open] if seals_first else []
+        first = [found for found in live if found[1].seal is not None and not found[1].open]
         reach, best = max(first or live, key=lambda found: (found[0], found[1].base))
         pieces.append(Piece(best, at, reach))
         at = reach

@@ -50,6 +50,7 @@ class Oracle:
         self.store: SimulatedStore | None = None
         """The store; ``packs`` reads of it at once and without faults."""
         self._chains: dict[HeadEntry, list[PackedRange]] = {}
+        self._damaged = False
         self._named: dict[PartitionOfId, Intervals] = {}
         """What heads have ever named of the log of a partition."""
         self._cluster = cluster
@@ -72,8 +73,9 @@ class Oracle:
                 self._lied()
 
     def spoiled(self) -> None:
-        """The head is damaged: nobody reads anything from it."""
+        """The head is damaged: nobody reads anything from it, and what the index says of packs cannot be judged."""
         self.tails = {}
+        self._damaged = True
 
     def packed(self, at: TopicPartition) -> int:
         """The end of what the head says that is packed of a partition under its current leadership; 0 if nothing is."""
@@ -92,7 +94,7 @@ class Oracle:
     def _read_head(self, head: Head) -> None:
         """Compare what is new in the head with the logs: its packs must be stored, with the leader's own batches."""
         self.heads += 1
-        before, self.tails = self.tails, head.by_key
+        before, self.tails, self._damaged = self.tails, head.by_key, False
         for key, entry in self.tails.items():
             if before.get(key) == entry:
                 continue
@@ -164,7 +166,8 @@ class Oracle:
             yield f"the high watermark was never above {partition.high_watermark}"
         if entry.log_end_offset > partition.longest:
             yield f"the log end was never above {partition.longest}"
-        if (partition.leader, partition.leader_epoch, partition.gone) == (US, entry.leader_epoch, False):
+        led = (partition.leader, partition.leader_epoch, partition.gone) == (US, entry.leader_epoch, False)
+        if led and not self._damaged:
             yield from self._false_ends(entry, partition)
 
     def _false_ends(self, entry: IndexEntry, partition: Partition) -> Iterator[str]:
