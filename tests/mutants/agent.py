@@ -198,7 +198,7 @@ AGENT: Final = (
     Mutant(
         "what compaction has removed since it was packed is sealed from the packs",
         "uploader_agent/upload/segment_upload.py",
-        "if self._rules.compare_packs and self._seen.compacts and not scanned.damage:",
+        "if self._rules.compare_packs and self._seen.may_compact and not scanned.damage:",
         "if False:",
         (f"{_LEADERS}::test_what_compaction_has_removed_since_is_sealed_from_the_packs",),
     ),
@@ -212,8 +212,8 @@ AGENT: Final = (
     Mutant(
         "a run from packs ends before a hole",
         "uploader_agent/packs/packed_run.py",
-        "min(end, live.contiguous_from(start))",
-        "end",
+        "reach = live.contiguous_from(start)",
+        "reach = end",
         (f"{_LEADERS}::test_a_run_from_packs_ends_before_a_hole",),
     ),
     Mutant(

@@ -225,7 +225,7 @@ CONTRACT: Final = (
     ),
     Mutant(
         "a pack stays until a seal of other bytes is ruled out",
-        "include/tidemark/planning/pack_proof.py",
+        "include/tidemark/raw/sealed_packs.py",
         "part = one.first, one.next, one.crc32c\n",
         'part = one.first, one.next, ""\n',
         (f"{_PROOFS}::test_packs_go_when_seals_list_all_their_ranges",),
@@ -233,14 +233,14 @@ CONTRACT: Final = (
     Mutant(
         "a pack stays while a run may read it that was planned before the seal",
         "include/tidemark/planning/pack_proof.py",
-        "return None if self._settled(name) else",
+        "return None if self._settled(listing) else",
         "return None if True else",
         (f"{_PROOFS}::test_runs_that_may_read_a_pack_are_over_when_it_goes",),
     ),
     Mutant(
         "a pack goes only if all its batches are in seals",
         "include/tidemark/planning/pack_proof.py",
-        "return min(wanted, default=None)",
+        "return wanted[min(wanted)] if wanted else None",
         "return None",
         (f"{_PROOFS}::test_a_batch_with_other_bytes_is_another",),
     ),

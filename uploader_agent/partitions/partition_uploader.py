@@ -214,13 +214,13 @@ class PartitionUploader:
         assert self.local.offsets is not None
         remote, seen = self._remote, self._observed(self.local.offsets)
         base, lineage = work.base_offset, self.lineage()
+        packed_end = self._packed.packed_below(work.end)  # before it is asked what is packed
         parts = self._sources.parts(self.route, self._packed, self._unread_brokers(seen), lineage, base)
         has_log = remote.has_log(base)
         before = StoredBefore(remote.watermark, remote.open_before(base), has_log=has_log, packed=parts)
-        packed_end = self._packed.packed_below(work.end)
 
         def judge(scanned: ScannedSegment, known: Lineage) -> Lineage:
-            if seen.compacts and (packed_end is None or self._packed.packed_below(work.end) != packed_end):
+            if seen.may_compact and (packed_end is None or self._packed.packed_below(work.end) != packed_end):
                 raise SegmentChanged(f"{self._folder}: batches below {work.end} are being packed: they are sealed then")
             return self._judge(scanned, known)
 
@@ -242,7 +242,7 @@ class PartitionUploader:
         """
         if self._packed.joined is None:
             return self._tail_brokers
-        return self._tail_brokers - {self._context.broker} if seen.compacts else frozenset()
+        return self._tail_brokers - {self._context.broker} if seen.may_compact else frozenset()
 
     def _packed_entries(self) -> list[HeadEntry]:
         """What the heads of all say who may have packed offsets of this log.

@@ -12,7 +12,7 @@ from tidemark.formats.manifest import ObjectSum, OpenTransaction, PackedPart, Se
 from tidemark.kafka_log import Lineage, SegmentSummary
 from tidemark.store import ObjectInfo, Store
 from uploader_agent import __version__
-from uploader_agent.broker.admin import Offsets
+from uploader_agent.broker.admin import UNKNOWN_POLICY, Offsets
 from uploader_agent.clock import utc_now
 from uploader_agent.disk.segment_files import Bytes, checksum
 from uploader_agent.remote.objects import Summed, create, replace
@@ -34,9 +34,9 @@ class Observed:
     leader_epoch: int
 
     @property
-    def compacts(self) -> bool:
-        """Whether the broker's cleaner may remove records."""
-        return compacts(self.cleanup_policy)
+    def may_compact(self) -> bool:
+        """Whether the broker's cleaner may remove records; also while the policy is not known."""
+        return self.cleanup_policy == UNKNOWN_POLICY or compacts(self.cleanup_policy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ class _Upload:
             raise SegmentChanged(f"{self._path}: its leader epochs changed while it was read")
         lineage = self._rules.judge(scanned, lineage)
         next_offset = scanned.summary.next_offset if self._work.is_tail else self._work.end
-        if self._rules.compare_packs and self._seen.compacts and not scanned.damage:
+        if self._rules.compare_packs and self._seen.may_compact and not scanned.damage:
             for part in parts.differing(self._run.log, next_offset):
                 raise PacksDiffer(f"{self._path}: a pack has other batches from {part.first} to {part.next}")
         placed = self._keep_damaged(scanned, lineage) if scanned.damage else self._place(scanned, lineage)
@@ -272,7 +272,7 @@ class _Upload:
         Its agent may not have known these packs when compaction had removed records from its log.
         """
         packed = [part for part in self._before.packed if part.next > self._base and part.first < end]
-        if not packed or not self._seen.compacts:
+        if not packed or not self._seen.may_compact:
             return False
         stored = {
             header.base_offset: header.crc
