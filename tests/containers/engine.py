@@ -25,6 +25,7 @@ LOG = FOLDER / "commands.log"
 _COMPOSE = "github.com/docker/compose/v2@v2.40.3"
 _COMPOSE_SUM = "h1:XeYkQu1svDtyfZPv5nTwFryQ25ZJMkIlc4pz9HalMPI="
 _BRIDGE = "docker0"
+# iptables-save says nothing of a table that nobody has used yet.
 _NO_RULES = "*nat\nCOMMIT\n*filter\n:FORWARD ACCEPT\nCOMMIT\n"
 
 
@@ -111,13 +112,13 @@ def running_engine() -> Iterator[Engine]:
         *("--data-root", FOLDER / "data", "--exec-root", FOLDER / "run"),
         *("--storage-driver", "overlay2", "--exec-opt", "native.cgroupdriver=cgroupfs"),
     ]
-    with _network_restored(), ManagedProcess("dockerd", command, log=FOLDER / "dockerd.log") as process:
+    with network_restored(), ManagedProcess("dockerd", command, log=FOLDER / "dockerd.log") as process:
         process.wait_until(lambda: _succeeds("docker", "--host", socket, "version"))
         yield Engine({"DOCKER_HOST": socket})
 
 
 @contextmanager
-def _network_restored() -> Iterator[None]:
+def network_restored() -> Iterator[None]:
     """The machine's rules and bridges are at the end what they were."""
     rules = call("iptables-save")
     bridge = Path("/sys/class/net", _BRIDGE)
@@ -125,7 +126,7 @@ def _network_restored() -> Iterator[None]:
     try:
         yield
     finally:
-        call("iptables-restore", given=rules or _NO_RULES)
+        call("iptables-restore", given=_NO_RULES + rules)
         if bridge.exists() and not had_bridge:
             call("ip", "link", "delete", _BRIDGE)
 
