@@ -375,7 +375,7 @@ def test_a_missing_topics_file_is_an_import_error(world: World, monkeypatch: pyt
     world.topics_file.unlink()
 
     for message in bag_of(world, monkeypatch).import_errors.values():
-        assert "cannot be read" in message
+        assert "does not exist" in message
 
 
 def test_dag_ids_are_unique_and_short_enough(world: World) -> None:

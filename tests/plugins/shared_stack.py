@@ -24,6 +24,8 @@ from tests.support.paths import ROOT
 from tests.support.receivers import HookServer, SmtpServer, alert_env
 
 DAILY = "daily_orders"
+ADDED = "added"
+"""A topic that a test adds while Airflow runs."""
 STORE_SECRET = "store-secret-of-this-test"
 KAFKA_SECRET = "kafka-secret-of-this-test"
 _FIRST_LINE = "from __future__ import annotations\n"

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.plugins.shared_stack import SharedStack
+from tests.plugins.shared_stack import ADDED, SharedStack
 from tests.plugins.test_airflow_stack import ORDERS, is_waiting, jobs_at, landed, runs, start
 from tests.plugins.world import CLUSTER, World
 from tests.support.lineage import LineageServer, names
@@ -115,5 +115,5 @@ def test_every_event_is_as_the_schemas_want_it_and_names_no_asset_that_is_no_dat
     assert lineage.events
     assert lineage.wrong == []
     lakes = {named for named in lineage.datasets() if named[0] == "file"}
-    topics = [one.topic for one in world.deployment.topics]
+    topics = [*(one.topic for one in world.deployment.topics), ADDED]
     assert lakes <= {places(world, one)[kind] for one in topics for kind in ("raw", "table")}

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import yaml
 
-from tests.plugins.shared_stack import SharedStack
+from tests.plugins.shared_stack import ADDED, SharedStack
 from tests.plugins.test_airflow_stack import jobs_at, landed, runs, states
 from tests.plugins.world import CLUSTER, DATE, World
 from tests.support.waiting import wait_until
@@ -93,11 +93,11 @@ def test_a_topic_that_is_added_while_the_run_waits_lands_in_that_run(stack: Shar
     [*_, waiting] = runs(stack, LIVE)
     before = world.topics_file.read_text()
     content = yaml.safe_load(before)
-    content["topics"].append({"topic": "added", "freshness": "10s"})
+    content["topics"].append({"topic": ADDED, "freshness": "10s"})
     world.write_topics(**content)
     try:
-        world.upload("added", 100)
-        wait_until(lambda: landed(world, "added") == 100, what="the new topic to be landed", interval=0.5)
+        world.upload(ADDED, 100)
+        wait_until(lambda: landed(world, ADDED) == 100, what="the new topic to be landed", interval=0.5)
         state = partial(states, stack, LIVE, waiting["dag_run_id"])
         wait_until(lambda: state()["land"] == "success", what="the run that waited to end", interval=0.5)
     finally:
