@@ -20,7 +20,8 @@ class UnseenTopics:
     """The topics of one consumer that reads the remote tier alone; ``run`` has a thread do what waits for storage."""
 
     def __init__(self, topics: RemoteTopics, run: Callable[[Callable[[], Any]], None]) -> None:
-        self._topics, self._run = topics, run
+        self._topics = topics
+        self._run = run
         self._looked_for: set[str] = set()
 
     def look(self, wanted: Collection[str]) -> None:
