@@ -96,6 +96,9 @@ class Search:
             self._refused |= {info.etag}
             logger.warning("stored_segment_not_rebuilt", partition=str(route.tp), error=str(error))
             return
+        if not Intervals([(name.base, facts.next_offset)]) & wanted.holes():
+            self._refused |= {info.etag}  # what it has is sealed under another name, with what packs held
+            return
         written = manifests.write(route.store, route.keys, route.manifest(facts, wanted.seen))
         logger.warning("manifest_rebuilt", partition=str(route.tp), key=info.key, next_offset=facts.next_offset)
         remote.add(written, wanted.lineage)

@@ -556,3 +556,23 @@ def said(agent: TestedAgent, world: World) -> IndexEntry:
     key = world.control.index(world.broker.node_id)
     [entry] = WatermarkIndex.from_bytes(world.store.inner.get(key).body, key).entries
     return entry
+
+
+def test_a_stored_log_whose_offsets_are_sealed_gets_no_manifest_when_a_hole_is_searched_for(compacted: World) -> None:
+    """It lacks what packs held, and the segment with a name of its own has that."""
+    compacted.store.inner.put(compacted.keys().segment(SegmentName(0), "log"), records(0, 10) + records(30, 40))
+    partition = compacted.disk.partition()
+    partition.segment(0, records(0, 50))
+    partition.roll(50)
+    no_errors(compacted.once(freshness=FRESHNESS))
+    remove(partition, 0)
+    remove(partition, 50)
+    partition.segment(60, records(60, 80))
+    partition.roll(80)
+    compacted.metadata.log_start = 60
+    compacted.metadata.default_high = 80
+    no_errors(compacted.once(freshness=FRESHNESS))
+    assert [(start, end) for start, end, _ in gap_reasons(compacted)] == [(50, 60)]
+    manifests = sorted(name for name in compacted.names() if ".manifest.json" in name)
+    assert len(manifests) == 2, manifests
+    assert "00000000000000000000.manifest.json" not in manifests
