@@ -17,6 +17,7 @@ from tidemark.inspection.reachability import reachability
 from tidemark.store.probe import CLOCK, TRIED, Tried, try_clock
 from tidemark.terminal import Output
 from tidemark.topics import Deployment, load_topics
+from tidemark.words import plural
 
 config_app = typer.Typer(no_args_is_help=True, help="The topics file.")
 
@@ -57,7 +58,7 @@ def check(
     if output is Output.json:
         typer.echo(json.dumps({"topics": found, "checks": [one._asdict() for one in checks]}, ensure_ascii=False))
     else:
-        typer.echo(f"{topics}: {len(found)} topic{'' if len(found) == 1 else 's'}")
+        typer.echo(f"{topics}: {plural(len(found), 'topic')}")
         for topic in found:
             typer.echo(f"{topic['topic']} → {topic['table']}")
         for one in checks:

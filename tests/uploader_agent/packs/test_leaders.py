@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.tidemark.kafka_log.build import Record, batch, marker, transactional
-from tests.uploader_agent.fakes import ID, OTHER_ID, T, World, records
+from tests.uploader_agent.fakes import ID, OTHER_ID, FakePartition, T, World, records
 from tests.uploader_agent.packs.packing import (
     FRESHNESS,
     append,
@@ -366,6 +366,15 @@ def compacted(world: World) -> World:
     return world
 
 
+def new_leader(world: World, start: int) -> tuple[World, FakePartition]:
+    """Broker 2, which leads the compacted topic under epoch 4 from the offset ``start`` on, and its partition."""
+    found = world.another(2, leads={T: Led(4, ID)})
+    found.metadata.policy = "compact"
+    partition = found.disk.partition()
+    partition.lineage([(3, 0), (4, start)])
+    return found, partition
+
+
 def sealed_batches(world: World) -> list[tuple[int, int]]:
     """The offsets and record counts of all batches in the partition's segments."""
     found: list[tuple[int, int]] = []
@@ -434,10 +443,7 @@ def test_a_segment_that_compaction_has_emptied_is_sealed_from_the_packs(
 @pytest.mark.parametrize("left", [records(40, 50), b""], ids=["with a batch above", "without one"])
 def test_a_range_that_reaches_over_the_end_of_a_segment_is_looked_into(compacted: World, left: bytes) -> None:
     """Another replica rolls elsewhere: its segments end within ranges, and compaction has emptied one of them there."""
-    world = compacted.another(2, leads={T: Led(4, ID)})
-    world.metadata.policy = "compact"
-    partition = world.disk.partition()
-    partition.lineage([(3, 0), (4, 50)])
+    world, partition = new_leader(compacted, 50)
     partition.segment(0, records(0, 20))
     partition.segment(30, left)
     partition.segment(50, records(50, 60, epoch=4))
@@ -450,10 +456,7 @@ def test_a_range_that_reaches_over_the_end_of_a_segment_is_looked_into(compacted
 
 def test_packs_that_hold_no_more_than_a_compacted_segment_leave_it_as_it_is(compacted: World) -> None:
     """A range reaches over its end: the segment is sealed whole, with what it has and packs do not."""
-    world = compacted.another(2, leads={T: Led(4, ID)})
-    world.metadata.policy = "compact"
-    partition = world.disk.partition()
-    partition.lineage([(3, 0), (4, 50)])
+    world, partition = new_leader(compacted, 50)
     partition.segment(0, records(0, 30))
     partition.segment(30, records(30, 50) + records(50, 60, epoch=4))
     partition.roll(60)
@@ -464,10 +467,7 @@ def test_packs_that_hold_no_more_than_a_compacted_segment_leave_it_as_it_is(comp
 
 
 def test_packs_of_a_branch_that_the_log_has_left_add_nothing(compacted: World) -> None:
-    world = compacted.another(2, leads={T: Led(4, ID)})
-    world.metadata.policy = "compact"
-    partition = world.disk.partition()
-    partition.lineage([(3, 0), (4, 30)])
+    world, partition = new_leader(compacted, 30)
     partition.segment(0, records(0, 10))
     partition.segment(40, records(40, 60, epoch=4, value="other"))
     partition.roll(60)
