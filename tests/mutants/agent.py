@@ -153,6 +153,13 @@ AGENT: Final = (
         (f"{_PACKER}::test_a_lineage_that_changes_during_the_read_discards_it",),
     ),
     Mutant(
+        "no range has batches below the first epoch that the log knows",
+        "uploader_agent/packs/reading.py",
+        "if header.leader_epoch >= 0 and lineage.epoch_at(header.base_offset) is None:",
+        "if False:",
+        (f"{_PACKER}::test_batches_below_the_first_epoch_are_sealed_and_those_behind_are_packed",),
+    ),
+    Mutant(
         "each batch of a range is on the lineage",
         "uploader_agent/packs/reading.py",
         "if header.leader_epoch > wanted.leader_epoch or not lineage.is_live(header.base_offset, header.leader_epoch):",

@@ -32,7 +32,10 @@ _FEW: Final = 64
 
 
 class NotPackable(TidemarkError):
-    """A batch is too large for a pack, or takes a line that is too long: its partition is sealed instead."""
+    """A batch that no pack may hold: its partition is sealed instead.
+
+    It is too large, its line is too long, or no reader could say that it is on the log's lineage.
+    """
 
 
 class Place(NamedTuple):
@@ -84,7 +87,7 @@ def read(files: SegmentFiles, wanted: Wanted) -> tuple[RangeContent, Batches] | 
     None also if it would end below the first epoch that the log knows: heads tell of epochs.
 
     Raises:
-        NotPackable: the first batch fits into no pack.
+        NotPackable: the first batch fits into no pack, or lies below the first epoch that the log knows.
         SegmentChanged: the disk no longer shows what was read, or the log has not begun the leader's epoch.
         SegmentError: the bytes are damaged.
     """
@@ -201,6 +204,9 @@ def _batches(
     scanner = SegmentScanner(path, wanted.start, open_before=opened)
     verdicts = _Verdicts(opened)
     for header in scanner.batches(data):
+        if header.leader_epoch >= 0 and lineage.epoch_at(header.base_offset) is None:  # below the log start offset
+            rule = f"the batch at offset {header.base_offset} lies below the first epoch of {lineage.entries}"
+            raise NotPackable(f"{path}: {rule}: it is sealed")
         if header.leader_epoch > wanted.leader_epoch or not lineage.is_live(header.base_offset, header.leader_epoch):
             rule = f"has a batch of leader epoch {header.leader_epoch} at offset {header.base_offset}"
             raise SegmentChanged(f"{path}: {rule}, which is not on {lineage.entries}")

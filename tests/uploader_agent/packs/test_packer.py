@@ -187,6 +187,26 @@ def test_message_formats_without_epochs(world: World) -> None:
     assert (one.range.first, one.range.next, one.range.epochs) == (0, 10, ((-1, 0), (3, 6)))
 
 
+def test_batches_below_the_first_epoch_are_sealed_and_those_behind_are_packed(world: World) -> None:
+    """DeleteRecords moves the first epoch's start into a segment, which stays."""
+    partition = world.disk.partition()
+    partition.lineage([(3, 30)])
+    partition.segment(0, records(0, 20) + records(20, 50))
+    world.metadata.log_start = 30
+    world.metadata.default_high = 50
+    with world.agent(freshness=FRESHNESS, tail_after="1d") as agent:
+        tick(agent)
+        assert "below the first epoch" in (error(agent) or "")
+        agent.upload_once()
+        assert packs(world) == []
+        assert world.watermark()[1].next_offset == 50
+        append(partition, 0, records(50, 60))
+        world.metadata.default_high = 60
+        tick(agent)
+        no_errors(agent)
+    assert spans(world) == [(50, 60)]
+
+
 # -- lineages ----------------------------------------------------------------------------------------------------------
 
 
