@@ -42,15 +42,14 @@ class Metrics:
         )
         self.unstored_age = self._gauge(
             "unstored_age_seconds",
-            "Seconds for which the agent has seen the oldest byte on the disk wait to be stored, in rotated segments "
-            "(rotated) and in active ones (tail); 0 if everything is stored.",
+            "Seconds for which the oldest byte on the disk has waited to be stored, in rotated segments (rotated) and "
+            "in active ones (tail).",
             ["kind"],
         )
         self.overdue = self._gauge(
             "overdue_seconds",
-            "Seconds by which the oldest byte that is not stored is later than the settings promise: a rotated segment "
-            "is due at once, a tail after a third of its topic's freshness, or without that when it was quiet for "
-            "tail_after; 0 if nothing is late.",
+            "Seconds by which the oldest byte that is not stored is late: a rotated segment is due at once, a tail "
+            "after a third of its freshness, else after tail_after without an append.",
             ["kind"],
         )
 

@@ -23,7 +23,8 @@ from tidemark.store import Store, StoreOptions, open_store
 from tidemark.topics import Deployment
 from uploader_agent.settings import AgentSettings
 
-PAGE = Path(__file__).parents[3] / "docs" / "storage.md"
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = DOCS / "storage.md"
 OPTIONS = StoreOptions(backend="sqlite_store:SqliteStore")
 
 SHARED = [
@@ -39,16 +40,9 @@ SHARED = [
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The documented class can be imported; the URL of an empty store of its kind."""
-    (tmp_path / "sqlite_store.py").write_text(example())
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(DOCS / "examples")
     yield f"sqlite://{tmp_path}/raw.db"
     sys.modules.pop("sqlite_store", None)
-
-
-def example() -> str:
-    found: list[str] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(found) == 1
-    return found[0]
 
 
 @pytest.fixture
