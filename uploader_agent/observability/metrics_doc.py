@@ -31,14 +31,15 @@ class MetricRow(NamedTuple):
 
 
 def lines(metrics: Metrics) -> list[MetricRow]:
-    """The agent's own metrics in the order of their definition, without the process's."""
-    found = (metric for metric in metrics.registry.collect() if metric.name.startswith(PREFIX))
+    """All metrics: the agent's own in the order of their definition, then those of the process."""
+    found = sorted(metrics.registry.collect(), key=lambda metric: not metric.name.startswith(PREFIX))
     return [_line(metric, metrics.labels.get(metric.name, ())) for metric in found]
 
 
 def page(rows: Iterable[MetricRow]) -> str:
-    """The page, as Markdown."""
-    table = "".join(f"| `{row.name}{_braces(row.labels)}` | {row.kind} | {row.help} |\n" for row in rows)
+    """The page, as Markdown, with the agent's own metrics."""
+    own = (row for row in rows if row.name.startswith(PREFIX))
+    table = "".join(f"| `{row.name}{_braces(row.labels)}` | {row.kind} | {row.help} |\n" for row in own)
     return f"{_INTRODUCTION}\n| metric | type | meaning |\n|---|---|---|\n{table}"
 
 

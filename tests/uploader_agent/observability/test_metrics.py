@@ -18,8 +18,8 @@ METRICS = Metrics()
 NAMES = [name for name, value in vars(METRICS).items() if isinstance(value, (Counter, Gauge, Histogram))]
 LINES = metrics_doc.lines(METRICS)
 UNITS = re.compile(
-    r"_(?:timestamp_)?(?:seconds|bytes|offsets|logs|segments|packs|ranges|partitions|epochs|jobs|limit|failures|requests|gaps"
-    r"|heads|scans|events|unreadable|reloads|refused|reachable|info)(?:_total)?$"
+    r"_(?:seconds|bytes|offsets|logs|segments|packs|ranges|partitions|epochs|jobs|limit|failures|requests|gaps"
+    r"|heads|scans|events|unreadable|fds|reloads|refused|reachable|info)(?:_total)?$"
 )
 """Prometheus' base units and the words for things that are counted, which the names end in."""
 SETTING = {"inc", "dec", "set", "set_to_current_time", "set_function", "observe", "labels", "time", "track_inprogress"}
