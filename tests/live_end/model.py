@@ -199,71 +199,199 @@ def lineage_of(log: Sequence[Batch]) -> Lineage:
 
 
 class Rule(NamedTuple):
-    """What a rule says, and the first schedule that fails without it (``--each-off`` finds these seeds).
+    """A rule of the protocol, and the harm ``without`` it.
 
-    ``compacted`` says that it is one of those whose topic is compacted.
+    ``seed`` is the first schedule that fails without it (``--each-off`` finds these seeds), of a compacted topic if
+    ``compacted`` says so.
     """
 
     seed: int
     says: str
+    without: str
     compacted: bool = False
 
 
 RULES = {
-    "epoch rises": Rule(20, "after a power loss a leader's epoch rises (Kafka's part)"),
-    "claim": Rule(203, "offset.wm gets the leader's epoch before any other object of the leadership"),
-    "listed before the pack": Rule(7314, "offset.wm lists a leader among those who may have packed before it packs"),
-    "own epoch in lineage": Rule(239, "a claim waits until the log has the start of the leader's epoch"),
-    "whole lineage": Rule(7, "offset.wm has the leader's lineage also beyond its next offset"),
-    "line 1 goes down": Rule(31, "a claim that cuts below line 1 finds the seal there"),
-    "watermark by If-Match": Rule(7, "offset.wm is replaced by If-Match"),
-    "below the high watermark": Rule(8, "only batches below the high watermark are stored"),
-    "lineage again": Rule(1707, "the lineage after the read is the one before the question for the high watermark"),
-    "survey by lineage": Rule(7, "a stored seal counts as far as it is on the leader's lineage"),
-    "open transactions at the start": Rule(44, "a seal that begins inside another one learns what is open there"),
-    "manifest last": Rule(2, "the manifest is written after what it describes"),
-    "nothing is replaced": Rule(7, "a seal whose name another branch has gets a name of its own"),
-    "adopt what begins alike": Rule(29, "a stored .log that begins with a live batch is adopted as it is"),
+    "epoch rises": Rule(
+        20,
+        "after a power loss a leader's epoch rises (Kafka's part)",
+        "One (offset, epoch) names two records.",
+    ),
+    "claim": Rule(
+        203,
+        "offset.wm gets the leader's epoch before any other object of the leadership",
+        "With packs, a tail exists without an offset.wm, and nobody finds it. A cut is known only when something new"
+        " is sealed.",
+    ),
+    "listed before the pack": Rule(
+        7314,
+        "offset.wm lists a leader among those who may have packed before it packs",
+        "Readers and the next leader do not look at the head that has the only copy.",
+    ),
+    "own epoch in lineage": Rule(
+        239,
+        "a claim waits until the log has the start of the leader's epoch",
+        "The claim says that the dead branch goes on. next_offset passes the leader's own log end and may not go back.",
+    ),
+    "whole lineage": Rule(
+        7,
+        "offset.wm has the leader's lineage also beyond its next offset",
+        "A cut above next_offset is not seen. Rows of the dead branch stay.",
+    ),
+    "line 1 goes down": Rule(
+        31,
+        "a claim that cuts below line 1 finds the seal there",
+        "Line 1 names a seal of the dead branch above next_offset.",
+    ),
+    "watermark by If-Match": Rule(7, "offset.wm is replaced by If-Match", "A late write takes offset.wm back."),
+    "below the high watermark": Rule(
+        8,
+        "only batches below the high watermark are stored",
+        "Rows land that were never committed.",
+    ),
+    "lineage again": Rule(
+        1707,
+        "the lineage after the read is the one before the question for the high watermark",
+        "A deposed agent seals what the new leader has written, below a high watermark that is not the new leader's.",
+    ),
+    "survey by lineage": Rule(
+        7,
+        "a stored seal counts as far as it is on the leader's lineage",
+        "A dead seal counts. Its offsets are never sealed again, and become LOST.",
+    ),
+    "open transactions at the start": Rule(
+        44,
+        "a seal that begins inside another one learns what is open there",
+        "Aborted rows land, or a partition never goes on.",
+    ),
+    "manifest last": Rule(
+        2,
+        "the manifest is written after what it describes",
+        "Readers find a segment without its bytes.",
+    ),
+    "nothing is replaced": Rule(
+        7,
+        "a seal whose name another branch has gets a name of its own",
+        "A frozen agent replaces live data when an election has returned the log to the branch.",
+    ),
+    "adopt what begins alike": Rule(
+        29,
+        "a stored .log that begins with a live batch is adopted as it is",
+        "The manifest describes other bytes than those that are stored.",
+    ),
     "adopt what holds as much": Rule(
         2281,
         "a stored .log is not adopted that lacks records of packs; the run gets a name of its own",
+        "A .log whose agent died lacks what packs hold, since that agent did not know them. Rows land that raw does "
+        "not keep.",
         compacted=True,
     ),
-    "markers by lineage": Rule(7406, "a marker decides only if it is on the lineage"),
-    "markers above the landed end count": Rule(1960, "a cut below a marker that decided landed rows takes them back"),
+    "markers by lineage": Rule(
+        7406,
+        "a marker decides only if it is on the lineage",
+        "The abort marker of a dead branch decides a transaction that the live branch commits.",
+    ),
+    "markers above the landed end count": Rule(
+        1960,
+        "a cut below a marker that decided landed rows takes them back",
+        "Rows stay that a commit marker decided, and the marker was cut off.",
+    ),
     "open transactions of whole sources only": Rule(
-        1343, "what is open at a seal's end counts only if it is live to its end"
+        1343,
+        "what is open at a seal's end counts only if it is live to its end",
+        "What is open on a dead branch holds the partition, or what is open on the live one lands.",
     ),
-    "manifests after heads": Rule(17, "readers take heads, then offset.wm, then manifests"),
-    "no hole above offset.wm is LOST": Rule(8, "a hole above the watermark's next offset is not LOST"),
+    "manifests after heads": Rule(
+        17,
+        "readers take heads, then offset.wm, then manifests",
+        "A seal and a shorter tail replace a longer one between the two reads. The offsets between seem LOST.",
+    ),
+    "no hole above offset.wm is LOST": Rule(
+        8,
+        "a hole above the watermark's next offset is not LOST",
+        "A tail whose packs are not all visible yet is LOST.",
+    ),
     "lineage decides": Rule(
-        2323, "a range counts as far as its batches are on the newest lineage, whichever head names it"
+        2323,
+        "a range counts as far as its batches are on the newest lineage, whichever head names it",
+        "Ranges of a dead branch land.",
     ),
-    "entries name their topic id": Rule(26, "an entry of a head is of a topic id, not of a name"),
-    "verdicts by the bytes": Rule(2, "markers in a range decide its transactions, the broker's .txnindex does not"),
-    "head after the pack": Rule(135, "a head names a pack only when the pack is stored"),
-    "random names": Rule(20, "a pack's name is random, and its PUT creates"),
-    "head by If-Match": Rule(1010, "a head is replaced by If-Match"),
-    "head kept over a restart": Rule(8, "an agent goes on from its stored head"),
-    "entries stay until they are sealed": Rule(241, "an entry stays while offset.wm lists its (epoch, broker)"),
+    "entries name their topic id": Rule(
+        26,
+        "an entry of a head is of a topic id, not of a name",
+        "Ranges of the deleted topic land in the new one.",
+    ),
+    "verdicts by the bytes": Rule(
+        2,
+        "markers in a range decide its transactions, the broker's .txnindex does not",
+        "Aborted rows land, because the broker has not written the .txnindex yet.",
+    ),
+    "head after the pack": Rule(
+        135,
+        "a head names a pack only when the pack is stored",
+        "A head names a pack that does not exist. The tail ends there.",
+    ),
+    "random names": Rule(
+        20,
+        "a pack's name is random, and its PUT creates",
+        "A restarted agent writes a pack under a name that exists.",
+    ),
+    "head by If-Match": Rule(
+        1010,
+        "a head is replaced by If-Match",
+        "A late write of an earlier process takes the head back. Packed offsets are reported as a gap.",
+    ),
+    "head kept over a restart": Rule(
+        8,
+        "an agent goes on from its stored head",
+        "A restarted agent drops the tails of deleted topics and of former leaderships.",
+    ),
+    "entries stay until they are sealed": Rule(
+        241,
+        "an entry stays while offset.wm lists its (epoch, broker)",
+        "The last minutes of a deleted topic, or of a leader that was deposed, are unreachable.",
+    ),
     "seal what was packed": Rule(
-        1, "a seal has the bytes that were packed, not what compaction has made of them since", compacted=True
+        1,
+        "a seal has the bytes that were packed, not what compaction has made of them since",
+        "On compacted topics packs stay for ever, since no seal holds their bytes.",
+        compacted=True,
     ),
     "heads again before a seal": Rule(
-        721, "before a compacted log is sealed, the heads of other leaders are read again", compacted=True
+        721,
+        "before a compacted log is sealed, the heads of other leaders are read again",
+        "A deposed leader packs until it notices, and its head is put after the new leader has read it. The seal has"
+        " what compaction has left.",
+        compacted=True,
     ),
     "packs count to the end of the run": Rule(
         40,
         "a run is compared with packs up to its end, not only up to the last batch that compaction has left",
+        "Compaction empties the end of a segment, or all of it. Its seal lacks rows that landed from packs.",
         compacted=True,
     ),
-    "packs go by proof": Rule(790, "a pack goes when seals hold each of its batches"),
-    "packs outlive the runs that may read them": Rule(
-        683, "and not before runs that may have planned with it have ended"
+    "packs go by proof": Rule(
+        790,
+        "a pack goes when seals hold each of its batches",
+        "The only copy of a dead branch goes that is not sealed yet, or of what a disk has lost. A log can return to"
+        " that branch.",
     ),
-    "dead tails are sealed": Rule(20544, "a tail that the log has left is sealed, for the case that the log returns"),
+    "packs outlive the runs that may read them": Rule(
+        683,
+        "and not before runs that may have planned with it have ended",
+        "A run does not find a pack with which it was planned.",
+    ),
+    "dead tails are sealed": Rule(
+        20544,
+        "a tail that the log has left is sealed, for the case that the log returns",
+        "A log returns to the branch of a tail that no head names any more. A gap is recorded for bytes that are "
+        "packed.",
+    ),
     "replicas' heads before a gap": Rule(
-        1118278041305, "before a gap is recorded, the heads of all replicas count, whatever offset.wm lists"
+        1118278041305,
+        "before a gap is recorded, the heads of all replicas count, whatever offset.wm lists",
+        "A log returns to a branch whose tail is not sealed yet, and which offset.wm no longer lists. A gap is "
+        "recorded for bytes that are packed.",
     ),
 }
 """Each rule by its name. Switched off, it is the mutant of the same name."""

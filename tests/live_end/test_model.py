@@ -1,8 +1,7 @@
-"""Schedules of the model by seed; see ``docs/live-end-design.md``."""
+"""Schedules of the model by seed; see ``docs/agent-design.md``."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -56,12 +55,6 @@ def test_a_rule_that_is_off_is_missed(rule: str) -> None:
     seed, compacted = RULES[rule].seed, RULES[rule].compacted
     assert run(seed, rule, compacted=compacted).wrong
     assert not run(seed, compacted=compacted).wrong
-
-
-def test_the_design_names_each_rule() -> None:
-    """In a row that says what happens without it; and no other."""
-    named = re.findall(r"^\| `([^`]+)` \| [A-Z].*\|$", (ROOT / "docs" / "live-end-design.md").read_text(), re.MULTILINE)
-    assert sorted(one for one in named if not one.endswith(".json")) == sorted(RULES)
 
 
 def test_a_schedule_is_the_same_each_time(seed: int) -> None:

@@ -4,7 +4,7 @@
 names the last range of a chain, see :func:`tidemark.raw.packs.chain`. It stays until seals hold the chain, also over
 restarts and lost leaderships. A head is read before ``offset.wm``, and that before the manifests.
 
-Source: docs/live-end-design.md, "Heads".
+Source: docs/agent-design.md, "The head".
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ says all that a reader needs to know of a range, and is read alone by a :class:`
 partition's next range. :mod:`tidemark.raw.packs` follows such chains. The footer as a whole is for those who ask what a
 pack holds.
 
-Source of the format and of its limits: docs/live-end-design.md, "Packs".
+Source of the format and of its limits: docs/agent-design.md, "The pack".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A power loss takes unflushed pages from the only replica: the log goes on elsewhere, under a later epoch.
 
-This is the rule ``epoch rises`` of docs/live-end-design.md, with real brokers. Kafka acknowledges records that are not
+This is the rule ``epoch rises`` of tests/live_end/model.py, with real brokers. Kafka acknowledges records that are not
 on the disk yet. With one replica nobody else has them.
 """
 

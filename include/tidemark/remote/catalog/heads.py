@@ -4,7 +4,7 @@ A look is one listing of the heads of a store and prefix, however many partition
 asks for it and its ETag has changed: one GET for each broker. The last ranges of many partitions lie in one pack, and
 their lines in its footer: one GET reads those of all partitions that have asked.
 
-A reader asks for heads first, and reads ``offset.wm`` then (docs/live-end-design.md, "Readers"). So a head that was
+A reader asks for heads first, and reads ``offset.wm`` then (docs/architecture.md, "The live end"). So a head that was
 read some seconds ago is not wrong, it only shows less.
 """
 
