@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
@@ -154,6 +156,8 @@ HOMES = {
     "tidemark_spark": "spark/tidemark_spark",
     "uploader_agent": "uploader_agent",
 }
+TOPS = ("include", "spark", "plugins")
+"""Folders of packages."""
 
 
 def has_name(dotted: str) -> bool:
@@ -186,3 +190,105 @@ def test_a_name_that_is_not_there_is_seen() -> None:
     assert has_name("tidemark.formats.base_columns.BASE_COLUMNS")
     assert not has_name("tidemark.layout")
     assert not has_name("tidemark.store.Lake")
+
+
+def glossary() -> list[tuple[str, str]]:
+    """(terms, places) of each row of the glossary."""
+    rows = [line.strip("|").split("|") for line in (ROOT / "docs" / "glossary.md").read_text().splitlines()]
+    return [(row[0].strip(), row[-1].strip()) for row in rows if len(row) == 3][2:]
+
+
+def repeated(terms: Iterable[str]) -> list[str]:
+    """The words that stand more than once in ``terms``, whatever stands behind them in parentheses."""
+    words = [word.strip().casefold() for term in terms for word in re.sub(r"\(.*?\)", "", term).split(",")]
+    return sorted(word for word, count in Counter(words).items() if count > 1)
+
+
+def test_each_word_of_the_glossary_has_one_meaning() -> None:
+    terms = [terms for terms, _ in glossary()]
+    assert len(terms) > 50
+    assert not repeated(terms)
+    assert terms == sorted(terms, key=lambda term: term.casefold().replace("-", ""))
+
+
+def test_a_word_with_two_meanings_is_seen() -> None:
+    assert repeated(["final (date)", "Final (segment)", "sealed segment, seal", "tail"]) == ["final"]
+
+
+def test_the_places_in_the_glossary_exist() -> None:
+    paths = [path for _, place in glossary() for path in re.findall(r"`((?:\w+/)+[\w.]*)`", place)]
+    assert len(paths) > 40
+    assert not [path for path in paths if not any(ROOT.joinpath(top, path).exists() for top in ("", *TOPS))]
+
+
+def how_to_add() -> str:
+    return (ROOT / "docs" / "code.md").read_text().partition("\n## How to add")[2]
+
+
+def home(path: str) -> Path | None:
+    """The file or folder that the page of the code means by ``path``."""
+    places = [ROOT / path, *(ROOT / folder / path for folder in (*HOMES.values(), *TOPS))]
+    return next((place for place in places if place.exists()), None)
+
+
+def test_what_is_to_be_added_to_exists() -> None:
+    paths = set(re.findall(r"`([a-z_]\w*/[\w./]*\w)`", how_to_add()))
+    assert len(paths) > 40
+    assert not {path for path in paths if home(path) is None}
+
+
+def test_the_names_to_be_added_to_exist() -> None:
+    """Each ``NAME`` that the page locates ``in path``, and what the steps of a store and an incident name in a file."""
+    named = re.findall(r"`(\w+)` in `([\w./]+\.py)`", how_to_add())
+    named += [(name, path) for path, name in re.findall(r"`([\w./]+\.py)`: [^.`]*`(\w+)`", how_to_add())]
+    named += [(name, path) for path, name in re.findall(r"`([\w./]+\.py)`,? in the union `(\w+)`", how_to_add())]
+    assert len(named) >= 8
+    assert not [(name, path) for name, path in named if not re.search(rf"\b{name}\b", text_of(path))]
+
+
+def text_of(path: str) -> str:
+    found = home(path)
+    return found.read_text() if found else ""
+
+
+REPEATS = re.compile(r"_?(?:TRIES|ATTEMPTS|RETRIES)")
+"""Names of constants that say how often something is tried."""
+
+
+def repeats(tree: ast.AST) -> bool:
+    """Whether a module says how often something is tried: a constant, or Airflow's ``retries``."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                if REPEATS.fullmatch(name):
+                    return True
+            case ast.Dict(keys=keys) if any(isinstance(key, ast.Constant) and key.value == "retries" for key in keys):
+                return True
+            case ast.Call(func=func, keywords=keywords):
+                counts = isinstance(func, ast.Attribute) and func.attr == "add"
+                values = [word.value for word in keywords if word.arg == "retries" and not counts]
+                if any(not isinstance(value, ast.Dict) and ast.unparse(value) != "False" for value in values):
+                    return True
+    return False
+
+
+def test_everything_that_is_repeated_is_in_the_table_of_stores() -> None:
+    section = (
+        (ROOT / "docs" / "storage.md").read_text().partition("\n## How requests are repeated")[2].partition("\n## ")[0]
+    )
+    named = re.findall(r"`([\w/]+\.py)`", section)
+    modules = {
+        str(path.relative_to(ROOT))
+        for folder in (*HOMES.values(), "dags")
+        for path in (ROOT / folder).rglob("*.py")
+        if "examples" not in path.parts and repeats(ast.parse(path.read_text()))
+    }
+    assert len(modules) > 12
+    assert not {module for module in modules if not any(f"/{module}".endswith(f"/{name}") for name in named)}
+
+
+def test_a_module_that_repeats_is_seen() -> None:
+    assert repeats(ast.parse("_TRIES: Final = 3"))
+    assert repeats(ast.parse("task(retries=3)"))
+    assert repeats(ast.parse("dict(default_args={'retries': 2})"))
+    assert not repeats(ast.parse("counters.add(retries=1)\npool(retries=False)\nTOTAL = 6"))
