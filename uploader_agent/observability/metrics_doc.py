@@ -17,7 +17,6 @@ The agent serves these metrics at `/metrics` of `http.port`, for
 [alert rules](../deploy/prometheus/tidemark-agent.rules.yaml) and a [dashboard](../deploy/grafana/tidemark-agent.json).
 Labels are in braces. No metric has a label for the partition: `tidemark-agent status` shows each one. A counter starts
 at 0 with the agent. A histogram has `…_bucket`, `…_sum` and `…_count`. The client library adds its `process_…` metrics.
-`python -m uploader_agent.observability.metrics_doc` generates this page.
 """
 
 
