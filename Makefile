@@ -132,7 +132,7 @@ types: env-dev env-airflow ## Check types only
 	@mkdir -p $(MYPY)
 	$(call step,mypy without and with Airflow,\
 		flock $(MYPY)/without.lock $(DEV) -m mypy --cache-dir $(MYPY)/without --exclude '^tests/(plugins|dags)/' \
-			$(wildcard include/tidemark uploader_agent spark/tidemark_spark spark/jobs tests bench demo) & without=$$!; \
+			$(wildcard include/tidemark uploader_agent spark/tidemark_spark spark/jobs tests bench demo docs/examples) & without=$$!; \
 		flock $(MYPY)/with.lock $(DEV) -m mypy --cache-dir $(MYPY)/with \
 			--python-executable $(AIRFLOW) $(wildcard plugins dags tests/plugins tests/dags) & with=$$!; \
 		wait $$without && wait $$with)
