@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.resources
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 from airflow.providers_manager import ProvidersManager
 
-from tests.support.paths import env_bin
+from tests.support.paths import ROOT, env_bin
 from tidemark_airflow import configuration
 from tidemark_airflow.options import OPTIONS as LISTED
 from tidemark_airflow.plugin import TidemarkPlugin
@@ -38,6 +39,15 @@ def test_airflow_finds_the_provider_and_its_options() -> None:
     described = conf.configuration_description["tidemark"]["options"]
     assert described.keys() == OPTIONS.keys()
     assert {name: one["default"] for name, one in described.items()} == {k: v.default for k, v in OPTIONS.items()}
+
+
+def test_the_page_lists_every_option_with_its_default() -> None:
+    page = (ROOT / "docs" / "airflow.md").read_text(encoding="utf-8")
+    table = page.partition("| option | default | meaning |\n")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", table, re.MULTILINE)
+    assert [name for name, _ in rows] == [*OPTIONS]
+    defaults = {name: option.default for name, option in OPTIONS.items() if option.default is not None}
+    assert {name: default.strip("`") for name, default in rows if name in defaults} == defaults
 
 
 def test_whatever_is_named_is_there() -> None:
