@@ -52,11 +52,7 @@ class PatientRestCatalog(RestCatalog):
         return session
 
 
-_OWN: Final = {
-    "rest": f"{PatientRestCatalog.__module__}.{PatientRestCatalog.__qualname__}",
-    "hive": "tidemark_spark.mirror.hive_locks.HiveCatalogWithHolders",
-}
-"""Catalogs of ours, by kind, in the place of pyiceberg's; by name, as not every mirror needs Hive's Thrift classes."""
+_REST: Final = f"{PatientRestCatalog.__module__}.{PatientRestCatalog.__qualname__}"
 
 
 def open_catalog(
@@ -79,7 +75,7 @@ def open_catalog(
         rule = f"is not known: the connection {settings.connection} has no host; give it one, or name uri"
         raise ConfigError(f"catalog {settings.name}", [("uri", rule)])
     properties = known | {
-        **({"py-catalog-impl": _OWN[settings.kind]} if settings.kind in _OWN else {"type": settings.kind}),
+        **({"py-catalog-impl": _REST} if settings.kind == "rest" else {"type": settings.kind}),
         "py-io-impl": store_io.NAME,
         store_io.STORE: deployment.lake_store,
         store_io.OPTIONS: deployment.store.model_dump_json(),
