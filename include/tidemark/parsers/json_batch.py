@@ -33,7 +33,7 @@ from tidemark.decode.jit import BOOLEANS, READ_ONLY_BYTES, READ_ONLY_INT32, help
 from tidemark.decode.schema import array
 from tidemark.parsers.base import Indices, Parsed, bisected, blocks, bounds, event_time_of, joined
 from tidemark.parsers.confluent_framing import unframed
-from tidemark.parsers.json_document import MAX_DEPTH, RefusedValue, document, raw_value, value_at
+from tidemark.parsers.json_document import MAX_DEPTH, Document, RefusedValue, column_value, document, read
 from tidemark.parsers.json_parts import LARGEST, PartQuotes
 from tidemark.parsers.settings import JsonColumn, JsonParser
 from tidemark.parsers.type_conversion import arrow_type, converted, raw_type
@@ -176,13 +176,13 @@ class JsonColumns:
         surprising: list[int] = []
         for row in wanted.tolist():
             try:
-                found = document(values[row].as_py())
+                found = read(values[row].as_py())
                 made = self._row(found, misfits.setdefault(row, set()) if self._lands else None)
             except RefusedValue as error:
                 refused[row] = str(error)
                 continue
             kept.append(row)
-            if not _all_known(found, self._keys):
+            if not _all_known(found.root, self._keys):
                 surprising.append(row)
             for column, value in zip(columns, made, strict=True):
                 column.append(value)
@@ -190,12 +190,12 @@ class JsonColumns:
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._raw)
         return _Block(np.array(kept, np.int64), batch, np.array(surprising, np.int64))
 
-    def _row(self, found: dict[str, Any], misfits: set[str] | None) -> list[Any]:
+    def _row(self, found: Document, misfits: set[str] | None) -> list[Any]:
         """The values of all columns. One that is of another type is null, and goes to ``misfits`` if there are any."""
         made: list[Any] = []
         for one, kind in zip(self._settings.columns, self._types, strict=True):
             try:
-                made.append(raw_value(value_at(found, one.keys), kind, one.name))
+                made.append(column_value(found, one.keys, kind, one.name))
             except RefusedValue:
                 if misfits is None:
                     raise

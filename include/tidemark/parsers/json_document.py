@@ -2,6 +2,7 @@
 
 A document is an object in UTF-8 by RFC 8259; a byte-order mark at its start is passed over. NaN and Infinity, more
 than MAX_DEPTH levels, and a key of a declared path that appears twice are refused. What is not declared is read over.
+A column of type ``json`` has the text of its part as the document writes it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from json.decoder import scanstring
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -24,6 +26,8 @@ _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 """A string, or what follows the last quote if nothing ends it: so each byte is looked at once."""
 _OPENING, _CLOSING, _BRACKET_BIT = b"{} "
 """Braces; brackets are the same but for one bit."""
+
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
 
 _INT64: Final = 1 << 63
 _MAX_DIGITS: Final = 4000
@@ -85,18 +89,31 @@ _DECODER: Final = json.JSONDecoder(
 
 def document(value: bytes) -> dict[str, Any]:
     """The object that ``value`` holds. Raises RefusedValue."""
+    return read(value).root
+
+
+class Document(NamedTuple):
+    """A document's object, and its text."""
+
+    root: dict[str, Any]
+    text: str
+
+
+def read(value: bytes) -> Document:
+    """Read the document that ``value`` holds. Raises RefusedValue."""
     data = value.removeprefix(_BOM)
     if levels(data) > MAX_DEPTH:
         raise RefusedValue(f"its JSON has more than {MAX_DEPTH} levels")
     try:
-        found = _DECODER.decode(data.decode())
+        text = data.decode()
+        found = _DECODER.decode(text)
     except UnicodeDecodeError as error:
         raise RefusedValue(f"is not valid UTF-8 at byte {error.start}") from error
     except json.JSONDecodeError as error:
         raise RefusedValue(shortened(f"is not valid JSON: {error}")) from error
     if not isinstance(found, dict):
         raise RefusedValue("is JSON, but not an object")
-    return found
+    return Document(found, text)
 
 
 def levels(data: bytes) -> int:
@@ -123,16 +140,24 @@ def value_at(found: dict[str, Any], keys: Sequence[str]) -> Any:
     return at
 
 
-def raw_value(value: Any, kind: ColumnType, name: str) -> Any:
-    """``value`` as :func:`tidemark.parsers.type_conversion.raw_type` wants it. Raises RefusedValue."""
+def column_value(found: Document, keys: Sequence[str], kind: ColumnType, name: str) -> Any:
+    """The value under ``keys`` as :func:`tidemark.parsers.type_conversion.raw_type` wants it. Raises RefusedValue."""
+    value = value_at(found.root, keys)
+    if value is None or kind.leaf.name != "json":
+        return _raw_value(value, kind, name)
+    at = _after_space(found.text, 0)
+    for key in keys:
+        at = _below(found.text, at, key)
+    return _part(found.text, at, kind, name)[0]
+
+
+def _raw_value(value: Any, kind: ColumnType, name: str) -> Any:
     if value is None:
         return None
-    if kind.name == "json":
-        return _text(value, name)
     if kind.element:
         if not isinstance(value, list):
             raise RefusedValue(f"{name}: is {_kind(value)}, not a list")
-        return [raw_value(one, kind.element, name) for one in value]
+        return [_raw_value(element, kind.element, name) for element in value]
     if kind.name == "decimal":
         return _decimal(value, name)
     wanted = _WANTED.get(kind.name, "text" if kind.unit == "iso8601" else "a whole number")
@@ -201,16 +226,33 @@ def _decimal(value: Any, name: str) -> str:
     raise RefusedValue(f"{name}: is {_kind(value)}, not a number")
 
 
-def _text(value: Any, name: str) -> str:
-    """A part of a document as JSON without needless space, its keys in their order."""
-    _check_part(value, name)
-    return _string(json.dumps(value, ensure_ascii=False, separators=(",", ":")), name)
+def _part(text: str, at: int, kind: ColumnType, name: str) -> tuple[Any, int]:
+    """The value at ``at`` of a valid document as its text, or as a list of texts; and the place behind it."""
+    value, end = _DECODER.raw_decode(text, at)
+    if value is None or kind.element is None:
+        return None if value is None else text[at:end], end
+    if not isinstance(value, list):
+        raise RefusedValue(f"{name}: is {_kind(value)}, not a list")
+    parts: list[Any] = []
+    at += 1
+    for _ in value:
+        part, at = _part(text, _after_space(text, at), kind.element, name)
+        parts.append(part)
+        at = _after_space(text, at) + 1
+    return parts, end
 
 
-def _check_part(value: Any, name: str) -> None:
-    if isinstance(value, _Twice):
-        raise RefusedValue(f"{name}: {min(value.keys_twice)} appears twice")
-    if isinstance(value, _Endless) or (isinstance(value, float) and value - value != 0):
-        raise RefusedValue(f"{name}: a number that no double holds")
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _check_part(inner, name)
+def _below(text: str, at: int, key: str) -> int:
+    """The place of the value under ``key``, which the object at ``at`` of a valid document has once."""
+    while True:
+        found, at = scanstring(text, _after_space(text, at + 1) + 1)
+        at = _after_space(text, _after_space(text, at) + 1)
+        if found == key:
+            return at
+        at = _after_space(text, _DECODER.raw_decode(text, at)[1])
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    assert found is not None
+    return found.end()

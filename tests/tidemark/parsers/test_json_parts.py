@@ -47,22 +47,9 @@ columns:
 ]
 PART = parser_of("kind: json\ncolumns: [{name: v, type: json}, {name: id, type: int64}]")
 
-PLAIN = ("0", "1", "-7.25", "0.0", "-0.0", "100.0", "0.0001", "123456789012.345", "9" * 30, "1" * 999)
-"""Numbers that Python writes as they stand."""
-NUMBERS = (
-    *(
-        "-0",
-        "2.50",
-        "0.00",
-        "0.00001",
-        "0.30000000000000001",
-        "123456789012345.5",
-        "10000000000000000.0",
-        "1e5",
-        "1E-2",
-    ),
-    *("1e999", "5e-324", "1" * 1500, "1" * 4100, "01", "1.", "-", ".5", "+1", "1e", "1x"),
-)
+PLAIN = ("0", "1", "-0", "2.50", "-0.0", "0.00001", "0.30000000000000001", "1e5", "1E-2", "1e999", "9" * 30, "1" * 999)
+"""Numbers of at most 1000 bytes."""
+NUMBERS = ("1" * 1500, "1" * 4100, "01", "1.", "-", ".5", "+1", "1e", "1x")
 TEXTS = (
     '""',
     '"a"',
@@ -145,20 +132,22 @@ def test_documents_are_read_as_they_are_row_by_row(rng: random.Random, full: boo
 def test_each_number_text_and_constant(text: str) -> None:
     """Alone, in a list, in an object, and as a decimal; ``one`` compares both ways."""
     for value in (text, f"[{text}]", f'[ {{ "k" : {text} }} ]', f'{{"a":{text},"b":[{text},{text}]}}'):
-        one(f'{{"v":{value},"id":1}}'.encode(), PART)
+        found = one(f'{{"v" : {value} ,"id":1}}'.encode(), PART)
+        if not isinstance(found, str):
+            assert found == {"v": value, "id": 1} if value != "null" else {"id": 1}
         one(f'{{"ratio":{value},"id":1}}'.encode(), PARSERS[0])
         one(f'{{"grid":{value},"id":1}}'.encode(), PARSERS[1])
 
 
 @pytest.mark.parametrize(
     "text",
-    ['{"a":1,}', "[1,]", "[,]", "[1 2]", '{"a" 1}', "{1:2}", '{"a":1]', "[1}", '{"a":1,"\\u0061":2}', "[[[", '{"a":}'],
+    ['{"a":1,}', "[1,]", "[,]", "[1 2]", '{"a" 1}', "{1:2}", '{"a":1]', "[1}", "[[[", '{"a":}'],
 )
 def test_what_is_not_json_is_refused(text: str) -> None:
     assert isinstance(one(f'{{"v":{text},"id":1}}'.encode(), PART), str)
 
 
-@pytest.mark.parametrize("text", ['{"b":[1,2.5,"é"],"a":null}', *PLAIN, *TEXTS])
+@pytest.mark.parametrize("text", ['{"b": [1, 2.5,"é"],"a":null, "a":1}', *PLAIN, *TEXTS])
 def test_usual_documents_are_read_in_blocks(text: str) -> None:
     value = f'{{"v":{text},"id":1}}'.encode()
     with patch.object(JsonColumns, "_slow", side_effect=AssertionError("read row by row")):
@@ -166,11 +155,23 @@ def test_usual_documents_are_read_in_blocks(text: str) -> None:
     assert json.loads(made)["id"] == 1
 
 
-def test_many_keys_and_large_documents_are_left_to_the_rows() -> None:
-    for count in (255, 256, 257):
-        keys = {f"k{number}": number for number in range(count)}
-        assert one(json.dumps({"v": keys}).encode(), PART) == {"v": json.dumps(keys, separators=(",", ":"))}
-    assert one(b'{"v":{"a":1},"y":"' + b"x" * LARGEST + b'"}', PART) == {"v": '{"a":1}'}
+def test_large_documents_are_left_to_the_rows() -> None:
+    assert one(b'{"v":{"a": 1},"y":"' + b"x" * LARGEST + b'"}', PART) == {"v": '{"a": 1}'}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "expected"),
+    [
+        ('{"b":{"v":0},"v":\n [ {"v" : "\\"v"},\t2 ] }', "json", '[ {"v" : "\\"v"},\t2 ]'),
+        (' {"a":"v","\\u0076" :[ 1 , null,{ } ,"]"] }', "list<json>", ["1", None, "{ }", '"]"']),
+        ('{"v":[[1.0 ],[ ], null]}', "list<list<json>>", [["1.0"], [], None]),
+        ('{"a":1,"a":2,"v":"\\ud83d"}', "json", '"\\ud83d"'),
+        ('{"v":\r\nnull}', "list<json>", None),
+    ],
+)
+def test_a_part_is_the_documents_own_text(text: str, kind: str, expected: object) -> None:
+    parser = parser_of(f"kind: json\ncolumns: [{{name: v, type: '{kind}'}}]")
+    assert one(text.encode(), parser) == ({} if expected is None else {"v": expected})
 
 
 def test_decimals_of_a_column_are_those_of_each_value(rng: random.Random, full: bool) -> None:
