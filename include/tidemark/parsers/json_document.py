@@ -28,6 +28,8 @@ _OPENING, _CLOSING, _BRACKET_BIT = b"{} "
 """Braces; brackets are the same but for one bit."""
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
+_TOKEN: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[\]{}]|[^ \t\n\r,:"\[\]{}]++')
+"""A string, a bracket or brace, or a number or constant."""
 
 _INT64: Final = 1 << 63
 _MAX_DIGITS: Final = 4000
@@ -228,18 +230,18 @@ def _decimal(value: Any, name: str) -> str:
 
 def _part(text: str, at: int, kind: ColumnType, name: str) -> tuple[Any, int]:
     """The value at ``at`` of a valid document as its text, or as a list of texts; and the place behind it."""
-    value, end = _DECODER.raw_decode(text, at)
-    if value is None or kind.element is None:
-        return None if value is None else text[at:end], end
-    if not isinstance(value, list):
-        raise RefusedValue(f"{name}: is {_kind(value)}, not a list")
+    if text.startswith("null", at) or kind.element is None:
+        end = _after_value(text, at)
+        return None if text[at] == "n" else text[at:end], end
+    if text[at] != "[":
+        raise RefusedValue(f"{name}: is {_kind(_DECODER.raw_decode(text, at)[0])}, not a list")
     parts: list[Any] = []
-    at += 1
-    for _ in value:
-        part, at = _part(text, _after_space(text, at), kind.element, name)
+    at = _after_space(text, at + 1)
+    while text[at] != "]":
+        part, at = _part(text, _after_space(text, at + (text[at] == ",")), kind.element, name)
         parts.append(part)
-        at = _after_space(text, at) + 1
-    return parts, end
+        at = _after_space(text, at)
+    return parts, at + 1
 
 
 def _below(text: str, at: int, key: str) -> int:
@@ -249,7 +251,18 @@ def _below(text: str, at: int, key: str) -> int:
         at = _after_space(text, _after_space(text, at) + 1)
         if found == key:
             return at
-        at = _after_space(text, _DECODER.raw_decode(text, at)[1])
+        at = _after_space(text, _after_value(text, at))
+
+
+def _after_value(text: str, at: int) -> int:
+    """The place behind the value at ``at`` of a valid document."""
+    depth = 0
+    for token in _TOKEN.finditer(text, at):
+        first = text[token.start()]
+        depth += (first in "[{") - (first in "]}")
+        if depth == 0:
+            return token.end()
+    raise AssertionError("the document is not valid")
 
 
 def _after_space(text: str, at: int) -> int:
