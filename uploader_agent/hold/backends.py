@@ -31,7 +31,7 @@ HEADROOM = 512
 """Descriptors left for sockets, running uploads, and everything else."""
 
 MOST = 1 << 16
-"""Each pins an inode and a directory entry in the kernel's memory, about 1.3 KiB."""
+"""Most descriptors kept: each pins an inode and a directory entry in the kernel's memory, about 1.3 KiB."""
 
 
 class HoldBackend(Protocol):
@@ -51,7 +51,7 @@ class HoldBackend(Protocol):
         ...
 
     def is_last(self, log: str) -> bool:
-        """Whether the broker has unlinked the file ``log``, so that keeping it costs space."""
+        """True if the broker has unlinked the file ``log``, so that keeping it costs space."""
         ...
 
     def drop(self) -> None:
@@ -60,7 +60,7 @@ class HoldBackend(Protocol):
 
 
 class DescriptorBackend(HoldBackend):
-    """Open files, by name; this object owns them."""
+    """Open files by name, which this object owns."""
 
     def __init__(self, files: Mapping[str, int]) -> None:
         self._files = dict(files)
@@ -105,23 +105,23 @@ class HardLinkBackend(HoldBackend):
 
     @classmethod
     def make(cls, parent: Path, note: HeldSegment, files: Mapping[str, int]) -> HardLinkBackend:
-        """Link the open ``files``, by name, into a new directory below ``parent``. They stay the caller's.
+        """Link the open ``files``, by name, into a new directory below ``parent``. The caller still owns them.
 
         Raises:
             OSError: nothing was made. EXDEV: another file system, or another mount of it; EPERM: the kernel's
-                ``fs.protected_hardlinks`` wants write permission on the files; ENOSPC, EROFS, EACCES, EMLINK.
+                ``fs.protected_hardlinks`` requires write permission on the files; ENOSPC, EROFS, EACCES, EMLINK.
         """
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = f"{note.base_offset:020d}-{secrets.token_hex(8)}"
-        made = parent / f".{name}"
-        made.mkdir(mode=0o700)
+        folder = parent / f".{name}"
+        folder.mkdir(mode=0o700)
         try:
             for file, descriptor in files.items():
-                link(descriptor, made / file)
-            (made / NOTE).write_bytes(note.to_bytes())
-            made.rename(parent / name)
+                link(descriptor, folder / file)
+            (folder / NOTE).write_bytes(note.to_bytes())
+            folder.rename(parent / name)
         except OSError:
-            shutil.rmtree(made, ignore_errors=True)  # the next start removes the rest
+            shutil.rmtree(folder, ignore_errors=True)  # the next start removes the rest
             raise
         return cls(parent / name)
 
@@ -141,17 +141,17 @@ class HardLinkBackend(HoldBackend):
         return self.stat(log).st_nlink == 1
 
     def drop(self) -> None:
-        """See :class:`HoldBackend`. It renames to a dotted name first, so that a crash leaves no valid partial set."""
-        gone = self.folder.with_name(f".{self.folder.name}")
+        """See :class:`HoldBackend`. A dotted name comes first, so that a crash leaves no valid partial set."""
+        dropped = self.folder.with_name(f".{self.folder.name}")
         try:
-            self.folder.rename(gone)
-            shutil.rmtree(gone)
+            self.folder.rename(dropped)
+            shutil.rmtree(dropped)
         except OSError as error:
             logger.warning("links_not_removed", folder=str(self.folder), error=str(error))
 
 
 def read_back(parent: Path) -> Iterator[tuple[HeldSegment, HardLinkBackend]]:
-    """The sets that a former agent left below ``parent``. Incomplete or changed ones are removed."""
+    """Read the sets that a former agent left below ``parent``. Incomplete or changed sets are removed."""
     try:
         folders = sorted(path for path in parent.iterdir() if path.is_dir())
     except FileNotFoundError:
@@ -165,8 +165,8 @@ def read_back(parent: Path) -> Iterator[tuple[HeldSegment, HardLinkBackend]]:
 
 
 def link(descriptor: int, path: Path) -> None:
-    """Make ``path`` a hard link to an open file, whatever its current name (ENOENT if it has none left)."""
-    # With a directory descriptor Python asks for linkat(2) with AT_SYMLINK_FOLLOW, which /proc's links need.
+    """Make ``path`` a hard link to an open file under any current name (ENOENT if the file has no name left)."""
+    # With a directory descriptor Python calls linkat(2) with AT_SYMLINK_FOLLOW, which /proc's links need.
     os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
 
 
@@ -177,14 +177,14 @@ def close_all(files: Mapping[str, int]) -> None:
 
 
 def raise_limit() -> int:
-    """Raise the soft limit of open files to the hard one (``RLIMIT_NOFILE``), and return how many may be kept open."""
+    """Raise the soft limit of open files to the hard one (``RLIMIT_NOFILE``), and return :func:`budget` of it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return budget(hard)
 
 
 def budget(limit: int) -> int:
-    """How many descriptors may be kept under a ``limit`` of open files; half of a small one."""
+    """Most descriptors to keep under a ``limit`` of open files; half of a small limit."""
     if limit == resource.RLIM_INFINITY:
         return MOST
     return min(max(limit - HEADROOM, limit // 2), MOST)

@@ -1,7 +1,8 @@
-"""Which segments that exist only as ``.deleted`` files still belong to the log. Pure.
+"""Selects the segments that exist only as ``.deleted`` files and still belong to the log. Pure.
 
 Retention leaves such files below the first live segment. Truncations and compactions may leave them too, with data that
-the log no longer has. Those end above that base, or have earlier leader epochs than the data that replaced them.
+the log no longer has. Such segments end above the first live base offset, or have earlier leader epochs than the data
+that replaced them.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ def believable(
     live: Lineage,
     watermark: Watermark | None,
 ) -> list[HeldSegment]:
-    """The segments of ``found`` that belong to the log below ``live_start``, beside those already ``held``.
+    """The segments of ``found`` that belong to the log below ``live_start``, beside the segments already ``held``.
 
-    They end at or below it, share no offset with held ones, and their lineage agrees with the ``live`` one and that of
-    the watermark, where these are known. If two share an offset, the one with the later epoch there counts.
+    They end at or below ``live_start``, share no offset with held segments, and their lineage agrees with the ``live``
+    lineage and the watermark's, where these are known. If two share an offset, the later epoch there counts.
     """
     return [
         note
@@ -41,14 +42,14 @@ def _overlap(note: HeldSegment, other: HeldSegment) -> bool:
 
 
 def _replaces(note: HeldSegment, other: HeldSegment) -> bool:
-    """Whether ``note`` was written after ``other`` had been truncated, by the first offset that both claim."""
+    """True if ``note`` was written after ``other`` had been truncated, judged at the first offset that both claim."""
     offset = max(note.base_offset, other.base_offset)
-    epoch, before = (Lineage(one.lineage).epoch_at(offset) for one in (note, other))
+    epoch, before = Lineage(note.lineage).epoch_at(offset), Lineage(other.lineage).epoch_at(offset)
     return epoch is not None and before is not None and epoch > before
 
 
 def agrees(note: HeldSegment, live: Lineage, watermark: Watermark | None) -> bool:
-    """Whether the lineage of a ``.deleted`` segment agrees with the live one and that of the watermark."""
+    """True if the lineage of a ``.deleted`` segment agrees with the live lineage and the watermark's."""
     try:
         Lineage.of(note.lineage, note.log)
     except FormatError:

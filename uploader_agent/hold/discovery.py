@@ -1,7 +1,7 @@
-"""One look at a partition's directory: opens the files to hold while they are there.
+"""Opens the files to hold of a partition's directory.
 
-All files are opened first and judged then: the file behind a name may change at any moment, the one behind a descriptor
-does not.
+All files are opened first and judged afterwards: the file behind a name may change at any moment, the file behind a
+descriptor does not.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from uploader_agent.hold.record import HeldSegment
 from uploader_agent.hold.taking import ends_at, extent, open_file, take
 
 _AT_ONCE = 32
-"""Segments opened before the directory is listed again: their descriptors are taken from the head-room."""
+"""Segments opened before the directory is listed again. Their descriptors come out of the headroom."""
 
 
 class FoundSegment(NamedTuple):
-    """A segment to hold: its record, and its open files on ``device``, which the caller then owns."""
+    """A segment to hold: its record, and its open files on ``device``, which the receiver then owns."""
 
     note: HeldSegment
     files: dict[str, int]
@@ -32,7 +32,7 @@ class FoundSegment(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """The owner of the segments."""
+    """The owner of segments: a partition of one topic id, and the epoch of its leadership."""
 
     tp: TopicPartition
     topic_id: str | None
@@ -44,8 +44,8 @@ def rotated(
 ) -> Generator[FoundSegment]:
     """Open ``segments``, oldest first. Segments that have changed since the listing are left out.
 
-    Closing the iterator closes the files that were not taken. OSError for files that could not be opened is raised at
-    the end.
+    Closing the iterator closes the files that the caller has not received. OSError for files that could not be opened
+    is raised at the end.
     """
     failure: OSError | None = None
     for start in range(0, len(segments), _AT_ONCE):
@@ -58,12 +58,12 @@ def rotated(
                     failure = error
             names = files.names()
             while taken:
-                found = _rotated(owned, lineage, *taken[0], names)
+                segment_found = _rotated(owned, lineage, *taken[0], names)
                 _, opened_files = taken.popleft()
-                if found is None:
+                if segment_found is None:
                     close_all(opened_files)
                 else:
-                    yield found
+                    yield segment_found
         finally:
             for _, opened_files in taken:
                 close_all(opened_files)
@@ -72,7 +72,7 @@ def rotated(
 
 
 def deleted(files: PartitionFiles, owned: Owned, bases: Iterable[int]) -> Iterator[FoundSegment]:
-    """Open the ``.deleted`` files of the segments with these ``bases``, where they are usable."""
+    """Open the usable ``.deleted`` files of the segments with these ``bases``."""
     for base in sorted(bases):
         taken = take(files, base, DELETED)
         log, index = open_file(taken, file_name(base, "log")), open_file(taken, file_name(base, "index"))

@@ -1,6 +1,7 @@
-"""The offsets evicted to stay within the bounds, kept in a file until the watermark records them.
+"""The offsets that were evicted to stay within the bounds, kept in a file until the watermark records them.
 
-After an eviction the store may be unreachable for long, and the agent may restart. The gap's reason must survive that.
+The store may be unreachable for long after an eviction, and the agent may restart. The reason of the gap must survive
+that.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ class _File(StoredObject):
 
 
 class EvictedOffsets:
-    """Offsets by partition and topic id, kept in ``path``; not thread-safe. A file that cannot be used is logged."""
+    """Evicted offsets by partition and topic id, kept in the file ``path``; not thread-safe.
+
+    A file that cannot be used is logged, and costs gaps their exact reason.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -42,14 +46,14 @@ class EvictedOffsets:
         """The evicted offsets of a partition."""
         return self._offsets.get(owner, Intervals())
 
-    def add(self, given_up: Iterable[tuple[Owner, tuple[int, int]]]) -> None:
+    def add(self, evicted: Iterable[tuple[Owner, tuple[int, int]]]) -> None:
         """Add evicted offsets of each owner, and write the file."""
-        for owner, offsets in given_up:
+        for owner, offsets in evicted:
             self._offsets[owner] = self.get(owner) | Intervals([offsets])
         self._write()
 
     def remove(self, owner: Owner, recorded: Intervals) -> None:
-        """Forget offsets that are now recorded as a gap, or that turned out not to be one."""
+        """Remove offsets that are now recorded as a gap, or that the store turned out to have."""
         before = self.get(owner)
         after = before - recorded
         if after == before:
@@ -65,7 +69,7 @@ class EvictedOffsets:
         except FileNotFoundError:
             return {}
         except (OSError, FormatError) as error:
-            logger.warning("yielded_not_read", error=str(error), effect="gaps may state a less exact reason")
+            logger.warning("evicted_offsets_not_read", error=str(error), effect="gaps may state a less exact reason")
             return {}
         return {
             (TopicPartition(entry.topic, entry.partition), entry.topic_id): Intervals(entry.offsets)
@@ -82,4 +86,5 @@ class EvictedOffsets:
             temporary.write_bytes(_File(yielded=entries).to_bytes())
             temporary.rename(self._path)
         except OSError as error:
-            logger.warning("yielded_not_written", error=str(error), effect="a restart would forget these gaps' reason")
+            effect = "a restart would forget these gaps' reason"
+            logger.warning("evicted_offsets_not_written", error=str(error), effect=effect)

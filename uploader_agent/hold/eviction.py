@@ -1,6 +1,6 @@
-"""Which held sets to evict when they take too much space. Pure.
+"""Selects the held sets to evict when they take too much space. Pure.
 
-Only files that no log directory has any more count, as holding alone keeps them.
+Only sets of files that no log directory has any more count, since nothing but holding keeps those files.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def to_yield(
 ) -> list[Key]:
     """The sets of one file system to evict, oldest first, until all bounds hold.
 
-    ``share`` and ``min_free`` are of the file system's size; ``space`` is None where it is unknown, so that only the
-    age counts. Evicting everything may not be enough for ``min_free``: other programs fill the disk as well.
+    ``share`` and ``min_free`` are fractions of the file system's size; ``space`` is None where it is unknown, so that
+    only the age counts. Evicting everything may not be enough for ``min_free``: other programs fill the disk as well.
     """
     excess = lacking = 0.0
     if space is not None:
         excess = sum(cost.size for cost in costs) - share * space.total
         lacking = min_free * space.total - space.free
-    given_up: list[Key] = []
+    evicted: list[Key] = []
     freed = 0
     for cost in sorted(costs, key=lambda cost: cost.modified):
         if cost.age > max_age.total_seconds() or freed < max(excess, lacking):
-            given_up.append(cost.key)
+            evicted.append(cost.key)
             freed += cost.size
-    return given_up
+    return evicted

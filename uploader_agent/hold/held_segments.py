@@ -1,4 +1,4 @@
-"""Keeps held sets: by hard links where these can be made, else by descriptors as long as there are any."""
+"""Keeps held sets by hard links where these can be made, else by descriptors while there are any."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class HeldKey(NamedTuple):
 
 
 class HeldSegments:
-    """All held sets. Any thread may read and drop; only one adds."""
+    """All held sets. Any thread may read and drop sets; only one thread adds them."""
 
     def __init__(self, links: tuple[Path, ...], descriptors: int) -> None:
-        """``links`` are directories for hard links; at most ``descriptors`` are kept open. Reads back what is there."""
+        """Read back the sets in ``links``, the directories for hard links; at most ``descriptors`` are kept open."""
         self._descriptors = descriptors
         self._open = 0
-        self._newest = -1.0  # no segment whose descriptors may be closed for an older one was modified later than this
+        self._newest = -1.0  # no segment that may lose its descriptors to an older one was modified later than this
         self._sets: dict[Owner, Held] = {}
         self._lock = threading.RLock()
         self._said: set[object] = set()
@@ -45,7 +45,7 @@ class HeldSegments:
                 for note, keeper in read_back(folder):
                     self._put(note, keeper)
             except OSError as error:
-                self._say((folder, error.errno), "links_unusable", folder=str(folder), error=str(error))
+                self._warn_once((folder, error.errno), "links_unusable", folder=str(folder), error=str(error))
 
     def __len__(self) -> int:
         with self._lock:
@@ -70,7 +70,7 @@ class HeldSegments:
                 yield HeldKey(owner, base), note, keeper
 
     def add(self, note: HeldSegment, files: Mapping[str, int], device: int) -> bool:
-        """Hold the open ``files`` of a log directory on ``device``, and own them; False if there is no room."""
+        """Hold the open ``files`` of a log directory on ``device``, and own them; return False if there is no room."""
         keeper = self._link(note, files, device)
         if keeper is None and not self._has_room(len(files) + 1, note.modified):
             close_all(files)
@@ -109,12 +109,16 @@ class HeldSegments:
             try:
                 return HardLinkBackend.make(parent, note, files)
             except OSError as error:
-                kept = "descriptors hold instead, until the agent ends"
-                self._say((parent, error.errno), "links_impossible", folder=str(parent), error=str(error), effect=kept)
+                cause = {"folder": str(parent), "error": str(error)}
+                effect = "descriptors hold instead, until the agent ends"
+                self._warn_once((parent, error.errno), "links_impossible", **cause, effect=effect)
         return None
 
     def _has_room(self, needed: int, modified: float) -> bool:
-        """Whether ``needed`` more descriptors may be kept, if need be in place of newer segments that are not gone."""
+        """True if ``needed`` more descriptors may be kept.
+
+        If there are too few, newer segments that the log directory still has lose theirs.
+        """
         while self._open + needed > self._descriptors:
             if modified >= self._newest:
                 return False
@@ -130,7 +134,7 @@ class HeldSegments:
             self.drop(newest)
         return True
 
-    def _say(self, what: object, event: str, **details: str) -> None:
-        if what not in self._said:
-            self._said.add(what)
+    def _warn_once(self, subject: object, event: str, **details: str) -> None:
+        if subject not in self._said:
+            self._said.add(subject)
             logger.warning(event, **details)

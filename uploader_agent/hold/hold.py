@@ -1,8 +1,8 @@
 """Holds rotated segments: their files outlive the broker's retention until the store has them.
 
-Promises: a held segment is the one that was seen in the log directory, byte for byte, or it is dropped, and that is
-logged. It belongs to (partition, topic id), whichever broker leads. All methods are thread-safe but :meth:`Hold.look`
-and :meth:`Hold.enforce`, which only the loop calls.
+Promises: a held segment is, byte for byte, the segment that was seen in the log directory, or it is dropped, and the
+drop is logged. It belongs to (partition, topic id), whichever broker leads. All methods are thread-safe except
+:meth:`Hold.look` and :meth:`Hold.enforce`, which only the loop calls.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ YIELDED = "yielded.json"
 
 
 class HoldLook(NamedTuple):
-    """A partition's segments by base offset: the held ones below those of its directory, and the directory's.
+    """A partition's segments by base offset: the directory's (``live``), and the held ones below them (``gone``).
 
-    The last ``live`` one is active; there is none if the directory is gone.
+    The last ``live`` segment is active. ``live`` is empty if the directory is gone.
     """
 
     gone: list[LocalSegment]
@@ -64,26 +64,26 @@ class Hold:
         runtime: Runtime = MACHINE,
         space: Callable[[Path], Space] = space_of,
     ) -> None:
-        """Read back the links of a former agent. ``descriptors`` is the most to keep open; default: all available.
+        """Read back the links of a former agent. At most ``descriptors`` are kept open; default: all available.
 
         Raises:
-            ConfigError: a directory for links lies in a log directory, which the broker would not start with.
+            ConfigError: a directory for links lies in a log directory; the broker would not start with it.
         """
         check_links(settings.links, log_dirs)
         self._settings = settings
         self._metrics = metrics
         links = settings.links if settings.enabled else ()
         self._shelf = HeldSegments(links, raise_limit() if descriptors is None else descriptors)
-        self._yielded = EvictedOffsets(state_dir / YIELDED)
-        self._limits = HoldLimits(settings, log_dirs, self._shelf, self._yielded, metrics, runtime.monotonic, space)
+        self._evicted = EvictedOffsets(state_dir / YIELDED)
+        self._limits = HoldLimits(settings, log_dirs, self._shelf, self._evicted, metrics, runtime.monotonic, space)
         self._unheld: dict[Owner, int] = {}
         self._ignored: dict[Owner, set[int]] = {}
         self._said: set[object] = set()
 
-    # -- for all ------------------------------------------------------------------------------------------------------
+    # -- for any thread -----------------------------------------------------------------------------------------------
 
     def segments(self, tp: TopicPartition, topic_id: str | None) -> list[LocalSegment]:
-        """The held segments of a partition, by base offset, whether or not the log directory still has their files.
+        """The held segments of a partition, by base offset, even if the log directory still has their files.
 
         They need not be contiguous, and may overlap after a replica was re-created. ``next_offset`` is never None.
         """
@@ -94,9 +94,9 @@ class Hold:
         return self._shelf.owners()
 
     def files(self, tp: TopicPartition, topic_id: str | None, folder: Path | None) -> SegmentFiles:
-        """A partition's files, for a ``with`` statement: those of ``folder``, else the held ones.
+        """A partition's files, for a ``with`` statement: from ``folder`` first, else from the held segments.
 
-        ``folder`` is None if no disk here has the partition any more. See :class:`HeldFiles`.
+        ``folder`` is None if no disk of this broker has the partition any more. See :class:`HeldFiles`.
 
         Raises:
             SegmentChanged: the directory is gone or belongs to another incarnation, and nothing is held.
@@ -119,15 +119,15 @@ class Hold:
         self._release((tp, topic_id), Intervals([(0, below)]))
 
     def yielded(self, tp: TopicPartition, topic_id: str | None) -> Intervals:
-        """The offsets evicted to stay within the bounds: a gap there has the reason ``staging_full``."""
-        return self._yielded.get((tp, topic_id))
+        """The offsets that were evicted to stay within the bounds: a gap there gets the reason ``staging_full``."""
+        return self._evicted.get((tp, topic_id))
 
     def recorded(self, tp: TopicPartition, topic_id: str | None, offsets: Intervals) -> None:
-        """Forget evicted ``offsets`` that ``offset.wm`` now records."""
-        self._yielded.remove((tp, topic_id), offsets)
+        """Remove evicted ``offsets`` that ``offset.wm`` now records."""
+        self._evicted.remove((tp, topic_id), offsets)
 
     def reconfigure(self, settings: HoldSettings) -> None:
-        """Apply other bounds; ``enabled`` and ``links`` stay those from the start."""
+        """Apply other bounds; ``enabled`` and ``links`` keep their values from the start."""
         self._limits.settings = settings
 
     def close(self) -> None:
@@ -146,9 +146,9 @@ class Hold:
         watermark: Watermark | None,
         listing: DirectoryListing | None = None,
     ) -> HoldLook:
-        """Look at a led partition's directory, hold its rotated segments, and release those ``final`` in the store.
+        """Look at a led partition's directory, hold its rotated segments, and release the ones ``final`` in the store.
 
-        ``watermark`` is the partition's, if it is known; ``listing`` the directory's, if it is.
+        ``watermark`` is the partition's, and ``listing`` the directory's, if the caller has them.
         """
         listing = list_segments(folder) if listing is None else listing
         if not self._settings.enabled or not listing.segments:
@@ -170,7 +170,7 @@ class Hold:
         for base, (note, _) in self._shelf.of(owner).items():
             if final.covers(base, note.next_offset):
                 self._shelf.drop(HeldKey(owner, base))
-        self._yielded.remove(owner, final)
+        self._evicted.remove(owner, final)
 
     def _hold_new(
         self, owned: Owned, folder: Path, listing: DirectoryListing, final: Intervals, watermark: Watermark | None
@@ -202,9 +202,9 @@ class Hold:
                 self._hold_rotated(files, owned, new)
                 self._hold_deleted(files, owned, listing, bases, watermark)
         except SegmentChanged:
-            return  # the directory is gone: the next look finds the new state
+            return  # the directory is gone; the next look finds the new state
         except (FormatError, OSError) as error:
-            self._say((folder, type(error)), "cannot_hold", folder=str(folder), error=str(error))
+            self._warn_once((folder, type(error)), "cannot_hold", folder=str(folder), error=str(error))
         held = self._shelf.of(owner)
         self._unheld[owner] = sum(segment.base_offset not in held for segment in new)
 
@@ -238,19 +238,19 @@ class Hold:
 
     def _take_deleted(self, segment: FoundSegment) -> None:
         note = segment.note
-        known = self._shelf.add(*segment)
+        held = self._shelf.add(*segment)
         logger.info(
             "deleted_segment_found",
             partition=str(note.tp),
             base_offset=note.base_offset,
             next_offset=note.next_offset,
-            held=known,
+            held=held,
         )
 
     def _drop_what_no_longer_counts(
         self, owned: Owned, folder: Path, listing: DirectoryListing, watermark: Watermark | None
     ) -> bool:
-        """Judge the held segments that the directory no longer has. False: they cannot be judged now."""
+        """Judge the held segments that the directory no longer has. Return False if they cannot be judged now."""
         owner = (owned.tp, owned.topic_id)
         live = {segment.base_offset for segment in listing.segments}
         gone = {base: held for base, held in self._shelf.of(owner).items() if base not in live}
@@ -262,7 +262,7 @@ class Hold:
         except SegmentChanged:
             return False
         except FormatError as error:
-            self._say((folder, type(error)), "lineage_unreadable", folder=str(folder), error=str(error))
+            self._warn_once((folder, type(error)), "lineage_unreadable", folder=str(folder), error=str(error))
             return False
         for base, (note, keeper) in gone.items():
             reason = _no_longer_counts(note, keeper, lineage, watermark)
@@ -280,14 +280,14 @@ class Hold:
         tp, _ = key.owner
         logger.warning("held_segment_dropped", partition=str(tp), base_offset=key.base_offset, reason=reason)
 
-    def _say(self, what: object, event: str, **details: str) -> None:
-        if what not in self._said:
-            self._said.add(what)
+    def _warn_once(self, subject: object, event: str, **details: str) -> None:
+        if subject not in self._said:
+            self._said.add(subject)
             logger.warning(event, **details)
 
 
 def check_links(links: Collection[Path], log_dirs: Collection[Path]) -> None:
-    """Raise ConfigError if a directory for links lies in a log directory: the broker would not start with it."""
+    """Raise ConfigError if a directory for links lies in a log directory. The broker would not start with it."""
     for folder in links:
         for log_dir in log_dirs:
             if folder.resolve().is_relative_to(log_dir.resolve()):
@@ -296,7 +296,7 @@ def check_links(links: Collection[Path], log_dirs: Collection[Path]) -> None:
 
 
 def _no_longer_counts(note: HeldSegment, keeper: HoldBackend, live: Lineage, watermark: Watermark | None) -> str | None:
-    """Why a held segment does not belong to the log; None if it does."""
+    """The reason that a held segment does not belong to the log; None if it belongs to it."""
     try:
         stat = keeper.stat(note.log)
     except OSError as error:

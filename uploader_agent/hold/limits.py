@@ -20,19 +20,19 @@ logger = structlog.get_logger(__name__)
 
 def space_of(folder: Path) -> Space:
     """The file system that ``folder`` is on."""
-    found = os.statvfs(folder)
-    return Space(found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail)
+    stat = os.statvfs(folder)
+    return Space(stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail)
 
 
 class HoldLimits:
-    """The bounds of a shelf, by ``settings``. ``clock`` is monotonic: a clock that jumps must not make anything old."""
+    """The bounds of the held sets, from ``settings``. ``clock`` is monotonic: its jumps make nothing older."""
 
     def __init__(
         self,
         settings: HoldSettings,
         log_dirs: Collection[Path],
         shelf: HeldSegments,
-        yielded: EvictedOffsets,
+        evicted: EvictedOffsets,
         metrics: Metrics,
         clock: Callable[[], float],
         space: Callable[[Path], Space],
@@ -40,7 +40,7 @@ class HoldLimits:
         self.settings = settings
         self._log_dirs = tuple(log_dirs)
         self._shelf = shelf
-        self._yielded = yielded
+        self._evicted = evicted
         self._metrics = metrics
         self._clock = clock
         self._space = space
@@ -49,15 +49,14 @@ class HoldLimits:
     def enforce(self) -> None:
         """Evict sets beyond the bounds, for each file system separately."""
         costs = self._costs()
-        given_up = {key for device, some in costs.items() for key in self._beyond(device, some)}
-        self._give_up(given_up)
-        self._metrics.held_bytes.set(
-            sum(one.size for some in costs.values() for one in some if one.key not in given_up)
-        )
+        evicted = {key for device, sets in costs.items() for key in self._beyond(device, sets)}
+        self._evict(evicted)
+        kept = (cost.size for sets in costs.values() for cost in sets if cost.key not in evicted)
+        self._metrics.held_bytes.set(sum(kept))
         self._metrics.held_segments.set(len(self._shelf))
 
     def _costs(self) -> dict[int, list[Cost[HeldKey]]]:
-        """The held sets whose files the broker has unlinked, by file system."""
+        """The held sets of files that the broker has unlinked, by file system."""
         now, costs = self._clock(), defaultdict[int, list[Cost[HeldKey]]](list)
         before, self._gone_since = self._gone_since, {}
         for key, note, keeper in self._shelf.all():
@@ -86,20 +85,20 @@ class HoldLimits:
                 logger.debug("log_dir_unreadable", folder=str(log_dir), error=str(error))  # the leadership reports it
         return None
 
-    def _give_up(self, keys: Collection[HeldKey]) -> None:
-        lost: list[tuple[Owner, tuple[int, int]]] = []
+    def _evict(self, keys: Collection[HeldKey]) -> None:
+        evicted: list[tuple[Owner, tuple[int, int]]] = []
         for key, note, _ in list(self._shelf.all()):
             if key not in keys:
                 continue
             self._shelf.drop(key)
-            lost.append((key.owner, (note.base_offset, note.next_offset)))
+            evicted.append((key.owner, (note.base_offset, note.next_offset)))
             self._metrics.yielded.inc()
             logger.error(
-                "held_segment_yielded",
+                "held_segment_evicted",
                 partition=str(note.tp),
                 base_offset=note.base_offset,
                 next_offset=note.next_offset,
                 rule="hold.max, hold.max_age or hold.min_free is reached; offsets that the store lacks are now a gap",
             )
-        if lost:
-            self._yielded.add(lost)
+        if evicted:
+            self._evicted.add(evicted)

@@ -1,4 +1,4 @@
-"""What holding can guarantee on this machine: tried on each log directory, with the broker's own files.
+"""Tests how well holding can work on this machine: on each log directory, with the broker's own files.
 
 Nothing is left behind, and only the directories for links are written to.
 """
@@ -18,10 +18,10 @@ from uploader_agent.hold.backends import link
 from uploader_agent.settings import HoldSettings
 
 RESTART = timedelta(seconds=30)
-"""The assumed time of an agent's restart, until it has looked at all log directories."""
+"""The assumed time from the end of an agent until its successor has looked at all log directories."""
 
 _DELETE_DELAY = "file.delete.delay.ms"
-_IN_PROPERTIES = "log.segment.delete.delay.ms"  # the broker's name of what topics call file.delete.delay.ms
+_IN_PROPERTIES = "log.segment.delete.delay.ms"  # the broker's name of the topic setting file.delete.delay.ms
 _DELETE_DELAY_MS = 60_000  # Kafka's default
 
 Means = Literal["links", "descriptors", "none"]
@@ -34,7 +34,7 @@ _WORDS: dict[Means, str] = {
 
 
 class Guarantee(NamedTuple):
-    """What is guaranteed on a log directory, also in words, and why it is not more."""
+    """The guarantee on a log directory, also in words, and the reason that it is not stronger."""
 
     log_dir: str
     means: Means
@@ -43,7 +43,7 @@ class Guarantee(NamedTuple):
 
 
 class DeleteDelay(NamedTuple):
-    """The broker's ``file.delete.delay.ms``: its value, the least value it should have, and why."""
+    """The broker's ``file.delete.delay.ms``: its value, the least value it should have, and the reason."""
 
     value: int
     at_least: int
@@ -58,7 +58,7 @@ def check(log_dirs: Collection[Path], settings: HoldSettings) -> list[Guarantee]
 def delete_delay(
     guarantees: Collection[Guarantee], properties: dict[str, str], scan_interval: timedelta
 ) -> DeleteDelay:
-    """What ``file.delete.delay.ms`` should be, given the guarantees. Topics may override the broker's value."""
+    """The broker's ``file.delete.delay.ms``, and the least value that is safe here. Topics may override it."""
     text = properties.get(_IN_PROPERTIES, "")
     value = int(text) if text.isdecimal() else _DELETE_DELAY_MS
     if all(guarantee.means == "links" for guarantee in guarantees):
@@ -105,12 +105,12 @@ def _check(log_dir: Path, settings: HoldSettings) -> Guarantee:
 def _samples(log_dir: Path) -> Iterator[Path]:
     """The ``.log`` files in ``log_dir``, to try a link with."""
     for folder in find_partitions([log_dir]).partitions.values():
-        with suppress(OSError):  # if it cannot be listed, opening meta.properties tells why
+        with suppress(OSError):  # if it cannot be listed, opening meta.properties shows why
             yield from sorted(folder.glob("*.log"))
 
 
 def _try_link(descriptor: int, sample: Path, folder: Path) -> str | None:
-    """Why no hard link of an open file can be made in ``folder``; None if one can."""
+    """The reason that no hard link of an open file can be made in ``folder``; None if a link can be made."""
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     probe = folder / f".check-{os.getpid()}"
     try:

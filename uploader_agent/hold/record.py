@@ -14,9 +14,9 @@ from uploader_agent.disk.segment_files import file_name
 class HeldSegment(StoredObject):
     """A rotated segment of a partition of one topic id.
 
-    ``size`` and ``modified`` (seconds since 1970) are its ``.log``'s, ``files`` the names of all files that are held;
-    ``lineage`` ends at ``next_offset``. ``deleted`` says that it was first seen as ``.log.deleted``, so that its
-    lineage is known from its batches alone.
+    ``size`` and ``modified`` (seconds since 1970) are those of its ``.log``, ``files`` the names of all files that are
+    held; ``lineage`` ends at ``next_offset``. ``deleted`` states that the segment was first seen as ``.log.deleted``,
+    so that its lineage comes from its batches alone.
     """
 
     topic: str
@@ -47,6 +47,6 @@ class HeldSegment(StoredObject):
         return file_name(self.base_offset, "log")
 
     def diverges(self, lineage: Lineage, end: int | None = None) -> int | None:
-        """The first of its offsets that ``lineage``, which is known below ``end``, gives to another epoch."""
+        """The first of its offsets that ``lineage``, known below ``end``, assigns to another epoch."""
         limit = self.next_offset if end is None else min(self.next_offset, end)
         return Lineage(self.lineage).divergence(lineage, limit)

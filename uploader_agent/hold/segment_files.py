@@ -1,4 +1,4 @@
-"""A partition's files as an upload reads them: those of its directory, else the held ones."""
+"""A partition's files as an upload reads them: from its directory, else from the held segments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Held = dict[int, tuple[HeldSegment, HoldBackend]]
 
 
 class HeldFiles(SegmentFiles):
-    """``disk.segment_files.SegmentFiles`` over a directory that may be gone, and the segments held of it.
+    """``disk.segment_files.SegmentFiles`` over a directory that may be gone, and the partition's held segments.
 
     The lineage is the live one, extended by the records of held segments whose ``.log`` was opened, because the broker
     forgets the epochs below its log start. Without a directory, it comes from the records alone.
@@ -99,7 +99,7 @@ class HeldFiles(SegmentFiles):
         self._stack.close()
 
     def _is_same(self, note: HeldSegment) -> bool:
-        """Whether the live segment of the same base, if there is one, is the held one."""
+        """True if no live segment has the base offset of the held segment, or that segment is the held one."""
         log = self._live.open(file_name(note.base_offset, "log")) if self._live else None
         return log is None or (log.size, log.stat.st_mtime) == (note.size, note.modified)
 

@@ -14,13 +14,13 @@ from uploader_agent.disk.segment_files import OpenFile, PartitionFiles, file_nam
 from uploader_agent.hold.backends import close_all
 
 EXTENSIONS = ("log", "index", "timeindex", "snapshot")
-"""What sealing reads: the bytes, where a run may begin, when it was rotated, and the transactions open at its base."""
+"""The files that sealing reads: the bytes, the index, the time index, and the transactions open at the base."""
 
 
 def take(files: PartitionFiles, base_offset: int, suffix: str = "") -> dict[str, int]:
     """Open descriptors of a segment's files, by name without ``suffix``; empty if its ``.log`` is gone.
 
-    The caller closes them. Raises OSError if one cannot be opened.
+    The caller closes them. Raises OSError if a file cannot be opened.
     """
     taken: dict[str, int] = {}
     try:
@@ -38,10 +38,10 @@ def take(files: PartitionFiles, base_offset: int, suffix: str = "") -> dict[str,
 
 
 def ends_at(names: Iterable[str], base_offset: int, next_offset: int) -> bool:
-    """Whether nothing lies between ``base_offset``'s segment and ``next_offset``, by a later listing of the directory.
+    """True if ``next_offset`` follows ``base_offset``'s segment in a later listing of the directory.
 
-    A listing that ran while segments were added may have missed one. If the segment was deleted in the meantime, the
-    next one may have been too: then ``.deleted`` files count as well.
+    A listing that ran while segments were added may have missed a segment between the two. If the segment was deleted
+    in the meantime, the next segment may have been deleted too: then ``.deleted`` files count as well.
     """
     names = list(names)
     bases = set(log_bases(names))
@@ -51,16 +51,16 @@ def ends_at(names: Iterable[str], base_offset: int, next_offset: int) -> bool:
 
 
 class Extent(NamedTuple):
-    """Where a sound-looking segment ends, and the leader epochs of its batches with their first offsets."""
+    """The end of a sound-looking segment, and the leader epochs of its batches with their first offsets."""
 
     next_offset: int
     epochs: tuple[tuple[int, int], ...]
 
 
 def extent(log: OpenFile, index: OpenFile | None, base_offset: int) -> Extent | None:
-    """The extent by the headers of the first and last batches. All are read only if the epoch changes in between.
+    """The extent, from the headers of the first and last batches; from all headers if the two epochs differ.
 
-    None if there are no batches, or the file does not end with a complete one. No checksum is verified.
+    None if there are no batches, or the file does not end with a complete batch. No checksum is verified.
     """
     first = next(headers(log, 0), None)
     last = _last(log, _indexed(log, index, base_offset)) or _last(log, 0)
@@ -78,7 +78,7 @@ def _indexed(log: OpenFile, index: OpenFile | None, base_offset: int) -> int:
     try:
         entries = parse_offset_index(index.read(), base_offset, log.size, index.name)
     except FormatError:
-        return 0  # reading then takes longer, and finds the same
+        return 0  # reading from the start takes longer, and finds the same batch
     return entries[-1].position if entries else 0
 
 
@@ -88,13 +88,13 @@ def _last(log: OpenFile, position: int) -> BatchHeader | None:
 
 
 def _epochs(batches: Iterable[BatchHeader]) -> tuple[tuple[int, int], ...]:
-    found: list[tuple[int, int]] = []
+    epochs: list[tuple[int, int]] = []
     for header in batches:
-        if header.leader_epoch >= 0 and (not found or found[-1][0] != header.leader_epoch):
-            found.append((header.leader_epoch, header.base_offset))
-    return tuple(found)
+        if header.leader_epoch >= 0 and (not epochs or epochs[-1][0] != header.leader_epoch):
+            epochs.append((header.leader_epoch, header.base_offset))
+    return tuple(epochs)
 
 
 def open_file(files: dict[str, int], name: str) -> OpenFile | None:
-    """One of ``files`` to read from; ``files`` still own it."""
+    """The file ``name`` of ``files``, to read from; ``files`` still own it. None if it is not there."""
     return opened(name, files[name]) if name in files else None

@@ -1,6 +1,6 @@
-"""What the agent counts, in Prometheus' terms. Nothing is labelled by partition: brokers have thousands.
+"""The agent's metrics, for Prometheus. No label names a partition: brokers have thousands.
 
-Each metric's help says what it counts and in which unit; ``docs/metrics.md`` is generated from them.
+The help of each metric states its meaning and its unit; ``docs/metrics.md`` is generated from them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LATENCY = (0.05, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class Metrics:
-    """All metrics of one agent, in a registry of their own; ``labels`` has the names of each one's labels."""
+    """All metrics of one agent, in a registry of their own; ``labels`` has each metric's label names."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -26,7 +26,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         Info(PREFIX, "The agent's version.", registry=self.registry).info({"version": __version__})
 
-        # what is led, and how far it is behind
+        # led partitions and their lag
         self.led = self._gauge("led_partitions", "Partitions that this broker leads and the agent uploads.")
         self.lag_offsets = self._gauge(
             "lag_offsets", "Offsets below the log end of led partitions that neither offset.wm nor a pack covers yet."
@@ -114,7 +114,7 @@ class Metrics:
         )
         self.corrupt = self._counter("corrupt_segments", "Segments that failed their check and were kept as .corrupt.")
 
-        # what is kept from retention
+        # segments kept from retention
         self.held_segments = self._gauge(
             "held_segments", "Segments whose files the agent holds until they are uploaded."
         )
@@ -126,7 +126,7 @@ class Metrics:
             "unheld_segments", "Segments that wait for their upload and could not be held: retention may delete them."
         )
         self.yielded = self._counter(
-            "yielded_segments", "Held segments that were dropped to stay within the limits of hold."
+            "yielded_segments", "Held segments that were evicted to stay within the limits of hold."
         )
 
         # gaps
