@@ -1,1 +1,1 @@
-"""What the Kafka cluster says: its configuration, who leads, offsets, and evidence of what is committed."""
+"""Questions to the Kafka cluster: its configuration, its leaders, offsets, and evidence of committed records."""

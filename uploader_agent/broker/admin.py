@@ -1,8 +1,8 @@
-"""What the broker says: which partitions it leads, their offsets, their clean-up policy. No record is ever fetched.
+"""Asks the broker for the partitions that it leads, their offsets and their clean-up policy. No record is ever fetched.
 
 One admin client serves KRaft and ZooKeeper clusters. Leadership is a hint for who uploads; an answer about offsets
-counts only if it was given under the leader epoch that the leadership was learnt with. While the broker cannot be
-asked, its ``replication-offset-checkpoint`` says how far the high watermark is at least.
+counts only if the broker gave it under the leader epoch that came with the leadership. While the broker cannot be
+asked, its ``replication-offset-checkpoint`` gives a lower bound of the high watermark.
 
 Source: KIP-207 and KIP-320 (leader epochs in ListOffsets), KIP-516 (topic ids).
 """
@@ -30,17 +30,17 @@ from uploader_agent.disk.log_dirs import PARTITION_METADATA, read_text
 Item = TypeVar("Item")
 
 QUERY_SIZE = 1000
-"""Partitions or topics asked about in one request: the broker answers others in between."""
+"""Partitions or topics in one request: between two requests the broker answers other clients."""
 
 _WITH_EPOCHS = 4
-"""The version of ListOffsets that tells the broker of leader epochs."""
+"""The first version of ListOffsets that sends leader epochs to the broker."""
 
 CHECKPOINT = "replication-offset-checkpoint"
 UNKNOWN_POLICY = "unknown"
 
 
 class BrokerUnavailable(TidemarkError):
-    """The broker did not answer, or not as it should; try again later."""
+    """The broker did not answer, or its answer is unusable; try again later."""
 
 
 class Led(NamedTuple):
@@ -51,9 +51,9 @@ class Led(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, and what the leadership is: ``broker`` is -1 while nobody does.
+    """The broker that leads a partition, and its leadership. ``broker`` is -1 while no broker leads.
 
-    ``replicas`` are the brokers that have one, as far as the answer names them.
+    ``replicas`` are the brokers that have a replica, as far as the answer names them.
     """
 
     broker: int
@@ -63,7 +63,7 @@ class Leader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """A partition's offsets as last observed; None where nobody could be asked."""
+    """A partition's offsets as last observed; None for offsets that the checkpoint does not have."""
 
     high_watermark: int
     last_stable_offset: int | None = None
@@ -75,11 +75,11 @@ class Metadata(Protocol):
     """The questions that the agent asks its broker. Every method raises :class:`BrokerUnavailable`."""
 
     def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
-        """Who leads each of ``wanted``; those that are not in the cluster are left out."""
+        """The leader of each partition in ``wanted``. Partitions that are not in the cluster are left out."""
         ...
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
-        """Offsets of those of ``led`` that this broker still leads under the same epoch; others are left out."""
+        """Offsets of the partitions that this broker still leads under the epoch in ``led``; others are left out."""
         ...
 
     def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
@@ -88,22 +88,22 @@ class Metadata(Protocol):
 
 
 class AdminMetadata(Metadata):
-    """:class:`Metadata` by kafka-python's admin client, connected on first use and again after a failure."""
+    """:class:`Metadata` from kafka-python's admin client, connected on first use and again after a failure."""
 
     def __init__(self, node_id: int, connect: Callable[[], Any]) -> None:
-        """Broker ``node_id`` is asked; nothing is connected yet."""
+        """Prepare to ask broker ``node_id``; nothing is connected yet."""
         self._node_id = node_id
         self._connect = connect
         self._client: Any = None
 
     def brokers(self) -> list[int]:
-        """The numbers of the cluster's brokers. Raises :class:`BrokerUnavailable`."""
-        return sorted(one["broker_id"] for one in self._ask(lambda client: client.describe_cluster())["brokers"])
+        """The ids of the cluster's brokers. Raises :class:`BrokerUnavailable`."""
+        return sorted(broker["broker_id"] for broker in self._ask(lambda client: client.describe_cluster())["brokers"])
 
     def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
-        """See :class:`Metadata`. Only the topics of ``wanted`` are asked for, and none is ever created by asking."""
-        named = sorted({tp.topic for tp in wanted})
-        topics = self._ask(lambda client: client.describe_topics(named)) if named else []
+        """See :class:`Metadata`. Only the topics of ``wanted`` are asked for, and asking creates no topic."""
+        names = sorted({tp.topic for tp in wanted})
+        topics = self._ask(lambda client: client.describe_topics(names)) if names else []
         leaders: dict[TopicPartition, Leader] = {}
         for topic in topics:
             name, topic_id = topic["name"], kafka_topic_id(topic)
@@ -116,14 +116,14 @@ class AdminMetadata(Metadata):
 
     @override
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
-        found: dict[TopicPartition, Offsets] = {}
+        offsets: dict[TopicPartition, Offsets] = {}
         for chunk in _chunks(sorted(led)):
             stable = self._list_offsets(chunk, led, "LATEST", committed=True)
             high = self._list_offsets(stable, led, "LATEST", committed=False)
             start = self._list_offsets(high, led, "EARLIEST", committed=False)
             for tp, high_watermark in high.items():
-                found[tp] = Offsets(high_watermark, stable[tp], start.get(tp))
-        return found
+                offsets[tp] = Offsets(high_watermark, stable[tp], start.get(tp))
+        return offsets
 
     @override
     def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
@@ -148,10 +148,10 @@ class AdminMetadata(Metadata):
     def _list_offsets(
         self, wanted: Iterable[TopicPartition], led: Mapping[TopicPartition, Led], spec: str, *, committed: bool
     ) -> dict[TopicPartition, int]:
-        """Offsets by ListOffsets, of those of ``wanted`` that the broker leads under the epoch that ``led`` states.
+        """Offsets from ListOffsets for each partition of ``wanted`` that the broker leads under the epoch in ``led``.
 
-        The admin client's own method looks up all partitions' leaders before each request, which takes it ten times as
-        long. Here a leadership that has ended is an answer.
+        The admin client's own method looks up all leaders before each request, which takes ten times as long. Here, the
+        end of a leadership is an answer.
         """
         from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest, OffsetSpec
 
@@ -159,8 +159,8 @@ class AdminMetadata(Metadata):
         asked: dict[str, list[Any]] = defaultdict(list)
         for tp in wanted:
             epoch = led[tp].leader_epoch
-            one = partition(partition_index=tp.partition, current_leader_epoch=epoch, timestamp=OffsetSpec[spec])
-            asked[tp.topic].append(one)
+            item = partition(partition_index=tp.partition, current_leader_epoch=epoch, timestamp=OffsetSpec[spec])
+            asked[tp.topic].append(item)
         if not asked:
             return {}
         request = ListOffsetsRequest(
@@ -170,9 +170,9 @@ class AdminMetadata(Metadata):
         )
         answer = self._ask(lambda client: send(client, request, self._node_id))
         return {
-            TopicPartition(one.name, part.partition_index): part.offset
-            for one in answer.topics
-            for part in one.partitions
+            TopicPartition(answered.name, part.partition_index): part.offset
+            for answered in answer.topics
+            for part in answered.partitions
             if not part.error_code
         }
 
@@ -184,7 +184,7 @@ class AdminMetadata(Metadata):
                 self._client = self._connected()
             return question(self._client)
         except (KafkaError, OSError, TimeoutError) as error:
-            if not isinstance(error, BrokerResponseError):  # an answer, if not the wanted one, proves the connection
+            if not isinstance(error, BrokerResponseError):  # an error that the broker answers proves the connection
                 self.close()
             raise BrokerUnavailable(f"the broker cannot be asked: {type(error).__name__}: {error}") from error
 
@@ -197,7 +197,7 @@ class AdminMetadata(Metadata):
 
 
 def send(client: Any, request: Any, node_id: int) -> Any:
-    """The answer of broker ``node_id``, and of no other, to ``request``. Raises kafka-python's errors."""
+    """Send ``request`` to broker ``node_id`` and no other, and return its answer. Raises kafka-python's errors."""
     return client._manager.run(_sent, client, request, node_id)
 
 
@@ -206,7 +206,7 @@ async def _sent(client: Any, request: Any, node_id: int) -> Any:
 
 
 def connect(node_id: int, bootstrap: str, security_protocol: str, options: Mapping[str, str | int | bool]) -> Any:
-    """An admin client that asks broker ``node_id``, which is at ``bootstrap``. Raises kafka-python's errors."""
+    """An admin client that asks broker ``node_id`` at ``bootstrap``. Raises kafka-python's errors."""
     from kafka.admin import KafkaAdminClient
 
     chosen: dict[str, str | int | bool] = {
@@ -221,7 +221,7 @@ def connect(node_id: int, bootstrap: str, security_protocol: str, options: Mappi
         client.__init__(**(chosen | dict(options)))
     except BaseException:
         client._closed = False
-        with suppress(AttributeError):  # it may not have come as far as having anything that can be closed
+        with suppress(AttributeError):  # the client may have failed before it had anything to close
             client.close()
         raise
     _prefer(client._manager, node_id)
@@ -229,14 +229,14 @@ def connect(node_id: int, bootstrap: str, security_protocol: str, options: Mappi
 
 
 def _prefer(manager: Any, node_id: int) -> None:
-    """Send what any broker can answer to ``node_id``, for as long as the cluster lists it.
+    """Send requests that any broker can answer to ``node_id``, while the cluster lists it.
 
-    kafka-python picks the broker by chance, and another one that hangs would cost this agent its answers.
+    kafka-python picks a broker at random, and another broker that hangs would cost this agent its answers.
     """
-    by_chance = manager.least_loaded_node
+    at_random = manager.least_loaded_node
 
     def preferred() -> int | None:
-        chosen: int | None = node_id if manager.cluster.broker_metadata(node_id) else by_chance()
+        chosen: int | None = node_id if manager.cluster.broker_metadata(node_id) else at_random()
         return chosen
 
     manager.least_loaded_node = preferred
@@ -247,13 +247,13 @@ def checkpointed_offsets(
 ) -> dict[TopicPartition, Offsets]:
     """High watermarks as the broker last wrote them to its disks, never ahead of the real ones.
 
-    ``wanted`` are partitions and their directories. A checkpoint has no topic ids: one that is older than a partition's
-    directory may speak of a deleted topic of that name, so it does not count for that partition.
+    ``wanted`` are partitions and their directories. A checkpoint has no topic ids: if it is older than a partition's
+    directory, it may be about a deleted topic of that name, so it does not count for that partition.
 
     Raises:
         FormatError: a checkpoint is damaged.
     """
-    found: dict[TopicPartition, Offsets] = {}
+    offsets: dict[TopicPartition, Offsets] = {}
     for log_dir in log_dirs:
         path = log_dir / CHECKPOINT
         try:
@@ -266,12 +266,12 @@ def checkpointed_offsets(
         for (topic, partition), offset in parse_offset_checkpoint(text, str(path)).items():
             tp = TopicPartition(topic, partition)
             if tp in wanted and _made(wanted[tp]) <= written:
-                found[tp] = Offsets(offset, source="checkpoint")
-    return found
+                offsets[tp] = Offsets(offset, source="checkpoint")
+    return offsets
 
 
 def _made(folder: Path) -> float:
-    """When a partition's directory was made, in seconds since 1970; 0 where the cluster has no topic ids.
+    """The time at which a partition's directory was made, in seconds since 1970; 0 where the cluster has no topic ids.
 
     Kafka writes ``partition.metadata`` once, when it makes the directory.
     """
@@ -292,7 +292,7 @@ def _describe_configs(wanted: list[Any], client: Any) -> Any:
 
 
 def kafka_topic_id(topic: Mapping[str, Any]) -> str | None:
-    """Kafka's own notation of a topic id: base64, 22 characters."""
+    """A topic id in Kafka's own notation: base64, 22 characters. None if the topic has none."""
     value = topic.get("topic_id")
     if not value:
         return None

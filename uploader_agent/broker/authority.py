@@ -1,10 +1,10 @@
-"""What the cluster itself has committed about who leads: not what some broker may still believe.
+"""The leaders that the cluster itself has committed, which a broker's own belief may differ from.
 
 With KRaft a leader epoch is a record of the metadata log. A position of that log is *confirmed* when the quorum's
 leader named it as its high watermark, a majority of the voters has fetched from that same leader since, and this broker
-has fetched up to it: then no epoch that was committed before the question is missing where this broker is asked later.
-That is Raft's read index. With ZooKeeper the controller writes an epoch there before it tells any broker, and a read
-after ``sync`` sees all that was written before it.
+has fetched up to it: then this broker has every epoch that was committed before the question. That is Raft's read
+index. With ZooKeeper the controller writes an epoch there before it sends it to any broker, and a read after ``sync``
+sees everything that was written before it.
 
 Source: KIP-595 (quorum, ``DescribeQuorum``), KIP-836 (fetch times of voters), Raft (section 6.4, read-only queries);
 ZooKeeper's "consistency guarantees" for ``sync``; Kafka's ``ZkData.TopicPartitionStateZNode``.
@@ -26,17 +26,17 @@ from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, kafka_to
 from uploader_agent.broker.leadership_hints import TOPICS, state_path
 
 _PATIENCE = 10.0
-"""Seconds for ZooKeeper to let us in."""
+"""Seconds for ZooKeeper to accept a connection."""
 
 _MIGRATION = "/migration"
-"""Is there while, and after, a quorum of controllers takes over (``MigrationZNode``)."""
+"""The node that exists once a quorum of controllers has begun to take over (``MigrationZNode``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataMark:
-    """Up to where the metadata went when it was asked for; of a quorum under ``epoch``, with its voters' fetch times.
+    """The end of the metadata when it was asked for; with KRaft under ``epoch``, with the voters' fetch times.
 
-    ``fetched`` are milliseconds by the quorum leader's clock, and are compared with one another alone.
+    ``fetched`` are milliseconds on the quorum leader's clock. They are compared only with one another.
     """
 
     leader: int = 0
@@ -46,14 +46,14 @@ class MetadataMark:
 
 
 class Authority(Protocol):
-    """Every method raises :class:`BrokerUnavailable` if there is no usable answer."""
+    """The source of certain leader epochs. Every method raises :class:`BrokerUnavailable` without a usable answer."""
 
     def mark(self) -> MetadataMark:
-        """Up to where the cluster's metadata goes now."""
+        """The current end of the cluster's metadata."""
         ...
 
     def confirms(self, mark: MetadataMark) -> bool | None:
-        """Whether the metadata did reach ``mark`` and this broker now has it; None: ask for a new mark."""
+        """True if the metadata did reach ``mark`` and this broker now has it; None: ask for a new mark."""
         ...
 
     def leader(self, tp: TopicPartition) -> Leader | None:
@@ -62,7 +62,7 @@ class Authority(Protocol):
 
 
 class NoAuthority(Authority):
-    """Of commands that change nothing: nothing is ever certain."""
+    """The :class:`Authority` of commands that change nothing: no leader is ever certain."""
 
     @override
     def mark(self) -> MetadataMark:
@@ -78,10 +78,10 @@ class NoAuthority(Authority):
 
 
 class QuorumAuthority(Authority):
-    """The quorum's leader, asked through any broker; then this broker itself. Needs DESCRIBE on the cluster."""
+    """Asks the quorum's leader through any broker, then this broker itself. Needs DESCRIBE on the cluster."""
 
     def __init__(self, node_id: int, connect: Callable[[], Any]) -> None:
-        """Nothing is connected before the first question; each has a connection of its own."""
+        """Prepare to ask; each question has a connection of its own."""
         self._node_id = node_id
         self._connect = connect
 
@@ -98,7 +98,7 @@ class QuorumAuthority(Authority):
         if (quorum["leader_id"], quorum["leader_epoch"]) != (mark.leader, mark.epoch):
             return None
         voters = _fetched(quorum)
-        heard = [one for one, at in voters.items() if one == mark.leader or at > mark.fetched.get(one, at)]
+        heard = [voter for voter, at in voters.items() if voter == mark.leader or at > mark.fetched.get(voter, at)]
         ends = {
             replica["replica_id"]: replica["log_end_offset"]
             for replica in (*quorum["current_voters"], *quorum["observers"])
@@ -111,7 +111,7 @@ class QuorumAuthority(Authority):
 
         topic = MetadataRequest.MetadataRequestTopic(name=tp.topic)
         request = MetadataRequest(topics=[topic], allow_auto_topic_creation=False)
-        # describe_topics may ask another broker, and it must be the one that has what was confirmed.
+        # describe_topics may ask another broker, but only this broker is known to have the confirmed metadata.
         answer = self._ask(lambda client: send(client, request, self._node_id).to_dict())
         for described in answer["topics"]:
             for part in described["partitions"]:
@@ -137,14 +137,14 @@ class QuorumAuthority(Authority):
 
 
 class ZooKeeperAuthority(Authority):
-    """The partition's state where the controller writes it."""
+    """Reads the partition's state where the controller writes it."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        """``options`` are those of ``KazooClient``, ``hosts`` among them. Nothing is connected yet."""
+        """Prepare to connect with ``options`` of ``KazooClient``, which include ``hosts``."""
         self._options = options
 
     def mark(self) -> MetadataMark:
-        """See :class:`Authority`: what is read later is newer than all that was written before."""
+        """See :class:`Authority`. Later reads see everything that was written before, so no position is needed."""
         return MetadataMark()
 
     @override

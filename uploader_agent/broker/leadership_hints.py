@@ -1,4 +1,4 @@
-"""What else may tell of a change of leadership, beside the disks: nothing with KRaft, a watch with ZooKeeper."""
+"""Hints of changes of leadership, beside the disks: a watch with ZooKeeper, nothing with KRaft."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing_extensions import override
 from tidemark.formats.keys import TopicPartition
 
 TOPICS = "/brokers/topics"
-"""Where ZooKeeper has the topics."""
+"""ZooKeeper's folder of topics."""
 
 
 def state_path(tp: TopicPartition) -> str:
-    """Where the controller writes to ZooKeeper who leads a partition."""
+    """The path in ZooKeeper at which the controller writes the leader of a partition."""
     return f"{TOPICS}/{tp.topic}/partitions/{tp.partition}/state"
 
 
 class Hints(Protocol):
-    """Never believed, only followed by a question to the broker; so nothing here is ever an error."""
+    """Hints that only make the agent ask the broker, and are never believed themselves. So no failure is an error."""
 
     def start(self, hint: Callable[[], None]) -> None:
         """Call ``hint``, from any thread, when something may have changed."""
         ...
 
     def watch(self, replicas: Collection[TopicPartition]) -> None:
-        """The partitions on this broker's disks from now on."""
+        """Watch the partitions ``replicas``, which are on this broker's disks now."""
         ...
 
     def close(self) -> None:
-        """Release what was opened."""
+        """End the watches, and release their connection."""
         ...
 
 
 class NoHints(Hints):
-    """Of a cluster without ZooKeeper: the poll finds everything."""
+    """The :class:`Hints` of a cluster without ZooKeeper: polling finds every change."""
 
     @override
     def start(self, hint: Callable[[], None]) -> None:

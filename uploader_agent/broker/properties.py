@@ -1,4 +1,4 @@
-"""The broker that the agent sits beside, as its own files describe it: ``server.properties``, ``meta.properties``.
+"""The broker beside the agent, as its own files describe it: ``server.properties``, ``meta.properties``.
 
 Source: ``java.util.Properties`` for the format, ``KafkaConfig`` and ``MetaProperties`` for the keys.
 """
@@ -26,7 +26,7 @@ _PLACEHOLDERS = {"", "0.0.0.0", "[::]"}  # noqa: S104 - "all interfaces" in a li
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Who the broker is and where it is reached. ``log_dirs`` are those that can be read now, without links in them."""
+    """The broker's ids and address. ``log_dirs`` are the directories that can be read now, with links resolved."""
 
     node_id: int
     cluster_id: str
@@ -36,14 +36,14 @@ class Broker:
     mode: str
     """``kraft`` or ``zookeeper``."""
     zookeeper: Mapping[str, str | int | bool] | None = None
-    """How to reach ZooKeeper, in ``KazooClient``'s terms, as far as the broker's own file tells."""
+    """``KazooClient``'s options to reach ZooKeeper, as far as the broker's own file has them."""
 
 
 def read_broker(path: Path, bootstrap: str | None = None) -> Broker:
     """Read ``server.properties`` at ``path``, and ``meta.properties`` of each log directory that it names.
 
     Raises:
-        ConfigError: naming the file, the key and what is wrong with it.
+        ConfigError: names the file, the key and the problem.
     """
     try:
         properties = parse_properties(path.read_text(encoding="utf-8"))
@@ -69,7 +69,7 @@ def read_broker(path: Path, bootstrap: str | None = None) -> Broker:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Java properties: comments, ``=`` or ``:`` or blanks after the key, continued lines, the last of two wins."""
+    """Parse Java properties: comments, ``=``, ``:`` or blanks after the key, continued lines; the last value counts."""
     return dict(_entries(text))
 
 
@@ -87,7 +87,7 @@ def _unescaped(text: str) -> str:
 
 
 def _read_meta(log_dir: Path) -> dict[str, str] | None:
-    """The directory's ``meta.properties``; None if it is not there, as on a failed disk or a broker never started."""
+    """The directory's ``meta.properties``; None if it is missing: a failed disk, or a broker that never started."""
     path = log_dir / _META
     try:
         return parse_meta_properties(read_text(path), str(path))
@@ -103,7 +103,7 @@ def _own_id(properties: dict[str, str]) -> int | None:
 
 
 def _one_value(path: Path, key: str, values: Sequence[Value | None]) -> Value:
-    """The value that all agree on, None being no opinion."""
+    """The value that all ``values`` except None agree on."""
     known = {value for value in values if value is not None}
     if len(known) != 1:
         rule = f"{_META} and server.properties must agree, but say {sorted(map(str, known)) or 'nothing'}"
@@ -112,7 +112,7 @@ def _one_value(path: Path, key: str, values: Sequence[Value | None]) -> Value:
 
 
 def _listener(properties: dict[str, str], path: Path) -> tuple[str, str]:
-    """(name, host:port) of the first listener for clients."""
+    """The name and host:port of the first listener for clients."""
     controllers = set(_list(properties.get("controller.listener.names", "")))
     text = properties.get("advertised.listeners") or properties.get("listeners") or "PLAINTEXT://:9092"
     for part in _list(text):
@@ -126,19 +126,19 @@ def _listener(properties: dict[str, str], path: Path) -> tuple[str, str]:
 
 
 def _protocols(properties: dict[str, str], path: Path) -> dict[str, str]:
-    """The protocol of each listener that has not a protocol's name."""
-    found: dict[str, str] = {}
+    """The protocol of each listener in the map, by the listener's name."""
+    protocols: dict[str, str] = {}
     for part in _list(properties.get("listener.security.protocol.map", "")):
         name, colon, protocol = part.partition(":")
         if not colon or protocol not in PROTOCOLS:
             rule = f"{part!r} is not <listener>:<protocol>, one of {', '.join(sorted(PROTOCOLS))}"
             raise ConfigError(str(path), [("listener.security.protocol.map", rule)])
-        found[name] = protocol
-    return found
+        protocols[name] = protocol
+    return protocols
 
 
 def _zookeeper(properties: dict[str, str]) -> dict[str, str | int | bool] | None:
-    """From ``zookeeper.connect``, chroot and all, and ``zookeeper.ssl.*``, of whose stores PEM files alone serve here.
+    """The options from ``zookeeper.connect``, with its chroot, and from ``zookeeper.ssl.*``, if stores are PEM files.
 
     Source: Kafka's ``ZkConfigs``; the passwords of a login are in a JAAS file that ``server.properties`` does not name.
     """

@@ -1,9 +1,9 @@
-"""Hints from ZooKeeper: watches on what a leader change writes there. The broker is asked all the same.
+"""Hints from ZooKeeper: watches on the nodes that a change of leader writes. The broker is asked all the same.
 
-Watched are the state of each partition on this broker's disks, the list of topics and the list of brokers. A watch
-fires once and is set again before the hint is given, so that no change falls between. A lost session takes the watches
-along: they are set again with the next one, and the broker is asked once. ZooKeeper that cannot be reached, or refuses
-the login, costs nothing but latency.
+The watches are on the state of each partition on this broker's disks, the list of topics and the list of brokers. A
+watch fires once and is set again before the hint is given, so that no change is missed in between. A lost session ends
+the watches: they are set again in the next session, and the broker is asked once. If ZooKeeper cannot be reached or
+refuses the login, changes are noticed later, and nothing else suffers.
 
 Source: Kafka's ``ZkData`` (paths); kazoo's ``KazooClient`` (states, one-shot watches).
 """
@@ -32,16 +32,16 @@ _PATIENCE = 10.0
 """Seconds for ZooKeeper to answer one request."""
 
 _RETRY = 30.0
-"""Seconds without a connection after which a new client is made: a client whose login was refused never tries again."""
+"""Seconds without a connection after which a new client is made: after a refused login, a client never tries again."""
 
 _LOGIN = "broker.zookeeper in the agent's file says how to log in, and which certificates to trust (PEM files)"
 
 
 class ZooKeeperHints(Hints):
-    """:class:`uploader_agent.broker.leadership_hints.Hints` by kazoo; the connection lives in a thread of its own."""
+    """:class:`uploader_agent.broker.leadership_hints.Hints` from kazoo, with the connection in a thread of its own."""
 
     def __init__(self, options: Mapping[str, Any], *, retry: float = _RETRY) -> None:
-        """``options`` are those of ``KazooClient``, ``hosts`` among them. Nothing is connected yet."""
+        """Prepare to connect with ``options`` of ``KazooClient``, which include ``hosts``."""
         self._options = deepcopy(dict(options))  # kazoo writes into what it is given
         self._retry = retry
         self._hint: Callable[[], None] = _nobody
@@ -78,12 +78,12 @@ class ZooKeeperHints(Hints):
         while not self._closing.is_set():
             try:
                 self._use_a_client()
-            except Exception as error:  # noqa: BLE001 - a hint is never worth an end
+            except Exception as error:  # noqa: BLE001 - a failure of hints must not end the agent
                 logger.warning("zookeeper_unavailable", error=f"{type(error).__name__}: {error}")
                 self._closing.wait(self._retry)
 
     def _use_a_client(self) -> None:
-        """Keep the watches of one client set, until it has been without a connection for too long, or we close."""
+        """Keep the watches of one client set until it has no connection for too long, or until ``close``."""
         client = KazooClient(**{"connection_retry": {"max_tries": -1}, **self._options})
         client.add_listener(self._on_state)
         client.start_async()
@@ -94,10 +94,10 @@ class ZooKeeperHints(Hints):
                     connected = self._connected
                     unset, self._unset = (self._unset, set()) if connected else (set(), self._unset)
                 if not connected:
-                    self._tell(works=False)
+                    self._log_change(works=False)
                     return
                 if unset and self._set(client, unset):
-                    self._tell(works=True)
+                    self._log_change(works=True)
                     self._hint()
         finally:
             client.remove_listener(self._on_state)
@@ -108,8 +108,8 @@ class ZooKeeperHints(Hints):
     def _is_due(self) -> bool:
         return self._closing.is_set() or (self._connected and bool(self._unset))
 
-    def _tell(self, *, works: bool) -> None:
-        """Say once that ZooKeeper does not let us watch, and that it does."""
+    def _log_change(self, *, works: bool) -> None:
+        """Log that watching works, or that it does not, if that has changed."""
         if works == self._works or self._closing.is_set():
             return
         self._works = works
@@ -120,7 +120,7 @@ class ZooKeeperHints(Hints):
             logger.warning("zookeeper_not_watched", hosts=hosts, instead="the broker is polled", hint=_LOGIN)
 
     def _set(self, client: KazooClient, paths: Collection[str]) -> bool:
-        """Set the watches on ``paths``; whether ZooKeeper answered. What it did not is set with the next connection."""
+        """Set the watches on ``paths``; return True if ZooKeeper answered. Others are set with the next connection."""
         asked = [(path, _ask(client, path, self._on_event)) for path in self._wanted.intersection(paths)]
         deadline, answered = time.monotonic() + _PATIENCE, not asked
         for path, answer in asked:
@@ -142,18 +142,18 @@ class ZooKeeperHints(Hints):
 
     def _on_event(self, event: WatchedEvent) -> None:
         if event.type == EventType.NONE:
-            return  # the connection's state, which the listener is told as well
+            return  # the connection's state, which the listener gets as well
         with self._changed:
             self._unset.add(event.path)
             self._changed.notify_all()
 
 
 def _ask(client: KazooClient, path: str, watch: Callable[[WatchedEvent], None]) -> Any:
-    """Lists of children tell of new ones; a partition's state may not be there yet."""
+    """Watch a list of children for new ones, or a partition's state, which need not exist yet."""
     if path in {TOPICS, _BROKERS}:
         return client.get_children_async(path, watch=watch)
     return client.exists_async(path, watch=watch)
 
 
 def _nobody() -> None:
-    """Whom a change wakes before :meth:`ZooKeeperHints.start` says whom: nobody."""
+    """Ignore a change before :meth:`ZooKeeperHints.start` sets the callback."""
