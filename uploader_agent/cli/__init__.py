@@ -1,6 +1,6 @@
 """The command ``tidemark-agent``.
 
-Exit codes: 0 done; 1 something failed, and a message says what; 2 the configuration or the command line is wrong.
+Exit codes: 0 done; 1 something failed, as a message states; 2 the configuration or the command line is wrong.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def run(config: ConfigOption = DEFAULT_CONFIG) -> None:
 def upload_once(
     config: ConfigOption = DEFAULT_CONFIG,
     tails: Annotated[
-        bool, typer.Option("--tails", help="Also seal tails that are not quiet: before a broker is taken away.")
+        bool, typer.Option("--tails", help="Also seal tails that are not quiet, before a broker is taken away.")
     ] = False,
     output: OutputOption = Output.text,
 ) -> None:
@@ -95,17 +95,17 @@ def upload_once(
     settings = load_settings(config)
     with locked(settings) as components:
         OneShot(components).upload(tails=tails)
-    _tell(components, output)
+    _report(components, output)
 
 
 @app.command(epilog="Example: tidemark-agent status -c agent.yaml --output json")
 def status(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.text) -> None:
     """Compare disk, broker and store without uploading anything; may run beside the agent.
 
-    Names what is not stored, with the reason. A running agent says at /waiting what it waits for.
+    Names the offsets that are not stored, with the reason. A running agent reports at /waiting what it waits for.
     """
     with surveyed(load_settings(config)) as components:
-        _tell(components, output)
+        _report(components, output)
 
 
 app.command(epilog="Example: tidemark-agent plan -c agent.yaml --topic orders")(plan)
@@ -115,21 +115,21 @@ app.command(epilog="Example: tidemark-agent adopt orders --dry-run")(adopt)
 app.command(epilog="Example: tidemark-agent reupload orders 7 --from 81000 --to 82000 --dry-run")(reupload)
 
 
-def _tell(components: Components, output: Output) -> None:
-    """The state of each partition, and what waits there. Exits with 1 if that is not known, or a partition failed."""
+def _report(components: Components, output: Output) -> None:
+    """Print the state of each partition, and its waits. Exit with 1 if the state is unknown, or a partition failed."""
     leadership, waits = components.leadership, components.waits()
-    seen, lines = leadership.seen, status_table.of(leadership.partitions.values())
+    broker_reached, lines = leadership.seen, status_table.of(leadership.partitions.values())
     if output is Output.json:
         partitions, waiting = [line.to_json() for line in lines], [wait.to_json() for wait in waits]
-        typer.echo(json.dumps({"broker_reached": seen, "partitions": partitions, "waiting": waiting}))
+        typer.echo(json.dumps({"broker_reached": broker_reached, "partitions": partitions, "waiting": waiting}))
     else:
         typer.echo("\n".join([status_table.table(lines), *map(str, waits)]))
-    if not seen or any(line.error for line in lines):
+    if not broker_reached or any(line.error for line in lines):
         raise typer.Exit(1)
 
 
 def main() -> None:
-    """Entry point: errors that are ours become one message and an exit code."""
+    """Entry point: an expected error becomes a message and an exit code."""
     try:
         app()
     except ConfigError as error:

@@ -33,10 +33,10 @@ def adopt(
     config: ConfigOption = DEFAULT_CONFIG,
     output: OutputOption = Output.text,
 ) -> None:
-    """Take over what Pinterest's uploader stored of a topic: manifests and offset.wm for segments that have none.
+    """Take over a topic that Pinterest's uploader stored: manifests and offset.wm for segments that have none.
 
     Stop that uploader first, and run this on the leaders' brokers, beside the agent or before it is started. Each
-    stored byte is read once and checked; offset.wm comes last, and then the agent continues from there. Nothing is
+    stored byte is read once and checked. offset.wm is written last, and the agent continues from there. Nothing is
     removed. Exits with 1 if a segment had to be left as it is: its offsets are a gap.
     """
     settings = load_settings(config)

@@ -1,4 +1,4 @@
-"""What the commands share: their options, the components that they build, and how they answer."""
+"""The parts that commands share: options, components, and the printing of answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DEFAULT_CONFIG = Path("/etc/tidemark/agent.yaml")
 
 
 def broker_of(settings: AgentSettings) -> Broker:
-    """The broker's own files. Raises ConfigError."""
+    """The broker as its own files describe it. Raises ConfigError."""
     path = settings.broker.properties
     broker = read_broker(path, settings.broker.bootstrap)
     if broker.security_protocol not in PROTOCOLS and "security_protocol" not in settings.broker.client:
@@ -53,7 +53,7 @@ def broker_of(settings: AgentSettings) -> Broker:
 
 @contextmanager
 def opened(settings: AgentSettings) -> Iterator[tuple[OpenStore, StoreTraffic]]:
-    """What opens stores, with a connection for each upload and two for everything else; and what meters them all."""
+    """A function that opens stores, with a connection for each upload and two for all else, and their common meter."""
     connections = max(settings.store.connections, settings.upload.concurrency + 2)
     options = settings.store.model_copy(update={"connections": connections})
     with closing(StoreTraffic(Metrics(), settings.upload.bandwidth)) as traffic:
@@ -62,14 +62,14 @@ def opened(settings: AgentSettings) -> Iterator[tuple[OpenStore, StoreTraffic]]:
 
 @contextmanager
 def open_destinations(settings: AgentSettings, broker: Broker, *, dry_run: bool) -> Iterator[Destinations]:
-    """Where the topics of this broker's cluster go, for a repair; a dry run writes nothing there."""
+    """The destinations of this broker's cluster, for a repair; a dry run writes nothing there."""
     name = settings.cluster or broker.cluster_id
     with opened(settings) as (open_metered, _):
         yield Destinations(name, resolver_of(settings.raw), open_metered, record=not dry_run)
 
 
 def metadata_of(settings: AgentSettings, broker: Broker) -> AdminMetadata:
-    """What the cluster tells over Kafka's protocol; it connects when it is asked first."""
+    """A client that asks the cluster over Kafka's protocol. It connects for its first question."""
     return AdminMetadata(broker.node_id, _connector(settings, broker))
 
 
@@ -99,12 +99,12 @@ def built(
 
 
 def _connector(settings: AgentSettings, broker: Broker) -> Callable[[], Any]:
-    """What connects to ``broker`` over Kafka's protocol."""
+    """A function that connects to ``broker`` over Kafka's protocol."""
     return partial(connect, broker.node_id, broker.bootstrap, broker.security_protocol, settings.broker.client)
 
 
 def _authority(settings: AgentSettings, broker: Broker) -> Authority:
-    """Who knows the leader epochs for certain, by the broker's own configuration."""
+    """The authority on leader epochs, chosen from the broker's own configuration."""
     if broker.mode == "kraft":
         return QuorumAuthority(broker.node_id, _connector(settings, broker))
     if broker.zookeeper is None:
@@ -113,7 +113,7 @@ def _authority(settings: AgentSettings, broker: Broker) -> Authority:
 
 
 def _hints(settings: AgentSettings, broker: Broker) -> Hints:
-    """What else tells of changes of leadership, by the broker's own configuration."""
+    """The hints of changes of leadership, chosen from the broker's own configuration."""
     if broker.zookeeper is None:
         return NoHints()
     from uploader_agent.broker.zookeeper import ZooKeeperHints
@@ -140,7 +140,7 @@ def locked(settings: AgentSettings, notifier: Notifier | None = None) -> Iterato
 
 @contextmanager
 def surveyed(settings: AgentSettings, topics: list[str] | None = None) -> Iterator[Components]:
-    """The components of an agent that has surveyed ``topics`` or all; may run beside the one that uploads."""
+    """The components of an agent that has surveyed ``topics``, or all; may run beside an agent that uploads."""
     configure(settings)
     others = [topic for topic in topics or () if not settings.accepts_topic(topic)]
     if others:
@@ -156,7 +156,7 @@ def surveyed(settings: AgentSettings, topics: list[str] | None = None) -> Iterat
 
 
 class CommandAnswer:
-    """Lines of one kind, named tuples: JSON lines as they come, or a table at the end."""
+    """Lines of one kind, which are named tuples: printed as JSON as they come, or as a table at the end."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -172,7 +172,7 @@ class CommandAnswer:
             self._rows.append(line)
 
     def close(self, heads: list[str]) -> None:
-        """Print the table, if it is one; ``heads`` are of all the lines' fields, also where no table is printed."""
+        """Print the table, for output as text. ``heads`` must fit the fields of all lines, also for JSON."""
         assert self._widths <= {len(heads)}, f"{len(heads)} heads over lines of {self._widths} fields"
         if self._output is Output.text:
             typer.echo(columns([heads, *self._rows]))

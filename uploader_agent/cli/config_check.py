@@ -1,4 +1,4 @@
-"""``tidemark-agent config check``: whether the agent's file is right, and what it names is there."""
+"""``tidemark-agent config check``: checks the agent's file, and the broker and stores that it names."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def check(
     ] = False,
     output: OutputOption = Output.text,
 ) -> None:
-    """Read the file and the broker's own files, try what holding needs, ask store and broker, and show what follows.
+    """Read the file and the broker's own files, try to hold files, ask store and broker, and show the results.
 
     Exits with 1 if the store does not let the agent list, read and write, or if the broker does not answer. Nothing is
-    written: the store is asked to replace a version that does not exist. A wrong clock of this host is only said.
+    written: the store is asked to replace a version that does not exist. A wrong clock of this host is only reported.
     """
     settings = load_settings(config)
     broker = broker_of(settings)
@@ -47,7 +47,7 @@ def check(
     properties = parse_properties(settings.broker.properties.read_text(encoding="utf-8"))
     delay = preflight.delete_delay(holding, properties, settings.scan_interval)
     endpoint = resolver_of(settings.raw).default()
-    found = {
+    facts = {
         "broker": broker.node_id,
         "cluster": settings.cluster or broker.cluster_id,
         "mode": broker.mode,
@@ -59,35 +59,39 @@ def check(
     }
     checks = [] if offline else [*_asked(settings, broker)]
     if output is Output.json:
-        said = {"holding": [one._asdict() for one in holding], "file_delete_delay_ms": delay._asdict()}
-        typer.echo(json.dumps(found | said | {"checks": [one._asdict() for one in checks]}))
+        guarantees = [guarantee._asdict() for guarantee in holding]
+        held = {"holding": guarantees, "file_delete_delay_ms": delay._asdict()}
+        typer.echo(json.dumps(facts | held | {"checks": [tried._asdict() for tried in checks]}))
     else:
-        typer.echo("\n".join([*(f"{key}: {value}" for key, value in found.items()), *preflight.lines(holding, delay)]))
-        for one in checks:
-            typer.echo(one.line)
+        typer.echo("\n".join([*(f"{key}: {value}" for key, value in facts.items()), *preflight.lines(holding, delay)]))
+        for tried in checks:
+            typer.echo(tried.line)
         if offline:
             typer.echo("nothing was asked (--offline): store and broker may not answer")
-    failed = [one for one in checks if one.failed]
-    for one in failed:
-        typer.echo(one.complaint, err=True)
-    if any(one.what != CLOCK for one in failed):
+    failed = [tried for tried in checks if tried.failed]
+    for tried in failed:
+        typer.echo(tried.complaint, err=True)
+    if any(tried.what != CLOCK for tried in failed):
         raise typer.Exit(1)
 
 
 def _asked(settings: AgentSettings, broker: Broker) -> Iterator[Tried]:
-    """The folder of the broker's packs is the one that this agent alone may write to."""
+    """Try each store and the broker.
+
+    Writing is tried in the folder of the broker's packs, since only this agent may write there.
+    """
     cluster, resolver = settings.cluster or broker.cluster_id, resolver_of(settings.raw)
     default = resolver.default()
     others = (resolver.resolve(cluster, topic, 0) for topic in settings.raw.topics)
-    for url, prefix in {one.store: one.prefix for one in (*others, default)}.items():
+    for url, prefix in {endpoint.store: endpoint.prefix for endpoint in (*others, default)}.items():
         folder = ControlKeys(prefix, cluster).packs(broker.node_id).rstrip("/")
-        found = [*try_store(url, settings.store, folder, writes=True)]
-        yield from found
-        if url == default.store and Tried(f"list {url}", "yes", TRIED) in found:
+        results = [*try_store(url, settings.store, folder, writes=True)]
+        yield from results
+        if url == default.store and Tried(f"list {url}", "yes", TRIED) in results:
             yield try_clock(url, settings.store)
-    what = f"broker at {broker.bootstrap}"
+    subject = f"broker at {broker.bootstrap}"
     try:
         with closing(metadata_of(settings, broker)) as metadata:
-            yield Tried(what, "yes", f"its cluster has {', '.join(map(str, metadata.brokers()))}")
+            yield Tried(subject, "yes", f"its cluster has {', '.join(map(str, metadata.brokers()))}")
     except BrokerUnavailable as error:
-        yield Tried(what, "unknown", str(error))
+        yield Tried(subject, "unknown", str(error))

@@ -1,7 +1,7 @@
-"""One agent per log directory and per state directory: a second one refuses to start.
+"""One agent per log directory and per state directory: a second agent refuses to start.
 
-The lock is taken on the directories themselves (``flock`` on a descriptor that is open for reading), so nothing is
-written in ``log.dirs``, it holds across containers and state directories, and it ends with the process.
+The lock is taken on the directories themselves (``flock`` on a descriptor that is open for reading). So nothing is
+written in ``log.dirs``, the lock holds across containers and state directories, and it ends with the process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def lock_directories(folders: Iterable[Path]) -> ExitStack:
     """Lock all ``folders`` until the result is closed.
 
     Raises:
-        AlreadyRunning: one is locked; it is named.
+        AlreadyRunning: names the directory that another agent has locked.
     """
     with ExitStack() as stack:
         for folder in sorted({folder.resolve() for folder in folders}):

@@ -1,4 +1,4 @@
-"""The commands that only look, beyond ``status``: ``plan``, ``leaders``, ``verify``."""
+"""The commands that only read, apart from ``status``: ``plan``, ``leaders``, ``verify``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from uploader_agent.verify import VerifyFinding, compare_packs, verify
 
 
 def plan(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = Output.text) -> None:
-    """Show what upload-once, without --tails, would upload now, with bytes and requests; uploads nothing."""
+    """Show the uploads, bytes and requests that upload-once, without --tails, would make now; uploads nothing."""
     settings = load_settings(config)
     answer = CommandAnswer(output)
     with surveyed(settings, topic) as components:
@@ -47,7 +47,7 @@ def plan(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, outpu
 def leaders(
     config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = Output.text
 ) -> None:
-    """Show the partitions that this broker leads, by its metadata, if the agent's file includes them."""
+    """Show the partitions that this broker leads according to its metadata, if the agent's file includes them."""
     settings = load_settings(config)
     answer = CommandAnswer(output)
     with surveyed(settings, topic) as components:
@@ -66,10 +66,10 @@ def verify_command(
 ) -> None:
     """Compare the store with itself, with offset.wm and with this broker's disk, for the partitions that it leads.
 
-    Says OK, CLAIMED, PACKED, LAGGING, COMPACTED, OVERLAP, TRUNCATED, GAP, LACKING or CORRUPT of each partition: the
+    Prints OK, CLAIMED, PACKED, LAGGING, COMPACTED, OVERLAP, TRUNCATED, GAP, LACKING or CORRUPT for each partition: the
     worst of its findings. Exits with 1 if a gap is open or an object is wrong, or if something could not be checked.
-    Without --deep, objects are checked by size, version and the checksum that the store keeps, and packs by what heads
-    and footers say. With it, all packs that still exist are compared with the segments that have replaced them.
+    Without --deep, objects are checked by size, version and the checksum that the store keeps, and packs by their heads
+    and footers. With it, all packs that still exist are compared with the segments that have replaced them.
     """
     settings = load_settings(config)
     progress, failed, heads = Progress(), False, Heads()
@@ -83,14 +83,14 @@ def verify_command(
             if not partition.remote.surveyed:
                 failed |= partition.error is not None
                 if partition.error:
-                    _tell_failure(str(tp), partition.error, output)
+                    _report_failure(str(tp), partition.error, output)
                 continue
             try:
-                tell, done = partial(_tell, str(tp), output), partial(_tell_progress, progress, f"{tp}: segments")
-                verdict = verify(partition, pool, tell, done, heads, lacking.findings.get(tp, ()), deep=deep)
+                report, done = partial(_report, str(tp), output), partial(_show_progress, progress, f"{tp}: segments")
+                verdict = verify(partition, pool, report, done, heads, lacking.findings.get(tp, ()), deep=deep)
             except TidemarkError as error:
                 failed = True
-                _tell_failure(str(tp), f"{type(error).__name__}: {error}", output)
+                _report_failure(str(tp), f"{type(error).__name__}: {error}", output)
                 continue
             failed |= verdict.wrong > 0
             if output is Output.json:
@@ -102,7 +102,7 @@ def verify_command(
 
 
 class _Lacking(NamedTuple):
-    """What segments lack that packs have, and whether a pack is damaged, or the store failed."""
+    """The records of packs that segments lack, by partition; ``failed`` if a pack is damaged or the store failed."""
 
     findings: dict[TopicPartition, list[VerifyFinding]]
     failed: bool
@@ -112,23 +112,23 @@ def _compare(
     partitions: Iterable[LedPartition], broker: int, pool: ThreadPoolExecutor, progress: Progress, output: Output
 ) -> _Lacking:
     damaged: list[VerifyFinding] = []
-    known = [one for one in partitions if one.remote.surveyed]
+    known = [partition for partition in partitions if partition.remote.surveyed]
     try:
-        done = partial(_tell_progress, progress, "packs")
+        done = partial(_show_progress, progress, "packs")
         findings = compare_packs(known, broker, pool, damaged.append, done)
     except TidemarkError as error:
-        _tell_failure("packs", f"{type(error).__name__}: {error}", output)
+        _report_failure("packs", f"{type(error).__name__}: {error}", output)
         return _Lacking({}, failed=True)
     for finding in damaged:
-        _tell("packs", output, finding)
+        _report("packs", output, finding)
     return _Lacking(findings, failed=bool(damaged))
 
 
-def _tell_progress(progress: Progress, subject: str, done: int) -> None:
+def _show_progress(progress: Progress, subject: str, done: int) -> None:
     progress.say(f"verify: {subject}: {done}")
 
 
-def _tell(partition: str, output: Output, finding: VerifyFinding) -> None:
+def _report(partition: str, output: Output, finding: VerifyFinding) -> None:
     if output is Output.json:
         typer.echo(json.dumps({"partition": partition, **finding._asdict()}))
         return
@@ -137,7 +137,7 @@ def _tell(partition: str, output: Output, finding: VerifyFinding) -> None:
     typer.echo(f"  {finding.word:9}{partition} {finding.offset} to {finding.end}: {subject}{finding.detail}{mark}")
 
 
-def _tell_failure(partition: str, error: str, output: Output) -> None:
+def _report_failure(partition: str, error: str, output: Output) -> None:
     if output is Output.json:
         typer.echo(json.dumps({"partition": partition, "error": error}))
     else:

@@ -1,4 +1,4 @@
-"""SIGHUP: the agent's file is read again, and applied as a whole or refused as a whole."""
+"""The reload on SIGHUP: the agent's file is read again, and applied as a whole or refused as a whole."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Reload:
-    """Call it from the loop, see :meth:`uploader_agent.agent.Agent.soon`."""
+    """A reload of the file; the loop calls it, see :meth:`uploader_agent.agent.Agent.soon`."""
 
     def __init__(self, path: Path, agent: Agent, metrics: Metrics, notifier: Notifier) -> None:
         self._path = path
@@ -27,7 +27,7 @@ class Reload:
         self._refused = metrics.reloads.labels("refused")
 
     def __call__(self) -> None:
-        """Read the file and apply it; what is wrong with it is logged, and the old configuration stays in force."""
+        """Read the file and apply it. If it is wrong, log the error and keep the old configuration in force."""
         with self._notifier.reloading():
             try:
                 settings = load_settings(self._path)

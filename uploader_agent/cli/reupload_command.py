@@ -1,4 +1,4 @@
-"""``tidemark-agent reupload``: a range again, from this broker's replica or from packs."""
+"""``tidemark-agent reupload``: uploads a range again, from this broker's replica or from packs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reupload(
     start: Annotated[int, typer.Option("--from", min=0, help="The first offset.")] = 0,
     end: Annotated[int, typer.Option("--to", min=0, help="The offset after the last; default: all.")] = MAX_OFFSET,
     from_packs: Annotated[
-        bool, typer.Option("--from-packs", help="Add to stored segments what they lack of packs.")
+        bool, typer.Option("--from-packs", help="Add to stored segments the records that only packs have.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the segments.")] = False,
     config: ConfigOption = DEFAULT_CONFIG,

@@ -11,7 +11,7 @@ from uploader_agent.partitions.led_partition import LedPartition
 
 
 class GapLine(NamedTuple):
-    """The missing offsets ``[start, end)``, why, and since when that is known."""
+    """The missing offsets ``[start, end)``, the reason, and the time at which the gap was detected."""
 
     start: int
     end: int
@@ -25,9 +25,9 @@ class GapLine(NamedTuple):
 
 
 class StatusRow(NamedTuple):
-    """One partition. ``pending`` counts rotated segments that are not in the store; offsets are next offsets.
+    """The state of a partition. ``pending`` counts rotated segments that are not in the store.
 
-    ``uploaded_end`` is the end of what segments and packs hold.
+    Offsets are next offsets; ``uploaded_end`` is the end of what segments and packs hold.
     """
 
     partition: str
@@ -46,7 +46,7 @@ class StatusRow(NamedTuple):
 
 
 class LedLine(NamedTuple):
-    """A partition that the broker leads, and where it lies."""
+    """A partition that the broker leads, and its directory."""
 
     partition: str
     leader_epoch: int
@@ -56,12 +56,12 @@ class LedLine(NamedTuple):
 
 
 def of(partitions: Iterable[LedPartition]) -> list[StatusRow]:
-    """A line for each partition, by name."""
+    """A row for each partition, sorted by name."""
     return [_line(partition) for partition in sorted(partitions, key=lambda partition: partition.tp)]
 
 
 def led(partitions: Iterable[LedPartition]) -> list[LedLine]:
-    """What the broker leads, by name."""
+    """A line for each partition that the broker leads, sorted by name."""
     return [
         LedLine(
             str(partition.tp),
@@ -75,17 +75,17 @@ def led(partitions: Iterable[LedPartition]) -> list[LedLine]:
 
 
 def table(lines: Iterable[StatusRow]) -> str:
-    """Columns for a terminal, and below them a line for each gap."""
+    """Columns for a terminal, and a line for each gap below them."""
     lines = list(lines)
     heads = ["PARTITION", "EPOCH", "NEXT", "UPLOADED", "HIGH WM", "PENDING", "BYTES", "GAPS", "ERROR"]
     rows = [(*line[:7], len(line.gaps) or None, line.error) for line in lines]
     shown = [columns([heads, *rows])]
     for line in lines:
-        shown += [f"{line.partition}: gap {gap.start} to {gap.end}: {_told(gap)}" for gap in line.gaps]
+        shown += [f"{line.partition}: gap {gap.start} to {gap.end}: {_in_words(gap)}" for gap in line.gaps]
     return "\n".join(shown)
 
 
-def _told(gap: GapLine) -> str:
+def _in_words(gap: GapLine) -> str:
     return f"{gap.reason}, since {gap.detected_at}"
 
 

@@ -1,4 +1,4 @@
-"""What ``upload-once`` would upload now: segments, bytes and requests, without doing it."""
+"""The segments, bytes and requests that ``upload-once`` would upload now."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _PUTS = 4
 
 
 class PlanLine(NamedTuple):
-    """One partition, or all of them.
+    """The plan for a partition, or for all of them.
 
-    Requests are those of a run without failures, at most: segments that finish together share a write of ``offset.wm``.
+    ``puts`` are the most requests of a run without failures: segments that finish together share a write of
+    ``offset.wm``.
     """
 
     partition: str
@@ -28,9 +29,9 @@ class PlanLine(NamedTuple):
 
 
 def plan_of(partitions: Iterable[LedPartition], quiet_before: float) -> Iterator[PlanLine]:
-    """A line for each partition that has something to upload or an error, by name; they must have been surveyed.
+    """A line for each partition that has something to upload or an error, sorted by name.
 
-    ``quiet_before`` is as in :meth:`LedPartition.plan`.
+    The partitions must have been surveyed. ``quiet_before`` is as in :meth:`LedPartition.plan`.
     """
     for partition in sorted(partitions, key=lambda partition: partition.tp):
         works = [*partition.work(quiet_before)] if partition.remote.surveyed else []
@@ -39,7 +40,7 @@ def plan_of(partitions: Iterable[LedPartition], quiet_before: float) -> Iterator
 
 
 def total_of(lines: Iterable[PlanLine]) -> PlanLine:
-    """One line with the sums of ``lines``."""
+    """A line with the sums of ``lines``."""
     lines = list(lines)
     failed = sum(line.error is not None for line in lines)
     return PlanLine(
@@ -68,6 +69,6 @@ def _line(partition: LedPartition, works: list[Work]) -> PlanLine:
 
 
 def _size(files: PartitionFiles, work: Work) -> int:
-    """The bytes of the run, at most: a run that begins within its local segment is shorter than that."""
+    """The most bytes that the run can have: a run that begins within its local segment is shorter than that."""
     log = files.open(file_name(work.segment, "log"))
     return log.size if log else 0
