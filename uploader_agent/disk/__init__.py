@@ -1,1 +1,1 @@
-"""Kafka's log directories as they lie on this host: partitions, segments, the active segment, changes."""
+"""Kafka's log directories on this host: partitions, segments, the active segment, changes."""

@@ -1,8 +1,8 @@
-"""What an active segment holds: where the log ends, and when its records were made.
+"""Reads the active segment: the end of the log, and the timestamps of its records.
 
-By its batch headers, followed as the segment grows. A segment that is long already when it is first seen is entered
-through its indexes, whose time index is a running maximum; from then on only what was appended is read, 64 KiB at a
-time.
+It follows the batch headers as the segment grows. In a segment that is already long when it is first read, it starts at
+a position from the indexes, whose time index is a running maximum. From then on it reads only the bytes appended, 64
+KiB at a time.
 
 The log end offset of a leader cannot be asked for: ListOffsets answers with the high watermark or the last stable
 offset, and ``offset_lag`` of DescribeLogDirs is 0 on a leader (``UnifiedLog`` and ``ReplicaManager`` of Kafka 4.3.1).
@@ -24,11 +24,11 @@ _ANY_OFFSET = 1 << 62
 
 
 class Active(NamedTuple):
-    """A partition's active segment as it was read once.
+    """A partition's active segment at the time of a read.
 
-    ``size`` is that of the file in bytes, ``end`` the log end offset; None if an incomplete batch follows, for example
-    while one is being written. ``leader_epoch`` is that of the last batch; -1 if there is none, or an old one without.
-    The timestamps are the first and the largest one, in milliseconds since 1970; None without records.
+    ``size`` is the file's in bytes. ``end`` is the log end offset; None if an incomplete batch follows, for example
+    while the broker writes it. ``leader_epoch`` is that of the last batch; -1 without a batch, or with a batch of an
+    old format. The timestamps are the first and the largest, in milliseconds since 1970; None without records.
     """
 
     base_offset: int
@@ -40,7 +40,7 @@ class Active(NamedTuple):
 
 
 class ActiveReader:
-    """Reads one partition's active segment again and again; one thread at a time."""
+    """Reads one partition's active segment again and again. Not thread-safe."""
 
     def __init__(self) -> None:
         self._base_offset: int | None = None
@@ -51,7 +51,7 @@ class ActiveReader:
         self._largest: int | None = None
 
     def read(self, folder: Path, topic_id: str | None) -> Active | None:
-        """The active segment as it is now; None where the directory has no segment.
+        """The current state of the active segment; None where the directory has no segment.
 
         Raises SegmentChanged if the directory is gone or another topic's, FormatError if an index is damaged, OSError.
         """
@@ -82,7 +82,7 @@ class ActiveReader:
         if times is None:
             return
         maxima = parse_time_index(head(times, log, TIME_INDEX_ENTRY_SIZE), base_offset, _ANY_OFFSET, times.name)
-        # The walk must start no later than where the running maximum ends, or it would miss what lies between.
+        # The walk must start no later than the offset of the running maximum, or it would miss batches in between.
         entry = entry_up_to(files, log, base_offset, maxima[-1].offset) if maxima else None
         if entry is not None:
             self._position, self._largest = entry.position, maxima[-1].timestamp
@@ -96,7 +96,7 @@ class ActiveReader:
         self._largest = header.max_timestamp if self._largest is None else max(self._largest, header.max_timestamp)
 
     def _ends(self, log: OpenFile) -> bool:
-        """Whether the last batch is followed by nothing, or by the zeros of a preallocated file."""
+        """True if nothing follows the last batch, or only the zeros of a preallocated file."""
         if log.size < self._position:
             return False
         return not any(log.pread(self._position, PREFIX_SIZE))

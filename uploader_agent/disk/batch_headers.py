@@ -12,7 +12,7 @@ _WINDOW = 64 << 10
 
 
 def headers(log: OpenFile, position: int) -> Iterator[BatchHeader]:
-    """The headers of the whole batches from ``position`` on; ends quietly where the file or its sense ends."""
+    """The headers of the whole batches from ``position`` on. Ends silently at bytes that are no whole batch."""
     window, start = b"", position
     while position + PREFIX_SIZE <= log.size:
         if position + HEADER_SIZE[2] > start + len(window):

@@ -1,9 +1,10 @@
-"""What lies on the broker's disks: which directory holds which partition, and which segments are in it.
+"""The partitions on the broker's disks: the directory of each, and its segments.
 
 Nothing here opens a segment. Files that Kafka is making (``.cleaned``, ``.swap``) and directories that come or go
 (``-future``, ``-delete``, ``-stray``) do not have names of segments or partitions, so they are never seen. Deleted
-files (``.deleted``) are listed separately. A symbolic link is never followed here: Kafka makes none, and who can make
-one should not choose what the agent reads. A log directory itself may be one, by configuration.
+files (``.deleted``) are listed separately. A symbolic link is never followed here: Kafka makes none, and a person who
+can make a link should not choose the files that the agent reads. A log directory itself may be a link, since the
+configuration names it.
 
 Source: Kafka's ``UnifiedLog.parseTopicPartitionName``, ``LogFileUtils``.
 """
@@ -30,15 +31,15 @@ _PARTITION = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>0|[1-9]
 _TRANSIENT = re.compile(r".+-(?:future|delete|stray)")
 
 DELETED = ".deleted"
-"""What Kafka appends to the names of a segment's files ``file.delete.delay.ms`` before it unlinks them."""
+"""The suffix that Kafka appends to the names of a segment's files ``file.delete.delay.ms`` before it unlinks them."""
 
 _LISTINGS = 10
-"""How often a directory is listed again because a file of it went away meanwhile."""
+"""Listings of a directory before it counts as empty because files kept vanishing from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSegment:
-    """A segment as the directory shows it. ``next_offset`` is the base of the next one; None while it is active."""
+    """A segment as the directory shows it. ``next_offset`` is the next segment's base; None while it is active."""
 
     base_offset: int
     next_offset: int | None
@@ -48,13 +49,13 @@ class LocalSegment:
 
     @property
     def rotated(self) -> bool:
-        """Whether a segment with a higher base exists, so that this one is final."""
+        """True if a segment with a higher base exists, so that this segment is final."""
         return self.next_offset is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The partitions found; directories that are none; links; the log directories that cannot be read, with why."""
+    """Partitions, directories of other names, links, and unreadable log directories with the reason."""
 
     partitions: dict[TopicPartition, Path]
     strangers: tuple[Path, ...]
@@ -77,7 +78,7 @@ class Disks:
     def find(self) -> Inventory:
         """The current partitions.
 
-        While a partition moves between two log directories both may hold it for a moment; they hold the same then.
+        While a partition moves between two log directories, both may hold it for a moment, with the same content.
         """
         partitions: dict[TopicPartition, Path] = {}
         strangers: list[Path] = []
@@ -124,7 +125,7 @@ class DirectoryListing:
 
 
 def list_segments(folder: Path) -> DirectoryListing:
-    """What is in a partition's directory; nothing if it is gone, or keeps changing: the next scan sees what is left."""
+    """The content of a partition's directory; empty if it is gone or keeps changing, until the next scan."""
     for _ in range(_LISTINGS):
         try:
             return _list(folder)
@@ -153,10 +154,10 @@ def topic_id_of(folder: Path) -> str | None:
 
 
 def open_file(name: str | Path, directory: int | None = None) -> int:
-    """A descriptor of a regular file, relative to the descriptor ``directory`` if there is one; the caller closes it.
+    """A descriptor of a regular file, relative to the descriptor ``directory`` if given; the caller closes it.
 
     Raises:
-        OSError: it cannot be opened; a link is not followed (ELOOP), and nothing waits for the other end of a pipe.
+        OSError: it cannot be opened; a link is not followed (ELOOP), and a pipe is not waited for.
     """
     descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -169,7 +170,7 @@ def read_text(path: Path) -> str:
     """The content of a small text file of the broker's.
 
     Raises:
-        FileNotFoundError, NotADirectoryError: it is not there.
+        FileNotFoundError, NotADirectoryError: the file is missing.
         FormatError: it is a link, or no regular file.
     """
     try:
@@ -182,7 +183,7 @@ def read_text(path: Path) -> str:
 
 
 def _folders(log_dir: Path) -> tuple[list[str], list[Path]]:
-    """The names of the directories, and the links, whatever they lead to."""
+    """The names of the directories, and the paths of all links."""
     names: list[str] = []
     links: list[Path] = []
     with os.scandir(log_dir) as entries:

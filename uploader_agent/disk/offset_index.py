@@ -1,4 +1,4 @@
-"""Where to enter a local segment, by the broker's ``.index``, which is only a hint.
+"""A position to start from in a local segment, from the broker's ``.index``, which is only a hint.
 
 Kafka preallocates the indexes of an active segment with zeros, and may leave entries of a log that was truncated.
 """
@@ -10,14 +10,14 @@ from tidemark.kafka_log.batch import HEADER_SIZE
 from tidemark.kafka_log.indexes import INDEX_ENTRY_SIZE
 from uploader_agent.disk.segment_files import OpenFile, SegmentFiles, file_name
 
-_INTERVAL = 4096  # Kafka's index.interval.bytes; with a smaller one fewer entries are found, and a walk starts earlier
+_INTERVAL = 4096  # Kafka's index.interval.bytes; if it is smaller, fewer entries are read, and a walk starts earlier
 
 
 def entry_up_to(files: SegmentFiles, log: OpenFile, base_offset: int, offset: int) -> OffsetIndexEntry | None:
-    """The last entry of the index that ends at or below ``offset``, if a batch begins where it says.
+    """The last entry of the index that ends at or below ``offset``, if a batch begins at its position.
 
-    ``log`` is the whole segment at ``base_offset``. None if there is no such entry. Raises FormatError for an index
-    that is damaged.
+    ``log`` is the whole segment at ``base_offset``. None if there is no such entry. Raises FormatError for a damaged
+    index.
     """
     index = files.open(file_name(base_offset, "index"))
     if index is None:
@@ -30,6 +30,6 @@ def entry_up_to(files: SegmentFiles, log: OpenFile, base_offset: int, offset: in
 
 
 def head(index: OpenFile, log: OpenFile, entry_size: int) -> bytes:
-    """The part of a preallocated index, with entries of ``entry_size`` bytes, that can speak of ``log``."""
+    """The part of a preallocated index, with entries of ``entry_size`` bytes, that can belong to ``log``."""
     entries = min(index.size // entry_size, log.size // _INTERVAL + 1)
     return index.cut(entries * entry_size).read()

@@ -1,7 +1,7 @@
-"""A partition's directory, listed again only when that can show something new.
+"""A partition's directory, listed again only when its files may have changed.
 
-Kafka makes, renames and deletes files, and each of these moves the directory's modification time; appending moves the
-active segment's. So two ``stat`` calls tell whether a directory of thousands is as it was.
+Kafka makes, renames and deletes files, and each of these moves the directory's modification time; an append moves the
+active segment's. So two ``stat`` calls show that a directory of thousands of files has not changed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _GRANULARITY = 2.0
 
 
 _PROMPT = 1.0
-"""Seconds within which a file event is told."""
+"""Seconds within which a file event is reported."""
 
 
 class LogTail(NamedTuple):
-    """What moves when a log does: its first and its active segment's base, the active one's size, and its time."""
+    """The state that a log's changes move: the first base, and the active segment's base, size and time."""
 
     first: int
     base_offset: int
@@ -33,7 +33,7 @@ class LogTail(NamedTuple):
 
 
 class Folder:
-    """``listing`` is what :meth:`look` saw last."""
+    """A partition's directory; ``listing`` is the result of the last :meth:`look`."""
 
     def __init__(self, path: Path, runtime: Runtime = MACHINE) -> None:
         self.path = path
@@ -41,14 +41,14 @@ class Folder:
         self.listing = DirectoryListing([])
         self.tail: LogTail | None = None
         self.overdue = 0
-        """Segments that the last look found although they began more than a second before: no event reported them."""
+        """New segments at the last look that began more than a second before it: no event reported them."""
         self._listed: tuple[int, int] | None = None
         self._modified = 0.0
         self._text = str(path)
         self._active = ""
 
     def look(self) -> bool:
-        """Look again, and return whether the directory was listed again because its files may have changed."""
+        """Look again, and return True if the directory was listed again because its files may have changed."""
         before, listed = self.tail, False
         try:
             stat = os.stat(self._text)  # noqa: PTH116 - thousands of times in a scan
@@ -61,9 +61,9 @@ class Folder:
         tail = self._tail()
         if tail != before:
             self.tail = tail
-        late = before is not None and self._modified < self._time() - _PROMPT
-        begun = (one.base_offset > before.base_offset for one in self.listing.segments) if before and late else ()
-        self.overdue = sum(begun)
+        self.overdue = 0
+        if before is not None and self._modified < self._time() - _PROMPT:
+            self.overdue = sum(segment.base_offset > before.base_offset for segment in self.listing.segments)
         return listed
 
     def _list(self, stat: os.stat_result) -> None:
@@ -75,7 +75,7 @@ class Folder:
             self._active = f"{self._text}/{file_name(self.listing.segments[-1].base_offset, 'log')}"
 
     def _look_at_active(self) -> bool:
-        """Bring the active segment's size and time up to date; False if it is gone."""
+        """Update the active segment's size and time; return False if it is gone."""
         if not self.listing.segments:
             return True
         *rotated, active = self.listing.segments

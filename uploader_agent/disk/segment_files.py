@@ -1,8 +1,8 @@
 """A segment's files as they are opened, summed and sent: the very bytes that were checked, or none.
 
 All files of a segment are opened relative to one descriptor of the partition's directory, so that a topic that is
-deleted and re-created under the same path cannot mix into it. What is read is bounded by the size seen when the file
-was opened, and a file that changed meanwhile (truncation works in place) is noticed by a second ``fstat``.
+deleted and re-created under the same path cannot mix into it. A read is bounded by the file's size at its opening, and
+a second ``fstat`` shows that the file has changed in the meantime (truncation works in place).
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ class SegmentContent(Protocol):
 
     @property
     def size(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes."""
         ...
 
     def chunks(self) -> Iterator[memoryview]:
-        """The bytes in pieces of at most 1 MiB; each piece is void once the next is asked for."""
+        """The bytes in pieces of at most 1 MiB; each piece is valid until the next is asked for."""
         ...
 
     def body(self) -> bytes | BinaryIO:
-        """What a store's ``put`` takes."""
+        """The bytes in a form that a store's ``put`` takes."""
         ...
 
 
 class FileWindow(io.RawIOBase):
-    """The ``size`` bytes of a descriptor from ``start`` on, as a file of its own, with its own position.
+    """The ``size`` bytes of a descriptor from ``start`` on, as a separate file with its own position.
 
-    An HTTP client reads a body to its end, and the file of an active segment grows: only a window ends where it must.
+    An HTTP client reads a body to its end, and the file of an active segment grows; the window ends at a fixed byte.
     """
 
     def __init__(self, descriptor: int, size: int, start: int = 0) -> None:
@@ -77,7 +77,7 @@ class FileWindow(io.RawIOBase):
         self._at = 0
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Fill ``buffer`` as far as the window goes."""
+        """Fill ``buffer``, at most up to the end of the window."""
         wanted = memoryview(buffer)[: max(0, self._size - self._at)]
         count = os.preadv(self._descriptor, [wanted], self._start + self._at) if wanted else 0
         self._at += count
@@ -103,7 +103,7 @@ class FileWindow(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """The ``size`` bytes of an open file from ``start`` on; ``stat`` is of the moment it was opened."""
+    """The ``size`` bytes of an open file from ``start`` on; ``stat`` is from the time of opening."""
 
     name: str
     size: int
@@ -112,7 +112,7 @@ class OpenFile:
     start: int = 0
 
     def chunks(self) -> Iterator[memoryview]:
-        """The bytes in pieces of at most 1 MiB, all in one buffer: each piece is void once the next is asked for."""
+        """The bytes in pieces of at most 1 MiB in one buffer; each piece is valid until the next is asked for."""
         window, buffer = self._window(), memoryview(bytearray(min(CHUNK, self.size)))
         while count := window.readinto(buffer):
             yield buffer[:count]
@@ -122,28 +122,28 @@ class OpenFile:
         return io.BufferedReader(self._window(), CHUNK)
 
     def cut(self, size: int) -> OpenFile:
-        """The first ``size`` of these bytes."""
+        """The first ``size`` bytes."""
         return replace(self, size=size)
 
     def part(self, name: str, start: int, end: int) -> OpenFile:
-        """The bytes ``[start, end)`` of these, under another name."""
+        """The bytes ``[start, end)`` of this file, under another name."""
         return replace(self, name=name, start=self.start + start, size=end - start)
 
     def pread(self, position: int, size: int) -> bytes:
-        """Up to ``size`` of these bytes, from ``position`` on."""
+        """Up to ``size`` bytes from ``position`` on."""
         return os.pread(self.descriptor, min(size, max(0, self.size - position)), self.start + position)
 
     def read(self) -> bytes:
-        """All of it; for small files."""
+        """All bytes; for small files."""
         return b"".join(bytes(chunk) for chunk in self.chunks())
 
     def has_changed(self) -> bool:
-        """Whether the file was written to since it was opened."""
+        """True if the file was written to since it was opened."""
         now = os.fstat(self.descriptor)
         return (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns)
 
     def has_shrunk(self) -> bool:
-        """Whether some of these bytes are gone."""
+        """True if some of these bytes are gone."""
         return os.fstat(self.descriptor).st_size < self.start + self.size
 
     def _window(self) -> FileWindow:
@@ -152,14 +152,14 @@ class OpenFile:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """A small file that is held in memory, under the name that it gets in the store."""
+    """A small file in memory, under its name in the store."""
 
     name: str
     content: bytes
 
     @property
     def size(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes."""
         return len(self.content)
 
     def chunks(self) -> Iterator[memoryview]:
@@ -167,7 +167,7 @@ class Bytes:
         yield memoryview(self.content)
 
     def body(self) -> bytes:
-        """The bytes themselves, which a store's ``put`` takes as they are."""
+        """The bytes themselves."""
         return self.content
 
 
@@ -184,26 +184,26 @@ def checksum(content: SegmentContent, size: int | None = None) -> int:
 
 
 class SegmentFiles(Protocol):
-    """A partition's files, from wherever they are; usable with ``with``, which closes all that it opened."""
+    """A partition's files, from any source; usable with ``with``, which closes all files."""
 
     def open(self, name: str) -> OpenFile | None:
-        """Open a file for as long as this object lives; None if there is none.
+        """Open a file, which this object closes; None if there is none.
 
         Raises:
-            SegmentChanged: it is not what it was when its segment was rotated.
+            SegmentChanged: the file has changed since its segment was rotated.
         """
         ...
 
     def lineage(self) -> Lineage:
-        """Which epoch wrote which offsets; empty where that is unknown. Raises :class:`FormatError`."""
+        """The leader epochs and their first offsets; empty where they are unknown. Raises :class:`FormatError`."""
         ...
 
     def next_base(self, base_offset: int) -> int | None:
-        """The base offset of the segment after ``base_offset``, by a fresh look; None while it is active."""
+        """The base offset of the segment after ``base_offset`` in a new listing; None while it is active."""
         ...
 
     def previous_base(self, base_offset: int) -> int | None:
-        """The base offset of the segment before ``base_offset``, by a fresh look; None if there is none."""
+        """The base offset of the segment before ``base_offset`` in a new listing; None if there is none."""
         ...
 
     def path(self, name: str) -> str:
@@ -211,7 +211,7 @@ class SegmentFiles(Protocol):
         ...
 
     def close(self) -> None:
-        """Close all that was opened; what :meth:`open` gave is void then."""
+        """Close all files; results of :meth:`open` are void then."""
         ...
 
     def __enter__(self) -> Self:
@@ -224,10 +224,10 @@ class SegmentFiles(Protocol):
 
 
 class PartitionFiles(SegmentFiles):
-    """A partition's directory, held by descriptor; usable with ``with``, which closes all that it opened."""
+    """A partition's directory, held by a descriptor; usable with ``with``, which closes all files."""
 
     def __init__(self, folder: Path, topic_id: str | None) -> None:
-        """Hold ``folder``.
+        """Open ``folder``.
 
         Raises:
             SegmentChanged: it is gone, or belongs to another incarnation of the topic than ``topic_id``.
@@ -254,7 +254,7 @@ class PartitionFiles(SegmentFiles):
         return opened(name, descriptor)
 
     def descriptor(self, name: str) -> int | None:
-        """A descriptor of a file that the caller closes; None if there is none. Raises OSError for a link."""
+        """A descriptor of a file, which the caller closes; None if there is no file. Raises OSError for a link."""
         try:
             return open_file(name, self._directory)
         except FileNotFoundError:
@@ -269,12 +269,12 @@ class PartitionFiles(SegmentFiles):
         return None if file is None else file.read().decode("utf-8", errors="replace")
 
     def lineage(self) -> Lineage:
-        """What ``leader-epoch-checkpoint`` says; empty where there is none. Raises :class:`FormatError`."""
+        """The lineage in ``leader-epoch-checkpoint``; empty without the file. Raises :class:`FormatError`."""
         text = self.text(EPOCHS)
         return Lineage() if text is None else parse_leader_epoch_checkpoint(text, str(self.folder / EPOCHS))
 
     def names(self) -> list[str]:
-        """All names in the directory, by a fresh look."""
+        """All names in the directory, from a new listing."""
         return os.listdir(self._directory)  # noqa: PTH208 - by descriptor, not by path
 
     @override
@@ -295,7 +295,7 @@ class PartitionFiles(SegmentFiles):
 
 
 def opened(name: str, descriptor: int) -> OpenFile:
-    """The whole of an open file."""
+    """An open file as a whole."""
     stat = os.fstat(descriptor)
     return OpenFile(name, stat.st_size, descriptor, stat)
 
@@ -307,5 +307,5 @@ def log_bases(names: Iterable[str], suffix: str = "") -> Iterator[int]:
 
 
 def file_name(offset: int, extension: str) -> str:
-    """``00000000000000000042.log``."""
+    """The name of a segment's file, such as ``00000000000000000042.log``."""
     return f"{segment_name(offset)}.{extension}"

@@ -1,12 +1,12 @@
-"""A watcher on directories: something was made or given up here, look again. It decides nothing.
+"""Watches directories, so that the loop looks again where something has changed. It decides nothing.
 
-Two kinds of news come from it: a segment's file was made or renamed (look at that directory), and something that goes
-along with a change of leadership (ask the broker): a directory that is new or was renamed, or a leader epoch file
-moved into place, which Kafka writes when an epoch starts. A directory is reported once when its watch starts,
-since nobody saw what was made there before.
+It reports two kinds of events: a segment's file was made or renamed (look at that directory), and a sign of a change of
+leadership (ask the broker): a directory that is new or was renamed, or a leader epoch file moved into place, which
+Kafka writes when an epoch starts. A directory is reported once when its watch starts, since files made before that
+raise no event.
 
 inotify may overflow, run out of watches or miss a file system altogether; the loop's own scan then finds the same
-things later. So nothing here is an error: what cannot be watched is left to the scan, and said once.
+changes later. So nothing here is an error: a directory that cannot be watched is left to the scan, and logged once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SHORT_OF_WATCHES = "raise fs.inotify.max_user_watches; until then the scan find
 
 
 class Heard(NamedTuple):
-    """What woke the loop: directories in which segments came or went, and whether to ask the broker who leads."""
+    """The events that woke the loop: directories in which segments came or went, and signs of a change of leader."""
 
     folders: frozenset[Path] = frozenset()
     leaders: bool = False
@@ -51,7 +51,7 @@ class Watcher(Protocol):
         ...
 
     def wait(self, timeout: float) -> Heard:
-        """Wait at most ``timeout`` seconds; what was heard, possibly nothing."""
+        """Wait at most ``timeout`` seconds, and return the events, possibly none."""
         ...
 
     def wake(self) -> None:
@@ -59,16 +59,16 @@ class Watcher(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what the system lent."""
+        """Release the descriptors."""
         ...
 
 
 class NoWatcher(Watcher):
-    """Never heard of inotify: the loop is woken by :meth:`wake` and by time alone."""
+    """A :class:`Watcher` without inotify: only :meth:`wake` and time wake the loop."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        # A worker may call :meth:`wake` after the loop has ended, when the pipe's number is another's.
+        # A worker may call :meth:`wake` after the loop has ended, when the pipe's number may be another file's.
         self._closing = threading.Lock()
         self._closed = False
 
@@ -95,7 +95,7 @@ class NoWatcher(Watcher):
             os.close(self._write)
 
     def _select(self, descriptors: list[int], timeout: float) -> list[int]:
-        """Those of ``descriptors`` that are ready; the pipe's bytes are taken out."""
+        """Wait, and return the ``descriptors`` that are ready; the pipe is emptied."""
         ready, _, _ = select.select(descriptors, [], [], max(0.0, timeout))
         if self._read in ready:
             os.read(self._read, 4096)
@@ -103,10 +103,10 @@ class NoWatcher(Watcher):
 
 
 class DirectoryWatcher(NoWatcher):
-    """Wakes the loop by inotify, as soon as a file is made in a directory, or moved into it."""
+    """Wakes the loop with inotify, as soon as a file is made in a directory, or moved into it."""
 
     def __init__(self, inotify: INotify | None = None) -> None:
-        """Watch by ``inotify``, one of its own by default."""
+        """Watch with ``inotify``; default: a new instance."""
         super().__init__()
         self._inotify = inotify or INotify()
         self._watched: dict[Path, int] = {}

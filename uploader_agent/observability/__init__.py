@@ -1,1 +1,1 @@
-"""What the agent says about itself: logs, metrics, health, systemd."""
+"""The agent's reports about itself: logs, metrics, health, systemd."""

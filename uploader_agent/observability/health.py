@@ -1,6 +1,6 @@
-"""Whether the agent does its work, and its pages: :data:`PAGES`.
+"""The agent's health, and the pages that show it: :data:`PAGES`.
 
-Listens on 127.0.0.1 unless told otherwise, and only if it has a port. Each answer that is not good says why.
+The server listens on 127.0.0.1 by default, and only if it has a port. An answer other than "ok" states the reason.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from uploader_agent.runtime import Thread
 
 PAGES = ("/-/alive", "/-/healthy", "/-/ready", "/metrics", "/waiting")
 QUESTION_LIMIT = 60.0
-"""Seconds after which a question to the broker should long have failed by the client's own time limits."""
+"""Seconds after which a question to the broker should long have failed under the client's own time limits."""
 
 
 class Stalled(NamedTuple):
-    """For ``seconds`` nothing was packed beside ``head``, though ``partitions`` wait; ``failure`` is the last one."""
+    """For ``seconds`` nothing was packed beside ``head``, though ``partitions`` wait; ``failure`` is the last error."""
 
     head: str
     seconds: float
@@ -38,11 +38,11 @@ class Stalled(NamedTuple):
 
 
 class Health:
-    """What the loop and the workers say about themselves, and what follows.
+    """Collects the reports of the loop and the workers, and judges them.
 
-    Not healthy is an agent whose loop has not turned for ``turn_limit`` seconds, one of whose threads has ended, whose
-    question to the broker has been open for a minute, or that has had work for ``stuck_after`` and finished nothing of
-    it: jobs of the workers, or partitions to pack in a bucket. Without work it is healthy, however long that lasts.
+    The agent is unhealthy if its loop has not turned for ``turn_limit`` seconds, a thread has ended, a question to the
+    broker has been open for a minute, or work has waited for ``stuck_after`` and none was finished: jobs of the
+    workers, or partitions to pack in a bucket. Without work it is healthy, however long that lasts.
     """
 
     def __init__(self, turn_limit: float, stuck_after: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,7 +52,7 @@ class Health:
         self.question_open_for: Callable[[], float] = lambda: 0.0
         """Seconds for which the broker has not answered."""
         self.packs_stalled: Callable[[], Stalled | None] = lambda: None
-        """Where something has waited longest to be packed."""
+        """The bucket in which partitions have waited longest to be packed."""
         self._clock = clock
         self._turned = self._progressed = clock()
         self._unfinished = 0
@@ -62,26 +62,26 @@ class Health:
         self._stopping = False
 
     def watch(self, name: str, thread: Thread) -> None:
-        """``thread`` must not end before the agent stops."""
+        """Report trouble if ``thread`` ends before the agent stops."""
         self._threads[name] = thread
 
     def stopping(self) -> None:
-        """The agent stops: its threads end."""
+        """Note that the agent stops, so that its threads may end."""
         self._stopping = True
 
     def turned(self) -> None:
-        """The loop has turned once more."""
+        """Note a turn of the loop."""
         self._turned = self._clock()
 
     def unfinished(self, jobs: int) -> None:
-        """So many jobs wait, run, or have failed and are to be tried again."""
+        """Note the number of jobs that wait, run, or have failed and are to be tried again."""
         self._unfinished = jobs
         if not jobs:
             self._progressed = self._clock()
             self._segments_fail = False
 
     def finished(self, *, segment: bool) -> None:
-        """A worker has brought a segment into the store, or has finished a survey.
+        """Note that a worker has stored a segment, or has finished a survey.
 
         While segments fail, surveys do not count as progress: a store may allow reads and refuse every write.
         """
@@ -92,27 +92,28 @@ class Health:
             self._last_failure = None
 
     def failed(self, error: str, *, segment: bool) -> None:
-        """A job has failed and will be tried again."""
+        """Note that a job has failed and will be tried again."""
         self._last_failure = error
         self._segments_fail = self._segments_fail or segment
 
     @property
     def ready(self) -> bool:
-        """Whether it has once learnt what it leads, and what of it the store has."""
+        """True once the agent has learnt the partitions that it leads, and their state in the store."""
         return self.waits_for is None
 
     def stopped(self) -> str | None:
-        """What of the agent has stopped, so that only a restart helps; None if nothing has."""
+        """The part of the agent that has stopped, so that only a restart helps; None if all parts run."""
         still = self._clock() - self._turned
         if still > self.turn_limit:
             return f"the loop has not turned for {still:.0f} s"
-        ended = [name for name, one in [*self._threads.items()] if one.ident is not None and not one.is_alive()]
+        threads = [*self._threads.items()]
+        ended = [name for name, thread in threads if thread.ident is not None and not thread.is_alive()]
         if ended and not self._stopping:
             return f"the threads {', '.join(ended)} have ended, see the log for why: restart the agent"
         return None
 
     def trouble(self) -> str | None:
-        """Why it is not healthy; None if it is."""
+        """The reason that the agent is unhealthy; None if it is healthy."""
         if stopped := self.stopped():
             return stopped
         open_for = self.question_open_for()
@@ -129,7 +130,7 @@ class Health:
 
 
 class HttpServer:
-    """Serves in a thread of its own; usable with ``with``."""
+    """Serves the pages in a thread of its own; usable with ``with``."""
 
     def __init__(
         self,
@@ -141,7 +142,7 @@ class HttpServer:
     ) -> None:
         """Bind at once, so that a port that is taken is an error at the start. Raises OSError.
 
-        ``waiting`` says what ``/waiting`` answers, as JSON.
+        ``waiting`` returns the answer of ``/waiting``, as JSON.
         """
 
         class Handler(_Handler):
@@ -155,7 +156,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The TCP port that it listens on, also where the system chose it."""
+        """The TCP port that it listens on, even if the system chose it."""
         return int(self._server.server_address[1])
 
     def __enter__(self) -> Self:
@@ -180,17 +181,17 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/metrics":
             self._answer(200, generate_latest(self.registry), CONTENT_TYPE_LATEST)
         elif self.path == "/-/alive":
-            self._tell(self.health.stopped())
+            self._judge(self.health.stopped())
         elif self.path == "/-/healthy":
-            self._tell(self.health.trouble())
+            self._judge(self.health.trouble())
         elif self.path == "/-/ready":
-            self._tell(self.health.waits_for)
+            self._judge(self.health.waits_for)
         elif self.path == "/waiting":
             self._answer(200, f"{json.dumps(self.waiting(), indent=1)}\n".encode(), "application/json")
         else:
             self._answer(404, f"try one of {', '.join(PAGES)}\n".encode(), "text/plain; charset=utf-8")
 
-    def _tell(self, wrong: str | None) -> None:
+    def _judge(self, wrong: str | None) -> None:
         self._answer(503 if wrong else 200, f"{wrong or 'ok'}\n".encode(), "text/plain; charset=utf-8")
 
     def _answer(self, status: int, body: bytes, kind: str) -> None:
@@ -201,4 +202,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name for it
-        """Requests are not logged."""
+        """Log nothing: requests are not logged."""

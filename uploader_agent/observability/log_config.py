@@ -1,8 +1,8 @@
-"""The agent's log: one line an event, to standard error, for people or as JSON, and no secret in it.
+"""The agent's log: one line per event to standard error, for people or as JSON, without secrets.
 
-Nothing secret is logged on purpose; but messages of client libraries are, and what these quote is theirs to choose.
-So whatever is known to be secret is blotted out of every line: passwords and tokens of the configuration, and those
-values in the environment that AWS's and the agent's own variables hold.
+The agent logs no secret itself, but it logs messages of client libraries, which may quote one. So every known secret is
+blotted out of every line: passwords and tokens of the configuration, and the values of secret variables of AWS and the
+agent in the environment.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ logger = structlog.get_logger(__name__)
 _CREDENTIALS = (*CREDENTIALS, ENVIRONMENT_PREFIX)
 _QUIET = ("kafka", "kazoo", "botocore", "boto3", "urllib3")
 _SHORTEST = 4
-"""Characters of the shortest secret that is blotted out: a shorter one would blot out half of the log."""
+"""Characters of the shortest secret that is blotted out: shorter secrets would blot out half of the log."""
 
 
 def configure(settings: AgentSettings, environment: Mapping[str, str] = os.environ) -> None:
-    """Set up structlog, and quiet the client libraries, whose errors the agent reports itself."""
+    """Set up structlog, and silence the client libraries: the agent reports their errors itself."""
     renderers: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if settings.log.format == "json"
@@ -55,16 +55,16 @@ def configure(settings: AgentSettings, environment: Mapping[str, str] = os.envir
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     sys.excepthook = _crashed
-    threading.excepthook = lambda told: _crashed(told.exc_type, told.exc_value, told.exc_traceback)
+    threading.excepthook = lambda crash: _crashed(crash.exc_type, crash.exc_value, crash.exc_traceback)
 
 
 def _crashed(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-    """Log what nobody caught as everything else is logged."""
+    """Log an exception that nothing caught, like every other event."""
     logger.critical("crashed", exc_info=(kind, error, trace))
 
 
 class _Blot:
-    """The last processor: replaces each secret in the finished line, as it is and as JSON and Python write it."""
+    """The last processor: replaces each secret in the finished line, plain or as JSON and Python write it."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         written = {
@@ -82,9 +82,9 @@ class _Blot:
 
 
 def _secrets(settings: AgentSettings, environment: Mapping[str, str]) -> set[str]:
-    """Values of settings and variables whose names say that they are secret."""
-    named = {name: value for name, value in environment.items() if name.startswith(_CREDENTIALS)}
-    options = (settings.broker.client, settings.broker.zookeeper, named)
+    """Values of settings and variables with names that mark them as secret."""
+    variables = {name: value for name, value in environment.items() if name.startswith(_CREDENTIALS)}
+    options = (settings.broker.client, settings.broker.zookeeper, variables)
     return {str(value) for section in options for name, value in _leaves(section) if is_secret(name)}
 
 

@@ -1,4 +1,4 @@
-"""An error that repeats is logged once, again with its count after a while, and its end is a line of its own."""
+"""Logs a repeating error once, again with its count after a while, and its end on a line of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Level = Literal["debug", "info", "warning", "error"]
 
 @dataclass(slots=True)
 class _Trouble:
-    """An error that has not cleared: when it began and was last logged (by the clock), and how often it occurred."""
+    """An error that has not cleared: the times of its start and of its last line, and its count."""
 
     began: float
     logged: float
@@ -24,10 +24,10 @@ class _Trouble:
 
 
 class ErrorDeduplicator:
-    """Tells ``logger`` of each error once, and every ``every`` again while it lasts. Thread-safe.
+    """Logs each error to ``logger`` once, and every ``every`` again while it lasts. Thread-safe.
 
-    A key says what fails, such as ``("index", url)``; how it fails may change meanwhile, and the line that comes
-    next tells the newest. Memory is one entry for each key that has not cleared.
+    A key names the thing that fails, such as ``("index", url)``. The error may change while it lasts; the next line
+    states the newest. Memory is one entry for each key that has not cleared.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ErrorDeduplicator:
         self._lock = threading.Lock()
 
     def failed(self, key: Hashable, event: str, /, level: Level = "warning", **details: object) -> None:
-        """``key`` has failed (again). A line that repeats says ``times``, how often since it first failed."""
+        """Note a failure of ``key``. A repeated line has ``times``, the failures since the first."""
         now = self._clock()
         with self._lock:
             trouble = self._troubles.get(key)
@@ -55,7 +55,7 @@ class ErrorDeduplicator:
         getattr(self._logger, level)(event, **details)
 
     def cleared(self, key: Hashable, event: str, /, **details: object) -> None:
-        """``key`` works. Logged if it had failed, with ``times`` and ``seconds``, how long it lasted."""
+        """Note that ``key`` works. Logged if it had failed, with ``times`` and ``seconds``, the duration."""
         with self._lock:
             trouble = self._troubles.pop(key, None)
         if trouble is not None:

@@ -21,7 +21,7 @@ at 0 with the agent. A histogram has `…_bucket`, `…_sum` and `…_count`. Th
 
 
 class MetricRow(NamedTuple):
-    """One metric, as it is scraped."""
+    """A row of the page: a metric, as it is scraped."""
 
     name: str
     kind: str
@@ -30,9 +30,9 @@ class MetricRow(NamedTuple):
 
 
 def lines(metrics: Metrics) -> list[MetricRow]:
-    """All metrics: the agent's own in the order of their definition, then those of the process."""
-    found = sorted(metrics.registry.collect(), key=lambda metric: not metric.name.startswith(PREFIX))
-    return [_line(metric, metrics.labels.get(metric.name, ())) for metric in found]
+    """All metrics: the agent's own in the order of their definition, then the process's."""
+    collected = sorted(metrics.registry.collect(), key=lambda metric: not metric.name.startswith(PREFIX))
+    return [_line(metric, metrics.labels.get(metric.name, ())) for metric in collected]
 
 
 def page(rows: Iterable[MetricRow]) -> str:

@@ -1,7 +1,7 @@
-"""What the agent tells the service manager that started it: systemd's notification protocol, ``sd_notify(3)``.
+"""Notifications to the service manager that started the agent: systemd's protocol, ``sd_notify(3)``.
 
-Datagrams of ``NAME=value`` lines to the socket that ``NOTIFY_SOCKET`` names; without one, nothing is sent. Telling is
-a courtesy: a manager that does not listen is logged and never in the agent's way.
+They are datagrams of ``NAME=value`` lines to the socket in ``NOTIFY_SOCKET``; without it, nothing is sent. They are a
+courtesy: if the manager does not listen, that is logged, and the agent works on.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from uploader_agent.observability.log_dedup import ErrorDeduplicator
 logger = structlog.get_logger(__name__)
 
 _INTERVAL = 10.0
-"""Seconds between two lines of status, where no watchdog wants them sooner."""
+"""Seconds between two status lines, unless the watchdog's limit is shorter."""
 
 _MICROSECONDS = 1_000_000
 
 
 class Notifier:
-    """Speaks to the manager of this process; not thread-safe, the loop owns it."""
+    """Sends notifications to the manager of this process. Not thread-safe; the loop owns it."""
 
     def __init__(
         self, environment: Mapping[str, str] = os.environ, clock: Callable[[], float] = time.monotonic
@@ -41,26 +41,26 @@ class Notifier:
 
     @property
     def next_time(self) -> float:
-        """When, by the clock, :meth:`turned` wants to be called at the latest."""
+        """The latest time, on the clock, for the next call of :meth:`turned`."""
         return self._next if self._address else float("inf")
 
     def turned(self, *, ready: bool, status: str) -> None:
-        """The loop has turned: keep the watchdog quiet, and show ``status``, one line, in ``systemctl status``."""
+        """Keep the watchdog quiet, and show ``status``, one line, in ``systemctl status``. Called every turn."""
         first, now = ready and not self._ready, self._clock()
         if not (first or now >= self._next):
             return
         self._ready = self._ready or ready
         self._next = now + self._interval
-        told = {"STATUS": status}
+        fields = {"STATUS": status}
         if first:
-            told["READY"] = "1"
+            fields["READY"] = "1"
         if self._watchdog:
-            told["WATCHDOG"] = "1"
-        self._send(told)
+            fields["WATCHDOG"] = "1"
+        self._send(fields)
 
     @contextmanager
     def reloading(self) -> Iterator[None]:
-        """Around reading the configuration again."""
+        """A context in which the configuration is read again."""
         if self._ready:
             self._send({"RELOADING": "1", "MONOTONIC_USEC": str(time.monotonic_ns() // 1000)})
         yield
@@ -68,13 +68,13 @@ class Notifier:
             self._send({"READY": "1"})
 
     def stopping(self) -> None:
-        """The agent finishes what is under way and then ends."""
+        """Notify that the agent finishes its running uploads and then ends."""
         self._send({"STOPPING": "1", "STATUS": "finishing the uploads under way"})
 
-    def _send(self, told: Mapping[str, str]) -> None:
+    def _send(self, fields: Mapping[str, str]) -> None:
         if not self._address:
             return
-        message = "\n".join(f"{name}={value}" for name, value in told.items()).encode()
+        message = "\n".join(f"{name}={value}" for name, value in fields.items()).encode()
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
                 sender.setblocking(False)
@@ -94,9 +94,9 @@ def _address(name: str) -> str | None:
 
 
 def _watchdog(environment: Mapping[str, str]) -> float | None:
-    """Seconds within which the manager wants a sign of life (``sd_watchdog_enabled(3)``); None if it wants none."""
-    meant = environment.get("WATCHDOG_PID") or str(os.getpid())
+    """Seconds within which the manager expects a sign of life (``sd_watchdog_enabled(3)``); None if it expects none."""
+    addressee = environment.get("WATCHDOG_PID") or str(os.getpid())
     microseconds = environment.get("WATCHDOG_USEC", "")
-    if meant != str(os.getpid()) or not microseconds.isdecimal():
+    if addressee != str(os.getpid()) or not microseconds.isdecimal():
         return None
     return int(microseconds) / _MICROSECONDS or None
