@@ -1,7 +1,7 @@
 """The run loop. It connects the disks, the broker's answers, the queue and the workers, and makes no decisions itself.
 
 It never waits for a network: one thread asks the broker, another writes the watermark index, and worker threads upload
-segments. The work of a turn depends on what has changed, not on the number of led partitions.
+segments. The work of a turn depends on the changes, not on the number of led partitions.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ _BROKER_PATIENCE = 1.0
 """Seconds without an answer, or after a refusal, before the agent uses the broker's checkpoint or asks again."""
 
 _INDEX_PATIENCE = 2.0
-"""Seconds from the start for which the loop waits for the former index: without it, it would hold all rotated
-segments."""
+"""Seconds from the start for which the loop waits for the former index. Without it, all rotated segments are held."""
 
 _INDEX_LIMIT = 60.0
 """Seconds from the start after which the agent continues without the former index. That only costs more requests."""
@@ -42,7 +41,7 @@ _MEASURE_INTERVAL = 10.0
 
 
 class Agent:
-    """The agent of one broker. The thread that calls :meth:`run` owns all but the methods for other threads."""
+    """The agent of one broker. The thread that calls :meth:`run` owns everything but the methods for other threads."""
 
     def __init__(self, components: Components) -> None:
         self._parts = components
@@ -62,12 +61,12 @@ class Agent:
 
     def stop(self) -> None:
         """End :meth:`run` soon: start no new job, finish the running ones. For signal handlers as well."""
-        self._parts.health.stopping()  # before the first thread ends, so that none is missed
+        self._parts.health.stopping()  # before the first thread ends, so that health does not report it missing
         self._parts.stopping.set()
         self._parts.watcher.wake()
 
     def hint(self) -> None:
-        """The leadership may have changed: ask soon."""
+        """Have the loop ask soon who leads, since the leadership may have changed."""
         self._hinted.set()
         self._parts.watcher.wake()
 
@@ -77,13 +76,13 @@ class Agent:
         self._parts.watcher.wake()
 
     def waiting(self) -> dict[str, object]:
-        """What the agent and its partitions wait for, as ``/waiting`` reports it."""
+        """The waits of the agent and of its partitions, as ``/waiting`` reports them."""
         return self._monitor.waiting()
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def reconfigure(self, settings: AgentSettings, source: str) -> list[str]:
-        """As :meth:`Components.reconfigure`. The loop then looks at the disks and asks the broker again."""
+        """Apply other settings, see :meth:`Components.reconfigure`, then look at the disks and ask the broker again."""
         changed = self._parts.reconfigure(settings, source)
         self._next_scan = 0.0
         self._questions.ask_now()
@@ -168,7 +167,7 @@ class Agent:
         return former
 
     def _trust_index(self, former: Mapping[TopicPartition, IndexEntry]) -> None:
-        """Take over what the former index says about the store."""
+        """Adopt the state of the store that the former index describes."""
         self._index_read = self._monitor.index_read = True
         self._leadership.trust_index(former)
         self._look_at(self._leadership.partitions.keys())
@@ -204,7 +203,7 @@ class Agent:
         self._show()
 
     def _learn(self, answer: LeadersAnswer) -> None:
-        """Take over the broker's answer of who leads."""
+        """Apply the broker's answer about the leaders."""
         changed = self._leadership.learn(answer)
         for tp in changed:
             self._parts.queue.drop(tp)
@@ -220,7 +219,7 @@ class Agent:
         self._show()
 
     def _observe(self, answer: OffsetsAnswer) -> None:
-        """Take over the broker's offsets, or its failure. Where the answer is not final, ask again later."""
+        """Apply the broker's offsets, or its failure. Where the answer is not final, ask again later."""
         self._offer_all(self._leadership.observe(answer))
         self._parts.ticks.answered(answer)
         for tp in answer.asked.keys() & self._leadership.partitions.keys():
@@ -238,7 +237,7 @@ class Agent:
             self._parts.poller.ask_offsets(self._leadership.ask(outdated))
 
     def _look_at(self, due: AbstractSet[TopicPartition]) -> None:
-        """Look at some directories, and ask for the offsets of those whose log has changed since the last question."""
+        """Look at the directories of the partitions ``due``, and ask for offsets where the log has changed since."""
         here = due & self._leadership.partitions.keys()
         for tp in here:
             self._leadership.partitions[tp].look()
@@ -252,7 +251,7 @@ class Agent:
             self._parts.timers.add(tp, self._runtime.monotonic() + after)
 
     def _offer_all(self, due: Iterable[TopicPartition]) -> None:
-        """Plan the jobs again, for each partition whose stored state is known."""
+        """Plan the jobs again for each due partition, once the stored state is known."""
         if self._index_read:
             for tp in due:
                 self._offer(self._leadership.partitions[tp])
@@ -281,4 +280,4 @@ class Agent:
         self._next_measure = self._runtime.monotonic() + _MEASURE_INTERVAL
         if self._parts.health.ready and not self._frozen:
             self._frozen = True
-            gc.freeze()  # thousands of partitions hold long-lived objects: collecting them costs more than polls
+            gc.freeze()  # thousands of partitions hold long-lived objects; to scan these costs more than the polls do

@@ -1,4 +1,4 @@
-"""The time that the agent states: the store's time, once it is known, and not this host's.
+"""The time that the agent states: the store's time, once it is known, instead of this host's.
 
 Every time that others read uses it: when offsets were observed, a gap was found, an object was written. Times that are
 compared with this host's files use this host's clock. The process has one such clock.
@@ -14,18 +14,18 @@ from tidemark import timestamps
 from tidemark.store import Store, clock
 
 NEVER: Final = datetime.fromtimestamp(0, UTC)
-"""When something was observed of which nobody knows when: no date is taken for complete by it."""
+"""The time of an observation at an unknown time: it makes no date complete."""
 
 _skew = timedelta()
 
 
 def measure(store: Store, host_now: Callable[[], datetime] | None = None) -> timedelta:
-    """Compare this host's clock with the store's, and return how far it is ahead; :func:`utc_now` uses it from now on.
+    """Return the seconds that this host's clock is ahead of the store's. :func:`utc_now` uses them from now on.
 
-    A reading that is not exact replaces only one that it contradicts.
+    An inexact reading replaces the former reading only if the two contradict each other.
 
     Raises:
-        StoreError: the store failed; what was known before still counts.
+        StoreError: the store failed; the former reading still counts.
     """
     global _skew  # noqa: PLW0603 - a process has one clock
     reading = clock.read(store, host_now)
@@ -35,10 +35,10 @@ def measure(store: Store, host_now: Callable[[], datetime] | None = None) -> tim
 
 
 def skew() -> timedelta:
-    """How far this host's clock was ahead of the store's when it was last measured."""
+    """The time that this host's clock was ahead of the store's at the last measurement."""
     return _skew
 
 
 def utc_now() -> datetime:
-    """The time by the store's clock, aware, in UTC, to the millisecond."""
+    """The current time of the store's clock, aware, in UTC, to the millisecond."""
     return timestamps.utc_now() - _skew

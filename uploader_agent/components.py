@@ -1,7 +1,6 @@
 """The components of an agent, put together. Nothing is started here, and neither broker nor store is asked.
 
-The loop (:mod:`uploader_agent.agent`) and what runs once (:mod:`uploader_agent.one_shot`) work with the same
-components.
+The loop (:mod:`uploader_agent.agent`) and the commands that run once (:mod:`uploader_agent.one_shot`) share them.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Components:
-    """The components of one agent. ``timers`` holds when each partition is due for a look.
+    """The components of one agent. ``timers`` holds the time at which each partition is due for a look.
 
     ``settings`` are the current ones.
     """
@@ -71,7 +70,7 @@ class Components:
         read_only: bool = False,
         runtime: Runtime = MACHINE,
     ) -> None:
-        """With ``read_only`` the store is not written to: only a survey is possible.
+        """Put the components together. With ``read_only`` nothing writes to the store: only a survey is possible.
 
         Without an ``authority`` no leader epoch in the store ever counts as foreign.
         """
@@ -139,11 +138,11 @@ class Components:
         self._waits = Waits(self.leadership, runtime)
 
     def accepts_topic(self, topic: str) -> bool:
-        """Whether the settings choose this topic."""
+        """True if the settings choose this topic."""
         return self.settings.accepts_topic(topic)
 
     def freshness_of(self, topic: str) -> float | None:
-        """As :meth:`AgentSettings.freshness_of`."""
+        """The topic's freshness in seconds, see :meth:`AgentSettings.freshness_of`."""
         return self.settings.freshness_of(topic)
 
     def revisit(self, tp: TopicPartition, after: float) -> None:
@@ -152,7 +151,7 @@ class Components:
         self.watcher.wake()
 
     def waits(self) -> list[Wait]:
-        """What the partitions wait for, longest wait first. For any thread."""
+        """The reasons for which partitions wait, longest wait first. For any thread."""
         return self._waits.look(self.settings.tail_after.total_seconds(), self.runtime.time())
 
     def reconfigure(self, settings: AgentSettings, source: str) -> list[str]:
@@ -197,11 +196,11 @@ class Components:
         return self.settings.scan_interval.total_seconds()
 
     def open_buckets(self) -> None:
-        """Look after this broker's heads beside all partitions that it has replicas of, and in the default place."""
+        """Pack, and maintain this broker's heads, in the default bucket and in the buckets of all its replicas."""
         self.packs.open({self._destinations.default_bucket, *map(self._destinations.bucket, self.leadership.replicas)})
 
     def _bucket_packer(self, bucket: Bucket) -> BucketPacker:
-        """What packs in a bucket."""
+        """The packer of a bucket, with its thread."""
         broker, runtime, resolve = self.broker.node_id, self.runtime, self._destinations.resolve
         tails = PackedTails(broker, resolve, runtime)
         head = BrokerHead(bucket, self._destinations.store, broker, tails.entries, runtime)
@@ -213,8 +212,8 @@ class Components:
         return BucketPacker(packer, maintenance, thread)
 
     def _led_in(self, bucket: Bucket) -> dict[TopicPartition, LedPartition]:
-        """What this broker leads of a bucket."""
-        return {tp: one for tp, one in self.leadership.partitions.items() if one.bucket == bucket}
+        """The partitions of a bucket that this broker leads."""
+        return {tp: partition for tp, partition in self.leadership.partitions.items() if partition.bucket == bucket}
 
 
 def _backoff(settings: AgentSettings) -> Backoff:

@@ -1,4 +1,4 @@
-"""What an agent says of itself: its metrics, its health, its status line, and what it waits for."""
+"""The agent's own state: its metrics, its health, its status line, and its waits."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ _BROKER_LIMIT = 10.0
 
 
 class Monitor:
-    """The loop's; :meth:`waiting` is for any thread."""
+    """Reports the agent's state. The loop calls it; :meth:`waiting` is for any thread."""
 
     def __init__(self, components: Components) -> None:
         self.index_read = False
-        """Whether the watermark index that the agent wrote before has been read, or given up."""
+        """True once the former watermark index has been read, or the agent continues without it."""
         self._parts = components
 
     def measure(self) -> None:
-        """Set the metrics that are reckoned over all partitions."""
+        """Set the metrics that are computed over all partitions."""
         parts = self._parts
         parts.metrics.waiting.set(parts.queue.waiting())
         partitions, now = parts.leadership.partitions.values(), parts.runtime.monotonic()
         lag.measure(partitions, parts.waits(), parts.metrics, parts.runtime.time())
-        ages = (one.unstored_age(now) or 0.0 for one in partitions)
+        ages = (partition.unstored_age(now) or 0.0 for partition in partitions)
         parts.metrics.oldest_unpacked.set(max(ages, default=0.0))
         stalled = parts.packs.stalled()
         parts.metrics.packs_stalled.set(stalled.seconds if stalled is not None else 0.0)
-        parts.metrics.damaged_heads.set(sum(one.made_at is None for one in parts.packs.damaged()))
+        parts.metrics.damaged_heads.set(sum(head.made_at is None for head in parts.packs.damaged()))
 
     def turn(self) -> None:
-        """Tell health and supervisor how it goes; what is wrong is logged when it begins and when it is over."""
+        """Report the state to health and supervisor; log when trouble begins and when it is over."""
         parts = self._parts
         parts.health.unfinished(parts.queue.unfinished())
         if parts.poller.hangs(_BROKER_LIMIT):
@@ -45,18 +45,18 @@ class Monitor:
         parts.notifier.turned(ready=parts.health.ready, status=self._status())
 
     def waiting(self) -> dict[str, object]:
-        """What the agent waits for as a whole, and for each partition: what ``/waiting`` says. For any thread."""
+        """The waits of the agent as a whole and of each partition, as ``/waiting`` reports them. For any thread."""
         return {"agent": self._waits_for(), "partitions": [wait.to_json() for wait in self._parts.waits()]}
 
     def _status(self) -> str:
-        """How it goes, in one line."""
+        """The status line."""
         health = self._parts.health
         wrong = health.trouble() or health.waits_for
         partitions, jobs = len(self._parts.leadership.partitions), self._parts.queue.unfinished()
         return f"{wrong or 'healthy'}; {partitions} partitions led, {jobs} jobs"
 
     def _waits_for(self) -> str | None:
-        """What is missing until the agent is ready."""
+        """The condition that is missing until the agent is ready."""
         if not self._parts.leadership.seen:
             return "the broker has not said yet what it leads"
         return None if self.index_read else "the watermark index that the agent wrote before has not been read yet"

@@ -1,4 +1,4 @@
-"""Commands that run once: an upload of everything that is ready, and a survey. The caller's thread asks the broker."""
+"""Commands that run once: an upload of everything that is ready, and a survey. Their own thread asks the broker."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from uploader_agent.partitions.poller import Answer, LeadersAnswer
 from uploader_agent.scheduling.workers import PartitionJob
 
 _STALLS = 3
-"""How often an upload tries the same jobs before it gives up on them."""
+"""Tries of the same jobs before an upload ends without them."""
 
 
 class OneShot:
-    """Works on components that no loop runs."""
+    """Runs a command on components that no loop runs."""
 
     def __init__(self, components: Components) -> None:
         self._parts = components
         self._leadership = components.leadership
 
     def upload(self, *, tails: bool = False) -> None:
-        """Upload everything that is ready, write the index, and drain. Failures are in the partitions' ``error``.
+        """Upload everything that is ready, write the index, and drain. A failure is in its partition's ``error``.
 
-        With ``tails`` also what is committed of active segments that are not quiet, as of the first look.
+        With ``tails`` also seal committed records of active segments that are not quiet, up to the first look.
         """
         parts = self._parts
         parts.workers.start()
@@ -53,8 +53,8 @@ class OneShot:
                     partition.uploader.learn()
             except TidemarkError as error:
                 partition.error = f"{type(error).__name__}: {error}"
-        surveyed = [one for one in self._leadership.partitions.values() if one.remote.surveyed]
-        self._parts.packs.look(one for one in surveyed if one.uploader.tails)
+        surveyed = [partition for partition in self._leadership.partitions.values() if partition.remote.surveyed]
+        self._parts.packs.look(partition for partition in surveyed if partition.uploader.tails)
 
     def refresh(self) -> None:
         """Look at all disks, and ask the broker about all partitions in this thread."""
@@ -79,13 +79,13 @@ class OneShot:
                 self._leadership.observe(answer)
 
     def _seal_tails(self) -> None:
-        """Have each tail sealed up to the high watermark that is known first; what is appended later is left."""
+        """Have each tail sealed up to the first known high watermark; records appended later are left."""
         for partition in self._leadership.partitions.values():
             if partition.packed.seal_to is None and partition.offsets is not None:
                 partition.packed.seal_to = partition.offsets.high_watermark
 
     def _offer(self) -> dict[TopicPartition, list[PartitionJob]]:
-        """Hand the workers all planned jobs, and return them by partition."""
+        """Queue all planned jobs, and return them by partition."""
         parts, planned = self._parts, dict[TopicPartition, list[PartitionJob]]()
         quiet_before = parts.runtime.time() - parts.settings.tail_after.total_seconds()
         for tp, partition in self._leadership.partitions.items():

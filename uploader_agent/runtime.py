@@ -1,7 +1,8 @@
-"""Time and threads, as the agent's classes ask for them: those of the machine, unless a test passes others in.
+"""Time and threads for the agent's classes: the machine's, unless a test passes others in.
 
-Every wait for another thread or for time goes through :class:`Runtime`, so that a simulation can run the same classes
-in virtual time, one thread at a time. Locks that guard memory alone do not: no thread waits while it holds one.
+Every wait for another thread or for time uses :class:`Runtime`, so that a simulation can run the same classes in
+virtual time, one thread at a time. Locks that only guard memory do not use it: no thread waits while it holds such a
+lock.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class Lock(Protocol):
-    """What is used of :class:`threading.Lock`."""
+    """The part of :class:`threading.Lock` that the agent uses."""
 
     def acquire(self, blocking: bool = True) -> bool:
         """Take the lock, and return whether it is now held."""
@@ -37,30 +38,30 @@ class Lock(Protocol):
 
 
 class EventLike(Protocol):
-    """What is used of :class:`threading.Event`."""
+    """The part of :class:`threading.Event` that the agent uses."""
 
     def is_set(self) -> bool:
-        """Whether it is set."""
+        """True if the event is set."""
         ...
 
     def set(self) -> None:
-        """Wake all that wait."""
+        """Set the event, and wake all threads that wait for it."""
         ...
 
     def clear(self) -> None:
-        """Let those that come wait again."""
+        """Unset the event: later waits block again."""
         ...
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until woken, or until ``timeout`` seconds have passed; False if they have."""
+        """Wait until the event is set; return False if ``timeout`` seconds pass first."""
         ...
 
 
 class ConditionLike(Protocol):
-    """What is used of :class:`threading.Condition`."""
+    """The part of :class:`threading.Condition` that the agent uses."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until woken, or until ``timeout`` seconds have passed; False if they have."""
+        """Wait until notified; return False if ``timeout`` seconds pass first."""
         ...
 
     def wait_for(self, predicate: Callable[[], Result], timeout: float | None = None) -> Result:
@@ -68,7 +69,7 @@ class ConditionLike(Protocol):
         ...
 
     def notify_all(self) -> None:
-        """Wake all that wait."""
+        """Wake all threads that wait."""
         ...
 
     def __enter__(self) -> bool: ...
@@ -79,11 +80,11 @@ class ConditionLike(Protocol):
 
 
 class Thread(Protocol):
-    """What is used of :class:`threading.Thread`."""
+    """The part of :class:`threading.Thread` that the agent uses."""
 
     @property
     def ident(self) -> int | None:
-        """None before it was started."""
+        """The thread's number; None before it was started."""
         ...
 
     def start(self) -> None:
@@ -91,11 +92,11 @@ class Thread(Protocol):
         ...
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, or until ``timeout`` seconds have passed."""
+        """Wait until the thread has ended, or until ``timeout`` seconds have passed."""
         ...
 
     def is_alive(self) -> bool:
-        """Whether it was started and has not ended."""
+        """True if the thread was started and has not ended."""
         ...
 
 
@@ -111,7 +112,7 @@ class Runtime:
         return time.time()
 
     def utc_now(self) -> datetime:
-        """What the agent states as the time: :meth:`host_now`, corrected by the store's clock."""
+        """The time that the agent states: :meth:`host_now`, corrected to the store's clock."""
         return self.host_now() - clock.skew()
 
     def host_now(self) -> datetime:
@@ -137,4 +138,4 @@ class Runtime:
 
 
 MACHINE = Runtime()
-"""What everything runs on outside of simulations."""
+"""The runtime outside of simulations."""

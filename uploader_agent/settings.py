@@ -1,4 +1,4 @@
-"""The agent's file: everything that an operator can say, with its defaults. Unknown keys are errors.
+"""The agent's file: all settings of an operator, with their defaults. Unknown keys are errors.
 
 ``TIDEMARK_AGENT__UPLOAD__CONCURRENCY=4`` in the environment overrides ``upload.concurrency``.
 """
@@ -24,7 +24,7 @@ PROTOCOLS = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 """Kafka's security protocols (``SecurityProtocol``)."""
 
 _INTERNAL = re.compile(r"__.*|.*-(?:changelog|repartition)")
-"""Kafka's own topics, and those that Kafka Streams makes for itself (its "internal topics")."""
+"""Kafka's own topics, and the "internal topics" that Kafka Streams makes."""
 
 
 _BROKER = r"([^\s:/@,\[\]]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}"
@@ -54,10 +54,10 @@ def _freshness(duration: timedelta) -> timedelta:
 
 
 class BrokerSettings(Settings):
-    """Where the broker's own configuration is, and how to reach the broker where that does not tell.
+    """The path of the broker's own configuration, and options to reach the broker that it does not state.
 
     ``client`` is passed to kafka-python's admin client (``security_protocol``, ``ssl_cafile``, …), ``zookeeper`` to
-    kazoo's client (``use_ssl``, ``ca``, ``sasl_options``, …) where the broker has ZooKeeper.
+    kazoo's client (``use_ssl``, ``ca``, ``sasl_options``, …) if the broker uses ZooKeeper.
     """
 
     properties: Path
@@ -96,9 +96,9 @@ class BrokerSettings(Settings):
 
 
 class UploadSettings(Settings):
-    """``concurrency`` segments go at a time; a failed partition is tried again after ``retry_initial``, doubling.
+    """At most ``concurrency`` segments are uploaded at a time; ``bandwidth`` caps their bytes per second in total.
 
-    ``bandwidth`` caps the bytes of segments sent in a second, all uploads together.
+    A failed partition is tried again after ``retry_initial``, then after twice as long each time, up to ``retry_cap``.
     """
 
     concurrency: int = Field(default=8, ge=1, le=64)
@@ -108,10 +108,10 @@ class UploadSettings(Settings):
 
 
 class HoldSettings(Settings):
-    """Bounds for what is kept from the broker's retention until it is uploaded.
+    """Bounds for the files that are kept from the broker's retention until they are uploaded.
 
     ``links`` are directories for hard links, outside ``log.dirs``, one on each file system that has log directories;
-    without one, descriptors alone hold. ``max`` and ``min_free`` are shares of the disk that a log directory lies on.
+    elsewhere descriptors hold the files. ``max`` and ``min_free`` are shares of the disk that a log directory is on.
     """
 
     enabled: bool = True
@@ -122,7 +122,7 @@ class HoldSettings(Settings):
 
 
 class FillSettings(Settings):
-    """Gaps of other leaders are looked for every ``interval``, and filled from this broker's replicas."""
+    """Every ``interval`` the agent looks for gaps of other leaders, and fills them from this broker's replicas."""
 
     enabled: bool = True
     interval: Duration = timedelta(seconds=60)
@@ -136,14 +136,14 @@ class IndexSettings(Settings):
 
 
 class HttpSettings(Settings):
-    """Where metrics and health are served; no ``port``, no server; port 0 takes a free one."""
+    """The address of the server for metrics and health; without ``port`` there is none; port 0 takes a free one."""
 
     host: str = "127.0.0.1"
     port: int | None = Field(default=None, ge=0, le=65535)
 
 
 class LogSettings(Settings):
-    """How the agent logs, to standard error. An error that repeats is logged again after ``repeat``, with its count."""
+    """The logging to standard error. An error that repeats is logged again after ``repeat``, with its count."""
 
     format: Literal["console", "json"] = "console"
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -151,9 +151,9 @@ class LogSettings(Settings):
 
 
 class AgentSettings(Settings):
-    """The whole file. ``cluster`` is the name in the store's keys; without it the broker's ``cluster.id``.
+    """The whole file. ``cluster`` is the name in the store's keys; default: the broker's ``cluster.id``.
 
-    ``freshness`` is by topic pattern, and the first one that matches counts: the time from append to query. Bytes are
+    ``freshness`` is the time from append to query, by topic pattern; the first pattern that matches counts. Bytes are
     packed when they are a third of it old. Where no pattern matches, tails are packed after ``tail_after`` without an
     append.
     """
@@ -185,7 +185,7 @@ class AgentSettings(Settings):
         return self
 
     def accepts_topic(self, topic: str) -> bool:
-        """Whether the topic's segments are uploaded: included, not excluded, and no internal topic unless asked for."""
+        """True if the topic's segments are uploaded: included, not excluded, and not internal unless asked for."""
         if _INTERNAL.fullmatch(topic) and not self.internal_topics:
             return False
         if any(re.fullmatch(pattern, topic) for pattern in self.exclude):
@@ -193,31 +193,31 @@ class AgentSettings(Settings):
         return any(re.fullmatch(pattern, topic) for pattern in self.include)
 
     def freshness_of(self, topic: str) -> float | None:
-        """Seconds from append to query that are promised for the topic; None where only its quiet tail is packed."""
-        found = (duration for pattern, duration in self.freshness.items() if re.fullmatch(pattern, topic))
-        return next((duration.total_seconds() for duration in found), None)
+        """Seconds from append to query that the topic promises; None where only its quiet tail is packed."""
+        matching = (duration for pattern, duration in self.freshness.items() if re.fullmatch(pattern, topic))
+        return next((duration.total_seconds() for duration in matching), None)
 
 
 FIXED = ("broker", "raw", "store", "cluster", "state_dir", "hold.enabled", "hold.links", "http")
-"""What an agent keeps for as long as it runs; all else is applied when SIGHUP makes it read its file again."""
+"""The settings that a running agent keeps; all others are applied when SIGHUP makes it read its file again."""
 
 
 def changed_fields(old: AgentSettings, new: AgentSettings) -> list[str]:
-    """Dotted names of what differs: a section's fields one by one, all else as a whole."""
+    """Dotted names of the fields that differ: a section's fields separately, all else as a whole."""
     return [name for name, value in _flat(old).items() if _flat(new)[name] != value]
 
 
 def is_fixed(field: str) -> bool:
-    """Whether :data:`FIXED` contains ``field``, a dotted name, or a section that contains it."""
+    """True if :data:`FIXED` contains ``field``, a dotted name, or a section that contains it."""
     return any(field == name or field.startswith(f"{name}.") for name in FIXED)
 
 
 def _flat(model: BaseModel, prefix: str = "") -> dict[str, object]:
-    found: dict[str, object] = {}
+    fields: dict[str, object] = {}
     for name in type(model).model_fields:
         value = getattr(model, name)
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, BaseModel) else {f"{prefix}{name}": value}
-    return found
+        fields |= _flat(value, f"{prefix}{name}.") if isinstance(value, BaseModel) else {f"{prefix}{name}": value}
+    return fields
 
 
 def load_settings(path: Path) -> AgentSettings:
