@@ -1,1 +1,1 @@
-"""When led partitions are packed, and what becomes of the entries of this broker's heads."""
+"""Packing of led partitions in ticks, and the maintenance of this broker's heads."""

@@ -1,4 +1,4 @@
-"""What is to be packed in one bucket and is not packed yet, and for how long nothing of it was."""
+"""The partitions of one bucket that wait to be packed, and the time since the last of them was packed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from uploader_agent.runtime import Runtime
 
 
 class Backlog:
-    """Thread-safe. Packing goes on as long as something of the bucket is packed, or nothing waits any more."""
+    """The partitions of a bucket that wait to be packed. Thread-safe.
+
+    Packing makes progress as long as batches of any of them are packed, or none waits.
+    """
 
     def __init__(self, head: str, runtime: Runtime) -> None:
-        """Nothing is to be packed; ``head`` names the bucket."""
+        """Begin without partitions; ``head`` names the bucket."""
         self._head = head
         self._clock = runtime.monotonic
         self._lock = threading.Lock()
@@ -24,45 +27,46 @@ class Backlog:
         self._failure: str | None = None
 
     def add(self, partitions: Iterable[LedPartition]) -> None:
-        """``partitions`` are to be packed."""
+        """Add ``partitions``, which are to be packed."""
         with self._lock:
             if not self._left():
-                self._go_on()
-            self._waiting |= {one.tp: one for one in partitions}
+                self._note_progress()
+            self._waiting |= {partition.tp: partition for partition in partitions}
 
     def packed(self, partition: LedPartition) -> None:
-        """Something of ``partition`` is packed."""
+        """Note that batches of ``partition`` were packed."""
         with self._lock:
-            self._go_on()
+            self._note_progress()
         self.done([partition])
 
     def done(self, partitions: Iterable[LedPartition]) -> None:
-        """Nothing more is to be packed of ``partitions`` now."""
+        """Remove ``partitions``: they have no more batches to pack now."""
         with self._lock:
-            for one in partitions:
-                if self._waiting.get(one.tp) is one:  # and not that of a later leadership
-                    del self._waiting[one.tp]
+            for partition in partitions:
+                if self._waiting.get(partition.tp) is partition:  # and not the partition under a later leadership
+                    del self._waiting[partition.tp]
 
     def forget(self, tp: TopicPartition) -> None:
-        """The partition is not ours any more, or under another leadership."""
+        """Remove a partition that this broker no longer leads, or leads under another epoch."""
         with self._lock:
             self._waiting.pop(tp, None)
 
     def failed(self, error: Exception) -> None:
-        """Something could not be packed, and will be tried again."""
+        """Note an error after which packing will be tried again."""
         with self._lock:
             self._failure = f"{type(error).__name__}: {error}"
 
     def stalled(self) -> Stalled | None:
-        """For how long nothing was packed; None if nothing waits."""
+        """The time since batches were last packed; None if no partition waits."""
         with self._lock:
             left = self._left()
             return Stalled(self._head, self._clock() - self._since, left, self._failure) if left else None
 
-    def _go_on(self) -> None:
+    def _note_progress(self) -> None:
         self._since, self._failure = self._clock(), None
 
     def _left(self) -> int:
-        """How many wait still: seals may have what was to be packed."""
-        self._waiting = {tp: one for tp, one in self._waiting.items() if (one.high_watermark or 0) > one.stored_end}
+        """Drop partitions that seals now cover, and return the number of the others."""
+        waiting = self._waiting.items()
+        self._waiting = {tp: waits for tp, waits in waiting if (waits.high_watermark or 0) > waits.stored_end}
         return len(self._waiting)

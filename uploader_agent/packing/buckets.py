@@ -1,4 +1,4 @@
-"""A packer for each bucket, with a thread of its own: one that hangs or fails holds up no other."""
+"""A packer for each bucket, with a thread of its own: a packer that hangs or fails delays no other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from uploader_agent.runtime import Runtime, Thread
 
 
 class BucketPacker(NamedTuple):
-    """What packs in one bucket."""
+    """The packer of a bucket, its head maintenance, and the thread of both."""
 
     packer: Packer
     head_maintenance: HeadMaintenance
@@ -27,7 +27,7 @@ class BucketPacker(NamedTuple):
 
 
 class PackBuckets:
-    """Thread-safe. The packer of a bucket is made when something is first to be packed, or looked after, there."""
+    """The packers of all buckets. Thread-safe. A bucket's packer is made when the bucket is first used."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class PackBuckets:
         watch: Callable[[str, Thread], None],
         runtime: Runtime,
     ) -> None:
-        """``watch`` is told of each thread before it is started."""
+        """Begin without buckets. ``watch`` is called with each thread before it is started."""
         self._make = make
         self._watch = watch
         self._runtime = runtime
@@ -44,12 +44,12 @@ class PackBuckets:
         self._started = self._stopped = False
 
     def open(self, buckets: Iterable[Bucket]) -> None:
-        """Look after this broker's heads in ``buckets``."""
+        """Maintain this broker's heads in ``buckets``."""
         for bucket in buckets:
             self.of(bucket)
 
     def of(self, bucket: Bucket) -> BucketPacker:
-        """What packs in ``bucket``."""
+        """The packer of ``bucket``."""
         with self._lock:
             if bucket not in self._buckets:
                 self._buckets[bucket] = self._make(bucket)
@@ -59,7 +59,7 @@ class PackBuckets:
 
     @property
     def all(self) -> list[BucketPacker]:
-        """What packs in each bucket that is known of."""
+        """The packers of all known buckets."""
         with self._lock:
             return [*self._buckets.values()]
 
@@ -67,48 +67,47 @@ class PackBuckets:
         """Pack from now on."""
         with self._lock:
             self._started = True
-            for one in self._buckets.values():
-                self._start(one.thread)
+            for bucket in self._buckets.values():
+                self._start(bucket.thread)
 
     def pack(self, partitions: Iterable[LedPartition]) -> None:
-        """Pack what is new of ``partitions``, soon."""
+        """Pack the new batches of ``partitions``, soon."""
         for bucket, members in _by_bucket(partitions):
             self.of(bucket).thread.pack(members)
 
     def look(self, partitions: Iterable[LedPartition]) -> None:
-        """Find out what is packed of surveyed ``partitions``, and write nothing."""
+        """Find out how far surveyed ``partitions`` are packed, and write nothing."""
         for bucket, members in _by_bucket(partitions):
             self.of(bucket).packer.look(members)
 
     def forget(self, tps: Collection[TopicPartition]) -> None:
-        """The partitions are not ours any more, or under another leadership."""
-        for one in self.all:
-            one.thread.forget(tps)
+        """Drop partitions that this broker no longer leads, or leads under another epoch."""
+        for bucket in self.all:
+            bucket.thread.forget(tps)
 
     def stop(self, timeout: float) -> None:
-        """Begin nothing more; wait for what is under way, at most ``timeout`` seconds."""
+        """Begin no more ticks; wait at most ``timeout`` seconds for the running ones."""
         with self._lock:
             self._stopped = True
         until = self._runtime.monotonic() + timeout
-        for one in self.all:
-            one.thread.stop()
-        for one in self.all:
-            one.thread.join(max(0.0, until - self._runtime.monotonic()))
+        for bucket in self.all:
+            bucket.thread.stop()
+        for bucket in self.all:
+            bucket.thread.join(max(0.0, until - self._runtime.monotonic()))
 
     @property
     def left(self) -> frozenset[TopicPartition]:
         """The partitions of entries of other leaderships, in all heads."""
-        return frozenset[TopicPartition]().union(*(one.head_maintenance.left for one in self.all))
+        return frozenset[TopicPartition]().union(*(bucket.head_maintenance.left for bucket in self.all))
 
     def stalled(self) -> Stalled | None:
-        """The bucket in which something has waited longest to be packed; None if nothing waits."""
-        waits = (one.packer.backlog.stalled() for one in self.all)
-        return max((one for one in waits if one is not None), key=lambda one: one.seconds, default=None)
+        """The longest stall of a bucket; None if no partition waits."""
+        stalled = [bucket.packer.backlog.stalled() for bucket in self.all]
+        return max(filter(None, stalled), key=lambda bucket: bucket.seconds, default=None)
 
     def damaged(self) -> tuple[DamagedHead, ...]:
-        """The last damage of each head that had some, made again or not."""
-        found = (one.packer.head.damage for one in self.all)
-        return tuple(one for one in found if one is not None)
+        """The last damage of each head that was ever damaged, even if the head was made again."""
+        return tuple(filter(None, (bucket.packer.head.damage for bucket in self.all)))
 
     def _start(self, thread: PackThread) -> None:
         self._watch(thread.name, thread.thread)
@@ -116,7 +115,7 @@ class PackBuckets:
 
 
 def _by_bucket(partitions: Iterable[LedPartition]) -> Collection[tuple[Bucket, list[LedPartition]]]:
-    found: dict[Bucket, list[LedPartition]] = defaultdict(list)
-    for one in partitions:
-        found[one.bucket].append(one)
-    return found.items()
+    members: dict[Bucket, list[LedPartition]] = defaultdict(list)
+    for partition in partitions:
+        members[partition.bucket].append(partition)
+    return members.items()

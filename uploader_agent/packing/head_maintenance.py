@@ -1,8 +1,8 @@
-"""Maintains the head's entries that no pack replaces: of what is sealed, and of what this broker leads no more.
+"""Maintains the head's entries that no pack replaces: entries that are sealed, and entries of other leaderships.
 
-An entry of another leadership stays until ``offset.wm`` no longer lists it. Then the tail is sealed on its own branch,
-as far as no seal has it: a log may return there. The entry of a topic id that was deleted is sealed from its packs, on
-the lineage and under the epoch that ``offset.wm`` has, since no leader will come and do it.
+An entry of another leadership stays until ``offset.wm`` no longer lists it. Then the part of the tail that no seal has
+is sealed on its own branch, since a log may return to that branch. The entry of a deleted topic id is sealed from its
+packs, on the lineage and under the epoch that ``offset.wm`` has, since no leader will come to seal it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 1800.0
 
 
 class HeadMaintenance:
-    """For the packer's thread. ``led`` is what this broker leads now of the packer's bucket."""
+    """For the packer's thread. ``led`` returns the partitions of the packer's bucket that this broker leads now."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class HeadMaintenance:
         self._led = led
         self._clock = runtime.monotonic
         self._next: dict[EntryKey, tuple[float, float]] = {}
-        """When an entry is looked at next, and the pause after that."""
+        """The time of the next look at each entry, and the pause after it."""
 
     def look(self) -> None:
-        """Look at the head, and at all its entries, once."""
+        """Look once at the head and at all its entries."""
         head, led = self._packer.head, self._led()
         try:
             head.check()
@@ -60,20 +60,20 @@ class HeadMaintenance:
             self._packer.limit(partition)
 
     def _compare(self, head: BrokerHead, led: Mapping[TopicPartition, LedPartition]) -> None:
-        """Have all led partitions end where ``head`` says."""
+        """Correct the led partitions with a tail that does not end at the offset in ``head``."""
         for partition in led.values():
             key = partition.entry_key
             if not partition.packed.agrees(head.entries.tail_end(key)):
                 self._packer.resume(partition, head.entries.get(key))
 
     def look_at_all_next(self) -> None:
-        """Do not wait for the end of any entry's pause."""
+        """Cut the pauses of all entries short."""
         self._next = dict.fromkeys(self._next, (0.0, _FIRST_PAUSE))
 
     def _look_at(self, head: BrokerHead, led: Mapping[TopicPartition, LedPartition]) -> set[TopicPartition]:
-        """The partitions of entries that stay, of other leaderships."""
+        """Remove the finished entries; return the partitions of other leaderships' entries that stay."""
         entries = head.entries.copy()
-        ours = {one.entry_key: one for one in led.values()}
+        ours = {partition.entry_key: partition for partition in led.values()}
         dropped = self._packer.drop_sealed(entries, (ours[key] for key in entries.keys() & ours.keys()))
         others = {key: entries[key] for key in entries if key not in ours}
         done = [key for key, entry in others.items() if self._is_done(head, key, entry)]
@@ -84,10 +84,10 @@ class HeadMaintenance:
             head.put(entries)
             for partition in dropped:
                 partition.packed.drop_own()
-        return {TopicPartition(one.topic, one.partition) for key, one in others.items() if key in entries}
+        return {TopicPartition(entry.topic, entry.partition) for key, entry in others.items() if key in entries}
 
     def _is_done(self, head: BrokerHead, key: EntryKey, entry: HeadEntry) -> bool:
-        """Whether the entry of another leadership may go; it is looked at with growing pauses."""
+        """True if the entry of another leadership may be removed; it is looked at with growing pauses."""
         now = self._clock()
         due, pause = self._next.setdefault(key, (now + _FIRST_PAUSE, _FIRST_PAUSE))
         if now < due:

@@ -1,7 +1,7 @@
 """One tick of a bucket: claims, packs and the head, for the partitions that have new batches.
 
 Promises: a pack is created once under a random name. The head names it only when it is stored, and is replaced by
-If-Match. What a failed tick has packed counts for nothing, and the next tick packs the same or newer batches.
+If-Match. Ranges that a failed tick packed are ignored, and the next tick packs the same or newer batches.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Packer:
-    """For one thread, and one bucket. ``revisit`` is told of a partition that is to be planned again."""
+    """For one thread, and one bucket. ``revisit`` is called with a partition that is to be planned again."""
 
     def __init__(
         self,
@@ -59,32 +59,33 @@ class Packer:
         self._runtime = runtime
         self._paused: dict[TopicPartition, float] = {}
         self._missed: set[TopicPartition] = set()
-        """Those that have failed in this tick."""
+        """The partitions that have failed in this tick."""
 
     def pack(self, partitions: Iterable[LedPartition]) -> list[LedPartition]:
-        """Pack what is new, and put the head; the partitions that are to be tried again."""
+        """Pack new batches, and put the head; return the partitions that are to be tried again."""
         self._missed = set()
-        wanted = [one for one in partitions if self._may_try(one)]
-        self._try_all((one for one in wanted if not _is_claimed(one)), lambda one: one.uploader.claim())
-        again = self._pack_claimed([one for one in wanted if _is_claimed(one)])
-        self.backlog.done(one for one in wanted if one.tp not in self._missed)
+        wanted = [partition for partition in partitions if self._may_try(partition)]
+        unclaimed = [partition for partition in wanted if not _is_claimed(partition)]
+        self._try_all(unclaimed, lambda partition: partition.uploader.claim())
+        again = self._pack_claimed([partition for partition in wanted if _is_claimed(partition)])
+        self.backlog.done(partition for partition in wanted if partition.tp not in self._missed)
         return again
 
     def look(self, partitions: list[LedPartition]) -> None:
-        """Find out what is packed of surveyed ``partitions``, and write nothing."""
+        """Find out how far surveyed ``partitions`` are packed, and write nothing."""
         try:
             self.head.read()
             self._joined(partitions)
-        except Exception as error:  # noqa: BLE001 - as of what fails while it packs
+        except Exception as error:  # noqa: BLE001 - reported like an error while packing
             self._failed(partitions, error)
 
     def resume(self, partition: LedPartition, own: HeadEntry | None) -> None:
-        """Have the partition go on from this leadership's entry in the head, which is not what was known of it."""
+        """Continue from this leadership's entry in the head, which differs from the known one."""
         partition.packed.resume(own)
         self._plan_again(partition)
 
     def forget(self, tp: TopicPartition) -> None:
-        """The partition is not ours any more."""
+        """Drop the state of a partition that this broker no longer leads."""
         self._failures.forget(tp)
         self._paused.pop(tp, None)
         self.backlog.forget(tp)
@@ -96,13 +97,13 @@ class Packer:
         return partition.packs and paused <= self._runtime.monotonic()
 
     def _try(self, partition: LedPartition, step: Callable[[], object]) -> bool:
-        """Whether ``step`` succeeded. A failure holds nobody else up, and the partition itself for a pause."""
+        """Return True if ``step`` succeeded. A failure delays only this partition, for a pause."""
         try:
             step()
         except NotPackable as error:
             partition.packed.error = str(error)
             self._to_be_sealed(partition, partition.high_watermark or 0, str(error))
-        except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
+        except Exception as error:  # noqa: BLE001 - an error of one partition must not stop the others
             self._paused[partition.tp] = self._runtime.monotonic() + self._has_failed(partition, error)
         else:
             return True
@@ -110,22 +111,22 @@ class Packer:
 
     def _try_all(self, partitions: Iterable[LedPartition], step: Callable[[LedPartition], object]) -> None:
         """Try ``step`` with each of ``partitions``, a few at the same time."""
-        run_all([partial(self._try, one, partial(step, one)) for one in partitions], self._runtime)
+        run_all([partial(self._try, partition, partial(step, partition)) for partition in partitions], self._runtime)
 
     def _failed(self, partitions: Iterable[LedPartition], error: Exception) -> None:
         for partition in partitions:
             self._has_failed(partition, error)
 
     def _has_failed(self, partition: LedPartition, error: Exception) -> float:
-        """Note it; the seconds for which the partition is to wait, if others go on."""
+        """Note a failure, and return the seconds for which the partition is to wait."""
         self._missed.add(partition.tp)
         self.backlog.failed(error)
-        pause, told = self._failures.failed(partition.tp, error)
-        partition.packed.error = told or partition.packed.error
+        pause, message = self._failures.failed(partition.tp, error)
+        partition.packed.error = message or partition.packed.error
         return pause
 
     def _list_tail(self, partition: LedPartition) -> None:
-        """Have ``offset.wm`` say that this leadership may have packed; without room for that, seal the partition."""
+        """Add this leadership's tail to ``offset.wm``; without room for it, have the partition sealed."""
         uploader = partition.uploader
         uploader.list_tail()
         if not uploader.may_pack and len(uploader.tails) >= MOST_TAILS:
@@ -146,94 +147,99 @@ class Packer:
     # -- all partitions ------------------------------------------------------------------------------------------------
 
     def _pack_claimed(self, members: list[LedPartition]) -> list[LedPartition]:
-        """Pack ``members``, and put the head; those that are to be tried again."""
+        """Pack ``members``, and put the head; return the members that are to be tried again."""
         head, started = self.head, self._runtime.monotonic()
         if not members:
             return []
         try:
             head.make_whole()
-            rounds = [PartitionTick(one, one.remote.sealed_end) for one in self._joined(members)]
-            packable = [one for one in rounds if one.has_news and not self._is_large(one)]
-            unlisted = (one.partition for one in packable if not one.partition.uploader.may_pack)
+            joined = self._joined(members)
+            ticks = [PartitionTick(partition, partition.remote.sealed_end) for partition in joined]
+            packable = [tick for tick in ticks if tick.has_news and not self._is_large(tick)]
+            unlisted = (tick.partition for tick in packable if not tick.partition.uploader.may_pack)
             self._try_all(unlisted, self._list_tail)
-            self._write_packs([one for one in packable if one.partition.uploader.may_pack])
-            news = [one for one in rounds if one.packed]
-            if news:
-                self._name(head, rounds, news)
+            self._write_packs([tick for tick in packable if tick.partition.uploader.may_pack])
+            if any(tick.packed for tick in ticks):
+                self._name(head, ticks)
                 self._metrics.pack_seconds.observe(self._runtime.monotonic() - started)
         except Exception as error:  # noqa: BLE001 - the thread goes on, and tries again
             self._failed(members, error)
-            return members  # the head may have been written: what was read counts as being packed until it is known
+            return members  # the head may have been written: until that is known, packing has not ended
         for partition in members:
             partition.packed.end_packing()
         return []
 
-    def _name(self, head: BrokerHead, rounds: list[PartitionTick], news: list[PartitionTick]) -> None:
-        """Have the head name the ranges of ``news``, and take account of them."""
+    def _name(self, head: BrokerHead, ticks: list[PartitionTick]) -> None:
+        """Put the head with the ranges that ``ticks`` have packed, and take account of them."""
+        packed = [tick for tick in ticks if tick.packed]
         changed = head.entries.copy()
-        for one in news:
-            if not self._try(one.partition, partial(self._add_entry, changed, one)):
-                one.packed.clear()
-        self.drop_sealed(changed, (one.partition for one in rounds))
+        for tick in packed:
+            if not self._try(tick.partition, partial(self._add_entry, changed, tick)):
+                tick.packed.clear()
+        self.drop_sealed(changed, (tick.partition for tick in ticks))
         head.put(changed)
-        for one in news:
-            self._advance(one)
+        for tick in packed:
+            self._advance(tick)
 
     def _joined(self, members: list[LedPartition]) -> list[LedPartition]:
-        """Those of ``members`` that know what this broker and former leaders have packed of them."""
+        """Join ``members`` to the tails in the heads, and return the members that are joined."""
         head = self.head
-        new = [one for one in members if one.packed.joined != head.version]
+        new = [partition for partition in members if partition.packed.joined != head.version]
         theirs = read_heads(head, new, self._runtime)
-        failed = {one.tp for one in new if not self._try(one, partial(join, one, head, self._broker, theirs))}
-        return [one for one in members if one.tp not in failed]
+        failed = {
+            partition.tp
+            for partition in new
+            if not self._try(partition, partial(join, partition, head, self._broker, theirs))
+        }
+        return [partition for partition in members if partition.tp not in failed]
 
-    def _write_packs(self, rounds: list[PartitionTick]) -> None:
-        """Store packs with the next ranges of all, until there are no more. A pack has one range of a partition."""
-        while rounds:
+    def _write_packs(self, ticks: list[PartitionTick]) -> None:
+        """Store packs with the next ranges of all ``ticks``, until no more are left. A pack has one per partition."""
+        while ticks:
             packs: Packs[Added] = Packs(self.head.store, self.head.control, self._broker, self._metrics)
             more: list[PartitionTick] = []
-            for one in rounds:
-                found = self._next(one)
-                if found is not None:
-                    content, batches = found
-                    added = Added(one, batches.place, batches.opened, batches.lineage)
+            for tick in ticks:
+                read = self._next(tick)
+                if read is not None:
+                    content, batches = read
+                    added = Added(tick, batches.place, batches.opened, batches.lineage)
                     more += _taken(packs.add(added, content, batches.data))
-            rounds = [*more, *_taken(packs.finish())]
+            ticks = [*more, *_taken(packs.finish())]
 
-    def _next(self, one: PartitionTick) -> tuple[RangeContent, Batches] | None:
+    def _next(self, tick: PartitionTick) -> tuple[RangeContent, Batches] | None:
         """The partition's next range, if there is one, and room for it."""
-        found: list[tuple[RangeContent, Batches]] = []
+        ranges: list[tuple[RangeContent, Batches]] = []
 
-        def find() -> None:
-            content = one.read(self.head, self._runtime.utc_now())
-            if content is not None:
-                found.append(content)
+        def read() -> None:
+            range_ = tick.read(self.head, self._runtime.utc_now())
+            if range_ is not None:
+                ranges.append(range_)
 
-        self._try(one.partition, find)
-        if not found:
-            one.partition.packed.stuck_at = one.start
-            self._plan_again(one.partition)
+        self._try(tick.partition, read)
+        if not ranges:
+            tick.partition.packed.stuck_at = tick.start
+            self._plan_again(tick.partition)
             return None
-        return found[0] if self._has_room(one, found[0][1]) else None
+        return ranges[0] if self._has_room(tick, ranges[0][1]) else None
 
-    def _is_large(self, one: PartitionTick) -> bool:
-        """Whether more is new of a partition than may be packed of it, or than is worth it: then it is sealed.
+    def _is_large(self, tick: PartitionTick) -> bool:
+        """True if a partition has more new bytes than may be packed, or than packing is worth; it is then sealed.
 
-        A quiet tail of several ranges would take a pack for each, and its bytes go to the store once more in the seal.
+        A quiet tail of several ranges would take a pack for each, and the seal sends its bytes once more.
         """
-        partition = one.partition
-        fits = partition.packed.unsealed(one.sealed_end).size + one.waiting <= MOST_UNSEALED_BYTES
-        if fits and (partition.freshness is not None or one.waiting <= LARGEST_RANGE):
+        partition = tick.partition
+        fits = partition.packed.unsealed(tick.sealed_end).size + tick.waiting <= MOST_UNSEALED_BYTES
+        if fits and (partition.freshness is not None or tick.waiting <= LARGEST_RANGE):
             return False
-        self._to_be_sealed(partition, partition.high_watermark or 0, f"about {one.waiting:.0f} bytes of it are new")
+        self._to_be_sealed(partition, partition.high_watermark or 0, f"about {tick.waiting:.0f} bytes of it are new")
         return True
 
-    def _has_room(self, one: PartitionTick, batches: Batches) -> bool:
-        """Whether as much may be packed of the partition; otherwise it is sealed."""
-        partition = one.partition
-        before = partition.packed.unsealed(one.sealed_end)
-        large = before.size + one.size + len(batches.data) > MOST_UNSEALED_BYTES
-        long = partition.packed.own_unsealed(one.sealed_end).ranges + len(one.packed) >= MOST_CHAIN
+    def _has_room(self, tick: PartitionTick, batches: Batches) -> bool:
+        """True if ``batches`` may be packed as well; otherwise have the partition sealed."""
+        partition = tick.partition
+        before = partition.packed.unsealed(tick.sealed_end)
+        large = before.size + tick.size + len(batches.data) > MOST_UNSEALED_BYTES
+        long = partition.packed.own_unsealed(tick.sealed_end).ranges + len(tick.packed) >= MOST_CHAIN
         if not large and not long:
             return True
         end = batches.first if before.ranges else partition.high_watermark or 0
@@ -243,29 +249,29 @@ class Packer:
 
     # -- the head ------------------------------------------------------------------------------------------------------
 
-    def _add_entry(self, entries: HeadEntries, one: PartitionTick) -> None:
-        """Replace the partition's entry; without room for a larger one, it is sealed instead."""
-        if not entries.put(one.entry(self._runtime.monotonic()), MOST_ENTRY_BYTES):
-            one.packed.clear()
+    def _add_entry(self, entries: HeadEntries, tick: PartitionTick) -> None:
+        """Replace the partition's entry; if the head has no room for a larger one, have the partition sealed."""
+        if not entries.put(tick.entry(self._runtime.monotonic()), MOST_ENTRY_BYTES):
+            tick.packed.clear()
             why = "the head has no room for it"
-            self._to_be_sealed(one.partition, one.partition.high_watermark or 0, why)
+            self._to_be_sealed(tick.partition, tick.partition.high_watermark or 0, why)
 
-    def _advance(self, one: PartitionTick) -> None:
-        """Take account of ranges that the head names."""
-        partition = one.partition
-        if not one.packed:
+    def _advance(self, tick: PartitionTick) -> None:
+        """Take account of a partition's ranges that the head now names."""
+        partition = tick.partition
+        if not tick.packed:
             return
-        partition.packed.advance(one.packed, one.sealed_end)
+        partition.packed.advance(tick.packed, tick.sealed_end)
         partition.packed.error = None
         self.backlog.packed(partition)
         partition.ages.forget(partition.stored_end)
         self._failures.succeeded(partition.tp, wrote=True)
-        self._metrics.packed_ranges.inc(len(one.packed))
-        self._metrics.packed_bytes.inc(one.size)
-        self.limit(partition, one.size)
+        self._metrics.packed_ranges.inc(len(tick.packed))
+        self._metrics.packed_bytes.inc(tick.size)
+        self.limit(partition, tick.size)
 
     def limit(self, partition: LedPartition, next_size: int = 0) -> None:
-        """Have the partition sealed if more of it is packed than may be, or will be with ``next_size`` bytes more."""
+        """Have the partition sealed if more is packed than may be, or will be with ``next_size`` more bytes."""
         unsealed = partition.packed.unsealed(partition.remote.sealed_end)
         old = unsealed.since is not None and self._runtime.utc_now() - unsealed.since >= MOST_UNSEALED_AGE
         large = unsealed.size + next_size > MOST_UNSEALED_BYTES
@@ -274,7 +280,7 @@ class Packer:
 
     @staticmethod
     def drop_sealed(entries: HeadEntries, led: Iterable[LedPartition]) -> list[LedPartition]:
-        """Remove the entries of which all is sealed, of partitions that this broker leads; those partitions."""
+        """Remove the entries of ``led`` partitions that are sealed to their ends; return the partitions."""
         dropped: list[LedPartition] = []
         for partition in led:
             tail_end = entries.tail_end(partition.entry_key)
@@ -285,12 +291,12 @@ class Packer:
 
 
 def _is_claimed(partition: LedPartition) -> bool:
-    """Whether ``offset.wm`` has the leadership, and it is known what the store has."""
+    """True if ``offset.wm`` has the leadership, and the state of the store is known."""
     return partition.remote.surveyed and partition.uploader.claimed
 
 
 def _taken(stored: Collection[tuple[Added, WrittenRange]]) -> list[PartitionTick]:
-    """Take what is stored; the ticks that have more to pack."""
-    for new, written in stored:
-        new.tick.take(new, written)
-    return [new.tick for new, _ in stored if new.tick.has_more]
+    """Note the ``stored`` ranges in their ticks; return the ticks that have more to pack."""
+    for added, written in stored:
+        added.tick.take(added, written)
+    return [added.tick for added, _ in stored if added.tick.has_more]

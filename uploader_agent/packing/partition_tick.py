@@ -1,4 +1,4 @@
-"""What one tick packs of a partition: its next ranges, and its entry in the head."""
+"""The part of a tick that packs one partition: its next ranges, and its entry in the head."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Added:
 
 @dataclass
 class PartitionTick:
-    """``packed`` are ranges that are stored, and that the head does not name yet; they have ``size`` bytes."""
+    """A partition in a tick. ``packed`` are its stored ranges that the head does not name yet, of ``size`` bytes."""
 
     partition: LedPartition
     sealed_end: int
@@ -40,62 +40,62 @@ class PartitionTick:
 
     @property
     def start(self) -> int:
-        """Where the partition's next range begins."""
+        """The offset at which the partition's next range begins."""
         return self._next_range.start
 
     @property
     def has_news(self) -> bool:
-        """Whether what is committed ends above all that seals and packs hold."""
+        """True if there are committed offsets above the end of seals and packs."""
         return self.start < (self.partition.high_watermark or 0)
 
     @property
     def waiting(self) -> float:
-        """About how many committed bytes neither seals nor packs have, by what an offset took so far."""
+        """The committed bytes that neither seals nor packs have, estimated from the bytes per offset so far."""
         partition = self.partition
         end = max(self.sealed_end, partition.packed.end)
         return max(0, (partition.high_watermark or 0) - end) * (partition.bytes_per_offset or 0.0)
 
     @property
     def has_more(self) -> bool:
-        """Whether what was packed ends below the high watermark."""
+        """True if the packed ranges end below the high watermark."""
         return self.packed[-1].next < (self.partition.high_watermark or 0)
 
     def read(self, head: BrokerHead, shipped_at: datetime) -> tuple[RangeContent, Batches] | None:
-        """The partition's next range; raises as :func:`~uploader_agent.packs.reading.read`, and StoreError."""
-        partition, begins = self.partition, self._next_range
+        """Read the partition's next range. Raises as :func:`~uploader_agent.packs.reading.read`, and StoreError."""
+        partition, next_range = self.partition, self._next_range
         high_watermark, topic_id = partition.high_watermark, partition.led.topic_id
-        if high_watermark is None or topic_id is None or begins.start >= high_watermark:
+        if high_watermark is None or topic_id is None or next_range.start >= high_watermark:
             return None
         local = partition.uploader.local
-        policy = policy_of(partition.folder.parent, partition.tp, begins.start, local.cleanup_policy)
+        policy = policy_of(partition.folder.parent, partition.tp, next_range.start, local.cleanup_policy)
         wanted = Wanted(
             tp=partition.tp,
             topic_id=topic_id,
             leader_epoch=partition.led.leader_epoch,
-            start=begins.start,
+            start=next_range.start,
             end=high_watermark,
             compacted=compacts(policy),
             shipped_at=shipped_at,
-            previous=begins.previous,
-            opened=self._opened(head, begins),
-            place=begins.place,
+            previous=next_range.previous,
+            opened=self._opened(head, next_range),
+            place=next_range.place,
         )
-        partition.packed.begin_packing(begins.start)
+        partition.packed.begin_packing(next_range.start)
         with partition.uploader.route.files() as files:
             return read(files, wanted)
 
     def take(self, added: Added, written: WrittenRange) -> None:
-        """Take a range that is stored."""
-        one = written
-        part = PackedPart(first=one.first, next=one.next, crc32c=one.crc32c, shipped_at=one.shipped_at)
-        self.packed.append(Packed(part, one.size, one.begins_chain, one.pointer, added.place, added.opened))
+        """Note a range that is stored."""
+        part = PackedPart(first=written.first, next=written.next, crc32c=written.crc32c, shipped_at=written.shipped_at)
+        packed = Packed(part, written.size, written.begins_chain, written.pointer, added.place, added.opened)
+        self.packed.append(packed)
         self.lineage, self.size = added.lineage, self.size + written.size
 
     def entry(self, now: float) -> HeadEntry:
-        """The partition's entry with what is packed; ``now`` is by the monotonic clock."""
+        """The partition's entry with the packed ranges; ``now`` is a time of the monotonic clock."""
         partition, last = self.partition, self.packed[-1]
-        said = partition.confirmed
-        assert said is not None
+        confirmed = partition.confirmed
+        assert confirmed is not None
         assert partition.led.topic_id is not None
         unsealed = partition.packed.own_unsealed(self.sealed_end)
         unsealed = unsealed.plus(Unsealed(len(self.packed), self.size, self.packed[0].part.shipped_at))
@@ -107,8 +107,8 @@ class PartitionTick:
             lineage=self.lineage.since(self.sealed_end).entries,
             tail_end=last.next,
             last=last.pointer,
-            high_watermark=max(said.high_watermark, last.next),
-            observed_at=said.asked_at,
+            high_watermark=max(confirmed.high_watermark, last.next),
+            observed_at=confirmed.asked_at,
             oldest_unstored=_rounded(partition.unstored_age(now, last.next)),
             ranges=unsealed.ranges,
             size=unsealed.size,
@@ -122,13 +122,13 @@ class PartitionTick:
         last = self.packed[-1]
         return NextRange(last.next, last.pointer, last.place, last.opened)
 
-    def _opened(self, head: BrokerHead, begins: NextRange) -> tuple[UnfinishedTransaction, ...] | None:
-        """What is open where the next range begins, by what is stored; None if only the local log can tell."""
-        opened = begins.opened
+    def _opened(self, head: BrokerHead, next_range: NextRange) -> tuple[UnfinishedTransaction, ...] | None:
+        """The transactions open at the next range's start, from the store; None if only the local log has them."""
+        opened = next_range.opened
         if opened is None:
-            opened = self.partition.remote.open_before(begins.start)
-        if opened is None and begins.last is not None:
-            opened = _open_at_end(head, begins)
+            opened = self.partition.remote.open_before(next_range.start)
+        if opened is None and next_range.last is not None:
+            opened = _open_at_end(head, next_range)
         return opened
 
 
@@ -136,11 +136,11 @@ def _rounded(seconds: float | None) -> float | None:
     return seconds if seconds is None else round(seconds, 3)
 
 
-def _open_at_end(head: BrokerHead, begins: NextRange) -> tuple[UnfinishedTransaction, ...] | None:
-    """What is open where the range ends after which the next one begins; None if its pack is gone."""
-    assert begins.last is not None
+def _open_at_end(head: BrokerHead, next_range: NextRange) -> tuple[UnfinishedTransaction, ...] | None:
+    """The transactions open at the end of the last range; None if its pack is gone."""
+    assert next_range.last is not None
     try:
-        last = read_range_line(head.store, head.control, begins.last).range
+        last = read_range_line(head.store, head.control, next_range.last).range
     except NotFound:
         return None
-    return tuple(one.unfinished for one in last.open)
+    return tuple(transaction.unfinished for transaction in last.open)

@@ -1,4 +1,4 @@
-"""The thread that packs in one bucket. It wakes when there is something to pack, and to look after the head."""
+"""The thread that packs in one bucket. It wakes when there are batches to pack, and to maintain the head."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from uploader_agent.scheduling.throttle import StoreTraffic
 logger = structlog.get_logger(__name__)
 
 _AGAIN, _LONGEST = 1.0, 10.0
-"""Seconds after which a tick that failed is repeated, at first and at most."""
+"""Seconds after which a failed tick is repeated, at first and at most."""
 
 
 class PackThread:
-    """Thread-safe."""
+    """Packs in one bucket, and maintains its head. Thread-safe."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class PackThread:
         traffic: StoreTraffic,
         runtime: Runtime,
     ) -> None:
-        """The head is looked after every ``interval()`` seconds. In ``traffic``, packs go before segments."""
+        """Maintain the head every ``interval()`` seconds. In ``traffic``, packs have priority over segments."""
         self.name = name
         self._traffic = traffic
         self._packer = packer
@@ -43,7 +43,7 @@ class PackThread:
         self._failed: dict[TopicPartition, LedPartition] = {}
         self._repeat_at = float("inf")
         self._pause = _AGAIN
-        self._care_at = 0.0
+        self._maintain_at = 0.0
         self._stopped = False
         self.thread = runtime.thread(name, self._run)
 
@@ -52,14 +52,14 @@ class PackThread:
         self.thread.start()
 
     def pack(self, partitions: Collection[LedPartition]) -> None:
-        """Pack what is new of ``partitions``, soon."""
+        """Pack the new batches of ``partitions``, soon."""
         self._packer.backlog.add(partitions)
         with self._changed:
-            self._wanted |= {one.tp: one for one in partitions}
+            self._wanted |= {partition.tp: partition for partition in partitions}
             self._changed.notify_all()
 
     def forget(self, tps: Collection[TopicPartition]) -> None:
-        """The partitions are not ours any more, or under another leadership."""
+        """Drop partitions that this broker no longer leads, or leads under another epoch."""
         with self._changed:
             for tp in tps:
                 self._wanted.pop(tp, None)
@@ -67,13 +67,13 @@ class PackThread:
                 self._packer.forget(tp)
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Begin no more ticks."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
     def join(self, timeout: float) -> None:
-        """Wait for what is under way, at most ``timeout`` seconds."""
+        """Wait for the running tick, at most ``timeout`` seconds."""
         if self.thread.ident is not None:
             self.thread.join(timeout)
 
@@ -89,7 +89,7 @@ class PackThread:
 
     @property
     def _next_time(self) -> float:
-        return min(self._repeat_at, self._care_at)
+        return min(self._repeat_at, self._maintain_at)
 
     def _take(self) -> list[LedPartition]:
         wanted = {**self._failed, **self._wanted} if self._clock() >= self._repeat_at else self._wanted
@@ -102,16 +102,16 @@ class PackThread:
         try:
             with self._traffic.first():
                 failed = self._packer.pack(wanted) if wanted else []
-            if self._clock() >= self._care_at:
-                self._care_at = self._clock() + self._interval()
+            if self._clock() >= self._maintain_at:
+                self._maintain_at = self._clock() + self._interval()
                 self._head_maintenance.look()
         except Exception:
-            logger.exception("packing_failed")  # this thread has more to pack, whatever went wrong
+            logger.exception("packing_failed")  # the thread must go on: other partitions wait
             failed = wanted
         if not failed:
             self._pause = _AGAIN if wanted else self._pause
             return
         with self._changed:
-            self._failed |= {one.tp: one for one in failed}
+            self._failed |= {partition.tp: partition for partition in failed}
             self._repeat_at = min(self._repeat_at, self._clock() + self._pause)
         self._pause = min(2 * self._pause, _LONGEST)
