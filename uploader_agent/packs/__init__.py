@@ -1,1 +1,1 @@
-"""Packs and heads: a partition's newest batches go to the store before their segment is sealed."""
+"""Packs and heads: a partition's newest batches are stored before their segment is sealed."""

@@ -1,4 +1,4 @@
-"""The tails of partitions that this broker leads no more: sealed from their packs, when nobody else will do it."""
+"""The tails of partitions that this broker no longer leads: sealed from their packs, when no leader will do it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Resolve = Callable[[TopicPartition, str | None], tuple[TopicIncarnation, Store, 
 
 
 class Abandoned:
-    """``is_deleted`` tells whether the cluster no longer has a topic id."""
+    """Seals abandoned tails. ``is_deleted`` returns True if the cluster no longer has a topic id."""
 
     def __init__(
         self, broker: int, resolve: Resolve, is_deleted: Callable[[TopicPartition, str], bool], runtime: Runtime
@@ -45,17 +45,17 @@ class Abandoned:
         self._runtime = runtime
 
     def is_sealed(self, head: BrokerHead, entry: HeadEntry) -> bool:
-        """Whether the head's ``entry`` may go; what nobody else seals is sealed first.
+        """True if the head's ``entry`` may be removed. A tail that no leader seals is sealed first.
 
-        Raises StoreError, FormatError and ContinuityError: it stays, and is looked at again.
+        Raises StoreError, FormatError and ContinuityError: the entry stays, and is looked at again.
         """
         tp = TopicPartition(entry.topic, entry.partition)
         _, store, keys = self._resolve(tp, entry.topic_id)
-        found = watermark.read(store, keys)
-        if found is None:
-            return True  # somebody has removed all that there was of it
-        tail = _AbandonedTail(self._broker, tp, entry, head, store, keys, found)
-        if (entry.epoch, self._broker) not in found.watermark.tails:
+        stored = watermark.read(store, keys)
+        if stored is None:
+            return True  # somebody has removed the partition's objects
+        tail = _AbandonedTail(self._broker, tp, entry, head, store, keys, stored)
+        if (entry.epoch, self._broker) not in stored.watermark.tails:
             tail.seal(Lineage(entry.lineage), [entry])
             return True
         if self._is_deleted(tp, entry.topic_id):
@@ -74,63 +74,64 @@ class _AbandonedTail:
         head: BrokerHead,
         store: Store,
         keys: PartitionKeys,
-        found: StoredWatermark,
+        stored: StoredWatermark,
     ) -> None:
         self._broker = broker
         self._tp = tp
         self._entry = entry
         self._head = head
-        self._found = found
+        self._stored = stored
         self._store, self._keys = store, keys
         folder = Path(str(tp))
         self._route = UploadRoute(tp, entry.topic_id, folder, store, keys, broker)
 
     def seal(self, lineage: Lineage, entries: list[HeadEntry]) -> RemoteState:
-        """Seal what the packs of ``entries`` hold on ``lineage``, and no seal does; what the store has then."""
-        lineage = lineage.with_history(Lineage(self._found.watermark.lineage))
+        """Seal the offsets that only the packs of ``entries`` have on ``lineage``; return the state of the store."""
+        lineage = lineage.with_history(Lineage(self._stored.watermark.lineage))
         remote = self._survey(lineage)
         while True:
             start = remote.sealed_end
             ranges = self._ranges(entries, lineage, start)
-            end = max((live_end(one, lineage) for one in entries), default=start)
+            end = max((live_end(entry, lineage) for entry in entries), default=start)
             if not ranges or end <= start:
                 return remote
-            high_watermark = max(one.high_watermark for one in entries)
+            high_watermark = max(entry.high_watermark for entry in entries)
             seen = Observed(Offsets(high_watermark), "delete", self._entry.epoch)
-            stored = seal_packed(self._route, entries, ranges, lineage, start, end, seen, remote)
-            if stored is None:
+            sealed = seal_packed(self._route, entries, ranges, lineage, start, end, seen, remote)
+            if sealed is None:
                 return remote
-            remote.add(stored, lineage)
+            remote.add(sealed, lineage)
             if remote.sealed_end <= start:
                 return remote
 
     def publish(self, runtime: Runtime) -> None:
-        """Seal all tails of a deleted topic on the lineage of ``offset.wm``, and have that say so."""
-        before = self._found.watermark
+        """Seal all tails of a deleted topic on the lineage of ``offset.wm``, and write the result to ``offset.wm``."""
+        before = self._stored.watermark
         lineage = Lineage(before.lineage)
         entries = self._entries(before)
         remote = self.seal(lineage, [*entries.values()])
+        end = remote.sealed_end
         new = before.model_copy(
             update={
-                "next_offset": max(before.next_offset, remote.sealed_end),
-                "ranges_above": tuple(watermark.above(remote.coverage.present, remote.sealed_end)),
-                "tails": tuple(one for one in before.tails if not _is_sealed(one, entries, lineage, remote.sealed_end)),
+                "next_offset": max(before.next_offset, end),
+                "ranges_above": tuple(watermark.above(remote.coverage.present, end)),
+                "tails": tuple(tail for tail in before.tails if not _is_sealed(tail, entries, lineage, end)),
                 "broker": self._broker,
                 "written_at": runtime.utc_now(),
             }
         )
         if not watermark.says_more(new, before):
             return
-        base = watermark.last_base(remote.readable_bases, new.next_offset, self._found.base_offset)
+        base = watermark.last_base(remote.readable_bases, new.next_offset, self._stored.base_offset)
         try:
-            watermark.write(self._store, self._keys, base, new, self._found)
+            watermark.write(self._store, self._keys, base, new, self._stored)
         except PreconditionFailed:
-            return  # another broker does the same: the next look sees what is left
+            return  # another broker does the same; the next look sees the rest
         logger.info("deleted_topic_sealed", partition=str(self._tp), next_offset=new.next_offset)
 
     def _entries(self, before: Watermark) -> dict[tuple[int, int], HeadEntry]:
         """The entries of all leaderships that may have packed."""
-        found: dict[tuple[int, int], HeadEntry] = {}
+        entries: dict[tuple[int, int], HeadEntry] = {}
         for epoch, broker in before.tails:
             key = EntryKey(self._entry.topic_id, self._tp.partition, epoch)
             if broker == self._broker:
@@ -139,11 +140,11 @@ class _AbandonedTail:
                 theirs = head_format.load(self._head.store, self._head.control, broker)
                 known = theirs.value.by_key if theirs else {}
             if key in known:
-                found[epoch, broker] = known[key]
-        return found
+                entries[epoch, broker] = known[key]
+        return entries
 
     def _survey(self, lineage: Lineage) -> RemoteState:
-        epoch = self._found.watermark.leader_epoch + 1  # as a leader would look at it whose log has this lineage
+        epoch = self._stored.watermark.leader_epoch + 1  # as the next leader, with a log on this lineage, would see it
         log = stored_log.load(
             self._store, self._keys, lineage, epoch, self._entry.topic_id, self._broker, lambda _: False
         )
@@ -158,6 +159,6 @@ class _AbandonedTail:
 def _is_sealed(
     tail: tuple[int, int], entries: dict[tuple[int, int], HeadEntry], lineage: Lineage, sealed_end: int
 ) -> bool:
-    """Whether nothing of a leadership's tail is left to seal: no agent packs more of a deleted topic."""
+    """True if no part of a leadership's tail is left to seal: no agent packs a deleted topic any more."""
     entry = entries.get(tail)
     return entry is None or live_end(entry, lineage) <= sealed_end

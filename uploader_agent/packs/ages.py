@@ -1,4 +1,4 @@
-"""How old the oldest byte of a log is that is not stored, by a monotonic clock."""
+"""The age of a log's oldest byte that is not stored, by a monotonic clock."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ _MOST = 32
 
 
 class Ages:
-    """Keeps when the log was seen to end where. The loop notes it, any thread asks."""
+    """The ends of the log at several times. The loop notes them, any thread asks."""
 
     def __init__(self, now: float) -> None:
-        """Nothing is known of the log before ``now``."""
+        """Begin at ``now``; the log before is unknown."""
         self._marks: tuple[tuple[float, int], ...] = ((now, 0),)
 
     def note(self, moment: float, end: int) -> None:
-        """At ``moment`` the log ended at the offset ``end`` or below: what is above was appended later."""
+        """Note that at ``moment`` the log ended at the offset ``end`` or below: offsets above were appended later."""
         kept = [mark for mark in self._marks if mark[1] < end or mark[0] > moment]
         if len(kept) >= _MOST:
-            del kept[1]  # what was appended then counts as older
+            del kept[1]  # offsets that were appended between its neighbours now count as older
         self._marks = tuple(sorted([*kept, (moment, end)]))
 
     def forget(self, stored_end: int) -> None:
-        """What is below ``stored_end`` is stored: of its times only the last one is needed."""
+        """Drop the times of offsets below ``stored_end``, which are stored, except for the last one."""
         marks = self._marks
         below = [mark for mark in marks if mark[1] <= stored_end]
         self._marks = (*below[-1:], *(mark for mark in marks if mark[1] > stored_end))

@@ -1,8 +1,8 @@
 """This broker's head in one bucket and prefix: read once, then replaced by If-Match.
 
-Another version under the key means that another process of the same broker writes it, or that a write whose reply was
-lost has arrived. Then it is read again, and every partition goes on from what it says. What is no head of this broker
-was written by something else: its bytes are kept aside, and the head is made again in place of exactly that version.
+Another version under the key means that another process of the same broker writes it, or that a write with a lost reply
+has arrived. Then it is read again, and every partition continues from it. An object that is no head of this broker was
+written by something else: its bytes are kept aside, and the head is made again in place of exactly that version.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from uploader_agent.runtime import Runtime
 logger = structlog.get_logger(__name__)
 
 Recover = Callable[[Store, ControlKeys, bool], HeadEntries]
-"""What packs say of the tails of a head that no process knows; the flag says that there was one."""
+"""Make the entries of an unknown head from packs; the flag says that there was a head."""
 
 _LONGEST_RULE = 1000
 
 
 class BrokerHead:
-    """For one thread, but for :attr:`damage`. ``version`` goes up whenever the head says something else than before."""
+    """For one thread, except :attr:`damage`. ``version`` increases whenever the head's content was read anew."""
 
     def __init__(self, bucket: Bucket, open_store: OpenStore, broker: int, recover: Recover, runtime: Runtime) -> None:
         self.control = bucket.control
@@ -49,50 +49,50 @@ class BrokerHead:
         self._runtime = runtime
         self._known = False
         self._confirmed = False
-        """Whether the store has shown since the last :meth:`check` that it has what is known."""
+        """True if a request since the last :meth:`check` has shown that the store has the known head."""
         self._etag: str | None = None
         self._entries = HeadEntries()
 
     @cached_property
     def store(self) -> Store:
-        """Where it lies. Raises what the store raises that cannot be opened."""
+        """The store of the bucket. Raises the errors of opening it."""
         return self._open_store(self._url)
 
     @property
     def entries(self) -> HeadEntries:
-        """The entries as they were read or put last: to change them, take a copy."""
+        """The entries as they were read or put last. Copy them to change them."""
         return self._entries
 
     def read(self) -> None:
         """Read the head, unless it is known, and write nothing. Raises as :func:`tidemark.formats.head.load`."""
         if not self._known:
-            found = format_.load(self.store, self.control, self._broker)
-            self._know(HeadEntries(found.value.entries if found else ()), found.etag if found else None)
+            stored = format_.load(self.store, self.control, self._broker)
+            self._know(HeadEntries(stored.value.entries if stored else ()), stored.etag if stored else None)
 
     def make_whole(self) -> None:
-        """Read the head, unless it is known; what is none is kept aside, and the head is made again.
+        """Read the head, unless it is known. Keep an object that is no head aside, and make the head again.
 
-        A head that is gone is made again, too: this process knows it, or there are packs that no seal holds.
+        A missing head is made again, too, if this process knows it, or there are packs that no seal holds.
 
         Raises:
-            StoreError: the store failed, or something else was faster: the next call decides again.
+            StoreError: the store failed, or something else was faster; the next call decides again.
         """
         if self._known:
             return
-        found = format_.find(self.store, self.control, self._broker)
-        if isinstance(found, DamagedVersion):
-            self._make_again(found, found.error)
-        elif found is not None:
-            self._know(HeadEntries(found.value.entries), found.etag)
+        stored = format_.find(self.store, self.control, self._broker)
+        if isinstance(stored, DamagedVersion):
+            self._make_again(stored, stored.error)
+        elif stored is not None:
+            self._know(HeadEntries(stored.value.entries), stored.etag)
         elif self._etag is not None:
             self._make_again(None, FormatError(self.key, "was removed"))
         else:
             self._begin()
 
     def check(self) -> None:
-        """See whether the store still has what is known: damage is to be found also while nothing is new.
+        """Check that the store still has the known head, so that damage is found even without new batches.
 
-        One HEAD, and none if the head was put since the last check, or never. Raises StoreError.
+        Sends one HEAD; none if the head was put since the last check, or never. Raises StoreError.
         """
         confirmed, self._confirmed = self._confirmed, False
         if confirmed or not self._known or self._etag is None:
@@ -103,11 +103,11 @@ class BrokerHead:
             self._known = False
 
     def put(self, entries: HeadEntries) -> None:
-        """Store ``entries`` in place of what is known to be stored.
+        """Store ``entries`` in place of the known head.
 
         Raises:
             PreconditionFailed: another version was there; the head is read again before it is used.
-            UnknownOutcome: likewise.
+            UnknownOutcome: the reply was lost, and the store has another head now; the head is read again.
             StoreError: the store failed, and nothing was written.
         """
         head = Head(
@@ -128,51 +128,51 @@ class BrokerHead:
         except StoreError:
             raise
         except Exception:
-            self._known = False  # whether it was written is not known
+            self._known = False  # it may have been written
             raise
         self._etag, self._entries = etag, entries.copy()
         self._known = self._confirmed = True
 
     def _know(self, entries: HeadEntries, etag: str | None) -> None:
-        """Go on from what was read."""
+        """Continue from ``entries``, which were read."""
         self._entries, self._etag = entries, etag
         self._known = self._confirmed = True
         self.version += 1
 
     def _begin(self) -> None:
-        """Go on without a head. If it is gone, or a process was killed before its first one, there are packs."""
+        """Continue without a head. If there are packs, it was removed, or a process was killed before its first."""
         entries = self._recover(self.store, self.control, False)
         if entries:
             self.put(entries)
             logger.warning("head_made_from_packs", key=self.key, entries=len(entries))
         self._know(entries, self._etag)
 
-    def _make_again(self, found: DamagedVersion | None, error: FormatError) -> None:
-        """Put the head again, in place of exactly the version that was ``found``, or of nothing."""
+    def _make_again(self, damaged: DamagedVersion | None, error: FormatError) -> None:
+        """Put the head again, in place of exactly the ``damaged`` version, or of no object."""
         rule = error.rule[:_LONGEST_RULE]
-        told = self.damage
-        if told is None or told.made_at is not None or told.rule != rule:
-            told = self.damage = DamagedHead(key=self.name, rule=rule, found_at=self._runtime.utc_now())
+        damage = self.damage
+        if damage is None or damage.made_at is not None or damage.rule != rule:
+            damage = self.damage = DamagedHead(key=self.name, rule=rule, found_at=self._runtime.utc_now())
             logger.error("head_damaged", key=self.name, error=rule)
-        if found is not None:
-            kept = self.control.damaged_head(self._broker, found.etag)
-            self.store.copy(self.key, kept, source_etag=found.etag)
-            told = self.damage = told.model_copy(update={"kept": kept})
+        if damaged is not None:
+            kept = self.control.damaged_head(self._broker, damaged.etag)
+            self.store.copy(self.key, kept, source_etag=damaged.etag)
+            damage = self.damage = damage.model_copy(update={"kept": kept})
         known = self.version > 0
         entries = self._entries if known else self._recover(self.store, self.control, True)
-        self._etag = found.etag if found is not None else None
+        self._etag = damaged.etag if damaged is not None else None
         self.put(entries)
         if not known:
             self.version += 1
-        self.damage = told.model_copy(update={"made_at": self._runtime.utc_now()})
-        logger.warning("head_made_again", key=told.key, kept=told.kept, entries=len(entries), known=known)
+        self.damage = damage.model_copy(update={"made_at": self._runtime.utc_now()})
+        logger.warning("head_made_again", key=damage.key, kept=damage.kept, entries=len(entries), known=known)
 
     def _read_back(self, key: str, body: bytes, error: UnknownOutcome) -> str:
-        """The ETag, if the store has ``body``. Raises ``error`` if it has something else."""
+        """The ETag, if the store has ``body``; raises ``error`` if it does not."""
         try:
-            there = self.store.get(key, limit=Head.most_bytes)
+            stored = self.store.get(key, limit=Head.most_bytes)
         except (NotFound, FormatError):
             raise error from None
-        if there.body != body:
+        if stored.body != body:
             raise error
-        return there.etag
+        return stored.etag

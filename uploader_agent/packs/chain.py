@@ -1,4 +1,4 @@
-"""What is known of the ranges that this broker has packed of a partition, in few bytes: a broker has a million."""
+"""The ranges that this broker has packed of a partition, in few bytes each: a broker has a million."""
 
 from __future__ import annotations
 
@@ -10,53 +10,53 @@ from typing import NamedTuple
 from tidemark.formats.manifest import PackedPart
 
 _RANGE = Struct(">QIIQ")
-"""Next offset, size in bytes, CRC32C, and when it was packed, in milliseconds since 1970."""
+"""Next offset, size in bytes, CRC32C, and the time of packing in milliseconds since 1970."""
 
 
 class Unsealed(NamedTuple):
-    """How much is packed and not sealed: ``ranges`` of ``size`` bytes, the first of them packed at ``since``."""
+    """The packed ranges that no seal holds: ``ranges`` of ``size`` bytes, the first of them packed at ``since``."""
 
     ranges: int = 0
     size: int = 0
     since: datetime | None = None
 
     def plus(self, other: Unsealed) -> Unsealed:
-        """Both together."""
-        times = [one for one in (self.since, other.since) if one is not None]
+        """The sum of both."""
+        times = [since for since in (self.since, other.since) if since is not None]
         return Unsealed(self.ranges + other.ranges, self.size + other.size, min(times, default=None))
 
 
 class KnownRanges:
-    """The last ranges of a chain, each beginning where the one before ends; those that are sealed are forgotten."""
+    """The last ranges of a chain, each beginning at the end of the one before. Sealed ranges are forgotten."""
 
     def __init__(self, first: int) -> None:
-        """``first`` is where the first one will begin."""
+        """Begin without ranges; the first range will begin at ``first``."""
         self.first = first
         self._packed = bytearray()
 
-    def add(self, one: PackedPart, size: int) -> None:
+    def add(self, part: PackedPart, size: int) -> None:
         """Add the chain's next range, which has ``size`` bytes."""
-        moment = round(one.shipped_at.timestamp() * 1000)
-        self._packed += _RANGE.pack(one.next, size, int(one.crc32c, 16), moment)
+        moment = round(part.shipped_at.timestamp() * 1000)
+        self._packed += _RANGE.pack(part.next, size, int(part.crc32c, 16), moment)
 
     def forget(self, below: int) -> None:
         """Forget the ranges that end at or below the offset ``below``."""
         sealed = 0
-        for one in self._entries():
-            if one[0] > below:
+        for following, *_ in self._entries():
+            if following > below:
                 break
-            self.first, sealed = one[0], sealed + 1
+            self.first, sealed = following, sealed + 1
         del self._packed[: sealed * _RANGE.size]
 
     @property
     def unsealed(self) -> Unsealed:
-        """How much they are."""
+        """The number, size and age of the ranges."""
         entries = [*self._entries()]
         since = datetime.fromtimestamp(entries[0][3] / 1000, UTC) if entries else None
-        return Unsealed(len(entries), sum(one[1] for one in entries), since)
+        return Unsealed(len(entries), sum(entry[1] for entry in entries), since)
 
     def parts(self) -> Iterator[PackedPart]:
-        """They as manifests list them."""
+        """The ranges as manifests list them."""
         first = self.first
         for following, _, checksum, moment in self._entries():
             shipped_at = datetime.fromtimestamp(moment / 1000, UTC)

@@ -1,7 +1,7 @@
-"""The entries of a head as the JSON that they are stored as.
+"""The entries of a head in the JSON form in which they are stored.
 
-A broker may have thousands of them: each takes some 420 bytes as JSON, and 3 KiB as a model, which is made when it is
-asked for.
+A broker may have thousands of them. An entry takes some 420 bytes as JSON, and 3 KiB as a model, which is made on
+demand.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class _Line(NamedTuple):
 
 
 class HeadEntries(Mapping[EntryKey, HeadEntry]):
-    """By what they are for, in the order in which they were first put."""
+    """Entries by key, in the order in which they were first put."""
 
     def __init__(self, entries: Iterable[HeadEntry] = ()) -> None:
-        self._lines = {one.key: _Line(one.tail_end, entry_json(one)) for one in entries}
-        self._size = sum(len(one.json) + 1 for one in self._lines.values())
+        self._lines = {entry.key: _Line(entry.tail_end, entry_json(entry)) for entry in entries}
+        self._size = sum(len(line.json) + 1 for line in self._lines.values())
 
     @override
     def __getitem__(self, key: EntryKey) -> HeadEntry:
@@ -45,21 +45,21 @@ class HeadEntries(Mapping[EntryKey, HeadEntry]):
     @property
     def lines(self) -> Collection[bytes]:
         """All entries, as a head has them."""
-        return [one.json for one in self._lines.values()]
+        return [line.json for line in self._lines.values()]
 
     def tail_end(self, key: EntryKey) -> int | None:
-        """Where the tail of an entry ends; None if there is no such entry."""
-        found = self._lines.get(key)
-        return found.tail_end if found is not None else None
+        """The end of the tail of an entry; None if there is no such entry."""
+        line = self._lines.get(key)
+        return line.tail_end if line is not None else None
 
     def copy(self) -> Self:
-        """A copy, to change it."""
-        made = type(self)()
-        made._lines, made._size = dict(self._lines), self._size
-        return made
+        """A copy, which may be changed."""
+        copy = type(self)()
+        copy._lines, copy._size = dict(self._lines), self._size
+        return copy
 
     def put(self, entry: HeadEntry, most: int) -> bool:
-        """Add the entry, or replace it; False, and nothing changes, if all would take more than ``most`` bytes."""
+        """Add or replace the entry. Return False, and change nothing, if all would take more than ``most`` bytes."""
         line, former = _Line(entry.tail_end, entry_json(entry)), self._lines.get(entry.key)
         size = self._size + len(line.json) + 1 - (len(former.json) + 1 if former is not None else 0)
         if size > most:

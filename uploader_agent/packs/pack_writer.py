@@ -1,4 +1,4 @@
-"""Stores the ranges of one round as packs, each as soon as it is large enough: they lie in memory until then."""
+"""Stores the ranges of one round as packs. A pack is kept in memory until it is large enough."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tag = TypeVar("Tag")
 
 
 class Packs(Generic[Tag]):
-    """New packs of one broker. Each range is added with a tag, and told of by it once it is stored."""
+    """New packs of one broker. Each range is added with a tag, which is returned once the range is stored."""
 
     def __init__(self, store: Store, control: ControlKeys, broker: int, metrics: Metrics) -> None:
         self._store = store
@@ -30,7 +30,7 @@ class Packs(Generic[Tag]):
         self._size = 0
 
     def add(self, tag: Tag, content: RangeContent, data: bytes) -> list[tuple[Tag, WrittenRange]]:
-        """Add a range; what lies in memory is stored first, and returned, if the range has no room beside it.
+        """Add a range. If the pack in memory has no room for it, store that pack first and return its ranges.
 
         Raises StoreError.
         """
@@ -47,7 +47,7 @@ class Packs(Generic[Tag]):
             stored += self._store_pack()
 
     def finish(self) -> list[tuple[Tag, WrittenRange]]:
-        """Store what is left, and return it. Raises StoreError."""
+        """Store the pack in memory, and return its ranges. Raises StoreError."""
         return self._store_pack() if self._writer is not None else []
 
     def _store_pack(self) -> list[tuple[Tag, WrittenRange]]:

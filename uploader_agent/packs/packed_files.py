@@ -1,4 +1,4 @@
-"""A run of batches from packs, as the local files that a seal is made of."""
+"""A run of batches from packs, as the local files from which a seal is made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from uploader_agent.disk.segment_files import OpenFile, SegmentFiles, file_name,
 
 
 class PackedFiles(SegmentFiles):
-    """One ``.log`` with the bytes ``data``, in a file in memory, and nothing else."""
+    """A single ``.log`` with the bytes ``data``, in a file in memory."""
 
     def __init__(self, base_offset: int, data: bytes, lineage: Lineage) -> None:
         self._name = file_name(base_offset, "log")
@@ -26,7 +26,7 @@ class PackedFiles(SegmentFiles):
 
     @property
     def log(self) -> OpenFile:
-        """The run."""
+        """The file."""
         return opened(self._name, self._descriptor)
 
     @override

@@ -1,8 +1,8 @@
-"""Runs of batches from packs, for seals of what the local log no longer has, or has no longer all records of.
+"""Runs of batches from packs, for seals of offsets that the local log has lost, or has lost records of.
 
-Several ranges may have the same batch, and compaction may have taken records from it between two of them. The one with
-the most records counts, since compaction adds none. Where the local log has another batch than packs, theirs counts,
-whichever has more records: what has landed is what they have.
+Several ranges may have the same batch, and compaction may have removed records from it between two of them. The batch
+with the most records counts, since compaction adds none. If the local log has another version of a packed batch, the
+packed one counts, even if it has fewer records: readers have landed the packed one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.segment_files import OpenFile, SegmentChanged
 
 OpenAt = Callable[[int], tuple[UnfinishedTransaction, ...] | None]
-"""The transactions open at an offset, as far as others than packs tell."""
+"""The transactions open at an offset, from sources other than packs; None if they do not have that."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedRun:
-    """Whole batches on one lineage that account for the offsets ``[start, end)``, with the transactions open at start.
+    """Complete batches on one lineage that account for the offsets ``[start, end)``; transactions open at ``start``.
 
-    Compaction may have left none of them, and none at the end.
+    Compaction may have left no batch at all, or none at the end.
     """
 
     start: int
@@ -43,20 +43,21 @@ def known_ranges(
     store: Store, control: ControlKeys, entries: Iterable[HeadEntry], lineage: Lineage, start: int
 ) -> list[PackedRange]:
     """The ranges of the chains of ``entries`` that reach beyond ``start`` on ``lineage``; raises as ``chain``."""
-    found: list[PackedRange] = []
+    ranges: list[PackedRange] = []
     for entry in entries:
         if live_end(entry, lineage) > start:
-            found += chain(store, control, entry, start)
-    return found
+            ranges += chain(store, control, entry, start)
+    return ranges
 
 
 def known_lineage(lineage: Lineage, entries: Iterable[HeadEntry], ranges: Iterable[PackedRange]) -> Lineage:
-    """``lineage``, with what heads and packs know of the offsets below its first start, where retention has cut it.
+    """``lineage``, extended below its first start, where retention has cut it, from heads and packs.
 
-    Two logs that have an epoch in common are the same up to where the first of them ends it (KIP-101).
+    Two logs that have an epoch in common are the same up to the end of that epoch in the log that ends it first
+    (KIP-101).
     """
-    packed = sorted((one.range for one in ranges), key=lambda one: one.first, reverse=True)
-    for known in (*(one.lineage for one in entries), *(one.epochs for one in packed)):
+    packed = sorted((packed.range for packed in ranges), key=lambda range_: range_.first, reverse=True)
+    for known in (*(entry.lineage for entry in entries), *(range_.epochs for range_ in packed)):
         older = Lineage(tuple((epoch, start) for epoch, start in known if epoch >= 0))
         if {epoch for epoch, _ in older.entries} & {epoch for epoch, _ in lineage.entries}:
             lineage = lineage.with_history(older)
@@ -64,17 +65,17 @@ def known_lineage(lineage: Lineage, entries: Iterable[HeadEntry], ranges: Iterab
 
 
 class PackedBatch(NamedTuple):
-    """A whole batch as packs have it."""
+    """A whole batch from a pack."""
 
     header: BatchHeader
     data: bytes
 
 
 class FullerRun(NamedTuple):
-    """A run of a local log with the batches of packs where compaction has left others, or none.
+    """A run of a local log, with batches from packs where compaction has changed or removed the log's.
 
-    ``start`` is where the first of these ranges begins. What the local log has below it is sealed first, if there is
-    anything (``data`` is empty then). Otherwise ``data`` are the batches of the run up to ``end``; ``whole`` says that
+    ``start`` is the beginning of the first of these ranges. If the local log has batches below it, they are sealed
+    first (``data`` is empty then). Otherwise ``data`` are the batches of the run up to ``end``; ``whole`` states that
     there are no others.
     """
 
@@ -87,10 +88,10 @@ class FullerRun(NamedTuple):
 def read_run(
     store: Store, ranges: Sequence[PackedRange], lineage: Lineage, start: int, end: int, open_at: OpenAt
 ) -> PackedRun | None:
-    """The run of ``ranges`` on ``lineage`` in ``[start, end)``, without a hole; None if they hold nothing at ``start``.
+    """The run of ``ranges`` on ``lineage`` in ``[start, end)``, without a hole; None if they have nothing at ``start``.
 
     Raises:
-        SegmentChanged: nobody knows which transactions are open at ``start``. It is never assumed that none is.
+        SegmentChanged: the transactions open at ``start`` are unknown. It is never assumed that there are none.
         FormatError: a pack is damaged.
         StoreError: the store failed, or retention has removed a pack.
     """
@@ -111,7 +112,7 @@ def read_run(
 def read_fuller_run(
     store: Store, ranges: Sequence[PackedRange], lineage: Lineage, log: OpenFile, start: int, end: int
 ) -> FullerRun | None:
-    """The run ``log`` of the offsets ``[start, end)``, with the batches of packs; None if it has all of them.
+    """The run ``log`` of the offsets ``[start, end)``, with the batches of packs; None if ``log`` has all of them.
 
     Raises FormatError and StoreError as :func:`read_run`.
     """
@@ -150,25 +151,25 @@ def read_fuller_run(
 
 
 def _is_same(packed: BatchHeader, local: BatchHeader | None) -> bool:
-    """Whether two batches at one offset have the same bytes, by their checksums."""
+    """True if two batches at one offset have the same bytes, according to their checksums."""
     return local is not None and (packed.size, packed.crc) == (local.size, local.crc)
 
 
 def fullest(
     store: Store, ranges: Sequence[PackedRange], lineage: Lineage, start: int, end: int
 ) -> tuple[dict[int, PackedBatch], int]:
-    """The batches of ``ranges`` on ``lineage`` in ``[start, end)`` by their base offsets, each with the most records.
+    """The fullest version of each batch of ``ranges`` on ``lineage`` in ``[start, end)``, and the end of them.
 
-    Also the offset below which all are there: ranges that have no room in memory are left for the next run. There is
-    nothing, and the offset is ``start``, if a batch reaches over it: no run begins inside a batch. Raises FormatError
-    and StoreError.
+    The first result has the batches by base offset. The second is the offset below which no batch is missing: ranges
+    that have no room in memory are left for the next run. If a batch reaches over ``start``, there are no batches, and
+    that offset is ``start``: no run begins inside a batch. Raises FormatError and StoreError.
     """
-    found: dict[int, PackedBatch] = {}
+    batches: dict[int, PackedBatch] = {}
     size = 0
     for packed in sorted(ranges, key=lambda packed: packed.range.first):
         if not live_part(packed.range, lineage).clip(start, end):
             continue
-        if found and size + packed.range.size > MOST_UNSEALED_BYTES and packed.range.first > start:
+        if batches and size + packed.range.size > MOST_UNSEALED_BYTES and packed.range.first > start:
             end = packed.range.first
             break
         data = read_range_bytes(store, packed)
@@ -178,25 +179,25 @@ def fullest(
                 continue
             if header.base_offset < start < header.next_offset:
                 return {}, start
-            known = found.get(header.base_offset)
+            known = batches.get(header.base_offset)
             fuller = known is None or known.header.record_count < header.record_count
             if fuller and start <= header.base_offset and header.next_offset <= end:
-                found[header.base_offset] = PackedBatch(header, data[header.position : header.end])
-    return {offset: batch for offset, batch in found.items() if batch.header.next_offset <= end}, end
+                batches[header.base_offset] = PackedBatch(header, data[header.position : header.end])
+    return {offset: batch for offset, batch in batches.items() if batch.header.next_offset <= end}, end
 
 
 def _opened(
     store: Store, ranges: Sequence[PackedRange], start: int, open_at: OpenAt
 ) -> tuple[UnfinishedTransaction, ...]:
-    """What is open at ``start``: by others, by the range that ends there, or by the one that has it."""
+    """The transactions open at ``start``: from ``open_at``, the range that ends there, or the range around it."""
     known = _known(ranges, start, open_at)
     if known is not None:
         return known
-    for one in ranges:
-        if one.range.first < start < one.range.next:
-            before = _known(ranges, one.range.first, open_at)
+    for packed in ranges:
+        if packed.range.first < start < packed.range.next:
+            before = _known(ranges, packed.range.first, open_at)
             if before is not None:
-                batches = scan_batches([read_range_bytes(store, one)], one.key, one.range.first)
+                batches = scan_batches([read_range_bytes(store, packed)], packed.key, packed.range.first)
                 return carry_forward(before, (header for header in batches if header.next_offset <= start))
     raise SegmentChanged(f"packs have offset {start}, and nobody knows which transactions are open there")
 
@@ -207,5 +208,5 @@ def _known(ranges: Iterable[PackedRange], at: int, open_at: OpenAt) -> tuple[Unf
     known = open_at(at)
     if known is not None:
         return known
-    ends = (one.range for one in ranges if one.range.next == at)
-    return next((tuple(txn.unfinished for txn in one.open) for one in ends), None)
+    ends = (packed.range for packed in ranges if packed.range.next == at)
+    return next((tuple(txn.unfinished for txn in range_.open) for range_ in ends), None)

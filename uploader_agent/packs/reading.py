@@ -1,8 +1,8 @@
 """Reads a partition's newest batches from its local files, as one range of a pack.
 
-A range begins where the partition's tail ends, and ends below the high watermark and with its local file, so that a
-seal of that file holds whole ranges. The bytes count only if the lineage is the same before and after the read, and
-each batch is on it.
+A range begins at the end of the partition's tail. It ends below the high watermark, and no later than its local file,
+so that a seal of that file holds whole ranges. The bytes count only if the lineage is the same before and after the
+read, and each batch is on it.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from uploader_agent.upload.derived_indexes import is_abort
 from uploader_agent.upload.local_run import LocalRun, begin, open_before
 
 LARGEST_RANGE: Final = 8 << 20
-"""Bytes after which a range ends: what is more goes into the partition's next range. A larger batch goes alone."""
+"""Bytes after which a range ends; further batches are in the next range. A larger batch is a range by itself."""
 
 
 _FEW: Final = 64
-"""Epochs and transactions of a range up to which its line is short enough, and need not be made to see that."""
+"""Epochs and transactions up to which a range's line is surely short enough, so that it need not be measured."""
 
 
 class NotPackable(TidemarkError):
     """A batch that no pack may hold: its partition is sealed instead.
 
-    It is too large, its line is too long, or no reader could say that it is on the log's lineage.
+    It is too large, its line is too long, or no reader could see that it is on the log's lineage.
     """
 
 
 class Place(NamedTuple):
-    """Where a range ended: at the byte ``position`` of the local segment with the base offset ``segment``."""
+    """The end of a range: the byte ``position`` of the local segment with the base offset ``segment``."""
 
     segment: int
     position: int
@@ -47,11 +47,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be read: the whole batches of the offsets ``[start, end)``, as far as one range takes them.
+    """The batches to read: the whole batches of the offsets ``[start, end)``, as many as one range takes.
 
     ``end`` is the high watermark that the broker answered under ``leader_epoch``. ``previous`` is the partition's last
-    range, which ended at ``place``. ``opened`` are the transactions open at ``start``, None if only the local log can
-    tell.
+    range, which ended at ``place``. ``opened`` are the transactions open at ``start``; None if only the local log has
+    them.
     """
 
     tp: TopicPartition
@@ -68,7 +68,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Whole batches that account for the offsets ``[first, next)``, and what follows from their headers."""
+    """Complete batches that account for the offsets ``[first, next)``, and a summary of their headers."""
 
     first: int
     next: int
@@ -82,19 +82,19 @@ class Batches:
 
 
 def read(files: SegmentFiles, wanted: Wanted) -> tuple[RangeContent, Batches] | None:
-    """The next range; None if the local log has no whole batch there, or no longer has the offset ``start``.
+    """Read the next range; None if the local log has no whole batch there, or no longer has the offset ``start``.
 
-    None also if it would end below the first epoch that the log knows: heads tell of epochs.
+    None also if it would end below the first epoch that the log knows, since heads must state epochs.
 
     Raises:
         NotPackable: the first batch fits into no pack, or lies below the first epoch that the log knows.
-        SegmentChanged: the disk no longer shows what was read, or the log has not begun the leader's epoch.
+        SegmentChanged: the disk no longer has the bytes that were read, or the log has not begun the leader's epoch.
         SegmentError: the bytes are damaged.
     """
-    found = _find(files, wanted)
-    if found is None:
+    beginning = _find(files, wanted)
+    if beginning is None:
         return None
-    segment, place = found
+    segment, place = beginning
     lineage = _lineage(files, wanted.leader_epoch)
     opened = wanted.opened
     if opened is None:
@@ -135,7 +135,7 @@ def _content(batches: Batches, wanted: Wanted) -> RangeContent:
 
 
 def _find(files: SegmentFiles, wanted: Wanted) -> tuple[OpenFile, Place] | None:
-    """The local segment that has the first batch at or above ``start``, and where that batch lies."""
+    """The local segment that has the first batch at or above ``start``, and the batch's place."""
     base = files.previous_base(wanted.start + 1)
     while base is not None:
         segment = files.open(file_name(base, "log"))
@@ -144,18 +144,18 @@ def _find(files: SegmentFiles, wanted: Wanted) -> tuple[OpenFile, Place] | None:
         position = _position(files, segment, base, wanted)
         header = next(headers(segment, position), None)
         if header is not None:
-            inside = header.base_offset < wanted.start  # a batch that something else has cut is sealed, and not packed
+            inside = header.base_offset < wanted.start  # the batch was cut elsewhere: it is sealed, and not packed
             hole = header.base_offset > wanted.start and header.magic == 2 and not wanted.compacted
             return None if inside or hole else (segment, Place(base, position))
         following = files.next_base(base)
         if following is None or not wanted.compacted:
-            return None  # compaction alone empties the end of a segment
+            return None  # only compaction empties the end of a segment
         base = following
     return None
 
 
 def _position(files: SegmentFiles, segment: OpenFile, base: int, wanted: Wanted) -> int:
-    """The byte of the first batch that ends above ``start``: where the last range ended, or by the broker's index."""
+    """The byte of the first batch that ends above ``start``: the end of the last range, or from the broker's index."""
     place = wanted.place
     if place is not None and place.segment == base:
         header = next(headers(segment, place.position), None)
@@ -167,8 +167,8 @@ def _position(files: SegmentFiles, segment: OpenFile, base: int, wanted: Wanted)
 def _lineage(files: SegmentFiles, leader_epoch: int) -> Lineage:
     lineage = files.lineage()
     if not lineage.entries or lineage.entries[-1][0] != leader_epoch:
-        found = lineage.entries[-1][0] if lineage.entries else None
-        raise SegmentChanged(f"{files.path('')}: its newest leader epoch is {found}, and not {leader_epoch}")
+        newest = lineage.entries[-1][0] if lineage.entries else None
+        raise SegmentChanged(f"{files.path('')}: its newest leader epoch is {newest}, and not {leader_epoch}")
     return lineage
 
 
@@ -177,7 +177,7 @@ def _nothing_at(segment: OpenFile, offset: int, place: Place) -> LocalRun:
 
 
 def _size(segment: OpenFile, position: int, end: int, most: int) -> int:
-    """Bytes of the whole batches from ``position`` on that lie below the offset ``end``: at most ``most``, or one."""
+    """Bytes of the whole batches from ``position`` on that end below ``end``: at most ``most``, or a single batch."""
     stop = position
     for header in headers(segment, position):
         if header.next_offset > end:
@@ -247,8 +247,7 @@ class _Verdicts:
         self._tracker.observe(header)
 
     def _aborted(self, marker: BatchHeader) -> Iterator[Aborted]:
-        for one in self._tracker.open:
-            if one.producer_id == marker.producer_id:
-                yield Aborted(
-                    producer_id=one.producer_id, first_offset=one.first_offset, last_offset=marker.base_offset
-                )
+        for opened in self._tracker.open:
+            if opened.producer_id == marker.producer_id:
+                first, last = opened.first_offset, marker.base_offset
+                yield Aborted(producer_id=opened.producer_id, first_offset=first, last_offset=last)

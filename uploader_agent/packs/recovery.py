@@ -1,9 +1,9 @@
-"""The tails that this broker's own packs tell of: what its head is made of where no process knows what that said.
+"""Recovers the tails of this broker from its own packs, for a lost head that no process knows.
 
-The footers of all its packs are read: each line says of which leadership a range is, and names the range before it. So
-the last range of each leadership is the end of its chain. A pack that no head has ever named, since its tick failed,
-does no harm: its batches were committed, and lie on the lineage of their leadership as those of any other pack do. What
-counts of them, a reader decides by the lineage.
+The footers of all its packs are read: each line states the leadership of a range, and the range before it. So the last
+range of each leadership is the end of its chain. A pack that no head has ever named, since its tick failed, does no
+harm: its batches were committed, and are on the lineage of their leadership like those of any other pack. A reader
+picks the valid batches by lineage.
 
 One LIST, one or two GETs for each pack that retention has left (two days of ticks), and one for each ``offset.wm``.
 """
@@ -38,7 +38,7 @@ logger = structlog.get_logger(__name__)
 
 
 class _Sealed(NamedTuple):
-    """How far a partition is sealed, by its ``offset.wm``: up to 0 if that does not say."""
+    """The end of a partition's seals, from its ``offset.wm``; 0 without one."""
 
     next_offset: int = 0
     lineage: Lineage = Lineage()
@@ -46,7 +46,7 @@ class _Sealed(NamedTuple):
 
 @dataclass(slots=True)
 class _Chain:
-    """The end of what one leadership has packed, and how much of it is not sealed."""
+    """The end of one leadership's chain, and the amount of it that is not sealed."""
 
     last: Range
     pointer: RangePointer
@@ -54,20 +54,20 @@ class _Chain:
     unsealed: Unsealed = field(default_factory=Unsealed)
     compacted: bool = False
     starts: dict[int, int] = field(default_factory=dict)
-    """The epochs of its batches, and the first offset at which each was seen."""
+    """The epochs of its batches, and the first offset seen of each."""
 
-    def add(self, one: Range, pointer: RangePointer) -> None:
-        """Take a range of the leadership into account; they come in any order."""
-        if (one.next, one.shipped_at) > (self.last.next, self.last.shipped_at):
-            self.last, self.pointer = one, pointer
-        self.compacted = self.compacted or one.compacted
-        if one.next > self.sealed.next_offset:
-            self.unsealed = self.unsealed.plus(Unsealed(1, one.size, one.shipped_at))
-            for epoch, start in one.epochs:
+    def add(self, range_: Range, pointer: RangePointer) -> None:
+        """Add a range of the leadership; ranges come in any order."""
+        if (range_.next, range_.shipped_at) > (self.last.next, self.last.shipped_at):
+            self.last, self.pointer = range_, pointer
+        self.compacted = self.compacted or range_.compacted
+        if range_.next > self.sealed.next_offset:
+            self.unsealed = self.unsealed.plus(Unsealed(1, range_.size, range_.shipped_at))
+            for epoch, start in range_.epochs:
                 self.starts[epoch] = min(start, self.starts.get(epoch, start))
 
     def entry(self) -> HeadEntry | None:
-        """The head's entry; None if all is sealed. Raises ValidationError if the packs do not tell enough for one."""
+        """The head's entry; None if all is sealed. Raises ValidationError if the packs lack a field of it."""
         last, sealed = self.last, self.sealed
         entry = HeadEntry(
             topic=last.topic,
@@ -87,21 +87,21 @@ class _Chain:
         return None if is_sealed else entry
 
     def _lineage(self) -> Lineage:
-        """That of the leadership's log: by ``offset.wm`` if that is on it, or else by the batches.
+        """The lineage of the leadership's log: from ``offset.wm`` if that has the epoch, else from the batches.
 
-        These do not tell where the leader's own epoch begins if it has packed none of its own.
+        The batches do not show the start of the leader's own epoch if it has packed none of its own.
         """
         epoch = self.last.leader_epoch
-        stored = tuple(one for one in self.sealed.lineage.entries if one[0] <= epoch)
+        stored = tuple(entry for entry in self.sealed.lineage.entries if entry[0] <= epoch)
         if stored and stored[-1][0] == epoch:
             return Lineage(stored)
         packed = sorted({**dict(self.last.epochs), **self.starts}.items())
-        known = tuple(one for one in packed if one[0] >= 0)
+        known = tuple(entry for entry in packed if entry[0] >= 0)
         return Lineage(known if known and known[-1][0] == epoch else (*known, (epoch, self.last.next)))
 
 
 class PackedTails:
-    """Reads what the packs of ``broker`` hold beyond the seals, in any bucket."""
+    """Reads the unsealed ranges in the packs of ``broker``, in any bucket."""
 
     def __init__(self, broker: int, resolve: Resolve, runtime: Runtime) -> None:
         self._broker = broker
@@ -109,18 +109,18 @@ class PackedTails:
         self._runtime = runtime
 
     def entries(self, store: Store, control: ControlKeys, named: bool) -> HeadEntries:
-        """The entries of a head that names all of them, or had ``named`` them. Raises StoreError.
+        """The entries of a head that names all ranges, or has ``named`` them before. Raises StoreError.
 
-        Of compacted topics, what no head may have named is left out: a seal may lack records of it.
-        What a damaged pack holds is left out: it is packed again from the disk, or sealed from there.
+        Ranges of compacted topics that no head may have named are left out: a seal may lack records of them. Damaged
+        packs are left out: their ranges are packed again from the disk, or sealed from there.
         """
         packs = [info for info in store.list(control.packs(self._broker)) if control.pack_of(info.key) is not None]
-        found = _Found(store, control, self._resolve, self._runtime)
-        run_all([partial(found.read, info) for info in packs], self._runtime)
-        if found.failure is not None:
-            raise found.failure
+        packed = _Found(store, control, self._resolve, self._runtime)
+        run_all([partial(packed.read, info) for info in packs], self._runtime)
+        if packed.failure is not None:
+            raise packed.failure
         entries = HeadEntries()
-        for key, chain in found.chains.items():
+        for key, chain in packed.chains.items():
             if chain.compacted and not named:
                 continue
             try:
@@ -134,7 +134,7 @@ class PackedTails:
 
 
 class _Found:
-    """What is found in the packs that a few threads read."""
+    """The chains in the packs that a few threads read."""
 
     def __init__(self, store: Store, control: ControlKeys, resolve: Resolve, runtime: Runtime) -> None:
         self.chains: dict[EntryKey, _Chain] = {}
@@ -146,12 +146,14 @@ class _Found:
         self._sealed: dict[PartitionOfId, _Sealed] = {}
 
     def read(self, info: ObjectInfo) -> None:
-        """Take the ranges of one pack into account."""
+        """Add the ranges of a pack to their chains."""
         if self.failure is not None:
             return
         try:
             ranges = [*_lines(self._store, self._control, info)]
-            sealed = {name: self._sealed_of(one) for one, _ in ranges if (name := _name(one)) not in self._sealed}
+            sealed = {
+                name: self._sealed_of(range_) for range_, _ in ranges if (name := _name(range_)) not in self._sealed
+            }
         except (FormatError, NotFound) as error:
             logger.warning("pack_not_read", key=info.key, error=str(error))
             return
@@ -160,28 +162,29 @@ class _Found:
             return
         with self._lock:
             self._sealed.update(sealed)
-            for one, pointer in ranges:
-                key = EntryKey(one.topic_id, one.partition, one.leader_epoch)
+            for range_, pointer in ranges:
+                key = EntryKey(range_.topic_id, range_.partition, range_.leader_epoch)
                 if key not in self.chains:
-                    self.chains[key] = _Chain(one, pointer, self._sealed[_name(one)])
-                self.chains[key].add(one, pointer)
+                    self.chains[key] = _Chain(range_, pointer, self._sealed[_name(range_)])
+                self.chains[key].add(range_, pointer)
 
-    def _sealed_of(self, one: Range) -> _Sealed:
+    def _sealed_of(self, range_: Range) -> _Sealed:
+        tp = TopicPartition(range_.topic, range_.partition)
         try:
-            _, store, keys = self._resolve(TopicPartition(one.topic, one.partition), one.topic_id)
-            found = watermark.read(store, keys)
+            _, store, keys = self._resolve(tp, range_.topic_id)
+            stored = watermark.read(store, keys)
         except FormatError as error:
-            logger.warning("offset_wm_not_read", partition=f"{one.topic}-{one.partition}", error=str(error))
-            found = None
-        return _Sealed(found.watermark.next_offset, Lineage(found.watermark.lineage)) if found else _Sealed()
+            logger.warning("offset_wm_not_read", partition=str(tp), error=str(error))
+            stored = None
+        return _Sealed(stored.watermark.next_offset, Lineage(stored.watermark.lineage)) if stored else _Sealed()
 
 
-def _name(one: Range) -> PartitionOfId:
-    return PartitionOfId(one.topic_id, one.partition)
+def _name(range_: Range) -> PartitionOfId:
+    return PartitionOfId(range_.topic_id, range_.partition)
 
 
 def _lines(store: Store, control: ControlKeys, info: ObjectInfo) -> Iterator[tuple[Range, RangePointer]]:
-    """The ranges of a pack, and where their lines lie in it. Raises as :func:`tidemark.formats.pack.read_lines`."""
+    """The ranges of a pack, and pointers to their lines. Raises as :func:`tidemark.formats.pack.read_lines`."""
     name, lines = str(control.pack_of(info.key)), read_lines(store, info.key, info.size)
-    for (begins, packed), ends in zip(lines.items(), [*lines, info.size - TRAILER_SIZE][1:], strict=True):
-        yield packed.range, RangePointer(pack=name, position=begins, length=ends - begins)
+    for (start, packed), end in zip(lines.items(), [*lines, info.size - TRAILER_SIZE][1:], strict=True):
+        yield packed.range, RangePointer(pack=name, position=start, length=end - start)

@@ -1,4 +1,4 @@
-"""Seals from packs: of runs that the local log no longer has, and of those from which compaction has removed records.
+"""Seals from packs: of runs that the local log no longer has, and of runs from which compaction has removed records.
 
 The steps and rules are those of a run from local files.
 """
@@ -36,9 +36,9 @@ def seal_packed(
     seen: Observed,
     remote: RemoteState,
 ) -> StoredManifest | None:
-    """Seal what the ``ranges`` of ``entries`` hold on ``lineage`` in ``[start, end)``; None if nothing is at ``start``.
+    """Seal the ``ranges`` of ``entries`` on ``lineage`` in ``[start, end)``; None if they have nothing at ``start``.
 
-    The run ends where they have a hole, or where it has become too large for the memory. Raises as
+    The run ends at a hole in the ranges, or at the bound of memory. Raises as
     :func:`~uploader_agent.packs.packed_run.read_run` and :func:`~uploader_agent.upload.segment_upload.upload`.
     """
     lineage = known_lineage(lineage, entries, ranges)
@@ -63,10 +63,10 @@ def seal_fuller(
     rules: Rules,
     before: StoredBefore,
 ) -> StoredManifest | None:
-    """Seal ``work`` with the batches that ``ranges`` hold on ``lineage``, where compaction has left others or none.
+    """Seal ``work`` with batches of ``ranges`` on ``lineage``, where compaction has changed or removed the log's.
 
     The run ends after the last of these ranges, or before the first if the local log has batches below it; the next run
-    goes on there. Where the log has all batches of the ranges, all of ``work`` is sealed as it is. Raises as
+    continues there. If the log has all batches of the ranges, all of ``work`` is sealed as it is. Raises as
     :func:`~uploader_agent.packs.packed_run.read_run` and :func:`~uploader_agent.upload.segment_upload.upload`.
     """
     rules = dataclasses.replace(rules, compare_packs=False)
@@ -74,7 +74,7 @@ def seal_fuller(
         run = open_run(files, work)
         if run is None:
             return None
-        known = files.lineage()  # the files that are only held add to it once they are open
+        known = files.lineage()  # held files extend it once they are open
         lineage = known_lineage(known.with_history(lineage), entries, ranges)
         fuller = read_fuller_run(route.store, ranges, lineage, run.log, run.base_offset, work.end)
         if fuller is None:
@@ -101,7 +101,7 @@ def _seal(
     rules: Rules,
     before: StoredBefore,
 ) -> StoredManifest:
-    """Seal ``data``, the batches that account for the offsets ``[start, end)``; there may be none up to the end."""
+    """Seal ``data``, the batches that account for the offsets ``[start, end)``; there may be none at the end."""
     logger.info("sealed_from_packs", partition=str(route.tp), base_offset=start, next_offset=end)
     with PackedFiles(start, data, lineage) as files:
         last = max((header.next_offset for header in headers(files.log, 0)), default=start)

@@ -1,4 +1,4 @@
-"""Runs a few requests of the packer at the same time, in threads of its own: they wait behind no seal."""
+"""Runs a few requests of the packer at the same time, in threads of its own, so that they wait for no seal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SLOTS = 8
 
 
 def run_all(tasks: Collection[Callable[[], object]], runtime: Runtime) -> None:
-    """Run ``tasks``, up to :data:`SLOTS` at a time, and return when all have ended. They raise nothing."""
+    """Run ``tasks``, up to :data:`SLOTS` at a time, and return when all have ended. They must not raise."""
     left = deque(tasks)
 
     def work() -> None:

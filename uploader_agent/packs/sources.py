@@ -20,7 +20,7 @@ logger = structlog.get_logger(__name__)
 
 
 class PackedSources:
-    """Of one partition. The chains of former leaders and processes are read once, each as far down as was asked for."""
+    """The packed ranges of one partition. A chain of a former leader or process is read once, as far as asked for."""
 
     def __init__(self) -> None:
         self._read: dict[HeadEntry, tuple[int, tuple[PackedPart, ...]]] = {}
@@ -31,29 +31,29 @@ class PackedSources:
     ) -> tuple[PackedPart, ...]:
         """The ranges that reach beyond ``start`` on ``lineage``, as manifests list them. Raises StoreError.
 
-        They are those that the ``tail`` knows, and those of the heads of ``brokers``, which are read now.
+        They come from ``tail``, and from the heads of ``brokers``, which are read now.
         """
-        found = [*tail.parts()]
+        parts = [*tail.parts()]
         for entry in {*tail.entries(), *self.entries(route, brokers)}:
             known = self._read.get(entry)
             if known is None or known[0] > start:
                 chain = self._chain(route, entry, lineage, start)
                 known = self._read[entry] = start, tuple(packed.range.part for packed in chain)
-            found += known[1]
-        return tuple(part for part in found if part.next > start)
+            parts += known[1]
+        return tuple(part for part in parts if part.next > start)
 
     def ranges(
         self, route: UploadRoute, entries: Iterable[HeadEntry], lineage: Lineage, start: int
     ) -> list[PackedRange]:
         """The ranges of ``entries`` that reach beyond ``start`` on ``lineage``. Raises StoreError."""
-        return [one for entry in entries for one in self._chain(route, entry, lineage, start)]
+        return [packed for entry in entries for packed in self._chain(route, entry, lineage, start)]
 
     @staticmethod
     def entries(route: UploadRoute, brokers: Collection[int]) -> list[HeadEntry]:
-        """What the heads of ``brokers`` have of the partition, under any epoch. They are read now.
+        """The partition's entries in the heads of ``brokers``, under any epoch. The heads are read now.
 
-        A damaged head of another broker counts as none. This broker's is made again soon, and is waited for: what is
-        sealed without it may lack records that only packs have.
+        A damaged head of another broker counts as none. A damaged head of this broker is an error: it is made again
+        soon, and a seal without it may lack records that only packs have.
 
         Raises:
             FormatError: this broker's head is damaged.
@@ -68,13 +68,14 @@ class PackedSources:
                     raise
                 logger.warning("head_not_read", partition=str(route.tp), error=str(error))
                 continue
-            found = head.value.entries if head else ()
-            entries += [one for one in found if (one.topic_id, one.partition) == (route.topic_id, route.tp.partition)]
+            partition = route.topic_id, route.tp.partition
+            stored = head.value.entries if head else ()
+            entries += [entry for entry in stored if (entry.topic_id, entry.partition) == partition]
         return entries
 
     @staticmethod
     def _chain(route: UploadRoute, entry: HeadEntry, lineage: Lineage, start: int) -> list[PackedRange]:
-        """The ranges of a chain; none of one that is damaged: its packs then prove nothing, and stay."""
+        """The ranges of a chain; none of a damaged chain: its packs then prove nothing, and stay."""
         try:
             return known_ranges(route.store, route.keys.control, [entry], lineage, start)
         except FormatError as error:

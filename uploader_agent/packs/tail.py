@@ -1,6 +1,6 @@
-"""What is packed of one partition under one leadership, and not sealed yet.
+"""The packed and not yet sealed tail of one partition under one leadership.
 
-The packer writes it, the workers that seal read it, and the loop and the watermark index tell of it. Each method is one
+The packer writes it, the workers that seal read it, and the loop and the watermark index report it. Each method is one
 atomic step.
 """
 
@@ -20,7 +20,7 @@ from uploader_agent.packs.reading import Place
 
 
 class NextRange(NamedTuple):
-    """Where the next range begins. ``last`` is the line that knows what is open there, if ``opened`` is None."""
+    """The start of the next range. ``last`` is the line with the transactions open there, if ``opened`` is None."""
 
     start: int
     previous: RangePointer | None = None
@@ -30,7 +30,7 @@ class NextRange(NamedTuple):
 
 
 class _Last(NamedTuple):
-    """The end of the last range, without models: there are as many as partitions."""
+    """The end of the last range, without models, since there are as many as partitions."""
 
     next: int
     pack: str
@@ -41,12 +41,12 @@ class _Last(NamedTuple):
 
     @property
     def pointer(self) -> RangePointer:
-        """Where its line lies."""
+        """A pointer to the range's line."""
         return RangePointer(pack=self.pack, position=self.position, length=self.length)
 
 
 class Packed(NamedTuple):
-    """A range that is stored and named by the head, and what the next one needs."""
+    """A range that is stored and named by the head, and the state that the next range needs."""
 
     part: PackedPart
     size: int
@@ -57,23 +57,23 @@ class Packed(NamedTuple):
 
     @property
     def next(self) -> int:
-        """Where the range ends."""
+        """The end of the range."""
         return self.part.next
 
 
 class Tail:
-    """Thread-safe. ``joined`` is the version of this broker's head by which it goes on; None before that."""
+    """The tail. Thread-safe. ``joined`` is the version of this broker's head that it continues from, or None."""
 
     def __init__(self) -> None:
         self.joined: int | None = None
         self.error: str | None = None
-        """Why nothing was packed at the last try."""
+        """The reason that nothing was packed at the last try."""
         self.seal_to: int | None = None
-        """The partition is to be sealed up to this offset, although its segment is active."""
+        """The offset up to which the partition is to be sealed, although its segment is active."""
         self.stuck_at: int | None = None
-        """From this offset on no range could be read, at the last try."""
+        """The offset from which no range could be read at the last try."""
         self.known = False
-        """Whether it was learned what is packed: from heads, or from this broker's former index."""
+        """True once the tail is known, from heads or from this broker's former index."""
         self.changes = 0
         self._packing_from: int | None = None
         self._lock = threading.Lock()
@@ -82,14 +82,14 @@ class Tail:
         self._former: HeadEntry | None = None
         """This leadership's entry as a former process wrote it."""
         self._inherited: tuple[tuple[int, HeadEntry], ...] = ()
-        """Tails of former leaders, and how far they are on this leader's lineage."""
+        """Tails of former leaders, and their ends on this leader's lineage."""
         self._trusted_end = 0
-        """Where the tail ends by a former index, until this broker's head has been read; 0 from then on."""
+        """The end of the tail in a former index, until this broker's head has been read; 0 from then on."""
 
-    # -- what a new leader, or a new process, takes over ---------------------------------------------------------------
+    # -- the start of a new leader or a new process --------------------------------------------------------------------
 
     def trust(self, tail_end: int) -> None:
-        """Believe that the tail ends there, as this broker's former index says, until its head has been read."""
+        """Assume the end of the tail in this broker's former index, until its head has been read."""
         with self._lock:
             if self.joined is None and self._former is None:
                 self._trusted_end = tail_end
@@ -97,12 +97,12 @@ class Tail:
                 self.changes += 1
 
     def agrees(self, tail_end: int | None) -> bool:
-        """Whether this leadership's tail is known by the stored head, whose entry ends at ``tail_end``."""
+        """True if the tail is the one in the stored head, where this leadership's entry ends at ``tail_end``."""
         with self._lock:
             return not self._trusted_end and self._own_end == (tail_end or 0)
 
     def resume(self, own: HeadEntry | None) -> None:
-        """Go on from this leadership's entry in the stored head, or from none, whatever was known before."""
+        """Continue from this leadership's entry in the stored head, or from none, and drop the former state."""
         with self._lock:
             self._last = self._known = None
             self._former, self._trusted_end = own, 0
@@ -110,11 +110,11 @@ class Tail:
             self.changes += 1
 
     def join(self, version: int, own: HeadEntry | None, inherited: Iterable[HeadEntry], lineage: Lineage) -> None:
-        """Go on from this leadership's entry in the stored head, and from the tails of former leaders."""
+        """Continue from this leadership's entry in the stored head, and from the tails of former leaders."""
         with self._lock:
             self._last = self._known = None
             self._former, self._trusted_end = own, 0
-            self._inherited = tuple((live_end(one, lineage), one) for one in inherited)
+            self._inherited = tuple((live_end(entry, lineage), entry) for entry in inherited)
             self.joined = version
             self.known = True
             self.changes += 1
@@ -123,12 +123,12 @@ class Tail:
 
     @property
     def end(self) -> int:
-        """Where what is packed ends; 0 if nothing is."""
+        """The end of the packed offsets; 0 if there are none."""
         with self._lock:
             return max(self._own_end, self._inherited_end, self._trusted_end)
 
     def next_range(self, sealed_end: int) -> NextRange:
-        """Where the next range begins, if the seals end at ``sealed_end``."""
+        """The start of the next range, if the seals end at ``sealed_end``."""
         with self._lock:
             if self._last is not None and self._last.next >= sealed_end:
                 last = self._last
@@ -137,22 +137,22 @@ class Tail:
             if former is not None and self._last is None and former.tail_end >= sealed_end:
                 return NextRange(former.tail_end, former.last, last=former.last)
             start = max(sealed_end, self._inherited_end)
-            ends = (one.last for end, one in self._inherited if end == one.tail_end == start)
+            ends = (entry.last for end, entry in self._inherited if end == entry.tail_end == start)
             return NextRange(start, last=next(ends, None))
 
     def begin_packing(self, start: int) -> None:
-        """Note that batches from ``start`` on are about to be read for a pack; :meth:`end_packing` ends that."""
+        """Note that batches from ``start`` on are about to be read for a pack, until :meth:`end_packing`."""
         with self._lock:
             if self._packing_from is None:
                 self._packing_from = start
 
     def end_packing(self) -> None:
-        """Note that the head names what was read since :meth:`begin_packing`, or that it never will."""
+        """Note that the head names the batches read since :meth:`begin_packing`, or that it never will."""
         with self._lock:
             self._packing_from = None
 
     def packed_below(self, end: int) -> int | None:
-        """The end of what is packed, at most ``end``; None while batches below ``end`` are being packed."""
+        """The end of the packed offsets, at most ``end``; None while batches below ``end`` are being packed."""
         with self._lock:
             if self._packing_from is not None and self._packing_from < end:
                 return None
@@ -161,20 +161,20 @@ class Tail:
     def advance(self, packed: Iterable[Packed], sealed_end: int) -> None:
         """Note ``packed``, the partition's next ranges in order; the head names the last of them."""
         with self._lock:
-            for one in packed:
-                if self._known is None or one.begins_chain:
-                    self._known = KnownRanges(one.part.first)
-                if one.begins_chain:
+            for range_ in packed:
+                if self._known is None or range_.begins_chain:
+                    self._known = KnownRanges(range_.part.first)
+                if range_.begins_chain:
                     self._former = None
-                self._known.add(one.part, one.size)
-                at = one.pointer
-                self._last = _Last(one.next, at.pack, at.position, at.length, one.place, one.opened)
+                self._known.add(range_.part, range_.size)
+                at = range_.pointer
+                self._last = _Last(range_.next, at.pack, at.position, at.length, range_.place, range_.opened)
             if self._known is not None:
                 self._known.forget(sealed_end)
             self.changes += 1
 
     def drop_own(self) -> None:
-        """The head no longer has this leadership's entry, as all of it is sealed."""
+        """Note that the head no longer has this leadership's entry, since all of it is sealed."""
         with self._lock:
             self._last = self._known = self._former = None
             self.changes += 1
@@ -182,24 +182,24 @@ class Tail:
     # -- sealing -------------------------------------------------------------------------------------------------------
 
     def unsealed(self, sealed_end: int) -> Unsealed:
-        """How much is packed above ``sealed_end``, by this leadership and by former ones."""
+        """The packed ranges above ``sealed_end``, of this leadership and of former ones."""
         with self._lock:
             if self._known is not None:
                 self._known.forget(sealed_end)
-            found = self._known.unsealed if self._known is not None else Unsealed()
+            unsealed = self._known.unsealed if self._known is not None else Unsealed()
             for end, entry in self._former_ends():
                 if end > sealed_end:
-                    found = found.plus(Unsealed(entry.ranges, entry.size, entry.since))
-            return found
+                    unsealed = unsealed.plus(Unsealed(entry.ranges, entry.size, entry.since))
+            return unsealed
 
     def own_unsealed(self, sealed_end: int) -> Unsealed:
-        """How much of it is of this leadership."""
+        """The packed ranges above ``sealed_end`` of this leadership alone."""
         with self._lock:
-            found = self._known.unsealed if self._known is not None else Unsealed()
+            unsealed = self._known.unsealed if self._known is not None else Unsealed()
             former = self._former
             if former is not None and former.tail_end > sealed_end:
-                found = found.plus(Unsealed(former.ranges, former.size, former.since))
-            return found
+                unsealed = unsealed.plus(Unsealed(former.ranges, former.size, former.since))
+            return unsealed
 
     def parts(self) -> tuple[PackedPart, ...]:
         """The ranges that this process has packed, as manifests list them."""
@@ -207,7 +207,7 @@ class Tail:
             return tuple(self._known.parts()) if self._known is not None else ()
 
     def entries(self) -> tuple[HeadEntry, ...]:
-        """The entries whose ranges are to be read from the store: of former processes and leaders."""
+        """The entries of former processes and leaders, with ranges that must be read from the store."""
         with self._lock:
             return tuple(entry for _, entry in self._former_ends())
 
