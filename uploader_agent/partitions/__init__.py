@@ -1,1 +1,1 @@
-"""The partitions that this broker leads: what disk, broker and store say of each, and what is to be done next."""
+"""The partitions that this broker leads: their state on disk, broker and store, and the next jobs."""

@@ -1,4 +1,4 @@
-"""What all partitions of an agent share, and what the disk and the broker last showed of one."""
+"""The context that all partitions of an agent share, and the local log of a partition."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from uploader_agent.runtime import MACHINE, Runtime
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What all partitions of an agent share. ``resolve`` says where a topic's incarnation lies, ``bucket`` where packs.
+    """The context that all partitions of an agent share.
 
-    ``sleep`` waits some seconds, and less when the agent stops. ``on_truncated`` counts what elections cut off.
-    ``is_foreign`` tells whether an ``offset.wm`` that fences a leadership has an epoch that the cluster never gave.
+    ``resolve`` returns a topic's incarnation and its place in the store, ``bucket`` the bucket of packs. ``sleep``
+    waits some seconds, or fewer when the agent stops. ``on_truncated`` counts logs that elections cut off.
+    ``is_foreign`` returns True if an ``offset.wm`` that fences a leadership has an epoch that the cluster never gave.
     While a partition has holes, the store is searched every ``search_interval`` seconds.
     """
 
@@ -44,8 +45,8 @@ class LocalLog:
     """The log as disk and broker last showed it. The loop replaces it as a whole, so any thread may read it.
 
     ``segments`` are held or on the disk, by base offset, the last one active. ``offsets`` come from the broker or its
-    checkpoint. ``disk_start`` is the base offset of the first segment on the disk, None without one. ``observed_start``
-    is its value when the broker gave the ``offsets``.
+    checkpoint. ``disk_start`` is the base offset of the first segment on the disk; None without one. ``observed_start``
+    is its value at the time of the ``offsets``.
     """
 
     segments: tuple[LocalSegment, ...] = ()
@@ -57,5 +58,7 @@ class LocalLog:
     @property
     def rotated(self) -> Intervals:
         """The offsets of all segments but the active one."""
-        ended = ((one.base_offset, one.next_offset) for one in self.segments if one.next_offset is not None)
-        return Intervals(ended)
+        segments = self.segments
+        return Intervals(
+            (rotated.base_offset, rotated.next_offset) for rotated in segments if rotated.next_offset is not None
+        )

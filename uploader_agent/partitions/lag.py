@@ -1,4 +1,4 @@
-"""How far the store is behind the broker, over all led partitions, in metrics."""
+"""The metrics of the store's lag behind the broker, over all led partitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STORABLE: tuple[Kind, ...] = ("rotated", "tail")
 def measure(partitions: Iterable[LedPartition], waits: Collection[Wait], metrics: Metrics, now: float) -> None:
     """Set the lag and gap metrics as of ``now``, in seconds since 1970.
 
-    Only partitions that have a job or wait for something are measured in detail.
+    Only partitions that have a job or wait are measured in detail.
     """
     offsets = segments = size = gaps = gap_offsets = 0
     rotated = moved = now

@@ -1,4 +1,4 @@
-"""The partitions that are this agent's to upload: led by its broker, chosen by its settings, found on its disks.
+"""The partitions that the agent uploads: led by its broker, chosen by its settings, found on its disks.
 
 The poller asks, and this module judges the answers. While the broker cannot be asked, the last known leadership stays,
 with high watermarks from the broker's checkpoint. Data below them is committed under any leader, and the leader epoch
@@ -47,7 +47,7 @@ class Leadership:
         """The directories of all partitions on this broker's disks that the settings choose, led or not."""
         self.seen = False
         self.confirmed_at: datetime | None = None
-        """When the broker was last asked who leads, and answered."""
+        """The time of the last question about leaders that the broker answered."""
         self._log_dirs = log_dirs
         self._disks = Disks(log_dirs)
         self._accepts_topic = accepts_topic
@@ -58,9 +58,9 @@ class Leadership:
         self._leaders: Mapping[TopicPartition, Leader] = {}
         self._policies: Mapping[str, str] = {}
         self._asked: frozenset[TopicPartition] = frozenset()
-        """Those about which the broker was asked when it answered last."""
+        """The partitions in the last question that the broker answered."""
         self._judged: tuple[Mapping[TopicPartition, Leader], Mapping[str, str]] | None = None
-        """The last answer, as long as the same one would change nothing."""
+        """The last answer, while the same answer would change nothing."""
         self._highest: dict[tuple[TopicPartition, str | None], int] = {}
         self._former: Mapping[TopicPartition, IndexEntry] = {}
         self._questions = itertools.count()
@@ -68,12 +68,12 @@ class Leadership:
         self._unreadable: set[Path] = set()
 
     def look_at_disks(self) -> bool:
-        """Look through the log directories, and return whether a partition's directory was added, removed or moved."""
+        """Look through the log directories; return True if a partition's directory was added, removed or moved."""
         inventory = self._disks.find()
         self._complain_about(inventory)
         topics = {tp.topic for tp in inventory.partitions}
-        taken = {topic for topic in topics if self._accepts_topic(topic)}
-        replicas = {tp: path for tp, path in inventory.partitions.items() if tp.topic in taken}
+        accepted = {topic for topic in topics if self._accepts_topic(topic)}
+        replicas = {tp: path for tp, path in inventory.partitions.items() if tp.topic in accepted}
         if replicas == self.replicas:
             return False
         self.replicas = replicas
@@ -82,7 +82,7 @@ class Leadership:
         return True
 
     def trust_index(self, former: Mapping[TopicPartition, IndexEntry]) -> None:
-        """Trust this broker's former watermark index where it still holds."""
+        """Trust this broker's former watermark index where it is still valid."""
         self._former = {} if self.seen else former
         for tp, partition in self.partitions.items():
             if tp in former:
@@ -116,25 +116,27 @@ class Leadership:
         return {tp for tp in before.keys() | now.keys() if before.get(tp) is not now.get(tp)}
 
     def apply_freshness(self) -> None:
-        """Apply the settings of freshness, which have changed."""
+        """Apply changed settings of freshness."""
         for tp, partition in self.partitions.items():
             partition.apply_freshness(self._freshness_of(tp.topic))
 
     def is_deleted(self, tp: TopicPartition, topic_id: str) -> bool:
-        """Whether the cluster no longer has this incarnation of the topic, by the broker's last answer. Any thread."""
+        """True if the cluster no longer has this incarnation of the topic, by the last answer. For any thread."""
         if tp not in self._asked:
             return False
         leader = self._leaders.get(tp)
         return leader is None or leader.led.topic_id not in {None, topic_id}
 
     def ask(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, Question]:
-        """The questions for the offsets of ``wanted``, each with what its disk showed last."""
+        """The questions for the offsets of ``wanted``, each with the last look at its disk."""
         asked = {tp: self.partitions[tp] for tp in wanted if tp in self.partitions}
         number = next(self._questions)
-        return {tp: Question(number, one, one.disk.tail, one.looked_at) for tp, one in asked.items()}
+        return {
+            tp: Question(number, partition, partition.disk.tail, partition.looked_at) for tp, partition in asked.items()
+        }
 
     def observe(self, answer: OffsetsAnswer) -> set[TopicPartition]:
-        """Take over the offsets, and return the partitions whose known state has changed.
+        """Apply the offsets, and return the partitions with a changed state.
 
         An answer counts only for the leadership under which it was asked, and only if no later question has an answer.
         """
@@ -152,18 +154,18 @@ class Leadership:
                 partition.unanswered(question.number)
                 continue
             before = partition.observation
-            told = Observation(offsets, answer.asked_at, question.tail, answer.active.get(tp))
-            if not partition.observe(told, question.number):
+            observation = Observation(offsets, answer.asked_at, question.tail, answer.active.get(tp))
+            if not partition.observe(observation, question.number):
                 logger.debug("late_answer_dropped", partition=str(tp), offsets=offsets)
                 continue
-            if told.log_end is not None and partition.freshness is not None:
-                partition.ages.note(question.looked_at, told.log_end)
-            if before is None or (before.offsets, before.log_end) != (offsets, told.log_end):
+            if observation.log_end is not None and partition.freshness is not None:
+                partition.ages.note(question.looked_at, observation.log_end)
+            if before is None or (before.offsets, before.log_end) != (offsets, observation.log_end):
                 changed.add(tp)
         return changed
 
     def _is_ours(self, question: Question) -> bool:
-        """Whether the leadership under which ``question`` was asked is still the current one."""
+        """True if the leadership under which ``question`` was asked is still the current one."""
         tp = question.partition.tp
         if self.partitions.get(tp) is question.partition:
             return True
@@ -171,7 +173,7 @@ class Leadership:
         return False
 
     def waiting(self, wanted: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those of ``wanted`` that have a rotated segment beyond the high watermark, as far as that is known."""
+        """The partitions in ``wanted`` with a rotated segment beyond the known high watermark."""
         known = ((tp, self.partitions.get(tp)) for tp in wanted)
         return [tp for tp, partition in known if partition is not None and partition.waits_for_high_watermark()]
 
@@ -180,7 +182,7 @@ class Leadership:
         self._unreachable(BrokerUnavailable(f"a question to the broker has been without an answer for {seconds:.0f} s"))
 
     def undecided(self) -> Iterator[tuple[TopicPartition, str]]:
-        """The partitions on this broker's disks whose leader is unknown or leads another incarnation, and why."""
+        """The partitions on this broker's disks without a usable leader, and the reason."""
         leaders, led = self._leaders, self.partitions
         for tp in self.replicas:
             leader = leaders.get(tp)
@@ -192,28 +194,28 @@ class Leadership:
                 yield tp, "its directory is another topic's of this name, which was deleted, or cannot be read"
 
     def fall_back(self, wanted: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Use the broker's checkpoints, as it does not answer. Return the partitions that they advance."""
-        found = self._checkpointed(wanted)
-        for tp, offsets in found.items():
+        """Use the broker's checkpoints, since it does not answer. Return the partitions that they advance."""
+        checkpointed = self._checkpointed(wanted)
+        for tp, offsets in checkpointed.items():
             self.partitions[tp].fall_back(offsets)
-        return {*found}
+        return {*checkpointed}
 
     def _checkpointed(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Offsets]:
         """High watermarks from the broker's checkpoints, where they are higher than its answers."""
         try:
             folders = {tp: self.partitions[tp].folder for tp in wanted if tp in self.partitions}
-            found = checkpointed_offsets(self._log_dirs, folders)
+            checkpointed = checkpointed_offsets(self._log_dirs, folders)
         except FormatError as error:
             self._trouble("checkpoint", "checkpoint_unreadable", error=str(error))
             return {}
         self._over("checkpoint", was="checkpoint_unreadable")
-        return {tp: new for tp, new in found.items() if self._counts(self.partitions[tp], new)}
+        return {tp: new for tp, new in checkpointed.items() if self._counts(self.partitions[tp], new)}
 
     def _counts(self, partition: LedPartition, checkpointed: Offsets) -> bool:
-        """Whether a checkpoint says more than is known. It lags, and an answer of the broker is never taken back.
+        """True if a checkpoint is ahead of the known offsets. An answer of the broker is never taken back.
 
-        A checkpoint names the topic without its id: if the directory now belongs to another topic, it may mean that
-        one.
+        A checkpoint names the topic without its id: if the directory now belongs to another incarnation, the checkpoint
+        may be about that one.
         """
         known = partition.offsets
         if known is not None and checkpointed.high_watermark <= known.high_watermark:
@@ -238,35 +240,38 @@ class Leadership:
                     believed[tp] = known
         return believed
 
-    def _is_past(self, tp: TopicPartition, said: Led, known: Led) -> bool:
-        """Whether ``said`` is of a topic that was deleted, and ``known`` of its re-creation, which the disk has."""
-        if said.topic_id == known.topic_id or (tp, said.topic_id) not in self._highest or tp not in self.replicas:
+    def _is_past(self, tp: TopicPartition, answer: Led, known: Led) -> bool:
+        """True if ``answer`` is of a topic that was deleted, and ``known`` of its re-creation, which the disk has."""
+        if answer.topic_id == known.topic_id or (tp, answer.topic_id) not in self._highest or tp not in self.replicas:
             return False
         folder = self.replicas[tp]
-        return self._belongs(folder, known) and not self._belongs(folder, said)
+        return self._belongs(folder, known) and not self._belongs(folder, answer)
 
-    def _keep_or_make(self, known: LedPartition | None, tp: TopicPartition, leader: Leader) -> LedPartition | None:
+    def _keep_or_make(self, partition: LedPartition | None, tp: TopicPartition, leader: Leader) -> LedPartition | None:
         folder, led = self.replicas[tp], leader.led
-        if known is None or known.led != led or known.folder != folder:
+        if partition is None or partition.led != led or partition.folder != folder:
             if not self._belongs(folder, led):
                 return None
-            known = LedPartition(tp, led, folder, self._context)
-            known.apply_freshness(self._freshness_of(tp.topic))
+            partition = LedPartition(tp, led, folder, self._context)
+            partition.apply_freshness(self._freshness_of(tp.topic))
             if tp in self._former:
-                known.trust_index(self._former[tp])
-        known.uploader.replicas = leader.replicas
-        known.apply_policy(self._policies.get(tp.topic, UNKNOWN_POLICY))
-        return known
+                partition.trust_index(self._former[tp])
+        partition.uploader.replicas = leader.replicas
+        partition.apply_policy(self._policies.get(tp.topic, UNKNOWN_POLICY))
+        return partition
 
     def _belongs(self, folder: Path, led: Led) -> bool:
-        """A directory that still belongs to a topic's former incarnation is about to be renamed by the broker."""
+        """True if the directory belongs to the incarnation that is led.
+
+        A directory of a former incarnation is about to be renamed by the broker.
+        """
         try:
-            found = topic_id_of(folder)
+            topic_id = topic_id_of(folder)
         except FormatError as error:
             self._trouble(folder, "partition_metadata_unreadable", folder=str(folder), error=str(error))
             return False
         self._over(folder, was="partition_metadata_unreadable", folder=str(folder))
-        return found == led.topic_id or None in {found, led.topic_id}
+        return topic_id == led.topic_id or None in {topic_id, led.topic_id}
 
     def _unreachable(self, error: BrokerUnavailable) -> None:
         self._metrics.broker_reachable.set(0)
@@ -286,8 +291,8 @@ class Leadership:
             self._over(path, was="log_dir_unreadable", folder=str(path))
         self._unreadable = set(inventory.unreadable)
 
-    def _trouble(self, what: Hashable, event: str, **details: object) -> None:
-        self._repeats.failed(("leadership", what), event, "warning", **details)
+    def _trouble(self, subject: Hashable, event: str, **details: object) -> None:
+        self._repeats.failed(("leadership", subject), event, "warning", **details)
 
-    def _over(self, what: Hashable, **details: object) -> None:
-        self._repeats.cleared(("leadership", what), "trouble_over", **details)
+    def _over(self, subject: Hashable, **details: object) -> None:
+        self._repeats.cleared(("leadership", subject), "trouble_over", **details)

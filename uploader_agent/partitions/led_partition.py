@@ -1,7 +1,7 @@
-"""One led partition: what its disk shows, what the broker says of it, and what is to be done by that.
+"""A led partition: its state on the disk and the broker, and the jobs that follow.
 
 The loop's thread owns it: it looks at the disk, takes the broker's answers and plans jobs. Workers carry them out
-(:class:`PartitionUploader`). What the store has, which both need, is in :class:`RemoteState`.
+(:class:`PartitionUploader`). Both need the state of the store, which is in :class:`RemoteState`.
 """
 
 from __future__ import annotations
@@ -45,45 +45,45 @@ class LedPartition:
         self.packed = Tail()
         self.uploader = PartitionUploader(tp, led, folder, context, self.remote, self.packed)
         self.freshness: float | None = None
-        """Seconds from append to query that are promised; None if the tail is packed only when it is quiet."""
+        """The promised seconds from append to query; None if the tail is packed only when it is quiet."""
         self.looked_at = context.runtime.monotonic()
         self.ages = Ages(self.looked_at)
         self.confirmed: Confirmed | None = None
         """The high watermark that the broker has answered under this leadership."""
         self.restless = True
-        """Whether there was something to do, or to wait for, when it was last planned, or has been found since."""
+        """True if the last plan had a job or a wait, or something has changed since."""
         self.error: str | None = None
-        """Why the last job failed; written by the worker that carried it out."""
+        """The error of the last job; written by the worker that carried it out."""
         self.observation: Observation | None = None
-        """What the broker said last; replaced as a whole, since other threads read it."""
+        """The broker's last answer; replaced as a whole, since other threads read it."""
         self.pace = Pace()
         self._hold = context.hold
         self._monotonic = context.runtime.monotonic
         self._active = ActiveReader()
         self._answered = -1  # the number of the newest question that has an answer
         self._gone: list[LocalSegment] = []  # held, and below the first one on the disk
-        self._holding = False  # whether something was to be held when last looked
+        self._holding = False  # True if the last look found segments to hold
         self._observations = 0
 
     @property
     def changes(self) -> int:
-        """Goes up with each change of what is known of store and broker."""
+        """Increases with each change in the known state of store and broker."""
         return self._observations + self.remote.changes + self.packed.changes
 
     @property
     def segments(self) -> tuple[LocalSegment, ...]:
-        """The segments held and on the disk, as last seen, by base offset; the last one is active."""
+        """The segments held and on the disk at the last look, by base offset; the last one is active."""
         return self.uploader.local.segments
 
     @property
     def offsets(self) -> Offsets | None:
-        """What the broker last said, or its checkpoint; None before that."""
+        """The offsets from the broker or its checkpoint; None before the first."""
         return self.observation.offsets if self.observation else None
 
     # -- disk and broker ----------------------------------------------------------------------------------------------
 
     def trust_index(self, entry: IndexEntry) -> None:
-        """Trust this broker's former watermark index until there is something to do.
+        """Trust this broker's former watermark index until there is a job.
 
         It counts only if it was written under this same leadership and has no gap.
         """
@@ -94,9 +94,9 @@ class LedPartition:
                 self.packed.trust(entry.tail_end or 0)
 
     def look(self) -> bool:
-        """Look at the disk again, hold what is not in the store, and return whether anything is new.
+        """Look at the disk again, hold segments that are not in the store, and return True if anything is new.
 
-        If nothing is to be held and the directory is unchanged, it does nothing more.
+        If no segment is to be held and the directory is unchanged, it does nothing more.
         """
         before, gone = self.disk.tail, self._gone
         self.looked_at = self._monotonic()
@@ -106,10 +106,10 @@ class LedPartition:
         if listed or self._holding:
             final, written = self.remote.final, self.remote.watermark
             owner = self.tp, self.led.topic_id, self.led.leader_epoch
-            found = self._hold.look(*owner, self.folder, final, written, self.disk.listing)
-            self._gone = found.gone
-            rotated = ((one.base_offset, one.next_offset) for one in found.live if one.next_offset is not None)
-            self._holding = bool(found.gone) or any(final.missing(start, end) for start, end in rotated)
+            look = self._hold.look(*owner, self.folder, final, written, self.disk.listing)
+            self._gone = look.gone
+            live = ((segment.base_offset, segment.next_offset) for segment in look.live)
+            self._holding = bool(look.gone) or any(end is not None and final.missing(start, end) for start, end in live)
         changed = self.disk.tail != before or self._gone != gone
         if listed or changed:
             segments, tail = (*self._gone, *self.disk.listing.segments), self.disk.tail
@@ -130,10 +130,7 @@ class LedPartition:
             return None
 
     def observe(self, answer: Observation, question: int) -> bool:
-        """Take over the answer to the question of this number; False if a later one was answered before.
-
-        A late answer is dropped, because it is older than the known state.
-        """
+        """Apply the answer to this question. Return False, and drop it, if a later question was answered before."""
         if question <= self._answered:
             return False
         before, self._answered = self.observation, question
@@ -155,12 +152,12 @@ class LedPartition:
             self.pace.slow_down()
 
     def fall_back(self, offsets: Offsets) -> None:
-        """Use ``offsets`` of the checkpoint, as the broker does not answer."""
+        """Use ``offsets`` of the checkpoint, since the broker does not answer."""
         before = self.observation
         self._take(before.with_offsets(offsets) if before else Observation(offsets))
 
     def apply_freshness(self, freshness: float | None) -> None:
-        """Set the seconds that the settings promise for the topic; None to pack its tail only when it is quiet."""
+        """Set the topic's freshness in seconds; None to pack its tail only when it is quiet."""
         self.freshness = freshness if self.packs else None
         self.uploader.packs = self.freshness is not None
 
@@ -171,7 +168,7 @@ class LedPartition:
 
     @property
     def outdated(self) -> bool:
-        """Whether the broker's offsets may have changed since it was last asked."""
+        """True if the broker's offsets may have changed since it was last asked."""
         return self.observation is None or self.observation.is_outdated(self.disk.tail)
 
     def _take(self, observation: Observation) -> None:
@@ -186,15 +183,16 @@ class LedPartition:
 
     @property
     def packs(self) -> bool:
-        """Whether the tail may be packed: of a topic without a topic id never, since its name may return."""
+        """True if the tail may be packed: the topic has a topic id. Without one, its name may return."""
         return self.led.topic_id is not None
 
     @property
     def packs_known(self) -> bool:
-        """Whether it is known what is packed: otherwise nobody can say where the stored offsets end.
+        """True if the end of the packed offsets is known; without it, the end of the stored offsets is unknown.
 
-        A new leadership knows when it has read the heads of those whom ``offset.wm`` lists. Before that it knows that
-        nothing is packed if ``offset.wm`` lists nobody, or if the seals hold all that is committed, but for gaps.
+        A new leadership knows it once it has read the heads of the brokers that ``offset.wm`` lists. Before that, it
+        knows that nothing is packed if ``offset.wm`` lists no broker, or if the seals hold all committed offsets except
+        gaps.
         """
         if not self.packs or self.packed.known:
             return True
@@ -205,10 +203,10 @@ class LedPartition:
 
     @property
     def seals_quiet_tail(self) -> bool:
-        """Whether a quiet tail is sealed, since it cannot be packed.
+        """True if a quiet tail is sealed, since it cannot be packed.
 
-        A range needs a topic id, and a high watermark that the broker has answered under this leadership. It also could
-        not be read, at the last try, where the tail lies behind a gap, is damaged, or has no leader epochs.
+        A range needs a topic id, and a high watermark that the broker has answered under this leadership. At the last
+        try, a range could not be read if the tail is behind a gap, is damaged, or has no leader epochs.
         """
         by_checkpoint = self.offsets is not None and self.offsets.source == "checkpoint"
         stuck = self.packed.stuck_at == max(self.remote.sealed_end, self.packed.end)
@@ -216,38 +214,38 @@ class LedPartition:
 
     @property
     def high_watermark(self) -> int | None:
-        """Below this the broker has answered under this leadership that all is committed; None before that."""
+        """The high watermark that the broker has answered under this leadership; None before that."""
         return self.confirmed.high_watermark if self.confirmed else None
 
     @property
     def entry_key(self) -> EntryKey:
-        """Under this the head has what is packed under this leadership: of a topic without a topic id, nothing."""
+        """The key of this leadership's entry in the head. A topic without a topic id has no entry."""
         return EntryKey(self.led.topic_id or "", self.tp.partition, self.led.leader_epoch)
 
     @property
     def stored_end(self) -> int:
-        """The end of what seals and packs hold, even above a hole."""
+        """The end of the offsets in seals and packs, even above a hole."""
         return max(self.remote.end, self.packed.end)
 
     @property
     def bytes_per_offset(self) -> float | None:
-        """How many bytes an offset takes, by what is packed, or else by the newest segment; None if nothing tells."""
+        """The bytes per offset in packs, or else in the newest segment; None if neither is known."""
         sealed_end, end = self.remote.sealed_end, self.packed.end
         size = self.packed.unsealed(sealed_end).size if self.remote.surveyed else 0
         return size / (end - sealed_end) if size and end > sealed_end else self.remote.bytes_per_offset
 
     def unstored_age(self, now: float, stored_end: int | None = None) -> float | None:
-        """Seconds since the oldest byte was appended that is not stored, at most; 0 if all is, None if it is unknown.
+        """The most seconds since the append of the oldest byte that is not stored; 0 if all bytes are stored.
 
-        Of a topic without ``freshness`` it is not measured, and unknown. ``now`` is the runtime's monotonic time,
-        ``stored_end`` the end of what is stored; default: as it is known.
+        None if the age is unknown, or the topic has no ``freshness``. ``now`` is the runtime's monotonic time,
+        ``stored_end`` the end of the stored offsets; default: the known one.
         """
         log_end = self._log_end
         if log_end is None or self.freshness is None:
             return None
         end = self.stored_end if stored_end is None else stored_end
         if self.segments:
-            end = max(end, self.segments[0].base_offset)  # what the disk has no more is a gap, and nobody can store it
+            end = max(end, self.segments[0].base_offset)  # offsets below are a gap, which nobody can store
         if not self._has_grown() and end >= log_end:
             return 0.0
         return max(0.0, now - self.ages.since(end))
@@ -257,20 +255,20 @@ class LedPartition:
         return self.observation.log_end if self.observation else None
 
     def _has_grown(self) -> bool:
-        """Whether the disk shows another tail than the one whose end is known."""
+        """True if the disk shows another tail than the one with the known end."""
         tail, known = self.disk.tail, self.observation
         active = known.active if known else None
         if tail is None or active is None:
             return tail is not None and tail.size > 0
         return (tail.base_offset, tail.size) != (active.base_offset, active.size)
 
-    # -- what is to be done -------------------------------------------------------------------------------------------
+    # -- jobs ---------------------------------------------------------------------------------------------------------
 
     def plan(self, quiet_before: float | None) -> list[Job]:
-        """The jobs to do, in order, by the last look at the disk and the broker's last answer.
+        """The jobs to do, in order, according to the last look at the disk and the broker's last answer.
 
-        A tail is sealed if it was last appended to before ``quiet_before``, in seconds since 1970, or if much of it is
-        packed; with None only then.
+        A tail is sealed if its last append was before ``quiet_before``, in seconds since 1970, or if much of it is
+        packed; if ``quiet_before`` is None, only if much of it is packed.
         """
         jobs = self._plan(quiet_before)
         self.restless = bool(jobs or self.remote.gaps or self.has_news or self.pending())
@@ -291,9 +289,9 @@ class LedPartition:
         return [SURVEY, *jobs] if self.uploader.needs_survey else jobs
 
     def work(self, quiet_before: float | None) -> Iterator[Work]:
-        """The runs to seal by what is known now, as :meth:`plan`; those after a ``.log`` without a manifest come later.
+        """The runs to seal in the known state. ``quiet_before`` is as in :meth:`plan`.
 
-        Nobody knows yet where that one ends.
+        Runs after a ``.log`` without a manifest are left for later, since the end of that ``.log`` is not known yet.
         """
         final, high_watermark = self.remote.final, self.offsets.high_watermark if self.offsets else 0
         runs = eligibility.rotated_runs(self.segments, final, high_watermark)
@@ -308,13 +306,13 @@ class LedPartition:
                 return
 
     def tail_due(self, tail_after: float) -> float | None:
-        """When the active segment will have been quiet for ``tail_after`` seconds; None if it has no news."""
+        """The time at which the active segment will have been quiet for ``tail_after`` seconds; None without news."""
         tail = self.disk.tail
         return tail.modified + tail_after if tail is not None and self.has_news else None
 
     @property
     def has_news(self) -> bool:
-        """Whether the active segment ends above what is stored. If that is not known, it is assumed."""
+        """True if the active segment ends above the stored offsets, or its end is unknown."""
         tail, log_end = self.disk.tail, self._log_end
         if tail is None or not tail.size:
             return False
@@ -323,13 +321,13 @@ class LedPartition:
         return max(tail.base_offset, self.stored_end) < log_end
 
     def waits_for_high_watermark(self) -> bool:
-        """Whether a rotated segment may be ready for upload once the high watermark is asked for again."""
+        """True if a rotated segment may be ready for upload at a newer high watermark."""
         return eligibility.waiting_for(
             self.segments, self.remote.final, self.offsets.high_watermark if self.offsets else 0
         )
 
     def pending(self) -> list[LocalSegment]:
-        """Rotated segments that are not in the store as final."""
+        """Rotated segments that are not final in the store."""
         final = self.remote.final
         return [
             segment

@@ -1,8 +1,8 @@
-"""The broker's last answer about one led partition, and what its log on the disk showed then.
+"""The broker's last answer about a led partition, and the state of its log on the disk at that time.
 
-The broker says how far the log is committed, the disk how far it goes: ListOffsets does not tell the log end offset.
-The disk is read after the broker has answered. A high watermark at this log end therefore covers everything that was
-appended before the question. A lower one is asked for again.
+The broker states the committed end of the log, the disk the end of the log: ListOffsets has no log end offset. The disk
+is read after the broker has answered. A high watermark at this log end therefore covers everything that was appended
+before the question. A lower one is asked for again.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ FIRST_PAUSE = 0.25
 """Seconds until a high watermark below the log end is asked for again: followers must fetch first."""
 
 LONGEST_PAUSE = 10.0
-"""Seconds between two questions while it does not advance, for example because the followers are down."""
+"""Seconds between two questions while the high watermark is stuck, for example because the followers are down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """An answer. ``tail`` is what the disk showed before the question, ``active`` what it showed after the answer.
+    """An answer. ``tail`` is from the disk before the question, ``active`` from the disk after the answer.
 
-    ``offsets`` may be newer than the rest. ``asked_at`` is None if the whole log was not observed. The broker's
-    checkpoint does not observe it, since it tells what was committed and not where the log ended. Nor does an answer
-    after which the log end could not be read.
+    ``offsets`` may be newer than the rest. ``asked_at`` is None if the whole log was not observed: with the broker's
+    checkpoint, which does not have the end of the log, and with an answer after which the log end could not be read.
     """
 
     offsets: Offsets
@@ -38,7 +37,7 @@ class Observation:
 
     @property
     def log_end(self) -> int | None:
-        """The log end offset as of the answer; None if it is not known."""
+        """The log end offset at the time of the answer; None if it is unknown."""
         if self.active is None or self.active.end is None:
             return None
         return max(self.active.end, self.offsets.high_watermark)
@@ -48,13 +47,13 @@ class Observation:
         return replace(self, offsets=offsets)
 
     def is_outdated(self, tail: LogTail | None) -> bool:
-        """Whether the broker's offsets may have changed, given that the disk now shows ``tail``."""
+        """True if the broker's offsets may have changed, given that the disk now shows ``tail``."""
         if self.offsets.source == "checkpoint" or self.log_end is None or self.tail != tail:
             return True
         return self.offsets.high_watermark < self.log_end
 
     def held_at(self, confirmed_at: datetime | None, tail: LogTail | None) -> datetime | None:
-        """When the offsets were valid: at ``confirmed_at``, if the disk showed then that nothing was appended since."""
+        """The last time at which the offsets were valid: ``confirmed_at``, if nothing was appended until then."""
         if self.asked_at is None or confirmed_at is None or confirmed_at < self.asked_at or self.is_outdated(tail):
             return self.asked_at
         return confirmed_at
@@ -68,7 +67,7 @@ class Confirmed(NamedTuple):
 
 
 class Pace:
-    """How soon the broker is asked again: at once at first, then at growing intervals while its answers do not help."""
+    """The pause before the broker is asked again: short at first, then growing while its answers do not help."""
 
     def __init__(self) -> None:
         self.seconds = FIRST_PAUSE

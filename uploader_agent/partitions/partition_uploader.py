@@ -1,7 +1,7 @@
-"""What workers do for one led partition: survey the store, upload segments, and keep ``offset.wm`` up to date.
+"""The jobs of a led partition: survey the store, upload segments, and keep ``offset.wm`` up to date.
 
-A job is either a piece of work (a segment) or a survey: learn what the store has, search it for data that fills holes,
-and update ``offset.wm``. Several segments of a partition may be uploaded at a time; their ends are written to
+A job is either a piece of work (a segment) or a survey: learn the state of the store, search it for data that fills
+holes, and update ``offset.wm``. Several segments of a partition may be uploaded at a time; their ends are written to
 ``offset.wm`` together.
 """
 
@@ -45,7 +45,7 @@ SURVEY: Survey = "survey"
 Job = Work | Survey
 
 _ATTEMPTS = 3
-"""How often one publication reads and writes ``offset.wm`` when the store reports that it has changed in between."""
+"""Tries of one publication of ``offset.wm`` while the store reports that it has changed in between."""
 
 
 class PartitionUploader:
@@ -54,12 +54,12 @@ class PartitionUploader:
     def __init__(
         self, tp: TopicPartition, led: Led, folder: Path, context: Context, remote: RemoteState, packed: Tail
     ) -> None:
-        """``remote`` records what the store has, ``packed`` what packs have. The owner keeps :attr:`local` current."""
+        """``remote`` has the state of the store, ``packed`` of the packs. The owner keeps :attr:`local` current."""
         self.local = LocalLog()
         self.replicas: tuple[int, ...] = ()
         """The brokers that have a replica, as metadata names them."""
         self.packs = False
-        """Whether ``offset.wm`` is to say that this leadership may have packed."""
+        """True if ``offset.wm`` is to list this leadership among those that may have packed."""
         self._tp = tp
         self._led = led
         self._folder = folder
@@ -67,15 +67,15 @@ class PartitionUploader:
         self._remote = remote
         self._packed = packed
         self._sources = PackedSources()
-        self._surveying = context.runtime.lock()  # held by the one thread that surveys
-        self._route: UploadRoute | None = None  # set before the remote state says that it was surveyed
+        self._surveying = context.runtime.lock()  # held by the thread that surveys
+        self._route: UploadRoute | None = None  # set before the remote state counts as surveyed
         self._search = Search(context.control_store, context.control, context.search_interval, context.runtime)
-        self._writing = context.runtime.lock()  # held by the one worker that writes offset.wm
+        self._writing = context.runtime.lock()  # held by the worker that writes offset.wm
         self._unwritten = True
 
     @property
     def route(self) -> UploadRoute:
-        """From where to where a surveyed partition goes."""
+        """The source and destination of a surveyed partition."""
         assert self._route is not None
         return self._route
 
@@ -86,19 +86,19 @@ class PartitionUploader:
 
     @property
     def claimed(self) -> bool:
-        """Whether ``offset.wm`` has this leader epoch and its lineage: nothing is sealed before that."""
+        """True if ``offset.wm`` has this leader epoch and its lineage; nothing is sealed before that."""
         written = self._remote.watermark
         return written is not None and written.leader_epoch == self._led.leader_epoch
 
     @property
     def may_pack(self) -> bool:
-        """Whether the partition is claimed, and ``offset.wm`` says that this leadership may have packed."""
+        """True if the partition is claimed, and ``offset.wm`` lists this leadership's tail."""
         written = self._remote.watermark
         return self._remote.surveyed and self.claimed and written is not None and self._own_pair in written.tails
 
     @property
     def tails(self) -> tuple[tuple[int, int], ...]:
-        """Who may have packed what is not sealed, (leader epoch, broker), as ``offset.wm`` lists them."""
+        """The leaderships in ``offset.wm``, as (leader epoch, broker), that may have packed unsealed offsets."""
         written = self._remote.watermark
         return written.tails if written else ()
 
@@ -109,7 +109,10 @@ class PartitionUploader:
 
     @property
     def _may_record_gaps(self) -> bool:
-        """Before the claim another leader may still pack: what it has is looked for after the claim."""
+        """True if missing offsets may be recorded as gaps.
+
+        Before the claim, a former leader may still pack; its packs are searched after the claim.
+        """
         return self.claimed or not self.tails
 
     @property
@@ -117,11 +120,11 @@ class PartitionUploader:
         return self._led.leader_epoch, self._context.broker
 
     def other_tails(self) -> list[tuple[int, int]]:
-        """The other leaderships, (leader epoch, broker), that may have packed what is not sealed, of a claimed one."""
-        return [one for one in self.tails if one != self._own_pair]
+        """The other leaderships in :attr:`tails` of a claimed partition."""
+        return [tail for tail in self.tails if tail != self._own_pair]
 
     def claim(self) -> None:
-        """Survey the partition if need be, and write this leader epoch to ``offset.wm`` unless it has it."""
+        """Survey the partition if necessary, and write this leader epoch to ``offset.wm`` unless it has it."""
         self.learn()
         if not self.claimed:
             self._unwritten = True
@@ -135,7 +138,7 @@ class PartitionUploader:
 
     @property
     def needs_survey(self) -> bool:
-        """Whether a surveyed partition has something to write to ``offset.wm``, or to search the store for."""
+        """True if a surveyed partition has a change for ``offset.wm``, or a reason to search the store."""
         return self._unwritten or self._search.is_due(self.holes())
 
     def acknowledged(self) -> Intervals:
@@ -154,12 +157,12 @@ class PartitionUploader:
         return (self._lost(coverage.present, coverage.start) | (coverage.damaged - coverage.present)) - passed
 
     def reconsider_gaps(self) -> None:
-        """Look for the reasons of unexplained gaps again, as there is new evidence."""
+        """Look for the reasons of unexplained gaps again, since there is new evidence."""
         if any(gap.reason == "unknown" for gap in self._remote.gaps_found):
             self._unwritten = True
 
     def run(self, job: Job) -> StoredManifest | None:
-        """Carry out ``job``; the manifest of an uploaded segment. Raises what store, disk and formats raise."""
+        """Carry out ``job``; return the manifest of an uploaded segment. Raises errors of store, disk and formats."""
         if job == SURVEY:
             self.learn()
             self._unwritten = True
@@ -173,7 +176,7 @@ class PartitionUploader:
         return stored
 
     def learn(self) -> None:
-        """Find out what the store has, unless that is known."""
+        """Survey the partition, unless it is surveyed."""
         with self._surveying:
             if not self._remote.surveyed:
                 self._survey()
@@ -182,17 +185,17 @@ class PartitionUploader:
         incarnation, store, keys = self._context.resolve(self._tp, self._led.topic_id)
         log = self._load(store, keys)
         hold = self._context.hold
-        given_up = [part.start for part in hold.yielded(self._tp, self._led.topic_id)]
+        evicted = [part.start for part in hold.yielded(self._tp, self._led.topic_id)]
         bases = [
             *(name.base for name in log.segments),
-            *given_up,
+            *evicted,
             *(segment.base_offset for segment in self.local.segments[:1]),
         ]
         self._route = UploadRoute(self._tp, self._led.topic_id, self._folder, store, keys, self._context.broker, hold)
         self._remote.survey(log, incarnation.number, min(bases, default=0))
 
     def publish(self) -> None:
-        """Write ``offset.wm`` if something has changed. Results of several workers go into one write."""
+        """Write ``offset.wm`` if its content has changed. One write has the results of several workers."""
         while self._unwritten and self._writing.acquire(blocking=False):
             try:
                 self._unwritten = False
@@ -214,7 +217,7 @@ class PartitionUploader:
         assert self.local.offsets is not None
         remote, seen = self._remote, self._observed(self.local.offsets)
         base, lineage = work.base_offset, self.lineage()
-        packed_end = self._packed.packed_below(work.end)  # before it is asked what is packed
+        packed_end = self._packed.packed_below(work.end)  # read before the packed parts
         parts = self._sources.parts(self.route, self._packed, self._unread_brokers(seen), lineage, base)
         has_log = remote.has_log(base)
         before = StoredBefore(remote.watermark, remote.open_before(base), has_log=has_log, packed=parts)
@@ -235,38 +238,38 @@ class PartitionUploader:
         return stored
 
     def _unread_brokers(self, seen: Observed) -> frozenset[int]:
-        """The brokers whose heads may name ranges that the tail does not know.
+        """The brokers with heads that may name ranges that the tail does not know.
 
-        Of a compacted log all others are asked again: a deposed leader may have named batches since that compaction has
-        removed here.
+        For a compacted log, all other brokers are asked again: a deposed leader may since have named batches that
+        compaction has removed here.
         """
         if self._packed.joined is None:
             return self._tail_brokers
         return self._tail_brokers - {self._context.broker} if seen.may_compact else frozenset()
 
     def _packed_entries(self) -> list[HeadEntry]:
-        """What the heads of all say who may have packed offsets of this log.
+        """The entries in the heads of all brokers that may have packed offsets of this log.
 
-        These are the brokers that ``offset.wm`` lists, and all replicas: a leader of another branch has dropped from
-        ``offset.wm`` what this log may have returned to.
+        These are the brokers that ``offset.wm`` lists, and all replicas: a leader of another branch may have dropped
+        tails from ``offset.wm`` to which this log has returned.
         """
         return self._sources.entries(self.route, {self._context.broker, *self.replicas, *self._tail_brokers})
 
     def _seal_fuller(self, work: Work, seen: Observed, rules: Rules, before: StoredBefore) -> StoredManifest | None:
-        """Seal ``work`` with the records that packs still have of it."""
+        """Seal ``work`` with its records that only packs still have."""
         lineage, entries = self._known_lineage(self.lineage()), self._packed_entries()
         ranges = self._sources.ranges(self.route, entries, lineage, work.base_offset)
         return seal_fuller(self.route, work, entries, ranges, lineage, seen, rules, before)
 
     def _known_lineage(self, lineage: Lineage) -> Lineage:
-        """``lineage``, with what ``offset.wm`` knows of the offsets below its first start."""
+        """``lineage``, extended below its first start with the lineage in ``offset.wm``."""
         written = self._remote.watermark
         return lineage.with_history(Lineage(written.lineage)) if written else lineage
 
     def _seal_packed(
         self, entries: Sequence[HeadEntry], start: int, end: int, lineage: Lineage
     ) -> StoredManifest | None:
-        """Seal what the packs of ``entries`` hold in ``[start, end)``; None if they hold nothing at ``start``."""
+        """Seal the packs of ``entries`` in ``[start, end)``; None if they have nothing at ``start``."""
         lineage = self._known_lineage(lineage)
         ranges = self._sources.ranges(self.route, entries, lineage, start)
         if not ranges:
@@ -275,7 +278,7 @@ class PartitionUploader:
         return seal_packed(self.route, entries, ranges, lineage, start, end, seen, self._remote)
 
     def _seal_lost(self, entries: Sequence[HeadEntry], lineage: Lineage) -> None:
-        """Seal from packs what neither disk nor store has any more, before that is recorded as a gap."""
+        """Seal offsets from packs that neither disk nor store has, before they are recorded as a gap."""
         for hole in self.holes():
             try:
                 while (left := self.holes() & Intervals([hole])) and (
@@ -286,10 +289,11 @@ class PartitionUploader:
                 logger.warning("packs_not_sealed", partition=str(self._tp), error=str(error))
 
     def _judge(self, scanned: ScannedSegment, lineage: Lineage) -> Lineage:
-        """A leader's own log is right, and what is damaged in it is kept; what a later leader wrote is not its own.
+        """Return ``lineage``, or raise SegmentChanged if undamaged batches are of a later leader.
 
-        A broker that was deposed without knowing may have truncated its log, and fetched what the next leader has not
-        committed yet, while the last high watermark that it answered is of before.
+        A leader's own log is right, and its damaged bytes are kept. But a broker that was deposed without knowing may
+        have truncated its log, and fetched batches that the next leader has not committed yet, while its last answered
+        high watermark is from before.
         """
         latest = max((epoch for epoch, _ in scanned.summary.epochs), default=0)
         if latest > self._led.leader_epoch and scanned.damage is None:
@@ -301,7 +305,7 @@ class PartitionUploader:
         return Observed(offsets, self.local.cleanup_policy, self._led.leader_epoch)
 
     def _search_store(self, lineage: Lineage) -> None:
-        """If it is time, search the store for data of holes."""
+        """Search the store for data of holes, if a search is due."""
         if not self._may_record_gaps or not self._search.is_due(self.holes()):
             return
         wanted = Wanted(
@@ -312,12 +316,12 @@ class PartitionUploader:
             lineage=lineage,
             seen=self._observed(self.local.offsets or Offsets(self._remote.end)),
         )
-        entries = self._packed_entries()  # before the search: an entry goes when its tail is sealed
+        entries = self._packed_entries()  # before the search: an entry is removed when its tail is sealed
         self._search.run(wanted, self._remote)
         self._seal_lost(entries, lineage)
 
     def _lost(self, present: Intervals, start: int) -> Intervals:
-        """What is neither ``present`` nor on the disk nor held, below the active segment."""
+        """The offsets below the active segment that are neither ``present`` nor on the disk nor held."""
         local = self.local
         active = local.segments[-1].base_offset if local.segments else start
         return present.missing(start, max(start, active)) - local.rotated
@@ -354,10 +358,10 @@ class PartitionUploader:
             return
 
     def _check_begun(self, lineage: Lineage) -> None:
-        """Raise SegmentChanged while the log has not begun this leader epoch, which metadata may name before.
+        """Raise SegmentChanged while the log has not begun this leader epoch, although metadata names it.
 
-        The lineage in ``offset.wm`` would say that the branch goes on that this leadership ends. Logs of message
-        formats before v2 have no epochs (``LeaderEpochFileCache``).
+        Until then the lineage would claim in ``offset.wm`` that the branch continues that this leadership ends. Logs of
+        message formats before v2 have no epochs (``LeaderEpochFileCache``).
         """
         if lineage.entries and lineage.entries[-1][0] < self._led.leader_epoch:
             rule = f"its log has leader epoch {lineage.entries[-1][0]}, and does not show {self._led.leader_epoch} yet"
@@ -368,7 +372,7 @@ class PartitionUploader:
         start, present, _, damaged = remote.coverage
         passed = previous.acknowledged_gaps if previous else ()
         known = (*(previous.gaps if previous else remote.gaps_found), *passed)
-        # An acknowledged gap stays until the store has its offsets: those on the disk may never be uploaded.
+        # An acknowledged gap stays until the store has its offsets: if the disk has them, they may never be uploaded.
         missing = self._lost(present, start) | (gaps.offsets(passed) - present)
         if not self._may_record_gaps:
             missing, damaged = missing & gaps.offsets(known), damaged & gaps.offsets(known)

@@ -1,4 +1,4 @@
-"""Questions to the broker, asked in a thread of their own: a broker that hangs holds up neither disks nor uploads.
+"""Questions to the broker, asked in a thread of their own: a broker that hangs delays neither disks nor uploads.
 
 The loop adds questions, is woken when they are answered, and takes the answers. A question that has not been asked yet
 is merged with the next one of its kind, so that many hints become one question.
@@ -29,7 +29,7 @@ _POLICY_AGE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LeadersAnswer:
-    """Who leads the ``wanted`` partitions as of ``asked_at``, and the topics' clean-up policies; or the ``error``."""
+    """The leaders of the ``wanted`` partitions at ``asked_at``, and the topics' clean-up policies; or the ``error``."""
 
     asked_at: datetime
     seconds: float
@@ -40,11 +40,10 @@ class LeadersAnswer:
 
 
 class Question(NamedTuple):
-    """A question for a partition's offsets: its number, under which leadership, and what its disk showed before it.
+    """A question for a partition's offsets: its number, the leadership, and the disk before the question.
 
-    That was ``tail``, at ``looked_at`` by the monotonic clock.
-
-    The answer carries the question, so that it is never mistaken for the answer to a later one.
+    The disk showed ``tail`` at ``looked_at`` on the monotonic clock. The answer carries the question, so that it is
+    never mistaken for the answer to a later one.
     """
 
     number: int
@@ -55,7 +54,7 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetsAnswer:
-    """Offsets of those of ``asked`` that this broker leads as stated there, as of ``asked_at``; or the ``error``.
+    """Offsets at ``asked_at`` of the partitions in ``asked`` that this broker leads as stated; or the ``error``.
 
     ``active`` are their active segments, read after the broker had answered. A partition is missing in both if its log
     shows that another broker leads it now.
@@ -72,10 +71,10 @@ Answer = LeadersAnswer | OffsetsAnswer
 
 
 class Poller:
-    """Thread-safe. ``answered`` is called, from the poller's thread, when :meth:`take` has something new."""
+    """Asks the broker. Thread-safe. ``answered`` is called in the poller's thread when :meth:`take` has an answer."""
 
     def __init__(self, metadata: Metadata, answered: Callable[[], None], runtime: Runtime = MACHINE) -> None:
-        """Nothing is asked before :meth:`start`, or :meth:`answer_all`."""
+        """Prepare to ask; the first question follows :meth:`start`, or :meth:`answer_all`."""
         self._metadata = metadata
         self._answered = answered
         self._runtime = runtime
@@ -83,7 +82,7 @@ class Poller:
         self._changed = runtime.condition()
         self._leaders: Collection[TopicPartition] | None = None
         self._offsets: dict[TopicPartition, Question] = {}
-        self._leaders_next = False  # whether the question who leads comes next, if both wait
+        self._leaders_next = False  # True if the question about leaders is next, when both kinds wait
         self._answers: list[Answer] = []
         self._asked_at: float | None = None
         self._stopped = False
@@ -96,13 +95,13 @@ class Poller:
         self.thread.start()
 
     def stop(self) -> None:
-        """Ask nothing more. A hanging question is abandoned: it cannot be ended, and changes nothing."""
+        """Ask no more. A hanging question is abandoned: it cannot be ended, and changes nothing."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
     def ask_leaders(self, wanted: Collection[TopicPartition]) -> None:
-        """Ask who leads each of ``wanted``."""
+        """Ask for the leaders of the partitions ``wanted``."""
         with self._changed:
             self._leaders = wanted
             self._changed.notify_all()
@@ -120,16 +119,16 @@ class Poller:
             return answers
 
     def open_for(self) -> float:
-        """Seconds for which the question that is being asked has been without an answer; 0 if there is none."""
+        """Seconds for which the current question has been without an answer; 0 without a question."""
         with self._changed:
             return 0.0 if self._asked_at is None else self._clock() - self._asked_at
 
     def hangs(self, patience: float) -> bool:
-        """Whether a question has been without an answer for ``patience`` seconds."""
+        """True if a question has been without an answer for ``patience`` seconds."""
         return self.open_for() >= patience
 
     def answer_all(self) -> list[Answer]:
-        """Ask everything that waits, in this thread, and take the answers."""
+        """Ask all waiting questions in this thread, and take the answers."""
         while self._answer_one():
             pass
         return self.take()
@@ -146,7 +145,7 @@ class Poller:
                     self._answered()
 
     def _answer_one(self) -> bool:
-        """Ask for offsets first, as a segment may wait for them, but only once while the other question waits."""
+        """Ask the next question. Offsets come first, since a segment may wait for them, but not twice in a row."""
         with self._changed:
             offsets: dict[TopicPartition, Question] = {}
             leaders = None
@@ -192,17 +191,17 @@ class Poller:
 
 
 def _read_active(partitions: Mapping[TopicPartition, LedPartition]) -> dict[TopicPartition, Active | None]:
-    """The active segments of the partitions whose directories still belong to them.
+    """The active segments of the partitions with directories that still belong to them.
 
-    ListOffsets goes by name: the answer may be about a topic that was deleted and re-created in the meantime.
+    ListOffsets uses names: the answer may be about a topic that was deleted and re-created in the meantime.
     """
-    found: dict[TopicPartition, Active | None] = {}
+    segments: dict[TopicPartition, Active | None] = {}
     for tp, partition in partitions.items():
         try:
-            found[tp] = partition.read_active()
+            segments[tp] = partition.read_active()
         except SegmentChanged as error:
             logger.debug("foreign_answer_dropped", partition=str(tp), error=str(error))
-    return found
+    return segments
 
 
 def _as_leader(
@@ -213,18 +212,19 @@ def _as_leader(
     """The segments read ``after`` the answer, without logs that were truncated since they were read ``before`` it.
 
     A broker may answer as leader and lose the leadership at once. Its log is then truncated, and appended to under a
-    later epoch. The end of such a log says nothing about the time of the question. None: the segment could not be read.
+    later epoch. The end of such a log proves nothing about the time of the question. None: the segment could not be
+    read.
     """
-    found: dict[TopicPartition, Active | None] = {}
+    segments: dict[TopicPartition, Active | None] = {}
     for tp, now in after.items():
         was, led = before[tp], asked[tp].partition.led
         if was is None or was.end is None or now is None or now.end is None:
-            found[tp] = None
+            segments[tp] = None
         elif now.end >= was.end and now.leader_epoch <= led.leader_epoch:
-            found[tp] = now
+            segments[tp] = now
         else:
             logger.debug("foreign_answer_dropped", partition=str(tp), leadership=led, log_end=was.end, now=now.end)
-    return found
+    return segments
 
 
 def _unavailable(error: Exception) -> BrokerUnavailable:

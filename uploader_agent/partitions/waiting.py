@@ -1,7 +1,7 @@
-"""What data on the disk is not stored yet, since when, and what it waits for: for metrics and for people.
+"""The data on the disk that is not stored yet, its age, and the reason for which it waits: for metrics and for people.
 
-The answer uses what the agent knows so far. Until the broker and the store have answered, data on the disk counts as
-not stored, from the moment at which the agent first saw it.
+The answer uses the state that the agent knows so far. Until the broker and the store have answered, data on the disk
+counts as not stored, from the moment at which the agent first saw it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Kind = Literal["rotated", "tail", "gap", "leadership"]
 
 
 class Wait(NamedTuple):
-    """``seconds`` is how long the oldest byte has waited, ``overdue`` how much of that the settings do not explain.
+    """A wait: ``seconds`` is that of the oldest byte, ``overdue`` the part of it that the settings do not explain.
 
     A rotated segment is due at once. A tail is due after a third of its topic's ``freshness``, or without that once
     nothing was appended for ``tail_after``.
@@ -37,7 +37,7 @@ class Wait(NamedTuple):
         return f"{self.tp}: {self.kind} waits, for {self.seconds:.0f} s so far: {self.reason}"
 
     def to_json(self) -> dict[str, object]:
-        """For ``json.dumps``."""
+        """The wait as plain values, for ``json.dumps``."""
         seconds = round(self.seconds, 1)
         return {
             "topic": self.tp.topic,
@@ -49,11 +49,11 @@ class Wait(NamedTuple):
 
 
 _Mark = tuple[TopicPartition, Kind, int, int]
-"""What waits: where a segment or a gap begins, and where the stored data ended then."""
+"""The identity of a wait: the start of a segment or a gap, and the end of the stored data at the time."""
 
 
 class Waits:
-    """Knows since when each thing has waited. Thread-safe."""
+    """The waits of all partitions, and their beginnings. Thread-safe."""
 
     def __init__(self, leadership: Leadership, runtime: Runtime = MACHINE) -> None:
         self._leadership = leadership
@@ -62,33 +62,33 @@ class Waits:
         self._lock = threading.Lock()
 
     def look(self, tail_after: float, now: float) -> list[Wait]:
-        """Everything that waits as of ``now``, in seconds since 1970, longest wait first."""
+        """All waits as of ``now``, in seconds since 1970, longest first."""
         with self._lock:
-            found: dict[_Mark, float] = {}
+            begun: dict[_Mark, float] = {}
             waits: list[Wait] = []
             for partition in self._leadership.partitions.values():
                 if partition.restless:
-                    waits += self._of(partition, tail_after, now, found)
+                    waits += self._of(partition, tail_after, now, begun)
             for tp, reason in self._leadership.undecided():
-                waits.append(Wait(tp, "leadership", now - self._begun((tp, "leadership", 0, 0), now, found), reason))
-            self._since = found
-        return sorted(waits, key=lambda one: -one.seconds)
+                waits.append(Wait(tp, "leadership", now - self._begun((tp, "leadership", 0, 0), now, begun), reason))
+            self._since = begun
+        return sorted(waits, key=lambda wait: -wait.seconds)
 
-    def _of(self, partition: LedPartition, tail_after: float, now: float, found: dict[_Mark, float]) -> Iterator[Wait]:
+    def _of(self, partition: LedPartition, tail_after: float, now: float, begun: dict[_Mark, float]) -> Iterator[Wait]:
         tp, end = partition.tp, partition.remote.end
         for segment in partition.pending()[:1]:
             appended = self._appended(partition, segment)
-            seen = self._begun((tp, "rotated", segment.base_offset, end), now, found, appended)
+            seen = self._begun((tp, "rotated", segment.base_offset, end), now, begun, appended)
             yield Wait(tp, "rotated", now - seen, why_rotated(partition, segment), now - seen)
-        yield from self._of_tail(partition, tail_after, now, found)
+        yield from self._of_tail(partition, tail_after, now, begun)
         for gap in partition.remote.gaps:
-            seen = self._begun((tp, "gap", gap.start, 0), now, found, gap.detected_at.timestamp())
-            yield Wait(tp, "gap", now - seen, f"offsets {gap.start} to {gap.end} are in no place: {gap.reason}")
+            seen = self._begun((tp, "gap", gap.start, 0), now, begun, gap.detected_at.timestamp())
+            yield Wait(tp, "gap", now - seen, f"offsets {gap.start} to {gap.end} are stored nowhere: {gap.reason}")
 
     def _of_tail(
-        self, partition: LedPartition, tail_after: float, now: float, found: dict[_Mark, float]
+        self, partition: LedPartition, tail_after: float, now: float, begun: dict[_Mark, float]
     ) -> Iterator[Wait]:
-        """What of the active segment is neither sealed nor packed."""
+        """The wait of the active segment's offsets that are neither sealed nor packed."""
         tp, end, freshness = partition.tp, partition.stored_end, partition.freshness
         age = partition.unstored_age(self._monotonic())
         if freshness is not None and age is not None:
@@ -97,23 +97,23 @@ class Waits:
             return
         for segment in partition.segments[-1:] if partition.has_news else ():
             appended = self._appended(partition, segment)
-            seen = self._begun((tp, "tail", segment.base_offset, end), now, found, appended)
+            seen = self._begun((tp, "tail", segment.base_offset, end), now, begun, appended)
             quiet = now - (seen if appended is None else appended)
             why = why_tail(partition, segment, tail_after, now)
             yield Wait(tp, "tail", now - seen, why, max(0.0, quiet - tail_after))
 
-    def _begun(self, mark: _Mark, now: float, found: dict[_Mark, float], known: float | None = None) -> float:
-        """Since when ``mark`` has waited: since it was first seen, or since the earlier time ``known``."""
-        found[mark] = min(self._since.get(mark, now), now if known is None else known)
-        return found[mark]
+    def _begun(self, mark: _Mark, now: float, begun: dict[_Mark, float], known: float | None = None) -> float:
+        """The beginning of the wait ``mark``: the time at which it was first seen, or the earlier time ``known``."""
+        begun[mark] = min(self._since.get(mark, now), now if known is None else known)
+        return begun[mark]
 
     def _appended(self, partition: LedPartition, segment: LocalSegment) -> float | None:
-        """When the segment was last appended to; None if it may be stored and the store has not answered yet."""
+        """The time of the segment's last append; None if the broker or the store has not answered yet."""
         return segment.modified if partition.remote.known and partition.observation is not None else None
 
 
 def why_rotated(partition: LedPartition, segment: LocalSegment) -> str:
-    """What a rotated segment waits for."""
+    """The reason for which a rotated segment waits."""
     offsets = partition.offsets
     if (unknown := _unknown(partition)) is not None:
         return unknown
@@ -123,12 +123,12 @@ def why_rotated(partition: LedPartition, segment: LocalSegment) -> str:
 
 
 def why_tail(partition: LedPartition, segment: LocalSegment, tail_after: float, now: float) -> str:
-    """What an active segment waits for."""
+    """The reason for which an active segment waits."""
     if (unknown := _unknown(partition)) is not None:
         return unknown
     quiet, observation = now - segment.modified, partition.observation
     if quiet < tail_after:
-        return f"tail_after: it was appended to {quiet:.0f} s ago, and goes after {tail_after:.0f} s without an append"
+        return f"tail_after: the last append was {quiet:.0f} s ago, and it is stored {tail_after:.0f} s after the last"
     if partition.packed.error is not None:
         return _not_packed(partition.packed.error)
     if observation is None or observation.tail != partition.disk.tail:
@@ -143,7 +143,7 @@ def why_tail(partition: LedPartition, segment: LocalSegment, tail_after: float, 
 
 
 def why_unpacked(partition: LedPartition, freshness: float) -> str:
-    """What the newest bytes of a partition wait for whose topic has a ``freshness``."""
+    """The reason for which the newest bytes wait, of a partition with a ``freshness``."""
     if (unknown := _unknown(partition)) is not None:
         return unknown
     if partition.packed.error is not None:
@@ -156,8 +156,8 @@ def why_unpacked(partition: LedPartition, freshness: float) -> str:
 
 def oldest(waits: Iterable[Wait], kind: Kind) -> tuple[float, float]:
     """The largest ``seconds`` and the largest ``overdue`` of one kind; 0 without any."""
-    ours = [one for one in waits if one.kind == kind]
-    return max((one.seconds for one in ours), default=0.0), max((one.overdue for one in ours), default=0.0)
+    same = [wait for wait in waits if wait.kind == kind]
+    return max((wait.seconds for wait in same), default=0.0), max((wait.overdue for wait in same), default=0.0)
 
 
 def _unknown(partition: LedPartition) -> str | None:
@@ -166,7 +166,7 @@ def _unknown(partition: LedPartition) -> str | None:
     if partition.offsets is None:
         return "the broker has not said its high watermark yet"
     if not partition.remote.known:
-        return "what the store has of it is not known yet"
+        return "its state in the store is not known yet"
     return None
 
 

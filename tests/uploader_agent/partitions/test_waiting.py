@@ -93,7 +93,7 @@ def test_a_tail_is_late_only_beyond_tail_after(world: World, high_watermark: int
     with surveyed(world, high_watermark) as (agent, partition):
         tail = look(agent)["tail"]
         assert [tail.seconds, tail.overdue] == pytest.approx([60, 0])
-        assert "tail_after: it was appended to 60 s ago, and goes after 600 s" in tail.reason
+        assert "tail_after: the last append was 60 s ago, and it is stored 600 s after" in tail.reason
         tail = look(agent, HOUR)["tail"]
         assert [tail.seconds, tail.overdue] == pytest.approx([HOUR + 60, HOUR + 60 - TAIL_AFTER])
         behind = "the high watermark 40 is below the log end 50"
@@ -136,7 +136,7 @@ def test_what_may_be_stored_counts_from_when_it_was_first_seen(world: World) -> 
         found = waits.look(TAIL_AFTER, NOW + HOUR)
         assert {(one.kind, one.seconds) for one in found} == {("rotated", HOUR), ("tail", HOUR)}
         agent.leadership.observe(answered(ask(agent), 150))
-        assert {one.reason for one in waits.look(TAIL_AFTER, NOW)} == {"what the store has of it is not known yet"}
+        assert {one.reason for one in waits.look(TAIL_AFTER, NOW)} == {"its state in the store is not known yet"}
         partition.uploader.learn()
         found = waits.look(TAIL_AFTER, NOW)
         assert {one.kind: one.seconds for one in found} == pytest.approx({"rotated": 24 * HOUR, "tail": 24 * HOUR})
@@ -185,7 +185,7 @@ def test_a_gap_waits(world: World) -> None:
     disk.unlink_deleted()
     world.metadata.log_start = 300
     found = look(world.once())
-    assert found["gap"].reason == "offsets 200 to 300 are in no place: deleted_before_upload"
+    assert found["gap"].reason == "offsets 200 to 300 are stored nowhere: deleted_before_upload"
 
 
 def test_the_page_is_json(world: World) -> None:
@@ -224,9 +224,9 @@ def test_status_names_what_waits(world: World, capsys: pytest.CaptureFixture[str
     world.metadata.default_high = 98
     with world.agent(read_only=True) as agent:
         agent.survey()
-        cli._tell(agent.components, Output.text)
+        cli._report(agent.components, Output.text)
         assert "orders-0: rotated waits, for " in (text := capsys.readouterr().out)
         assert "the high watermark 98 is below the segment's end 100" in text
-        cli._tell(agent.components, Output.json)
+        cli._report(agent.components, Output.json)
         [wait] = json.loads(capsys.readouterr().out)["waiting"]
         assert (wait["topic"], wait["partition"], wait["kind"]) == ("orders", 0, "rotated")
