@@ -1,1 +1,1 @@
-"""What is done when, and by whom: timers, the queue of uploads, the workers, back-off and throttling."""
+"""The schedule of uploads: timers, the queue, the workers, back-off and throttling."""

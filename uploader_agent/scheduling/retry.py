@@ -1,4 +1,4 @@
-"""What becomes of a job that fails: who is told, how often, and when it is tried again."""
+"""The handling of failed jobs: their reports, and the pause before the next try."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from uploader_agent.remote.watermark import Fenced
 logger = structlog.get_logger(__name__)
 
 _QUIET = (SegmentChanged, PreconditionFailed)
-"""The partition has changed in the meantime: the next look at it plans a new job."""
+"""Errors that mean that the partition has changed in the meantime: the next look at it plans a new job."""
 
 _LOUD = (FormatError, ContinuityError, OSError)
-"""A person must act; the agent goes on trying meanwhile."""
+"""Errors after which a person must act; the agent continues to try."""
 
 
 class Backoff:
@@ -36,16 +36,16 @@ class Backoff:
         self._spread = spread
 
     def after(self, failures: int) -> float:
-        """The pause after ``failures`` failures, at least one."""
+        """The pause after ``failures`` failures in a row, which are at least one."""
         longest = min(self._cap, self._initial * 2.0 ** min(failures - 1, 30))
         return self._spread(longest / 2, longest)
 
 
 class Failures:
-    """Failures in a row by partition, and what of them is in the log and the metrics. Thread-safe.
+    """Failures in a row by partition, and their reports in the log and the metrics. Thread-safe.
 
-    What the store refuses is one trouble, however many partitions meet it: it is told once for all of them, and is
-    over when a segment has gone up, or when no partition is left that was refused.
+    Refusals by the store are one trouble, even of many partitions: it is logged once for all of them, and is over when
+    a segment was uploaded, or when none of the refused partitions is left.
     """
 
     def __init__(self, backoff: Backoff, metrics: Metrics, repeats: ErrorDeduplicator) -> None:
@@ -58,7 +58,7 @@ class Failures:
         self._refused: set[TopicPartition] = set()
 
     def failed(self, tp: TopicPartition, error: Exception) -> tuple[float, str | None]:
-        """The seconds to wait, and what to say of the partition; None if there is nothing to worry about."""
+        """Report a failure; return the pause in seconds, and the message for the partition, or None without trouble."""
         kind = type(error).__name__
         self._metrics.failures.labels(kind).inc()
         with self._lock:
@@ -68,26 +68,26 @@ class Failures:
             if isinstance(error, _QUIET):
                 logger.debug("job_outdated", **event, again_in=round(pause, 3))
                 return pause, None
-            self._tell(tp, kind, error, event, pause)
+            self._report(tp, kind, error, event, pause)
         return pause, f"{kind}: {error}"
 
     def succeeded(self, tp: TopicPartition, *, wrote: bool) -> None:
-        """A job of the partition is done; ``wrote`` if it has brought something into the store."""
+        """Note that a job of the partition is done; ``wrote`` if it has written to the store."""
         with self._lock:
             self._in_a_row.pop(tp, None)
-            for key, said in self._troubles.pop(tp, {}).items():
-                self._repeats.cleared(key, "job_works_again", **said)
+            for key, details in self._troubles.pop(tp, {}).items():
+                self._repeats.cleared(key, "job_works_again", **details)
             self._accepted(set(self._refused) if wrote else {tp})
 
     def forget(self, tp: TopicPartition) -> None:
-        """The partition is not ours any more, nor are its failures."""
+        """Drop the failures of a partition that this broker no longer leads."""
         with self._lock:
             self._in_a_row.pop(tp, None)
-            for key, said in self._troubles.pop(tp, {}).items():
-                self._repeats.cleared(key, "partition_left", **said)
+            for key, details in self._troubles.pop(tp, {}).items():
+                self._repeats.cleared(key, "partition_left", **details)
             self._accepted({tp})
 
-    def _tell(self, tp: TopicPartition, kind: str, error: Exception, event: dict[str, object], pause: float) -> None:
+    def _report(self, tp: TopicPartition, kind: str, error: Exception, event: dict[str, object], pause: float) -> None:
         if isinstance(error, Refused):
             self._refused.add(tp)
             self._metrics.store_refused.set(1)
@@ -103,7 +103,7 @@ class Failures:
         self._repeats.failed(key, name, level, **event, again_in=round(pause, 3))
 
     def _accepted(self, partitions: set[TopicPartition]) -> None:
-        """The store does not refuse the requests of ``partitions`` any more."""
+        """Note that the store no longer refuses the requests of ``partitions``."""
         if not self._refused:
             return
         self._refused -= partitions

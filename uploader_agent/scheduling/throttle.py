@@ -1,4 +1,4 @@
-"""How much goes to the store: jobs at a time by what the store bears, bytes a second by what the operator allows."""
+"""Limits on the traffic to the store: concurrent jobs, adapted to its answers, and bytes a second from the settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemark.store.traffic import Traffic
 from uploader_agent.observability.metrics import Metrics
 
 _SMALL = 64 << 10
-"""Requests of at most this many bytes never wait for the bandwidth, but what they take, the large ones wait for."""
+"""Most bytes of a small request. It never waits for the bandwidth, but large requests wait for the bytes it takes."""
 
 _GRAIN_SECONDS = 0.05
 _LEAST_GRAIN, _LARGEST_GRAIN = 4 << 10, 256 << 10
@@ -22,8 +22,8 @@ _LEAST_GRAIN, _LARGEST_GRAIN = 4 << 10, 256 << 10
 class Bandwidth:
     """A cap on bytes a second over all uploads: a token bucket that holds one grain.
 
-    Who asks gets a grain at most and queues up again, so all uploads get the same share, and a large one delays a
-    small one by one grain of each upload under way, whatever its size. Thread-safe; waiting costs nothing.
+    A caller gets at most one grain and then queues again, so all uploads get the same share. A large upload delays a
+    small one by one grain of each running upload, whatever its size. Thread-safe; waiting costs nothing.
     """
 
     def __init__(self, rate: int | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,25 +35,25 @@ class Bandwidth:
         self._closed = threading.Event()
 
     def take(self, size: int) -> tuple[int, float]:
-        """How many of ``size`` bytes may go, and in how many seconds; they are taken."""
+        """Take up to ``size`` bytes; return the number taken, and the seconds until they may be sent."""
         rate = self.rate
         if rate is not None:
             size = min(size, _LARGEST_GRAIN, max(_LEAST_GRAIN, int(rate * _GRAIN_SECONDS)))
         return size, self._take(size, rate)
 
     def charge(self, size: int) -> None:
-        """``size`` bytes go at once: others wait for them."""
+        """Take ``size`` bytes that are sent at once: other uploads wait for them."""
         self._take(size, self.rate)
 
     def admit(self, size: int) -> int:
-        """Wait until some of ``size`` bytes may go; how many."""
+        """Wait until some of ``size`` bytes may be sent, and return their number."""
         size, wait = self.take(size)
         if wait > 0:
             self._closed.wait(wait)
         return size
 
     def close(self) -> None:
-        """Let everybody go who waits: the process is about to end."""
+        """Release all waiting threads, since the process is about to end."""
         self._closed.set()
 
     def _take(self, size: int, rate: int | None) -> float:
@@ -67,16 +67,16 @@ class Bandwidth:
 
 
 class StoreTraffic(Traffic):
-    """Counts the requests to the store in ``metrics``, and keeps what is sent within the bandwidth."""
+    """Counts the requests to the store in ``metrics``, and keeps the sent bytes within the bandwidth."""
 
     def __init__(self, metrics: Metrics, bandwidth: int | None) -> None:
-        """``bandwidth`` is in bytes a second; None for as much as the store takes."""
+        """``bandwidth`` is in bytes a second; None for no cap."""
         self.metrics = metrics
         self._bandwidth = Bandwidth(bandwidth)
         self._first = threading.local()
 
     def cap(self, bandwidth: int | None) -> None:
-        """Keep within another bandwidth from now on."""
+        """Apply another bandwidth from now on."""
         self._bandwidth.rate = bandwidth
 
     @override
@@ -92,7 +92,7 @@ class StoreTraffic(Traffic):
 
     @contextmanager
     def first(self) -> Iterator[None]:
-        """What this thread sends goes at once, and others wait for it."""
+        """A context in which this thread sends at once, and other threads wait for its bytes."""
         self._first.here = True
         try:
             yield
@@ -100,15 +100,15 @@ class StoreTraffic(Traffic):
             self._first.here = False
 
     def close(self) -> None:
-        """Let everybody go who waits."""
+        """Release all waiting threads."""
         self._bandwidth.close()
 
 
 class Limit:
-    """How many jobs may run at a time: halved when the store says SlowDown, one more after a full round of successes.
+    """The limit on concurrent jobs: halved when the store answers SlowDown, one more after a full round of successes.
 
-    Moments are numbers that grow with each job that starts: the jobs that were under way when the limit was halved
-    say nothing about the lower one. Not thread-safe.
+    Moments are numbers that grow with each job that starts: jobs that were running when the limit was halved prove
+    nothing about the lower limit. Not thread-safe.
     """
 
     def __init__(self, most: int) -> None:
@@ -118,18 +118,18 @@ class Limit:
         self._since = 0
 
     def resize(self, most: int) -> None:
-        """Let at most ``most`` jobs run, and that many unless the store has said SlowDown."""
+        """Let at most ``most`` jobs run, and that many unless the store has answered SlowDown."""
         self.now = min(self.now, most) if self.now < self._most else most
         self._most = most
 
     def succeeded(self, started: int) -> None:
-        """A job that started at ``started`` is done."""
+        """Note the end of a job that started at ``started``."""
         if started > self._since and self.now < self._most:
             self._good += 1
             if self._good >= self.now:
                 self.now, self._good = self.now + 1, 0
 
     def slow_down(self, started: int, moment: int) -> None:
-        """At ``moment`` a job that started at ``started`` was told to slow down."""
+        """Note that at ``moment`` the store answered SlowDown to a job that started at ``started``."""
         if started > self._since:
             self.now, self._good, self._since = max(1, self.now // 2), 0, moment

@@ -1,4 +1,4 @@
-"""What is due when: each key at most once, at its earliest time. Thread-safe."""
+"""Times at which keys are due: each key at most once, at its earliest time. Thread-safe."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 _LEAST = 1000
-"""Moments up to which those that do not count any more may stay."""
+"""Outdated moments that may stay in the heap, beyond the number of keys."""
 
 
 class Timers(Generic[Key]):
-    """Times are those of one clock, chosen by the caller."""
+    """Keys by the time at which they are due, on the caller's clock."""
 
     def __init__(self) -> None:
         self._times: dict[Key, float] = {}
@@ -33,7 +33,7 @@ class Timers(Generic[Key]):
                     self._tidy()
 
     def take(self, now: float) -> set[Key]:
-        """What is due by ``now``; it is no longer due."""
+        """Remove and return the keys that are due by ``now``."""
         due: set[Key] = set()
         with self._lock:
             while self._heap and self._heap[0][0] <= now:
@@ -44,11 +44,11 @@ class Timers(Generic[Key]):
         return due
 
     def next_time(self) -> float:
-        """When something may be due next; infinity if nothing will."""
+        """The time at which a key may be due next; infinity without keys."""
         with self._lock:
             return self._heap[0][0] if self._heap else float("inf")
 
     def _tidy(self) -> None:
-        """Drop the moments of keys that were moved to earlier ones: a far one would else stay until it is reached."""
+        """Drop outdated moments: without this, distant ones would stay until their time comes."""
         self._heap = [entry for entry in self._heap if self._times.get(entry[2]) == entry[0]]
         heapq.heapify(self._heap)

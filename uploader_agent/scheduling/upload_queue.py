@@ -1,9 +1,9 @@
-"""What goes next: the head of each partition first, partitions in turn, and none takes all workers.
+"""The queue of jobs: the first job of each partition before others, partitions in turn, and none takes all workers.
 
-The queue holds no segments' bytes, only what is to be done. Two jobs of a partition that write the same objects never
-run at the same time: of a tail that grew between them, the shorter could replace the longer. A partition that failed
-waits for its own back-off and holds up nobody else. When the store says that it is asked for too much, fewer jobs run
-at a time for a while.
+The queue holds no segments' bytes, only the jobs. Two jobs of a partition that write the same objects never run at the
+same time: of a tail that grew between them, the shorter could replace the longer. A partition that failed waits for its
+own back-off and delays no other. When the store answers that it gets too many requests, fewer jobs run at a time for a
+while.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Job = TypeVar("Job", bound=Hashable)
 
 @dataclass(slots=True)
 class _Lane(Generic[Job]):
-    """One partition's jobs in order, and what of it is being worked on."""
+    """One partition's jobs in order, and the jobs that are running."""
 
     waiting: list[Job] = field(default_factory=list)
     running: dict[Job, int] = field(default_factory=dict)  # with the turn in which each was taken
@@ -30,7 +30,7 @@ class _Lane(Generic[Job]):
 
 
 class UploadQueue(Generic[Key, Job]):
-    """Thread-safe. ``concurrency`` is how many jobs may run at a time; ``target`` says what a job writes."""
+    """The queue. Thread-safe. At most ``concurrency`` jobs run at a time; ``target`` is the object a job writes."""
 
     def __init__(
         self, concurrency: int, runtime: Runtime = MACHINE, *, target: Callable[[Job], Hashable] = lambda job: job
@@ -45,13 +45,13 @@ class UploadQueue(Generic[Key, Job]):
         self._closed = False
 
     def resize(self, concurrency: int) -> None:
-        """From now on at most ``concurrency`` jobs run; what is running beyond that ends by itself."""
+        """From now on let at most ``concurrency`` jobs run; running jobs beyond that end by themselves."""
         with self._changed:
             self._limit.resize(concurrency)
             self._changed.notify_all()
 
     def offer(self, key: Key, jobs: Sequence[Job]) -> None:
-        """Make ``jobs`` what waits for ``key``, in this order; those that are running are not queued again."""
+        """Replace the waiting jobs of ``key`` by ``jobs``, in this order; running jobs are not queued again."""
         with self._changed:
             lane = self._lanes.setdefault(key, _Lane())
             lane.waiting = [job for job in jobs if job not in lane.running]
@@ -60,7 +60,7 @@ class UploadQueue(Generic[Key, Job]):
                 self._changed.notify_all()
 
     def drop(self, key: Key) -> None:
-        """Forget what waits for ``key``; what is running ends by itself."""
+        """Drop the waiting jobs of ``key``; running jobs end by themselves."""
         with self._changed:
             lane = self._lanes.get(key)
             if lane is not None:
@@ -72,9 +72,9 @@ class UploadQueue(Generic[Key, Job]):
         with self._changed:
             while not self._closed:
                 now = self._clock()
-                found = self._next(now)
-                if found is not None:
-                    key, lane, job = found
+                next_ = self._next(now)
+                if next_ is not None:
+                    key, lane, job = next_
                     lane.waiting.remove(job)
                     self._turn += 1
                     self._running += 1
@@ -84,9 +84,9 @@ class UploadQueue(Generic[Key, Job]):
             return None
 
     def done(self, key: Key, job: Job, retry_after: float = 0.0, *, slow_down: bool = False) -> None:
-        """``job`` has ended; nothing else of ``key`` starts before ``retry_after`` seconds have passed.
+        """Note the end of ``job``. No other job of ``key`` starts before ``retry_after`` seconds have passed.
 
-        ``slow_down`` says that the store wanted less.
+        ``slow_down`` states that the store answered SlowDown.
         """
         with self._changed:
             lane = self._lanes[key]
@@ -101,42 +101,42 @@ class UploadQueue(Generic[Key, Job]):
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Hand out nothing more."""
+        """Hand out no more jobs."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def wait_idle(self, timeout: float | None = None, *, running_only: bool = False) -> bool:
-        """Wait until nothing is running and, unless ``running_only``, nothing is waiting; False if time ran out."""
+        """Wait until no job runs and, unless ``running_only``, none waits; return False if the time ran out."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._busy(running_only), timeout)
 
     def waiting(self) -> int:
-        """How many jobs wait."""
+        """The number of waiting jobs."""
         with self._changed:
             return sum(len(lane.waiting) for lane in self._lanes.values())
 
     def unfinished(self) -> int:
-        """How many jobs wait or run; a partition whose job failed counts as one until its back-off ends."""
+        """The number of waiting and running jobs; a failed partition counts as one until its back-off ends."""
         with self._changed:
             now = self._clock()
             lanes = self._lanes.values()
             return sum(len(lane.waiting) + len(lane.running) or int(lane.not_before > now) for lane in lanes)
 
     def running(self) -> int:
-        """How many jobs are being worked on."""
+        """The number of running jobs."""
         return self._running
 
     @property
     def limit(self) -> int:
-        """How many jobs may run at a time now."""
+        """The number of jobs that may run at a time now."""
         return self._limit.now
 
     def _busy(self, running_only: bool) -> bool:
         return self._running > 0 or (not running_only and any(lane.waiting for lane in self._lanes.values()))
 
     def _next(self, now: float) -> tuple[Key, _Lane[Job], Job] | None:
-        """The lane that has been served least recently among those that may go on, and its next job."""
+        """The least recently served of the lanes that may continue, and its next job."""
         most = self._limit.now
         if self._running >= most:
             return None
@@ -149,14 +149,15 @@ class UploadQueue(Generic[Key, Job]):
         return min(ready, key=lambda item: item[1].served) if ready else None
 
     def _free(self, lane: _Lane[Job]) -> Job | None:
-        """The first job that writes nothing which a running one writes; when that ends, :meth:`done` looks again."""
+        """The first job with a target that no running job has; when a running job ends, :meth:`done` looks again."""
         taken = {self._target(job) for job in lane.running}
         return next((job for job in lane.waiting if self._target(job) not in taken), None)
 
     def _pause(self, now: float) -> float | None:
         """Seconds until a lane's back-off ends; None if there is none.
 
-        By the same clock reading as :meth:`_next`: a back-off that ended between two would be waited for without end.
+        ``now`` is the clock reading that :meth:`_next` got: with a later one, a back-off that ended in between would be
+        missed, and the wait would have no end.
         """
         pauses = [lane.not_before - now for lane in self._lanes.values() if lane.waiting and lane.not_before > now]
         return min(pauses, default=None)

@@ -1,4 +1,4 @@
-"""Threads that carry out jobs, and what becomes of a job that fails: who is told, and when it is tried again."""
+"""The threads that carry out jobs, and report failures."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class PartitionJob(NamedTuple):
 
     @property
     def target(self) -> int | str:
-        """What it writes: the objects of a base offset, whatever their end; or it is a survey."""
+        """The objects that the job writes, as their base offset; for a survey, the job itself."""
         return self.job.base_offset if isinstance(self.job, Work) else self.job
 
 
 class UploadWorkers:
-    """``settings.concurrency`` threads over one queue. ``revisit`` is told when a partition is worth another look."""
+    """``settings.concurrency`` threads over one queue. ``revisit`` is called with a partition to look at again."""
 
     def __init__(
         self,
@@ -67,14 +67,14 @@ class UploadWorkers:
             self._threads += 1
 
     def reconfigure(self, settings: UploadSettings) -> None:
-        """Take other settings; where fewer are to run, the queue leaves the other threads without work."""
+        """Apply other settings. If fewer threads are to run, the queue leaves the others without work."""
         self._failures.backoff = Backoff(settings.retry_initial, settings.retry_cap)
         self._concurrency = settings.concurrency
         self._queue.resize(settings.concurrency)
         self.start()
 
     def forget(self, tp: TopicPartition) -> None:
-        """The partition is not ours any more, nor are its failures."""
+        """Drop the failures of a partition that this broker no longer leads."""
         self._failures.forget(tp)
 
     def _work(self) -> None:
@@ -88,17 +88,17 @@ class UploadWorkers:
                 task.partition.error = None
                 self._failures.succeeded(tp, wrote=segment)
                 self._health.finished(segment=segment)
-            except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
+            except Exception as error:  # noqa: BLE001 - an error of one partition must not stop the others
                 slow_down = isinstance(error, SlowDown)
-                retry_after, told = self._failures.failed(tp, error)
-                task.partition.error = told or task.partition.error
+                retry_after, message = self._failures.failed(tp, error)
+                task.partition.error = message or task.partition.error
                 self._health.failed(f"{tp}: {type(error).__name__}: {error}", segment=segment)
                 again = retry_after
             finally:
                 self._queue.done(tp, task, retry_after, slow_down=slow_down)
                 self._measure()
             if again is not None:
-                # Not before it counts as ended: the same job, if it is planned again, would be taken for a running one.
+                # Only after the job counts as ended: if it is planned again, it would be taken for a running job.
                 self._revisit(tp, again)
 
     def _measure(self) -> None:
@@ -106,7 +106,7 @@ class UploadWorkers:
         self._metrics.upload_limit.set(self._queue.limit)
 
     def _carry_out(self, task: PartitionJob) -> bool:
-        """Whether the partition is to be planned again: after a survey, or where the stored run ends elsewhere."""
+        """Carry out a job; return True if the partition is to be planned again."""
         started = self._runtime.monotonic()
         stored = task.partition.uploader.run(task.job)
         if stored is None or not isinstance(task.job, Work):
