@@ -1,7 +1,8 @@
 """The sidecar on each Kafka broker: takes finalized log segments from the broker's disks to object storage.
 
-It reads the broker's log directories and never writes in them, asks the broker for offsets and leadership alone,
-and never deletes an object. What it writes, and the order in which it writes it, is the contract in ``tidemark``.
+It reads the broker's log directories and never writes in them, asks the broker only for offsets and leadership, and
+never deletes an object. The objects that it writes, and the order in which it writes them, are the contract in
+``tidemark``.
 """
 
 from importlib.metadata import version

@@ -112,8 +112,8 @@ AGENT: Final = (
     Mutant(
         "a gap keeps the reason and the time that it was found with",
         "uploader_agent/remote/gaps.py",
-        "found += [_gap(one, gap.detected_at) for one in judged]",
-        "found += [_gap(one, now) for one in judged]",
+        "gaps += [_gap(piece, gap.detected_at) for piece in judged]",
+        "gaps += [_gap(piece, now) for piece in judged]",
         (f"{_WATERMARK}::test_a_gap_s_reason_and_time_are_decided_once",),
     ),
     Mutant(

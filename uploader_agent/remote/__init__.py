@@ -1,1 +1,1 @@
-"""A partition as it lies in the store: its objects, manifests, watermark, gaps and incarnations."""
+"""A partition in the store: its objects, manifests, watermark, gaps and incarnations."""

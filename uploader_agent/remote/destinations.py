@@ -1,4 +1,4 @@
-"""From a partition and a topic id to a store and its keys, by the configured endpoints."""
+"""The store and the keys of a partition with a topic id, from the configured endpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OpenStore = Callable[[str], Store]
 
 
 class Bucket(NamedTuple):
-    """Where an agent's own objects lie: beside the partitions that share a store and a prefix of keys."""
+    """The place of an agent's own objects: beside the partitions that share a store and a prefix of keys."""
 
     url: str
     control: ControlKeys
@@ -29,7 +29,7 @@ class Destinations:
     """The destinations of one cluster's partitions. Opens each store once. Thread-safe."""
 
     def __init__(self, cluster: str, endpoints: EndpointResolver, open_store: OpenStore, *, record: bool) -> None:
-        """``record`` says whether new incarnations of topics are recorded in the store."""
+        """With ``record``, new incarnations of topics are recorded in the store."""
         self._cluster = cluster
         self._endpoints = endpoints
         self._open_store = open_store
@@ -56,15 +56,15 @@ class Destinations:
 
     @property
     def default_bucket(self) -> Bucket:
-        """That of the deployment's own objects."""
+        """The bucket of the deployment's own objects."""
         return Bucket(self._endpoints.default().store, self.control)
 
     def bucket(self, tp: TopicPartition) -> Bucket:
-        """That of a partition."""
+        """The bucket of a partition."""
         endpoint = self._endpoints.resolve(self._cluster, tp.topic, tp.partition)
         return Bucket(endpoint.store, ControlKeys(endpoint.prefix, self._cluster))
 
 
 def digest(settings: EndpointSettings) -> str:
-    """A digest that tells one configuration of endpoints from another."""
+    """A digest of a configuration of endpoints."""
     return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:16]

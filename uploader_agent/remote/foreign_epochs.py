@@ -1,17 +1,17 @@
-"""Leader epochs in ``offset.wm`` that the cluster never gave: through damage, or a manual change.
+"""Leader epochs in ``offset.wm`` that the cluster never gave, because of damage or a manual change.
 
 Such an epoch would fence the true leader for ever. It is *foreign* once one fact is certain: the cluster's metadata,
 committed after the object was seen, still has this broker lead the partition under a lower epoch. Epochs only grow, and
 an agent writes only epochs that were committed before. So no leader's agent wrote the object. The proof takes three
 steps, each at least :data:`PAUSE` after the previous one, over the same version of the object:
 
-1. the agent sees the object, then asks the cluster where its metadata ends (:meth:`Authority.mark`);
-2. the cluster confirms that end, and this broker has fetched up to it (:meth:`Authority.confirms`);
-3. this broker, after a pause to apply the metadata, says that it leads under the epoch that the agent uses.
+1. the agent sees the object, then asks the cluster for the end of its metadata (:meth:`Authority.mark`); 2. the cluster
+confirms that end, and this broker has fetched up to it (:meth:`Authority.confirms`); 3. this broker, after a pause to
+apply the metadata, answers that it leads under the epoch that the agent uses.
 
 If a question fails, is not confirmed, or the object has changed, the proof begins again. A lagging broker thus never
 overrides a successor: it lacks the quorum's metadata, or it has the successor's epoch. Topics without ids are left
-alone, since a re-created one begins at epoch 0.
+alone, since a re-created topic begins at epoch 0.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from uploader_agent.remote.watermark import StoredWatermark
 logger = structlog.get_logger(__name__)
 
 PAUSE: Final = 60.0
-"""Seconds between two steps. A broker applies what it has fetched of the metadata within milliseconds."""
+"""Seconds between two steps. A broker applies fetched metadata within milliseconds."""
 
 _LATELY: Final = 300.0
 
 
 @dataclass(slots=True)
 class _Case:
-    """A version of ``offset.wm`` that fences a leadership, since when, and the steps of its proof so far."""
+    """A version of ``offset.wm`` that fences a leadership, with the steps of its proof and the time of the last one."""
 
     etag: str
     led: Led
@@ -67,10 +67,10 @@ class ForeignEpochs:
         metrics.fenced.set_function(self._count)
 
     def judge(self, tp: TopicPartition, led: Led, stored: StoredWatermark) -> bool:
-        """Whether the epoch of ``stored``, just read and above that of ``led``, is certain to be foreign."""
+        """True if the epoch of ``stored``, just read and above that of ``led``, is certain to be foreign."""
         if led.topic_id is None:
             return False
-        if self._asking.acquire(blocking=False):  # one question at a time: other workers have their uploads
+        if self._asking.acquire(blocking=False):  # one question at a time; the other workers continue to upload
             try:
                 self._try(tp, led, stored)
             except BrokerUnavailable as error:
@@ -81,7 +81,7 @@ class ForeignEpochs:
         return case is not None and case.foreign and (case.etag, case.led) == (stored.etag, led)
 
     def _count(self) -> float:
-        """The recently fenced partitions: a fenced one is tried again at least every ``upload.retry_cap``."""
+        """The number of recently fenced partitions. Each is tried again at least every ``upload.retry_cap``."""
         since = self._clock() - _LATELY
         return float(sum(case.seen >= since and not case.foreign for case in list(self._cases.values())))
 
@@ -102,11 +102,11 @@ class ForeignEpochs:
             elif confirmed:
                 case.confirmed, case.since = True, self._clock()
             return
-        found = self._authority.leader(tp)
-        if found != Leader(self._broker, case.led):
+        leader = self._authority.leader(tp)
+        if leader != Leader(self._broker, case.led):
             del self._cases[tp]
             return
         case.foreign = True
         self._metrics.foreign.inc()
-        said = {"epoch": stored.watermark.leader_epoch, "broker": stored.watermark.broker, "etag": stored.etag}
-        logger.error("epoch_is_foreign", partition=str(tp), leader_epoch=case.led.leader_epoch, offset_wm=said)
+        content = {"epoch": stored.watermark.leader_epoch, "broker": stored.watermark.broker, "etag": stored.etag}
+        logger.error("epoch_is_foreign", partition=str(tp), leader_epoch=case.led.leader_epoch, offset_wm=content)

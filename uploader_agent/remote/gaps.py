@@ -1,6 +1,6 @@
-"""Holes: offsets that neither the store nor the disk has, or whose bytes are damaged. Pure.
+"""Gaps: offsets that neither the store nor the disk has, or that have damaged bytes. Pure.
 
-A gap's reason is decided once, by evidence. Later evidence replaces only the reason ``unknown``.
+A gap's reason is decided once, from evidence. Later evidence replaces only the reason ``unknown``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Judged = tuple[Interval, GapReason]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The evidence of why offsets are missing.
+    """The evidence of the reasons for which offsets are missing.
 
     ``yielded`` offsets were held, and evicted to keep the hold's bounds. ``cut`` offsets were uploaded, then cut off by
-    a new leader's lineage. ``log_start`` is the broker's, None if the broker could not be asked. ``disk_start`` is the
+    a new leader's lineage. ``log_start`` is the broker's; None if the broker could not be asked. ``disk_start`` is the
     base of the first segment that was on the disk BEFORE the broker answered. Between the two only a lost disk explains
-    a hole; above it the broker may have moved its log start since.
+    a hole; above ``disk_start`` the broker may have moved its log start since.
     """
 
     yielded: Intervals = field(default_factory=Intervals)
@@ -31,7 +31,7 @@ class Evidence:
     disk_start: int | None = None
 
     def judge(self, hole: Intervals) -> Iterator[Judged]:
-        """``hole`` in parts of one reason each, the strongest evidence first."""
+        """``hole`` in parts with one reason each, the strongest evidence first."""
         log_start = self.log_start or 0
         disk_start = log_start if self.disk_start is None or self.log_start is None else self.disk_start
         proofs: list[tuple[GapReason, Intervals]] = [
@@ -49,25 +49,25 @@ class Evidence:
 def find_gaps(
     missing: Intervals, damaged: Intervals, evidence: Evidence, known: Iterable[Gap], now: datetime
 ) -> tuple[Gap, ...]:
-    """The gaps by offset: ``missing`` offsets, and those of ``damaged``, which were found unreadable.
+    """The gaps by offset: ``missing`` offsets, and ``damaged`` offsets, which were found unreadable.
 
-    A gap that is ``known`` keeps its reason, unless that is unknown, and its time.
+    A gap in ``known`` keeps its time, and its reason unless that is unknown.
     """
-    found: list[Gap] = []
+    gaps: list[Gap] = []
     for gap in known:
         part = (missing | damaged) & Intervals([(gap.start, gap.end)])
         if gap.reason == "unknown":
             judged = [*_corrupt(part & damaged), *evidence.judge(part - damaged)]
         else:
             judged = [(piece, gap.reason) for piece in part]
-        found += [_gap(one, gap.detected_at) for one in judged]
+        gaps += [_gap(piece, gap.detected_at) for piece in judged]
         missing, damaged = missing - part, damaged - part
-    found += [_gap(one, now) for one in (*_corrupt(damaged), *evidence.judge(missing - damaged))]
-    return _joined(sorted(found, key=lambda gap: gap.start))
+    gaps += [_gap(piece, now) for piece in (*_corrupt(damaged), *evidence.judge(missing - damaged))]
+    return _joined(sorted(gaps, key=lambda gap: gap.start))
 
 
 def split(gaps: Iterable[Gap], acknowledged: Intervals) -> tuple[tuple[Gap, ...], tuple[Gap, ...]]:
-    """(gaps that hold the partition up, gaps that a person has acknowledged)."""
+    """The gaps that hold the partition up, and the gaps that a person has acknowledged."""
     holding: list[Gap] = []
     passed: list[Gap] = []
     for gap in gaps:
@@ -92,7 +92,7 @@ def _gap(judged: Judged, detected_at: datetime) -> Gap:
 
 
 def _joined(gaps: Sequence[Gap]) -> tuple[Gap, ...]:
-    """Adjacent gaps of one reason as one gap with the earlier time, as retention deletes segment after segment."""
+    """``gaps`` with adjacent gaps of one reason joined, since retention deletes segment after segment."""
     joined: list[Gap] = []
     for gap in gaps:
         before = joined[-1] if joined else None

@@ -12,7 +12,7 @@ from tidemark.store.update import update
 from uploader_agent.clock import utc_now
 
 _TRIES = 3
-_THEN = "the partition's back-off has its turn"
+_THEN = "the partition is tried again after its back-off"
 
 
 class TopicIncarnation(NamedTuple):
@@ -41,13 +41,13 @@ class Incarnations:
             FormatError: a topic was re-created on a cluster without topic ids: an operator must decide.
             StoreError: the store failed.
         """
-        found = self._known.get((topic, topic_id))
-        if found is None:
-            found = self._known[topic, topic_id] = self._agree(topic, topic_id)
-        return found
+        incarnation = self._known.get((topic, topic_id))
+        if incarnation is None:
+            incarnation = self._known[topic, topic_id] = self._agree(topic, topic_id)
+        return incarnation
 
     def _agree(self, topic: str, topic_id: str | None) -> TopicIncarnation:
-        """Ask the store. Two threads may do so for one topic: they agree as two agents do."""
+        """Ask the store. If two threads do so for one topic, they agree as two agents do."""
         key = self._control.incarnations(topic)
 
         def read() -> tuple[TopicIncarnations, str | None]:
@@ -56,16 +56,16 @@ class Incarnations:
             except NotFound:
                 return TopicIncarnations(topic=topic), None
 
-        def with_this_one(known: TopicIncarnations) -> TopicIncarnations:
+        def with_topic_id(known: TopicIncarnations) -> TopicIncarnations:
             try:
                 return known if known.find(topic_id) else known.with_topic_id(topic_id, utc_now())
             except ValueError as error:
                 raise FormatError(key, str(error)) from error
 
         if self._record:
-            known = update(self._store, key, read, with_this_one, then=_THEN, tries=_TRIES)
+            known = update(self._store, key, read, with_topic_id, then=_THEN, tries=_TRIES)
         else:
-            known = with_this_one(read()[0])
-        found = known.find(topic_id)
-        assert found is not None
-        return TopicIncarnation(found[0], found[1].place)
+            known = with_topic_id(read()[0])
+        agreed = known.find(topic_id)
+        assert agreed is not None
+        return TopicIncarnation(agreed[0], agreed[1].place)

@@ -1,7 +1,7 @@
-"""The lineage of a segment below what a broker remembers: from the store, the log, and the batches.
+"""The lineage of a segment below the epochs that a broker remembers: from the store, the log, and the batches.
 
 Retention cuts a broker's lineage at the log start, and the lineage in ``offset.wm`` ends at its next offset. Between
-the two, only the batches tell which epoch wrote which offset.
+the two, only the batches have the epochs.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tidemark.kafka_log.names import MAX_OFFSET
 
 
 class OffLineage(FormatError):
-    """A segment's batches are not those of the live log."""
+    """A segment has batches that are not on the live log."""
 
 
 class KnownLineages(NamedTuple):
-    """``stored`` is the lineage in ``offset.wm``, which ends at ``stored_end``; ``own`` that of the broker's log."""
+    """``stored`` is the lineage in ``offset.wm``, which ends at ``stored_end``; ``own`` is that of the broker's log."""
 
     stored: Lineage
     stored_end: int
@@ -27,27 +27,27 @@ class KnownLineages(NamedTuple):
 
     @classmethod
     def of(cls, watermark: Watermark | None, own: Lineage) -> KnownLineages:
-        """By ``offset.wm``, None if there is none, and the broker's log."""
+        """The lineages of ``offset.wm``, None if there is none, and of the broker's log."""
         return cls(Lineage(watermark.lineage), watermark.next_offset, own) if watermark else cls(Lineage(), 0, own)
 
 
 class BatchLineage:
     """Follows stored bytes batch by batch: they may leave the log where an election has cut it, within a segment.
 
-    :func:`lineage_of` knows only where an epoch starts. That suffices for a file on the leader's disk alone.
+    :func:`lineage_of` knows only the start of each epoch. That suffices for a file on the leader's disk.
     """
 
     def __init__(self, name: str, lineages: KnownLineages) -> None:
         own = lineages.own
         self.left_at: int | None = None
-        """The base offset of the first batch that is of another branch; None as long as there is none."""
+        """The base offset of the first batch of another branch; None before such a batch."""
         self._begun = False
         self._name = name
         self._known = own.with_history(lineages.stored)
         self._forgotten = range(lineages.stored_end, own.entries[0][1] if own.entries else MAX_OFFSET)
 
     def follow(self, header: BatchHeader) -> None:
-        """Take the next batch. Raises :class:`OffLineage` if it is the first one, and is of another branch."""
+        """Take the next batch. Raises :class:`OffLineage` if the first batch is of another branch."""
         if self.left_at is None and not self._is_live(header.base_offset, header.leader_epoch):
             if not self._begun:
                 epoch = f"of leader epoch {header.leader_epoch}"
@@ -61,10 +61,10 @@ class BatchLineage:
 
 
 def lineage_of(name: str, summary: SegmentSummary, lineages: KnownLineages, left_at: int | None = None) -> Lineage:
-    """The lineage up to the end of the segment with this ``summary``, which leaves the known ones at ``left_at``.
+    """The lineage up to the end of the segment with this ``summary``, which leaves the known lineages at ``left_at``.
 
     Raises:
-        OffLineage: a batch below ``left_at`` contradicts one of the known ones.
+        OffLineage: a batch below ``left_at`` contradicts a known lineage.
     """
     stored, stored_end, own = lineages
     known = own.with_history(stored)
@@ -75,10 +75,10 @@ def lineage_of(name: str, summary: SegmentSummary, lineages: KnownLineages, left
         forgotten = start >= stored_end and (own_start is None or start < own_start)
         if not _fits(known, start, epoch) and not (forgotten and _between(epoch, known, start)):
             raise OffLineage(name, f"holds offset {start} of leader epoch {epoch}, which is not on {known.entries}")
-    found = dict(live)
-    starts = found | dict(known.entries)
+    scanned = dict(live)
+    starts = scanned | dict(known.entries)
     for epoch, start in own.entries[:1]:  # retention moves the start up within the first epoch that is left
-        starts[epoch] = min(starts[epoch], start, found.get(epoch, start))
+        starts[epoch] = min(starts[epoch], start, scanned.get(epoch, start))
     whole = Lineage.of(sorted(starts.items()), name).truncated(min(cut, summary.next_offset))
     dead = [(epoch, start) for epoch, start in summary.epochs if start >= cut]
     return Lineage.of((*whole.entries, *dead), name)

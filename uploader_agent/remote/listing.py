@@ -1,8 +1,7 @@
-"""Stored segments that cover a hole: another replica's agent uploaded them, with other boundaries.
+"""Lists stored segments that cover a hole: another replica's agent uploaded them, with other boundaries.
 
-Each replica rolls its segments on its own, so a segment that covers a hole may start far below it, and below line 1 of
-``offset.wm``, from where a leader's agent lists. Relative offsets in a segment have
-31 bits: none reaches further.
+Each replica rolls its segments independently, so a segment that covers a hole may start far below it, and below line 1
+of ``offset.wm``, from which a leader's agent lists. Relative offsets in a segment have 31 bits, which bounds its reach.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ REACH = 1 << 31
 """Offsets that a segment can span (Kafka's ``LogSegment.canConvertToRelativeOffset``)."""
 
 _SLACK = timedelta(hours=1)
-"""How far the clocks of a store and of an agent may be apart."""
+"""The most difference between the clocks of a store and of an agent."""
 
 _NEAREST = 64
-"""Manifests below a hole that are read whatever their age: a leader may have written one just before it died."""
+"""Manifests below a hole that are read at any age: a leader may have written one just before it died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +61,10 @@ def read_news(
     holes: Intervals,
     gaps: tuple[Gap, ...],
 ) -> list[StoredManifest]:
-    """Read the manifests of ``listing`` that may cover ``holes``; ``etags`` are of those read already.
+    """Read the manifests of ``listing`` that may cover ``holes``; ``etags`` are of the manifests already read.
 
-    For holes in ``gaps`` these are the manifests written since; for other holes also the nearest ones below.
+    For holes in ``gaps``, only manifests written since may cover them; for other holes, the nearest ones below may as
+    well.
     """
     recorded = Intervals((gap.start, gap.end) for gap in gaps)
     since = min((gap.detected_at for gap in gaps), default=None)

@@ -1,4 +1,4 @@
-"""A segment's manifest: what it says, and how it gets into the store as the last object of its segment."""
+"""A segment's manifest: its content, and its writing as the last object of its segment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StoredManifest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the broker says about a partition while a segment is uploaded."""
+    """The broker's statements about a partition at the time of an upload."""
 
     offsets: Offsets
     cleanup_policy: str
@@ -35,13 +35,13 @@ class Observed:
 
     @property
     def may_compact(self) -> bool:
-        """Whether the broker's cleaner may remove records; also while the policy is not known."""
+        """True if the broker's cleaner may remove records, or the policy is unknown."""
         return self.cleanup_policy == UNKNOWN_POLICY or compacts(self.cleanup_policy)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was found out about a segment's bytes and objects. It accounts for the offsets up to ``next_offset``."""
+    """The facts about a segment's bytes and objects. It accounts for the offsets up to ``next_offset``."""
 
     name: SegmentName
     next_offset: int
@@ -91,7 +91,7 @@ def build(
 
 
 def read(store: Store, keys: PartitionKeys, name: SegmentName) -> StoredManifest | None:
-    """The manifest of the segment ``name``; None if there is none. Raises FormatError for one that does not parse."""
+    """The manifest of the segment ``name``; None if there is none. Raises FormatError if it does not parse."""
     try:
         return StoredManifest(*SegmentManifest.load_version(store, keys.manifest(name)))
     except NotFound:
@@ -99,20 +99,20 @@ def read(store: Store, keys: PartitionKeys, name: SegmentName) -> StoredManifest
 
 
 def write(store: Store, keys: PartitionKeys, manifest: SegmentManifest) -> StoredManifest:
-    """Create ``manifest`` under its name, or return the one that is there: it describes the same object.
+    """Create ``manifest`` under its name, or return the stored one if it describes the same object.
 
     Raises:
-        PreconditionFailed: it does not, as after a repair; look again.
+        PreconditionFailed: the stored one describes another object, for example after a repair; look again.
     """
     key = keys.manifest(manifest.name)
-    there = create(store, key, _content(manifest))
-    if isinstance(there, ObjectSum):
-        return StoredManifest(manifest, there.etag)
-    stored = SegmentManifest.load(store, key, if_match=there.etag)
+    created = create(store, key, _content(manifest))
+    if isinstance(created, ObjectSum):
+        return StoredManifest(manifest, created.etag)
+    stored = SegmentManifest.load(store, key, if_match=created.etag)
     ours = manifest.objects[manifest.log_name]
     if (stored.topic_id, stored.objects.get(manifest.log_name)) != (manifest.topic_id, ours):
         raise PreconditionFailed(key, f"describes another object than {manifest.log_name} of version {ours.etag}")
-    return StoredManifest(stored, there.etag)
+    return StoredManifest(stored, created.etag)
 
 
 def write_over(
@@ -121,16 +121,16 @@ def write_over(
     """Write ``manifest`` under its name if the store still has ``seen``, or still has none: for repairs.
 
     Raises:
-        PreconditionFailed: another agent wrote one; look again.
+        PreconditionFailed: another agent wrote a manifest; look again.
     """
     key, ours = keys.manifest(manifest.name), _content(manifest)
     if seen is not None:
-        there = ObjectInfo(key, len(seen.manifest.to_bytes()), seen.etag, utc_now())
-        return StoredManifest(manifest, replace(store, key, ours, there).etag)
-    made = create(store, key, ours)
-    if not isinstance(made, ObjectSum):
+        stored = ObjectInfo(key, len(seen.manifest.to_bytes()), seen.etag, utc_now())
+        return StoredManifest(manifest, replace(store, key, ours, stored).etag)
+    created = create(store, key, ours)
+    if not isinstance(created, ObjectSum):
         raise PreconditionFailed(key, "was written by another agent in the meantime")
-    return StoredManifest(manifest, made.etag)
+    return StoredManifest(manifest, created.etag)
 
 
 def _content(manifest: SegmentManifest) -> Summed:
@@ -139,15 +139,14 @@ def _content(manifest: SegmentManifest) -> Summed:
 
 
 def begins_on(manifest: SegmentManifest, lineage: Lineage) -> bool:
-    """Whether the segment's first batch is on ``lineage``."""
+    """True if the segment's first batch is on ``lineage``."""
     return Lineage(manifest.lineage).divergence(lineage, manifest.base_offset + 1) is None
 
 
 def says_the_same(stored: SegmentManifest, ours: SegmentManifest) -> bool:
-    """Whether both describe the same bytes in the same way, regardless of their writer and time."""
-    return stored.topic_id == ours.topic_id and _speaks_of(stored) == _speaks_of(ours)
+    """True if both describe the same bytes in the same way, regardless of their writer and time."""
+    return stored.topic_id == ours.topic_id and _description(stored) == _description(ours)
 
 
-def _speaks_of(manifest: SegmentManifest) -> tuple[object, ...]:
-    """The fields that make two manifests equal, regardless of their writer and time."""
+def _description(manifest: SegmentManifest) -> tuple[object, ...]:
     return manifest.next_offset, manifest.state, manifest.lineage, manifest.open_transactions, manifest.objects

@@ -1,4 +1,4 @@
-"""One object into the store, exactly once: create it, find it there; replace only what a repair makes again.
+"""Puts an object into the store exactly once: creates it, or finds it there. Replaces only objects of repairs.
 
 Stored and local bytes are compared by size and CRC32C alone. If the store does not know an object's checksum, the bytes
 are read. If the store does not answer, the outcome is unknown, and the object is read back.
@@ -24,9 +24,9 @@ class Summed(NamedTuple):
 
 
 def create(store: Store, key: str, ours: Summed, *, look_first: bool = False) -> ObjectSum | ObjectInfo:
-    """Create ``key``; our object's sum if it now holds our bytes, else the object that is there instead.
+    """Create ``key``. Return our object's sum if the key now holds our bytes, else the object that is there instead.
 
-    ``look_first`` if something is probably there, so that no bytes are sent for nothing.
+    With ``look_first``, look for an object before any bytes are sent, since there probably is one.
     """
     stored = find(store, key) if look_first else None
     if stored is None:
@@ -43,49 +43,49 @@ def replace(store: Store, key: str, ours: Summed, stored: ObjectInfo) -> ObjectS
     """Replace exactly the version ``stored``.
 
     Raises:
-        PreconditionFailed: it has been replaced; look again.
+        PreconditionFailed: that version has been replaced; look again.
     """
     try:
         etag = store.put(key, ours.content.body(), size=ours.content.size, crc32c=ours.crc32c, if_match=stored.etag)
     except UnknownOutcome as error:
-        there = _read_back(store, key, error)
-        if not _same(store, there, ours):
+        now = _read_back(store, key, error)
+        if not _same(store, now, ours):
             raise
-        etag = there.etag
+        etag = now.etag
     return _summed(ours, etag)
 
 
 def create_derived(store: Store, key: str, ours: Summed) -> ObjectSum:
-    """Create ``key``, which follows from a ``.log``: what is there already must be the same.
+    """Create ``key``, which is derived from a ``.log``; an object that is there must be the same.
 
     Raises:
-        FormatError: it is not.
+        FormatError: the object that is there differs.
     """
-    there = create(store, key, ours)
-    if isinstance(there, ObjectSum):
-        return there
+    created = create(store, key, ours)
+    if isinstance(created, ObjectSum):
+        return created
     raise FormatError(
         key, "is not what follows from its .log: run `tidemark-agent reupload` on a broker with a replica"
     )
 
 
 def put_derived(store: Store, key: str, ours: Summed) -> ObjectSum:
-    """Create ``key``, or replace what is there: for repairs, which make again what follows from a ``.log``."""
-    there = create(store, key, ours)
-    return there if isinstance(there, ObjectSum) else replace(store, key, ours, there)
+    """Create ``key``, or replace the object there: for repairs, which make again objects derived from a ``.log``."""
+    created = create(store, key, ours)
+    return created if isinstance(created, ObjectSum) else replace(store, key, ours, created)
 
 
 PutDerived = Callable[[Store, str, Summed], ObjectSum]
-"""How what follows from a ``.log`` gets under its key: :func:`create_derived`, or :func:`put_derived` in repairs."""
+"""Stores an object derived from a ``.log``: :func:`create_derived`, or :func:`put_derived` in repairs."""
 
 
 def _same(store: Store, stored: ObjectInfo, ours: Summed) -> bool:
-    """Whether the stored bytes are ours."""
+    """True if the stored bytes are ours."""
     return stored.size == ours.content.size and stored_checksum(store, stored) == ours.crc32c
 
 
 def find(store: Store, key: str) -> ObjectInfo | None:
-    """The object's state; None if there is none."""
+    """The object's state; None without an object."""
     try:
         return store.head(key)
     except NotFound:

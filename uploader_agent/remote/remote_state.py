@@ -22,7 +22,7 @@ from uploader_agent.remote.watermark import StoredWatermark
 
 
 class Coverage(NamedTuple):
-    """What the store has of a partition, at one moment; ``start`` is where the partition begins there.
+    """The state of a partition in the store at one moment; ``start`` is its first offset there.
 
     ``present`` offsets can be read, ``final`` ones need no upload, ``damaged`` ones follow a bad batch of a corrupt
     segment.
@@ -35,7 +35,7 @@ class Coverage(NamedTuple):
 
 
 class RemoteState:
-    """Thread-safe. Before a survey it knows nothing, or what this broker's former watermark index says."""
+    """The known state. Thread-safe. Before a survey it is empty, or from this broker's former watermark index."""
 
     def __init__(self, broker: int) -> None:
         self._broker = broker
@@ -43,14 +43,14 @@ class RemoteState:
         self._log = StoredLog(broker)
         self._start = 0
         self._incarnation: int | None = None
-        self._trusted: int | None = None  # the next offset, by the former index
+        self._trusted: int | None = None  # the next offset in the former index
         self._gaps: tuple[Gap, ...] = ()
         self._surveyed = False
         self._changes = 0
-        self._end: tuple[int, int] | None = None  # as of a number of changes
-        self._sealed_end: tuple[int, int] | None = None  # likewise
+        self._end: tuple[int, int] | None = None  # the number of changes, and the end at that time
+        self._sealed_end: tuple[int, int] | None = None  # the number of changes, and the sealed end at that time
 
-    # -- what is known ------------------------------------------------------------------------------------------------
+    # -- the state ----------------------------------------------------------------------------------------------------
 
     @property
     def changes(self) -> int:
@@ -59,27 +59,27 @@ class RemoteState:
 
     @property
     def surveyed(self) -> bool:
-        """Whether the store itself has been looked at."""
+        """True once the store itself has been read."""
         return self._surveyed
 
     @property
     def known(self) -> bool:
-        """Whether anything is known, from a survey or from the former watermark index."""
+        """True once the state is known, from a survey or from the former watermark index."""
         return self._surveyed or self._trusted is not None
 
     @property
     def incarnation(self) -> int | None:
-        """The number of the topic's incarnation; None until it is agreed upon."""
+        """The number of the topic's incarnation; None until the agents have agreed on it."""
         return self._incarnation
 
     @property
     def start(self) -> int:
-        """Where the partition begins in the store; 0 until that is known."""
+        """The partition's first offset in the store; 0 until it is known."""
         return self._start
 
     @property
     def next_offset(self) -> int:
-        """The offset below which the store has everything."""
+        """The offset below which the store has all offsets."""
         with self._lock:
             if self._trusted is not None:
                 return self._trusted
@@ -95,7 +95,7 @@ class RemoteState:
 
     @property
     def sealed_end(self) -> int:
-        """The end of what the store has without a hole but acknowledged gaps, whether ``offset.wm`` tells it or not."""
+        """The end of the stored offsets without a hole but acknowledged gaps, even before ``offset.wm`` has it."""
         with self._lock:
             if self._sealed_end is None or self._sealed_end[0] != self._changes:
                 stored = self._log.stored
@@ -105,7 +105,7 @@ class RemoteState:
 
     @property
     def coverage(self) -> Coverage:
-        """What the store has, as of one moment."""
+        """The state of the partition in the store at one moment."""
         with self._lock:
             return Coverage(self._start, self._log.present, self._log.final, self._log.damaged)
 
@@ -123,7 +123,7 @@ class RemoteState:
 
     @property
     def stored(self) -> StoredWatermark | None:
-        """The same, with its ETag."""
+        """``offset.wm`` as last read or written, with its ETag."""
         with self._lock:
             return self._log.stored
 
@@ -135,18 +135,18 @@ class RemoteState:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """The open holes; known before there is an ``offset.wm`` that names them."""
+        """The open holes, even before an ``offset.wm`` names them."""
         watermark = self.watermark
         return watermark.gaps if watermark else self._gaps
 
     @property
     def gaps_found(self) -> tuple[Gap, ...]:
-        """The open holes as last found, whether ``offset.wm`` names them yet or not."""
+        """The open holes as last found, which ``offset.wm`` may not name yet."""
         return self._gaps
 
     @property
     def bytes_per_offset(self) -> float | None:
-        """How many bytes an offset takes in the newest stored segment; None if that is not known."""
+        """The bytes per offset in the newest stored segment; None if unknown."""
         with self._lock:
             return self._log.bytes_per_offset
 
@@ -154,8 +154,8 @@ class RemoteState:
     def readable_bases(self) -> list[int]:
         """Base offsets of the segments that are held in memory, are not corrupt and begin on this leader's lineage."""
         with self._lock:
-            known = [one for one in self._log.segments.values() if one.state != "corrupt"]
-            return [one.base_offset for one in known if one.readable_end > one.base_offset]
+            whole = [segment for segment in self._log.segments.values() if segment.state != "corrupt"]
+            return [segment.base_offset for segment in whole if segment.readable_end > segment.base_offset]
 
     @property
     def manifests_read(self) -> dict[SegmentName, str]:
@@ -164,12 +164,12 @@ class RemoteState:
             return dict(self._log.read)
 
     def has_log(self, base_offset: int) -> bool:
-        """Whether a ``.log`` with this base offset was seen."""
+        """True if a ``.log`` with this base offset was seen."""
         with self._lock:
             return any(name.base == base_offset for name in self._log.logs)
 
     def has_bare_log(self, base_offset: int) -> bool:
-        """Whether a ``.log`` with this base offset was seen that has no manifest."""
+        """True if a ``.log`` with this base offset was seen without a manifest."""
         with self._lock:
             bare = self._log.logs - self._log.segments.keys()
             return any(name.base == base_offset for name in bare)
@@ -184,10 +184,10 @@ class RemoteState:
         with self._lock:
             return self._log.history(lineage)
 
-    # -- what changes it ----------------------------------------------------------------------------------------------
+    # -- changes ------------------------------------------------------------------------------------------------------
 
     def trust(self, entry: IndexEntry) -> None:
-        """Trust this broker's former watermark index until there is something to do. After a survey it is ignored.
+        """Trust this broker's former watermark index until there is a job. After a survey it is ignored.
 
         The entry must be of this same leadership and have no gap.
         """
@@ -199,7 +199,7 @@ class RemoteState:
             self._changes += 1
 
     def survey(self, log: StoredLog, incarnation: int, start: int) -> None:
-        """Take over ``log``, read from the store. Without an ``offset.wm`` the partition begins at ``start``."""
+        """Adopt ``log``, read from the store. Without an ``offset.wm`` the partition begins at ``start``."""
         with self._lock:
             self._log, self._incarnation, self._trusted = log, incarnation, None
             self._start = log.stored.watermark.start_offset if log.stored else start
@@ -207,7 +207,7 @@ class RemoteState:
             self._changes += 1
 
     def reload(self, log: StoredLog) -> None:
-        """Take over ``log``, read again because another agent wrote ``offset.wm``. Keep the segments that it lacks."""
+        """Adopt ``log``, read again since another agent wrote ``offset.wm``. Keep the segments that it lacks."""
         with self._lock:
             log.segments = log.segments | self._log.segments
             self._log = log

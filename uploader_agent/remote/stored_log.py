@@ -21,7 +21,7 @@ from uploader_agent.remote.watermark import IsForeign, StoredWatermark
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """The part of a manifest that uploads need. ``readable_end`` is where damage or another lineage begins."""
+    """The part of a manifest that uploads need. ``readable_end`` is the start of damage or of another lineage."""
 
     name: SegmentName
     base_offset: int
@@ -34,12 +34,12 @@ class StoredSegment:
 
     @classmethod
     def of(cls, manifest: SegmentManifest, lineage: Lineage) -> StoredSegment:
-        """``manifest`` as seen from a leader whose log has ``lineage``."""
+        """The part of ``manifest`` that matters to a leader with a log on ``lineage``."""
         end = manifest.damage.offset if manifest.damage else manifest.next_offset
         own = Lineage(manifest.lineage)
         diverged = own.divergence(lineage, end)
         readable = end if diverged is None else max(manifest.base_offset, diverged)
-        opened = tuple(one.unfinished for one in manifest.open_transactions)
+        opened = tuple(transaction.unfinished for transaction in manifest.open_transactions)
         return cls(
             name=manifest.name,
             base_offset=manifest.base_offset,
@@ -54,9 +54,9 @@ class StoredSegment:
 
 @dataclass(slots=True)
 class StoredLog:
-    """What this broker, ``broker``, knows of a partition's objects. Not thread-safe: see :class:`RemoteState`.
+    """This broker's knowledge of a partition's objects. Not thread-safe: see :class:`RemoteState`.
 
-    ``logs`` are the segments whose ``.log`` was seen, ``read`` the ETags of the manifests that were read.
+    ``logs`` are the segments with a ``.log`` that was seen, ``read`` the ETags of the manifests that were read.
     """
 
     broker: int
@@ -69,11 +69,11 @@ class StoredLog:
     below: Intervals = field(default_factory=Intervals)
     """The offsets that the watermark covers on this leader's lineage, acknowledged gaps included."""
     bytes_per_offset: float | None = None
-    """Of the newest segment that was seen in the store."""
+    """The bytes per offset of the newest segment that was seen in the store."""
 
     @classmethod
     def of_index(cls, entry: IndexEntry, broker: int) -> StoredLog:
-        """The log by this broker's watermark index: everything up to its uploaded end, under its leadership."""
+        """The log in this broker's watermark index: all offsets up to its uploaded end, under its leadership."""
         return cls(broker, below=Intervals([(0, entry.uploaded_end)]), bytes_per_offset=entry.bytes_per_offset)
 
     @property
@@ -85,7 +85,7 @@ class StoredLog:
 
     @property
     def final(self) -> Intervals:
-        """Offsets that need no upload: those that can be read, and those that this broker stored as corrupt."""
+        """Offsets that need no upload: readable ones, and ones that this broker stored as corrupt."""
         kept = (segment for segment in self.segments.values() if segment.state == "corrupt")
         return self.present | Intervals(
             (segment.base_offset, segment.next_offset) for segment in kept if segment.broker == self.broker
@@ -132,18 +132,18 @@ class StoredLog:
             lineage = lineage.with_history(segment.lineage)
         return lineage
 
-    def add(self, found: StoredManifest, lineage: Lineage) -> None:
+    def add(self, stored: StoredManifest, lineage: Lineage) -> None:
         """Add a stored manifest."""
-        segment = StoredSegment.of(found.manifest, lineage)
+        segment = StoredSegment.of(stored.manifest, lineage)
         if all(segment.base_offset >= name.base for name in self.segments):
-            self.bytes_per_offset = _bytes_per_offset(found.manifest) or self.bytes_per_offset
+            self.bytes_per_offset = _bytes_per_offset(stored.manifest) or self.bytes_per_offset
         self.segments[segment.name] = segment
-        self.read[segment.name] = found.etag
+        self.read[segment.name] = stored.etag
         if segment.state == "whole":
             self.logs.add(segment.name)
 
     def vouched(self, stored: StoredWatermark) -> None:
-        """Take over the stored watermark, and forget segments that lie wholly below its last one."""
+        """Adopt the stored watermark, and drop segments that lie wholly below its last one."""
         self.stored, self.foreign = stored, None
         self.below |= Intervals([(stored.watermark.start_offset, stored.watermark.next_offset)])
         for name, segment in [*self.segments.items()]:
@@ -170,26 +170,24 @@ def load(
     broker: int,
     is_foreign: IsForeign,
 ) -> StoredLog:
-    """Learn what the store has, as the leader with this ``lineage``. Without a watermark, list everything.
+    """Read the state of the store, as the leader with this ``lineage``. Without a watermark, list everything.
 
     Raises:
         Fenced: a later leader has taken over.
         ContinuityError: the lineages contradict each other.
-        FormatError: an object there does not parse; it is named.
+        FormatError: names an object that does not parse.
         StoreError: the store failed.
     """
-    found_watermark = watermark.fence(store, keys, topic_id, leader_epoch, is_foreign)
-    foreign = found_watermark is not None and found_watermark.foreign
-    state = StoredLog(broker, None if foreign else found_watermark, found_watermark if foreign else None)
+    fenced = watermark.fence(store, keys, topic_id, leader_epoch, is_foreign)
+    foreign = fenced is not None and fenced.foreign
+    state = StoredLog(broker, None if foreign else fenced, fenced if foreign else None)
     first = 0
     if state.stored is not None:
         first = state.stored.base_offset
         vouched = watermark.truncate(state.stored.watermark, lineage, leader_epoch)
-        # Segments above a hole are listed below: each manifest's lineage tells whether the segment still counts.
+        # Segments above a hole are listed below: each manifest's lineage shows if the segment still counts.
         state.below = Intervals([(vouched.start_offset, vouched.next_offset)])
-        if (
-            vouched.next_offset <= first
-        ):  # cut off below line 1: the watermark moves back to the last segment below the cut
+        if vouched.next_offset <= first:  # cut off below line 1: line 1 moves back to the last segment below the cut
             first = _last_base_below(store, keys, vouched.next_offset)
     listed = listing.list_segments(store, keys, first)
     state.logs.update(log.name for log in listed.logs)

@@ -1,7 +1,7 @@
-"""``offset.wm``: how far a partition is in the store without a hole; computed, fenced, written by conditional PUT.
+"""``offset.wm``: the end of a partition's stored offsets without a hole; computed, fenced, written by conditional PUT.
 
 Promises: within a topic id, (leader epoch, next offset) never decreases; a writer with an older leader epoch gets an
-error and stops; the leader whose lineage cuts offsets off takes the next offset back to the cut.
+error and stops; if a leader's lineage cuts offsets off, that leader takes the next offset back to the cut.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class StoredWatermark(NamedTuple):
     watermark: Watermark
     etag: str
     foreign: bool = False
-    """Whether the cluster never gave its leader epoch: it then fences no leader, and its content is ignored."""
+    """True if the cluster never gave its leader epoch: it then fences no leader, and its content is ignored."""
 
 
 class OtherWatermark(NamedTuple):
-    """The ``offset.wm`` of one line that another uploader wrote; ``etag`` is that under which it lies there."""
+    """The ``offset.wm`` of one line that another uploader wrote; ``etag`` is its ETag."""
 
     etag: str
 
@@ -51,7 +51,7 @@ IsForeign = Callable[[StoredWatermark], bool]
 
 @dataclass(frozen=True, slots=True)
 class WatermarkState:
-    """Everything that determines a partition's watermark."""
+    """The state from which a partition's watermark is computed."""
 
     topic_id: str | None
     leader_epoch: int
@@ -63,11 +63,11 @@ class WatermarkState:
     acknowledged_gaps: tuple[Gap, ...]
     foreign_epochs: tuple[int, ...] = ()
     packs: bool = False
-    """Whether this leadership may pack."""
+    """True if this leadership may pack."""
 
 
 def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
-    """The watermark of the known state. Where nothing is stored yet, it ends where it starts."""
+    """The watermark of the known state. Before anything is stored, it ends at its start."""
     passed = Intervals((gap.start, gap.end) for gap in view.acknowledged_gaps)
     contiguous = (view.present | passed).contiguous_from(view.start)
     lineage = view.lineage.with_history(Lineage(previous.lineage) if previous else Lineage())
@@ -91,12 +91,12 @@ def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
 def tails(
     before: Iterable[tuple[int, int]], own: tuple[int, int] | None, lineage: Lineage, sealed_end: int
 ) -> tuple[tuple[int, int], ...]:
-    """Who may have packed what is not sealed: those of ``before``, and ``own`` if there is room.
+    """The leaderships that may have packed unsealed offsets: the rest of ``before``, and ``own`` if there is room.
 
-    A leadership goes when the end of its epoch on this lineage is sealed, whatever its broker's head says so far. That
-    of the newest epoch has no end.
+    A leadership is removed when the end of its epoch on this lineage is sealed, whatever its broker's head holds by
+    then. The newest epoch has no end.
     """
-    listed = {one for one in before if not _is_sealed(one[0], lineage, sealed_end)}
+    listed = {tail for tail in before if not _is_sealed(tail[0], lineage, sealed_end)}
     if own is not None and len(listed) < MOST_TAILS:
         listed.add(own)
     return tuple(sorted(listed))
@@ -108,7 +108,7 @@ def _is_sealed(epoch: int, lineage: Lineage, sealed_end: int) -> bool:
 
 
 def truncate(previous: Watermark, lineage: Lineage, leader_epoch: int) -> Watermark:
-    """``previous`` as far as it is on the new leader's ``lineage``.
+    """``previous`` up to the offset at which the new leader's ``lineage`` leaves it.
 
     Raises:
         ContinuityError: the lineages diverge although the leader has not changed since.
@@ -142,17 +142,17 @@ def above(present: Intervals, offset: int) -> Iterable[Interval]:
 
 
 def last_base(bases: Iterable[int], next_offset: int, fallback: int) -> int:
-    """Line 1: the base of the last segment below ``next_offset``; ``fallback`` if there is none."""
+    """Line 1: the base of the last segment below ``next_offset``; ``fallback`` without one."""
     return max((base for base in bases if base < next_offset), default=fallback)
 
 
 def says_more(new: Watermark, old: Watermark | None) -> bool:
-    """Whether ``new`` differs from ``old`` in more than who wrote it and when."""
+    """True if ``new`` differs from ``old`` in more than its writer and time."""
     return old is None or new != old.model_copy(update={"broker": new.broker, "written_at": new.written_at})
 
 
 def find(store: Store, keys: PartitionKeys) -> StoredWatermark | OtherWatermark | None:
-    """The stored watermark, also one of another uploader; None if there is none.
+    """The stored watermark, even if another uploader wrote it; None if there is none.
 
     Raises:
         FormatError: it does not parse.
@@ -171,17 +171,17 @@ def read(store: Store, keys: PartitionKeys) -> StoredWatermark | None:
     Raises:
         FormatError: it does not parse, or another uploader wrote it.
     """
-    found = find(store, keys)
-    if isinstance(found, OtherWatermark):
+    stored = find(store, keys)
+    if isinstance(stored, OtherWatermark):
         rule = "was written by another uploader: stop it, since two must never share a prefix, and take the prefix over"
         raise FormatError(keys.watermark, f"{rule} with tidemark-agent adopt")
-    return found
+    return stored
 
 
 def fence(
     store: Store, keys: PartitionKeys, topic_id: str | None, leader_epoch: int, is_foreign: IsForeign
 ) -> StoredWatermark | None:
-    """As :func:`read`. Raises :class:`Fenced` if a later leader wrote it, as far as ``is_foreign`` can tell."""
+    """The result of :func:`read`. Raises :class:`Fenced` if a later leader wrote it, unless it ``is_foreign``."""
     stored = read(store, keys)
     if stored and stored.watermark.topic_id == topic_id and stored.watermark.leader_epoch > leader_epoch:
         if is_foreign(stored):
@@ -197,7 +197,7 @@ def write(
     """Write ``watermark`` if the store still has ``before``. A foreign ``before`` is copied aside first.
 
     Raises:
-        PreconditionFailed: the store has another one; read it and decide again.
+        PreconditionFailed: the store has another version; read it and decide again.
         ContinuityError: ``watermark`` would move back.
     """
     if before is not None and before.foreign:
@@ -222,12 +222,12 @@ def put(
         )
     except UnknownOutcome as error:
         try:
-            there = store.get(keys.watermark)
+            stored = store.get(keys.watermark)
         except NotFound:
             raise error from None
-        if there.body != body:
+        if stored.body != body:
             raise
-        etag = there.etag
+        etag = stored.etag
     return StoredWatermark(base_offset, watermark, etag)
 
 
