@@ -1,10 +1,10 @@
 """Takes over a prefix that Pinterest's uploader filled: writes manifests and ``offset.wm`` for its segments.
 
 That uploader puts ``<base>.log``, ``.index`` and ``.timeindex`` under the same keys as Tidemark, and an
-``offset.wm`` of one line: the base offset of a segment whose ``.log`` it has stored. It checks no bytes, does not tell
-leaders apart, and continues after a segment that it could not send. So only the bytes are trusted: each ``.log`` is
-read once and checked batch by batch, its indexes are rebuilt, and its epochs are compared with the log of this broker.
-A segment that fails a check is left as it is and reported; it becomes a gap.
+``offset.wm`` of one line: the base offset of a segment with a stored ``.log``. It checks no bytes, does not distinguish
+leaders, and continues after a segment that it could not send. So only the bytes are trusted: each ``.log`` is read once
+and checked batch by batch, its indexes are rebuilt, and its epochs are compared with the log of this broker. A segment
+that fails a check is left as it is and reported; it becomes a gap.
 
 Manifests are written first, in order. ``offset.wm`` comes last and replaces the other uploader's: until then the agent
 refuses the partition. A killed run can be started again and continues where it stopped. Source of that layout:
@@ -39,7 +39,7 @@ Outcome = Literal["would adopt", "adopted", "as it was", "left"]
 
 
 class AdoptionRow(NamedTuple):
-    """The outcome for one segment, and why it was left if it was. ``next_offset`` is None if it was not read."""
+    """The outcome for a segment, and the reason if it was left. ``next_offset`` is None if it was not read."""
 
     partition: str
     base_offset: int
@@ -64,7 +64,7 @@ class Adoption:
 
         Raises:
             FormatError: no disk has a replica, its files are damaged, or the topic was re-created since: a later
-            incarnation has a prefix of its own.
+                incarnation has a prefix of its own.
         """
         folder = find_partitions(log_dirs).partitions.get(tp)
         if folder is None:
@@ -77,18 +77,18 @@ class Adoption:
             rule = (
                 f"is incarnation {incarnation.number} of its topic, which has a prefix of its own: {self._keys.folder}"
             )
-            raise FormatError(str(tp), f"{rule}; what another uploader stored is of the first one")
+            raise FormatError(str(tp), f"{rule}; another uploader's segments are of the first one")
         with PartitionFiles(folder, self._topic_id) as files:
             self._lineage = files.lineage()
         self._offsets = checkpointed_offsets(log_dirs, {tp: folder}).get(tp)
         self._stored = StoredLog(broker)
 
     def run(self, *, dry_run: bool = False) -> Iterator[AdoptionRow]:
-        """Adopt segment after segment, and ``offset.wm`` at the end; nothing if Tidemark has written that.
+        """Adopt segment after segment, and ``offset.wm`` at the end; nothing if Tidemark wrote ``offset.wm``.
 
         Raises:
-            PreconditionFailed: another program writes there at this moment: stop the other uploader.
-            StoreError: the store failed; the segments before are done.
+            PreconditionFailed: another program writes there now: stop the other uploader.
+            StoreError: the store failed; earlier segments are done.
         """
         other = watermark.find(self._store, self._keys)
         if isinstance(other, StoredWatermark):
@@ -105,10 +105,10 @@ class Adoption:
             self._write_watermark(other)
 
     def _adopt(self, log: Listed, after: int | None, other: OtherWatermark | None) -> AdoptionRow:
-        there = manifests.read(self._store, self._keys, log.name)
-        if there is not None and _describes(there.manifest, log):
-            self._stored.add(there, self._lineage)
-            return self._row(log, there.manifest.next_offset, "as it was")
+        stored = manifests.read(self._store, self._keys, log.name)
+        if stored is not None and _describes(stored.manifest, log):
+            self._stored.add(stored, self._lineage)
+            return self._row(log, stored.manifest.next_offset, "as it was")
         self._check_alone(other)
         try:
             facts = self._facts(log, after)
@@ -116,16 +116,16 @@ class Adoption:
             return self._row(log, None, "left", str(error))
         high_watermark = self._offsets.high_watermark if self._offsets else 0
         if facts.next_offset > high_watermark:
-            why = f"ends above the high watermark {high_watermark} of this broker: run this where the leader is"
-            return self._row(log, facts.next_offset, "left", why)
+            reason = f"ends above the high watermark {high_watermark} of this broker: run this where the leader is"
+            return self._row(log, facts.next_offset, "left", reason)
         assert self._offsets is not None
         seen = Observed(self._offsets, self._policy, self._epoch)
         manifest = manifests.build(self._tp, self._keys, self._topic_id, self._broker, facts, seen)
-        self._stored.add(manifests.write_over(self._store, self._keys, manifest, there), self._lineage)
+        self._stored.add(manifests.write_over(self._store, self._keys, manifest, stored), self._lineage)
         return self._row(log, facts.next_offset, "adopted")
 
     def _facts(self, log: Listed, after: int | None) -> Facts:
-        found = rebuild(
+        facts = rebuild(
             self._store,
             self._keys,
             log.name,
@@ -134,9 +134,9 @@ class Adoption:
             self._stored.open_before(log.name.base) or (),
             put_derived,
         )
-        if self._is_compacted and after is not None and after > found.next_offset:
-            return replace(found, next_offset=after)  # the cleaner removed the records in between
-        return found
+        if self._is_compacted and after is not None and after > facts.next_offset:
+            return replace(facts, next_offset=after)  # the cleaner removed the records in between
+        return facts
 
     @property
     def _is_compacted(self) -> bool:
@@ -181,9 +181,9 @@ def _describes(manifest: SegmentManifest, log: Listed) -> bool:
 
 
 def partitions_here(log_dirs: tuple[Path, ...], topic: str) -> list[TopicPartition]:
-    """The partitions of ``topic`` of which these disks have a replica. Raises FormatError if there is none."""
-    found = sorted(tp for tp in find_partitions(log_dirs).partitions if tp.topic == topic)
-    if not found:
+    """The partitions of ``topic`` with a replica on these disks. Raises FormatError if there are none."""
+    partitions = sorted(tp for tp in find_partitions(log_dirs).partitions if tp.topic == topic)
+    if not partitions:
         where = ", ".join(map(str, log_dirs))
         raise FormatError(topic, f"has no partition in {where}: check its name, or run this on a broker with a replica")
-    return found
+    return partitions

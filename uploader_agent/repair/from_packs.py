@@ -1,8 +1,8 @@
-"""Puts into segments what they lack of packs: records that compaction had removed from the log before it was sealed.
+"""Adds records from packs to segments that lack them, since compaction had removed them before the segment was sealed.
 
-A person starts it, and it needs nothing of a broker's disk. Each segment that claims a packed batch is made whole, in
-the order of offsets: its ``.log`` is replaced by If-Match with the same batches and those of the packs, then its
-indexes, and its manifest last (docs/agent-design.md, "Segments that lack records"). ``offset.wm`` is left alone.
+A person starts it, and it needs no disk of a broker. Each segment that claims a packed batch is made whole, in the
+order of offsets: its ``.log`` is replaced by If-Match with the same batches and those of the packs, then its indexes,
+and its manifest last (docs/agent-design.md, "Segments that lack records"). ``offset.wm`` is left alone.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _AT_A_TIME = 64
 
 
 class NotMadeWhole(TidemarkError):
-    """A segment stays as it is; the message says why."""
+    """A segment stays as it is; the message states the reason."""
 
 
 class _Whole(NamedTuple):
-    """What is to be put of a segment; ``manifest`` describes the former objects."""
+    """The new objects of a segment; ``manifest`` describes the former objects."""
 
     manifest: SegmentManifest
     log: Summed
@@ -74,52 +74,53 @@ class FromPacks:
         self._lineage = Lineage(stored.watermark.lineage) if stored else Lineage()
 
     def run(self, start: int = 0, end: int = MAX_OFFSET, *, dry_run: bool = False) -> Iterator[ReuploadRow]:
-        """Make the segments whole that hold offsets of ``[start, end)``, by all packs that still exist; the last first.
+        """Make the segments whole that hold offsets of ``[start, end)``, from all existing packs; the last first.
 
-        So a segment that gets a transaction's batches is followed by ones that have its marker. A row tells of a
-        segment that lacks something, and how many bytes it gets.
+        So a segment that gets a transaction's batches is followed by segments that have its marker. There is a row for
+        each segment that lacks records, with the number of bytes that it gets.
 
-        Raises StoreError: the store failed; the rows before are done.
+        Raises StoreError: the store failed; earlier rows are done.
         """
         ranges = self._ranges()
         if not ranges:
             return
-        first, after = bounds(one.range for one in ranges)
+        first, after = bounds(packed.range for packed in ranges)
         first, after = max(first, start), min(after, end)
         listed = listing.list_segments(self._store, self._keys, max(0, first - listing.REACH), after)
         for entry in reversed(listed.manifests):
             stored = manifests.read(self._store, self._keys, entry.name)
             if stored is None or stored.manifest.state != "whole" or stored.manifest.next_offset <= first:
                 continue
-            base, end_of_it = stored.manifest.base_offset, stored.manifest.next_offset
-            near = [one for one in ranges if one.range.first < end_of_it and one.range.next > base]
+            base, following = stored.manifest.base_offset, stored.manifest.next_offset
+            near = [packed for packed in ranges if packed.range.first < following and packed.range.next > base]
             row = self._segment(stored, near, ranges, dry_run=dry_run) if near else None
             if row is not None:
                 yield row
 
     def _ranges(self) -> list[PackedRange]:
-        """The partition's ranges of all packs of the cluster, whether a head leads to them or not."""
-        control, found = self._keys.control, list[PackedRange]()
+        """The partition's ranges in all packs of the cluster, even if no head leads to them."""
+        control, all_ranges = self._keys.control, list[PackedRange]()
         packs = (info for info in self._store.list(control.tails) if control.pack_of(info.key) is not None)
-        while some := list(islice(packs, _AT_A_TIME)):
-            found += [one for ranges in in_parallel(self._ranges_of, some) for one in ranges]
-        return found
+        while chunk := list(islice(packs, _AT_A_TIME)):
+            for ranges in in_parallel(self._ranges_of, chunk):
+                all_ranges += ranges
+        return all_ranges
 
     def _ranges_of(self, pack: ObjectInfo) -> list[PackedRange]:
         try:
-            found = read_footer(self._store, pack.key, pack.size)
+            footer = read_footer(self._store, pack.key, pack.size)
         except NotFound:
             return []
         except FormatError as error:
             logger.warning("pack_not_read", partition=str(self._tp), error=str(error))
             return []
         name = self._topic_id, self._tp.partition
-        return [one for one in found if (one.range.topic_id, one.range.partition) == name]
+        return [packed for packed in footer if (packed.range.topic_id, packed.range.partition) == name]
 
     def _segment(
         self, stored: StoredManifest, near: list[PackedRange], ranges: list[PackedRange], *, dry_run: bool
     ) -> ReuploadRow | None:
-        """Make one segment whole by the ranges ``near`` it; None if it lacks nothing."""
+        """Make one segment whole from the ranges ``near`` it; None if it lacks no record."""
         manifest = stored.manifest
         try:
             log = find(self._store, self._keys.file(manifest.log_name))
@@ -127,15 +128,18 @@ class FromPacks:
             changes = edits(self._store, log, manifest.base_offset, wanted) if log else []
             if log is None or not wanted or not _is_to_change(manifest, log, changes):
                 return None
-            transactional = any(one.header.is_transactional for one in wanted)
+            transactional = any(batch.header.is_transactional for batch in wanted)
             opened = open_at(self._store, self._keys, manifest, self._lineage, ranges) if transactional else ()
             with spliced(self._store, log, manifest.log_name, changes) as file:
-                parts = PartsOfRun({*(one.range.part for one in near), *manifest.parts}, manifest.base_offset)
+                near_parts = {packed.range.part for packed in near}
+                parts = PartsOfRun({*near_parts, *manifest.parts}, manifest.base_offset)
                 scanned = scan(file, log.key, manifest.base_offset, opened, parts)
+                files = scanned.indexes.files(manifest.name)
+                indexes = [index for index in files if transactional or "txn" not in index.name]
                 whole = _Whole(
                     _described(manifest, scanned, parts.equal(file), transactional=transactional),
                     Summed(file, scanned.crc32c),
-                    [one for one in scanned.indexes.files(manifest.name) if transactional or "txn" not in one.name],
+                    indexes,
                 )
                 if not dry_run:
                     self._put(stored, whole, log if changes else None, log.etag)
@@ -145,33 +149,33 @@ class FromPacks:
             return self._row(manifest, 0, "left", str(error))
 
     def _put(self, stored: StoredManifest, whole: _Whole, replaced: ObjectInfo | None, etag: str) -> None:
-        """Put the segment, the manifest last; what later segments must know of its transactions comes first.
+        """Put the segment, the manifest last. Later segments get its transactions first.
 
         Without ``replaced`` the store has the ``.log`` already, under ``etag``: an earlier run put it.
         """
         store, keys, before = self._store, self._keys, stored.manifest
-        opened = tuple(one.unfinished for one in whole.manifest.open_transactions)
-        new = {*opened} - {one.unfinished for one in before.open_transactions}
+        opened = tuple(transaction.unfinished for transaction in whole.manifest.open_transactions)
+        new = {*opened} - {transaction.unfinished for transaction in before.open_transactions}
         if new:
             tell_following(store, keys, before, opened, new, self._lineage)
         log = ObjectSum(size=whole.log.content.size, crc32c=f"{whole.log.crc32c:08x}", etag=etag)
         if replaced is not None:
             log = replace(store, replaced.key, whole.log, replaced)
-        made = {before.log_name: log}
+        sums = {before.log_name: log}
         for content in whole.indexes:
-            made[content.name] = put_derived(store, keys.file(content.name), Summed(content, checksum(content)))
-        final = whole.manifest.model_copy(update={"objects": before.objects | made})
+            sums[content.name] = put_derived(store, keys.file(content.name), Summed(content, checksum(content)))
+        final = whole.manifest.model_copy(update={"objects": before.objects | sums})
         manifests.write_over(store, keys, final, stored)
 
-    def _row(self, manifest: SegmentManifest, size: int, outcome: Outcome, why: str | None = None) -> ReuploadRow:
-        return ReuploadRow(str(self._tp), manifest.base_offset, manifest.next_offset, size, outcome, why)
+    def _row(self, manifest: SegmentManifest, size: int, outcome: Outcome, detail: str | None = None) -> ReuploadRow:
+        return ReuploadRow(str(self._tp), manifest.base_offset, manifest.next_offset, size, outcome, detail)
 
 
 def _is_to_change(manifest: SegmentManifest, log: ObjectInfo, changes: list[Edit]) -> bool:
-    """Whether the segment lacks something, or an earlier run died after it had put the ``.log``.
+    """True if the segment lacks records, or an earlier run died after it had put the ``.log``.
 
     Raises:
-        NotMadeWhole: somebody else has put the ``.log``.
+        NotMadeWhole: another program has put the ``.log``.
     """
     as_described = manifest.objects[manifest.log_name].etag == log.etag
     if changes and not as_described:
@@ -182,13 +186,13 @@ def _is_to_change(manifest: SegmentManifest, log: ObjectInfo, changes: list[Edit
 def _described(
     before: SegmentManifest, scanned: ScannedSegment, parts: tuple[PackedPart, ...], *, transactional: bool
 ) -> SegmentManifest:
-    """The manifest ``before``, of the same offsets, of the bytes that were ``scanned``.
+    """The manifest ``before`` for the bytes that were ``scanned``, of the same offsets.
 
-    Batches that are not ``transactional`` change nothing about transactions. ``uploaded_at`` stays: by it, and by when
-    the parts were shipped, the records' times were judged.
+    Batches that are not ``transactional`` change nothing about transactions. ``uploaded_at`` stays: the records' times
+    were judged from it, and from the times at which the parts were shipped.
 
     Raises:
-        NotMadeWhole: the bytes are no segment, or have less than the manifest says.
+        NotMadeWhole: the bytes are no segment, or have fewer batches than the manifest says.
     """
     summary = scanned.summary
     if scanned.damage is not None:
@@ -212,6 +216,6 @@ def _described(
             "codecs": summary.codecs,
             "open_transactions": opened if transactional else before.open_transactions,
             "agent_version": __version__,
-            "parts": tuple(sorted({*before.parts, *parts}, key=lambda one: (one.first, one.next))),
+            "parts": tuple(sorted({*before.parts, *parts}, key=lambda part: (part.first, part.next))),
         }
     )

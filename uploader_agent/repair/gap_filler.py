@@ -33,7 +33,7 @@ from uploader_agent.upload.segment_upload import UploadRoute
 logger = structlog.get_logger(__name__)
 
 _LONGEST_DELAY = 10.0
-"""Seconds. Enough for another agent to bring a segment of 1 GiB; the leader looks every 30 s."""
+"""Most seconds of the random delay: enough for another agent to upload 1 GiB. The leader looks every 30 s."""
 
 HandledSegment = tuple[TopicPartition, str | None, int, int]
 """(partition, topic id, base offset, end) of a segment that is stored already, or must not be stored."""
@@ -42,7 +42,7 @@ HandledSegment = tuple[TopicPartition, str | None, int, int]
 class GapFiller:
     """Fills gaps of partitions that other brokers lead, from the replicas of this broker.
 
-    ``sleep`` waits some seconds, and less when the agent stops. ``accepts_topic`` tells which topics are uploaded.
+    ``sleep`` waits some seconds, or fewer when the agent stops. ``accepts_topic`` returns True if a topic is uploaded.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class GapFiller:
             try:
                 if settings().enabled:
                     self.turn(led(), delay=min(_LONGEST_DELAY, interval / 4))
-            except Exception as error:  # gap filling is optional: no error of one turn may end it
+            except Exception as error:  # gap filling is optional: no error of a turn may end it
                 logger.warning("filling_failed", kind=type(error).__name__, error=str(error), exc_info=error)
 
     def _release_covered(self, led: Collection[TopicPartition]) -> None:
@@ -159,10 +159,10 @@ class GapFiller:
             for work, outcome in bring_all(replica, works, surroundings, entry.high_watermark):
                 if not isinstance(outcome, SegmentChanged):
                     self._handled.add((tp, entry.topic_id, work.base_offset, work.end))
-                filled += self._tell(tp, work.base_offset, wanted, outcome)
+                filled += self._report(tp, work.base_offset, wanted, outcome)
         return filled
 
-    def _tell(
+    def _report(
         self, tp: TopicPartition, base_offset: int, wanted: Interval, outcome: StoredManifest | TidemarkError | None
     ) -> int:
         details = {"partition": str(tp), "base_offset": base_offset, "gap": f"{wanted.start}-{wanted.end}"}
@@ -176,7 +176,7 @@ class GapFiller:
 
 
 def _is_open(surroundings: Surroundings, entry: IndexEntry, wanted: Interval) -> bool:
-    """Whether ``offset.wm`` still has the gap: the index may be from a broker that died long ago."""
+    """True if ``offset.wm`` still has the gap: the index may be from a broker that died long ago."""
     if surroundings.stored is None:
         return True
     current = surroundings.stored.watermark

@@ -33,7 +33,7 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The input of a search. ``holes`` returns the current ones; segments from ``local_start`` on are on the disk."""
+    """The input of a search. ``holes`` returns the current holes; segments from ``local_start`` on are on the disk."""
 
     route: UploadRoute
     holes: Callable[[], Intervals]
@@ -47,7 +47,7 @@ _NOTHING: Final = Intervals()
 
 
 class Search:
-    """Searches for one partition; the same holes at most every ``interval`` seconds."""
+    """The searches for one partition; the same holes are searched for at most every ``interval`` seconds."""
 
     def __init__(self, control_store: Store, control: ControlKeys, interval: float, runtime: Runtime) -> None:
         self.acknowledged = _NOTHING
@@ -57,10 +57,10 @@ class Search:
         self._clock = runtime.monotonic
         self._searched = _NOTHING
         self._searched_at = 0.0
-        self._refused: frozenset[str] = frozenset()  # ETags of stored logs for which no manifest can be made
+        self._refused: frozenset[str] = frozenset()  # ETags of stored logs that can get no manifest
 
     def is_due(self, holes: Intervals) -> bool:
-        """Whether there is a new hole, or the interval of an old one has passed."""
+        """True if there is a new hole, or the interval of an old one has passed."""
         if not holes:
             return False
         return bool(holes - self._searched) or self._clock() - self._searched_at >= self._interval
@@ -82,7 +82,7 @@ class Search:
         self._searched, self._searched_at = left, self._clock()
 
     def _is_wanted(self, log: Listed, wanted: Wanted) -> bool:
-        """Whether only the stored bytes are left, and they may cover a hole."""
+        """True if only the stored bytes are left, and they may cover a hole."""
         if log.name.base >= wanted.local_start or log.info.etag in self._refused:
             return False
         return any(log.name.base < hole.end for hole in wanted.holes())
@@ -97,7 +97,7 @@ class Search:
             logger.warning("stored_segment_not_rebuilt", partition=str(route.tp), error=str(error))
             return
         if not Intervals([(name.base, facts.next_offset)]) & wanted.holes():
-            self._refused |= {info.etag}  # what it has is sealed under another name, with what packs held
+            self._refused |= {info.etag}  # its offsets are sealed under another name, with batches from packs
             return
         written = manifests.write(route.store, route.keys, route.manifest(facts, wanted.seen))
         logger.warning("manifest_rebuilt", partition=str(route.tp), key=info.key, next_offset=facts.next_offset)

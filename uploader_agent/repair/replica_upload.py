@@ -1,9 +1,9 @@
 """Uploads segments of a replica that does not lead, or no longer leads, for offsets that the store lacks.
 
-The rules are stricter than a leader's: a run is uploaded only if it is sound, its batches lie on its own lineage, and
-that lineage nowhere contradicts ``offset.wm`` or the stored manifests around. ``offset.wm`` is never written, and
+The rules are stricter than a leader's: a run is uploaded only if it is sound, its batches are on its own lineage, and
+that lineage contradicts neither ``offset.wm`` nor the stored manifests around it. ``offset.wm`` is never written, and
 objects are only created; a repair also replaces manifests and indexes. Damaged bytes in the store are left as they are,
-and that is reported.
+and reported.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ logger = structlog.get_logger(__name__)
 ALL_OFFSETS = Intervals([(0, MAX_OFFSET)])
 
 _TRIES = 20
-"""How often a segment is tried while other agents write it."""
+"""Tries of a segment while other agents write it."""
 
 _PAUSE = 0.1
 """The most seconds until the next try."""
 
 
 class ReplicaRefused(TidemarkError):
-    """A replica's segment must not go into the store; the message says why."""
+    """A replica's segment must not be stored; the message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the store has around the offsets in question. ``lineages`` are pairs of a lineage and its end."""
+    """The state of the store around some offsets. ``lineages`` are pairs of a lineage and its end."""
 
     stored: StoredWatermark | None
     lineages: tuple[tuple[Lineage, int], ...]
@@ -59,15 +59,15 @@ class Surroundings:
 
     @property
     def lineage(self) -> Lineage:
-        """That of ``offset.wm``; without one nothing is known."""
+        """The lineage in ``offset.wm``; empty without one."""
         return _lineage(self.stored)
 
     def known_lineages(self, own: Lineage) -> KnownLineages:
-        """The lineage of ``offset.wm``, and ``own``, that of a replica's log."""
+        """The lineage of ``offset.wm``, and ``own``, the lineage of a replica's log."""
         return KnownLineages.of(self.stored.watermark if self.stored else None, own)
 
     def check(self, lineage: Lineage, end: int, path: str) -> None:
-        """Raise :class:`ReplicaRefused` if ``lineage`` contradicts what is stored, below ``end``."""
+        """Raise :class:`ReplicaRefused` if ``lineage`` contradicts a stored one below ``end``."""
         for other, known_end in self.lineages:
             at = other.divergence(lineage, min(end, known_end))
             if at is not None:
@@ -95,29 +95,29 @@ def _lineage(stored: StoredWatermark | None) -> Lineage:
 def _nearest(
     store: Store, keys: PartitionKeys, names: Iterable[SegmentName], lineage: Lineage
 ) -> SegmentManifest | None:
-    """The manifest of the first of ``names`` that does not begin on a dead branch."""
+    """The manifest of the first segment in ``names`` that does not begin on a dead branch."""
     for name in names:
-        found = manifests.read(store, keys, name)
-        if found is not None and manifests.begins_on(found.manifest, lineage):
-            return found.manifest
+        stored = manifests.read(store, keys, name)
+        if stored is not None and manifests.begins_on(stored.manifest, lineage):
+            return stored.manifest
     return None
 
 
 def overlapping(segments: Sequence[LocalSegment], wanted: Intervals, high_watermark: int) -> list[Work]:
-    """The runs of rotated segments that hold offsets of ``wanted``, of segments that end by ``high_watermark``."""
+    """The runs of rotated segments with offsets of ``wanted``; the segments end at or below ``high_watermark``."""
     return [*rotated_runs(segments, ALL_OFFSETS - wanted, high_watermark)]
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One partition's directory and its route. With ``again``, runs that have a manifest are sent again: a repair."""
+    """One partition's directory and its route. With ``again``, a repair, runs that have a manifest are sent again."""
 
     route: UploadRoute
     sleep: Callable[[float], object]
     again: bool = False
 
     def segments(self) -> list[LocalSegment]:
-        """The segments on the disk, preceded by those that are only held."""
+        """The segments on the disk, preceded by segments that are only held."""
         route, live = self.route, find_segments(self.route.folder)
         held = route.hold.segments(route.tp, route.topic_id) if route.hold else []
         return [*(segment for segment in held if not live or segment.base_offset < live[0].base_offset), *live]
@@ -134,17 +134,17 @@ class Replica:
             try:
                 return self._bring(work, surroundings, high_watermark)
             except PreconditionFailed:
-                self.sleep(random.uniform(0, _PAUSE))  # noqa: S311 - two that met must not meet again
+                self.sleep(random.uniform(0, _PAUSE))  # noqa: S311 - two agents that met must not meet again
         return self._bring(work, surroundings, high_watermark)
 
     def _bring(self, work: Work, surroundings: Surroundings, high_watermark: int) -> StoredManifest | None:
         route, judge = self.route, partial(self._judge, work, surroundings)
-        there = manifests.read(route.store, route.keys, SegmentName(work.base_offset))
-        if there is not None and not self.again and _has(there.manifest, work.end, surroundings.lineage):
+        stored = manifests.read(route.store, route.keys, SegmentName(work.base_offset))
+        if stored is not None and not self.again and _has(stored.manifest, work.end, surroundings.lineage):
             return None
         seen = Observed(Offsets(high_watermark), surroundings.cleanup_policy, 0)
-        rules = Rules(judge, partial(self._publish_again, there), put_derived) if self.again else Rules(judge)
-        return upload(route, work, seen, rules, StoredBefore(has_log=there is not None))
+        rules = Rules(judge, partial(self._publish_again, stored), put_derived) if self.again else Rules(judge)
+        return upload(route, work, seen, rules, StoredBefore(has_log=stored is not None))
 
     def _judge(self, work: Work, surroundings: Surroundings, scanned: ScannedSegment, lineage: Lineage) -> Lineage:
         path = str(self.route.folder / file_name(work.segment, "log"))
@@ -158,13 +158,13 @@ class Replica:
 
     @staticmethod
     def _publish_again(
-        there: StoredManifest | None, store: Store, keys: PartitionKeys, manifest: SegmentManifest
+        stored: StoredManifest | None, store: Store, keys: PartitionKeys, manifest: SegmentManifest
     ) -> StoredManifest:
-        if there is None or there.manifest.name != manifest.name:
+        if stored is None or stored.manifest.name != manifest.name:
             return manifests.write(store, keys, manifest)
-        if manifests.says_the_same(there.manifest, manifest):
-            return there
-        return manifests.write_over(store, keys, manifest, there)
+        if manifests.says_the_same(stored.manifest, manifest):
+            return stored
+        return manifests.write_over(store, keys, manifest, stored)
 
 
 def bring_all(
@@ -172,7 +172,7 @@ def bring_all(
 ) -> Iterator[tuple[Work, StoredManifest | TidemarkError | None]]:
     """Upload one segment after the other; yield each with its manifest, None if the store has it, or the error.
 
-    Raises StoreError: the store failed; later ones are not tried.
+    Raises StoreError: the store failed; later segments are not tried.
     """
     for work in works:
         try:
@@ -182,5 +182,5 @@ def bring_all(
 
 
 def _has(stored: SegmentManifest, end: int, lineage: Lineage) -> bool:
-    """Whether the segment has all offsets from its base up to ``end``, on ``lineage``."""
+    """True if the segment has all offsets from its base up to ``end``, on ``lineage``."""
     return stored.next_offset >= end and Lineage(stored.lineage).divergence(lineage, end) is None

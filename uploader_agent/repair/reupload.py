@@ -1,9 +1,9 @@
-"""Uploads a range again whose objects were lost or damaged in the store, from this broker's replica.
+"""Uploads a range again from this broker's replica, after its objects were lost or damaged in the store.
 
-A stored segment is intact if all its objects are those that its manifest names. Of other segments, the indexes are made
-again from the stored ``.log`` if that is intact. Everything else of the range is uploaded from the disk, in runs of the
-local segments. The leader's agent may run at the same time, and only it writes ``offset.wm``. The rules are those of a
-replica (:mod:`uploader_agent.repair.replica_upload`), so diverging bytes are left as they are.
+A stored segment is intact if its manifest names exactly the objects that are stored. For other segments, the indexes
+are made again from the stored ``.log`` if that is intact. The rest of the range is uploaded from the disk, in runs of
+the local segments. The leader's agent may run at the same time, and only it writes ``offset.wm``. The rules are those
+of a replica (:mod:`uploader_agent.repair.replica_upload`), so diverging bytes are left as they are.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ logger = structlog.get_logger(__name__)
 Outcome = Literal["would bring", "brought", "rebuilt", "as it was", "left"]
 
 _NEAREST = 8
-"""Stored segments below the range that are looked at: the last one reaches into it, unless branches overlap."""
+"""Stored segments below the range that are read: the last one reaches into it, unless branches overlap."""
 
 
 class ReuploadRow(NamedTuple):
-    """The outcome for one stored segment or run, and why it was left if it was. ``bytes`` are the local file's."""
+    """The outcome for a stored segment or run, and the reason if it was left. ``bytes`` are the local file's."""
 
     partition: str
     base_offset: int
@@ -79,11 +79,11 @@ class Reupload:
         self._sizes = {segment.base_offset: segment.size for segment in self._replica.segments()}
 
     def run(self, start: int = 0, end: int = MAX_OFFSET, *, dry_run: bool = False) -> Iterator[ReuploadRow]:
-        """Bring back what the store lacks of the local segments that hold offsets of ``[start, end)``.
+        """Upload the offsets that the store lacks of the local segments that overlap ``[start, end)``.
 
-        They must be rotated, and lie below the high watermark.
+        The segments must be rotated, and end at or below the high watermark.
 
-        Raises StoreError: the store failed; the rows before are done.
+        Raises StoreError: the store failed; earlier rows are done.
         """
         touched = {work.segment for work in self._works(Intervals([(start, end)]))}
         wanted = Intervals((work.base_offset, work.end) for work in self._works(ALL_OFFSETS) if work.segment in touched)
@@ -92,11 +92,11 @@ class Reupload:
         surroundings = around(
             self._route.store, self._route.keys, Interval(wanted.parts[0].start, wanted.parts[-1].end)
         )
-        there = Intervals()
+        intact = Intervals()
         for row in self._stored(wanted, surroundings, dry_run=dry_run):
-            there |= Intervals([(row.base_offset, row.next_offset)])
+            intact |= Intervals([(row.base_offset, row.next_offset)])
             yield row
-        works = self._works(wanted - there)
+        works = self._works(wanted - intact)
         if dry_run:
             yield from (self._row(work, "would bring") for work in works)
             return
@@ -114,7 +114,7 @@ class Reupload:
         return overlapping(self._replica.segments(), wanted, self._high_watermark)
 
     def _stored(self, wanted: Intervals, surroundings: Surroundings, *, dry_run: bool) -> Iterator[ReuploadRow]:
-        """The stored segments of ``wanted`` that are intact, or whose manifest and indexes could be made again."""
+        """The stored segments of ``wanted`` that are intact, or got a new manifest and new indexes."""
         store, keys = self._route.store, self._route.keys
         with self._route.files() as files:
             lineage = files.lineage()
@@ -153,8 +153,8 @@ class Reupload:
             logger.warning("stored_segment_not_rebuilt", partition=str(route.tp), error=str(error))
             return None
         described = stored.manifest.objects.get(log.name.file("log")) if stored else None
-        found = facts.objects[log.name.file("log")]
-        other = described is not None and (described.size, described.crc32c) != (found.size, found.crc32c)
+        stored_log = facts.objects[log.name.file("log")]
+        other = described is not None and (described.size, described.crc32c) != (stored_log.size, stored_log.crc32c)
         if other or facts.next_offset > self._high_watermark:
             return None
         return manifests.write_over(route.store, route.keys, route.manifest(facts, seen), stored)
@@ -169,7 +169,7 @@ _REBUILT: Outcome = "rebuilt"
 
 
 def _is_intact(route: UploadRoute, stored: StoredManifest) -> bool:
-    """Whether all objects of a manifest are in the store as it names them."""
+    """True if all objects of a manifest are stored as it names them."""
     for name, total in stored.manifest.objects.items():
         info = find(route.store, route.keys.file(name))
         if info is None or (info.size, info.etag) != (total.size, total.etag):
@@ -178,6 +178,6 @@ def _is_intact(route: UploadRoute, stored: StoredManifest) -> bool:
 
 
 def _high_watermark(log_dirs: tuple[Path, ...], tp: TopicPartition, folder: Path) -> int:
-    """The high watermark of the broker's checkpoint: the segments are old, and the broker need not run."""
+    """The high watermark in the broker's checkpoint: the segments are old, and the broker need not run."""
     offsets = checkpointed_offsets(log_dirs, {tp: folder}).get(tp)
     return offsets.high_watermark if offsets else 0

@@ -1,7 +1,7 @@
-"""The bytes of a stored ``.log``, with batches of packs in their places.
+"""The bytes of a stored ``.log``, with batches of packs inserted at their offsets.
 
-Batches are only added, and replaced by copies with as many records or more. So whoever replaces the stored bytes by
-these, however late, takes nothing away.
+Batches are only added, or replaced by copies with at least as many records. So a program that replaces the stored bytes
+by these, however late, removes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PackBatch(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """A batch in the place of the stored bytes ``[position, end)``."""
+    """A batch that replaces the stored bytes ``[position, end)``."""
 
     position: int
     end: int
@@ -46,35 +46,35 @@ def batches_of(
         FormatError: a range is damaged.
         StoreError: the store failed.
     """
-    found: dict[BatchId, PackBatch] = {}
+    batches: dict[BatchId, PackBatch] = {}
     for packed in ranges:
         for header in scan_batches([read_range_bytes(store, packed)], packed.key, packed.range.first):
             if not claims(manifest, lineage, id_of(header), header.next_offset):
                 continue
-            known = found.get(id_of(header))
+            known = batches.get(id_of(header))
             if known is None or header.record_count > known.header.record_count:
-                found[id_of(header)] = PackBatch(header, packed.key, packed.range.position + header.position)
-    return [found[one] for one in sorted(found)]
+                batches[id_of(header)] = PackBatch(header, packed.key, packed.range.position + header.position)
+    return [batches[batch_id] for batch_id in sorted(batches)]
 
 
 def edits(store: Store, log: ObjectInfo, base: int, wanted: Iterable[PackBatch]) -> list[Edit]:
-    """What is to be done to the stored ``log`` for it to hold all ``wanted``, which are in the order of offsets.
+    """The edits with which the stored ``log`` holds all ``wanted`` batches, which are in the order of offsets.
 
     Raises:
         SegmentError: the log is damaged.
         StoreError: the store failed.
     """
-    found: list[Edit] = []
+    changes: list[Edit] = []
     left = deque(wanted)
-    for there in scan_batches(pieces(store, log), log.key, base):
-        while left and left[0].header.base_offset < there.base_offset:
-            found.append(Edit(there.position, there.position, left.popleft()))
-        if left and id_of(left[0].header) == id_of(there):
+    for stored in scan_batches(pieces(store, log), log.key, base):
+        while left and left[0].header.base_offset < stored.base_offset:
+            changes.append(Edit(stored.position, stored.position, left.popleft()))
+        if left and id_of(left[0].header) == id_of(stored):
             ours = left.popleft()
-            same = (ours.header.size, ours.header.crc) == (there.size, there.crc)
-            if not same and ours.header.record_count >= there.record_count:
-                found.append(Edit(there.position, there.end, ours))
-    return [*found, *(Edit(log.size, log.size, one) for one in left)]
+            same = (ours.header.size, ours.header.crc) == (stored.size, stored.crc)
+            if not same and ours.header.record_count >= stored.record_count:
+                changes.append(Edit(stored.position, stored.end, ours))
+    return [*changes, *(Edit(log.size, log.size, batch) for batch in left)]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Transactions around a segment that gets batches: what is open where it begins, and what the later ones must know."""
+"""Transactions around a segment that gets batches: the open ones at its start, and their effect on later segments."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from uploader_agent.remote.stored_log import StoredLog
 from uploader_agent.upload.manifest_rebuild import rebuild
 
 _NEAREST: Final = 64
-"""Segments below another one that are looked at: one of its branch ends where it begins."""
+"""Segments below another that are read: a segment of its branch ends at its start."""
 
 
 class Undecided(TidemarkError):
-    """Nobody knows what became of a transaction; the message says what can be done."""
+    """The fate of a transaction is unknown; the message states a remedy."""
 
 
 def open_at(
     store: Store, keys: PartitionKeys, manifest: SegmentManifest, lineage: Lineage, ranges: Iterable[PackedRange]
 ) -> tuple[UnfinishedTransaction, ...]:
-    """The transactions open where the segment begins: by the one that ends there, or by a range that does.
+    """The transactions open at the start of the segment, from the segment or the range that ends there.
 
     Raises:
-        Undecided: nobody knows. It is never assumed that none is.
+        Undecided: they are unknown. It is never assumed that there are none.
         StoreError: the store failed.
     """
     base, own = manifest.base_offset, Lineage(manifest.lineage).with_history(lineage)
@@ -46,10 +46,10 @@ def open_at(
     known = below.open_before(base)
     if known is not None:
         return known
-    for _, one in ranges:
-        if one.next == base and Lineage(one.epochs).divergence(own, base) is None:
-            return tuple(txn.unfinished for txn in one.open)
-    rule = f"nobody knows which transactions are open at offset {base}"
+    for _, range_ in ranges:
+        if range_.next == base and Lineage(range_.epochs).divergence(own, base) is None:
+            return tuple(txn.unfinished for txn in range_.open)
+    rule = f"the transactions open at offset {base} are unknown"
     raise Undecided(f"{keys.manifest(manifest.name)}: {rule}: the segment before it is gone, and so are its packs")
 
 
@@ -61,10 +61,11 @@ def tell_following(
     new: Collection[UnfinishedTransaction],
     lineage: Lineage,
 ) -> None:
-    """Make indexes and manifests of the segments behind ``after`` again, up to the one that decides all ``new``.
+    """Make indexes and manifests of the segments behind ``after`` again, up to the segment that decides all ``new``.
 
-    ``opened`` will be open at the end of ``after``, and of these ``new`` were not known there. An index that lists an
-    aborted transaction without data says nothing wrong, so this comes before the data.
+    ``opened`` are the transactions that will be open at the end of ``after``; ``new`` are the ones of them that were
+    not known there. An index that lists an aborted transaction without data is not wrong, so this comes before the
+    data.
 
     Raises:
         Undecided: no segment decides them yet. Nothing is written.
@@ -76,31 +77,31 @@ def tell_following(
         for stored in _behind(store, keys, after, lineage):
             if not left:
                 break
-            told = _told(store, keys, stored.manifest, now, lineage, put)
-            now = tuple(one.unfinished for one in told.open_transactions)
+            rebuilt = _rebuilt(store, keys, stored.manifest, now, lineage, put)
+            now = tuple(transaction.unfinished for transaction in rebuilt.open_transactions)
             left &= {*now}
-            if put is put_derived and told != stored.manifest:
-                manifests.write_over(store, keys, told, stored)
+            if put is put_derived and rebuilt != stored.manifest:
+                manifests.write_over(store, keys, rebuilt, stored)
         if left:
             rule = f"no later segment decides the transaction of producer {min(left).producer_id}"
             raise Undecided(f"{keys.manifest(after.name)}: {rule}: try again once more of the log is sealed")
 
 
 def _behind(store: Store, keys: PartitionKeys, after: SegmentManifest, lineage: Lineage) -> Iterator[StoredManifest]:
-    """The segments behind ``after`` on ``lineage``, each where the one before ends."""
+    """The segments behind ``after`` on ``lineage``, each beginning at the end of the one before."""
     at = after.next_offset
     while True:
         listed = listing.list_segments(store, keys, at, at + 1).manifests
         read = (manifests.read(store, keys, entry.name) for entry in listed)
-        sound = (one for one in read if one is not None and one.manifest.state == "whole")
-        found = next((one for one in sound if manifests.begins_on(one.manifest, lineage)), None)
-        if found is None:
+        sound = (stored for stored in read if stored is not None and stored.manifest.state == "whole")
+        following = next((stored for stored in sound if manifests.begins_on(stored.manifest, lineage)), None)
+        if following is None:
             return
-        yield found
-        at = found.manifest.next_offset
+        yield following
+        at = following.manifest.next_offset
 
 
-def _told(
+def _rebuilt(
     store: Store,
     keys: PartitionKeys,
     manifest: SegmentManifest,
@@ -108,7 +109,7 @@ def _told(
     lineage: Lineage,
     put: PutDerived,
 ) -> SegmentManifest:
-    """The manifest that follows from the stored bytes if ``opened`` are open where they begin."""
+    """The manifest of the stored bytes if the transactions ``opened`` are open at their start."""
     log = find(store, keys.file(manifest.log_name))
     if log is None or log.etag != manifest.objects[manifest.log_name].etag:
         raise Undecided(f"{keys.file(manifest.log_name)}: is not what its manifest describes: `reupload` it first")
