@@ -1,1 +1,1 @@
-"""One segment: whether it may be uploaded, whether its bytes are valid, and how it reaches the store."""
+"""The upload of a segment: its eligibility, the validation of its bytes, and its way to the store."""

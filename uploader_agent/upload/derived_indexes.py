@@ -1,8 +1,8 @@
 """The index files of a sealed run, made from its batches as Kafka makes them.
 
-They depend on the bytes and the transactions open before them alone. The broker's own indexes differ from replica to
-replica, because an entry is written for each append, and a follower appends what it fetched. So they would have to be
-replaced in the store when another replica's agent completes a segment.
+They depend only on the bytes and the transactions open before them. The broker's own indexes differ from replica to
+replica, because an entry is written for each append, and a follower appends batches as it fetched them. So they would
+have to be replaced in the store when another replica's agent completes a segment.
 
 Source: Kafka's ``LogSegment.recover`` and ``append`` (indexes), ``UnifiedLog.updateProducers``, ``ControlRecordType``.
 """
@@ -20,11 +20,11 @@ _INDEX_INTERVAL = 4096
 """Kafka's default ``index.interval.bytes``: the least distance of two entries."""
 
 _MOST_ENTRIES = 1 << 16
-"""About as many at most: the files of a run of 1 GiB, which are made in memory, have 1.3 MiB."""
+"""The approximate limit of entries: the files of a run of 1 GiB, which are made in memory, have 1.3 MiB."""
 
 _SEARCHED_FOR_EVER = 2
-"""As many entries an ``.index`` never has: in it, Pinterest's consumer of tiered storage would search for ever for an
-offset before the first one (``S3OffsetIndexHandler.getMinimumPositionForOffset``, up to 1.0.4)."""
+"""The number of entries that an ``.index`` never has. With it, Pinterest's consumer of tiered storage would search for
+ever for an offset before the first one (``S3OffsetIndexHandler.getMinimumPositionForOffset``, up to 1.0.4)."""
 
 _INDEX_ENTRY, _TIME_ENTRY, _ABORTED_ENTRY = Struct(">ii"), Struct(">qi"), Struct(">hqqqq")
 _BATCH_HEADER = 61
@@ -35,7 +35,7 @@ class DerivedIndexes:
     """The index files of one run, grown batch by batch."""
 
     def __init__(self, base_offset: int, size: int, open_before: Iterable[UnfinishedTransaction] = ()) -> None:
-        """``base_offset`` and ``size`` in bytes are the run's, ``open_before`` are open where it begins."""
+        """``base_offset`` and ``size`` in bytes are the run's, ``open_before`` the transactions open at its start."""
         self._base_offset = base_offset
         self._interval = max(_INDEX_INTERVAL, size // _MOST_ENTRIES)
         self._tracker = TransactionTracker(open_before)
@@ -80,14 +80,17 @@ class DerivedIndexes:
         opened = {transaction.producer_id: transaction.first_offset for transaction in self._tracker.open}
         first = opened.pop(marker.producer_id, None)
         if first is None:
-            return  # of a transaction without data in this partition, or whose data compaction removed
+            return  # the transaction has no data in this partition, or compaction has removed it
         stable = min(opened.values(), default=marker.next_offset)
         entry = AbortedTransaction(marker.producer_id, first, marker.base_offset, stable)
         self._aborted += _ABORTED_ENTRY.pack(0, *entry)
 
 
 def is_abort(batch: bytes) -> bool:
-    """By the key of a marker's only record: version and type, two bytes each. Markers are never compressed."""
+    """True if the marker aborts: the key of its only record has a version and a type of two bytes each.
+
+    Markers are never compressed.
+    """
     at = _after_varint(batch, _BATCH_HEADER) + 1  # length, attributes
     for _ in range(3):
         at = _after_varint(batch, at)  # timestamp delta, offset delta, key length

@@ -1,9 +1,9 @@
-"""Which runs of a log may be sealed: pure decisions from the state of disk, store and broker.
+"""The runs of a log that may be sealed: pure decisions from the state of disk, store and broker.
 
-A run may be sealed if it lies below the high watermark: retention on the broker follows the high watermark too, so
-waiting for the last stable offset would lose data behind a transaction that hangs. What a rotated segment has that the
-store lacks is sealed at once. The tail of a partition without appends is sealed up to the high watermark, since Kafka
-rolls a segment on append only.
+A run may be sealed if it lies below the high watermark. Retention on the broker follows the high watermark too, so
+waiting for the last stable offset would lose data behind a transaction that hangs. Offsets of a rotated segment that
+the store lacks are sealed at once. The tail of a partition without appends is sealed up to the high watermark, since
+Kafka rolls a segment only on an append.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Work(NamedTuple):
 
     @property
     def is_tail(self) -> bool:
-        """Whether the run is of an active segment."""
+        """True if the run is of an active segment."""
         return self.segment_end is None
 
 
 def rotated_runs(segments: Sequence[LocalSegment], final: Intervals, high_watermark: int) -> Iterator[Work]:
-    """The runs of rotated segments that may be sealed: those that ``final`` lacks, the offsets that need no upload."""
+    """The runs of rotated segments that may be sealed, without the ``final`` offsets, which need no upload."""
     for segment in segments:
         if segment.next_offset is not None and segment.next_offset <= high_watermark:
             for start, end in final.missing(segment.base_offset, segment.next_offset):
@@ -44,9 +44,9 @@ def rotated_runs(segments: Sequence[LocalSegment], final: Intervals, high_waterm
 def quiet_tail(
     segments: Sequence[LocalSegment], final: Intervals, high_watermark: int, quiet_before: float
 ) -> Iterator[Work]:
-    """The run of the active segment, if that was last appended to before ``quiet_before`` and has news.
+    """The run of the active segment, if its last append was before ``quiet_before`` and it has news.
 
-    ``quiet_before``, in seconds since 1970, is ``tail_after`` of the settings before now.
+    ``quiet_before`` is the current time less ``tail_after`` of the settings, in seconds since 1970.
     """
     for segment in segments[-1:]:
         if segment.size and segment.modified <= quiet_before and segment.base_offset < high_watermark:
@@ -55,14 +55,14 @@ def quiet_tail(
 
 
 def tail_up_to(segments: Sequence[LocalSegment], final: Intervals, end: int) -> Iterator[Work]:
-    """The run of the active segment up to the offset ``end``, below the high watermark: much of it is packed."""
+    """The run of the active segment up to ``end``, below the high watermark, since much of it is packed."""
     for segment in segments[-1:]:
         for start, stop in final.missing(segment.base_offset, end) if segment.base_offset < end else ():
             yield Work(start, stop, segment.base_offset, None)
 
 
 def waiting_for(segments: Sequence[LocalSegment], final: Intervals, high_watermark: int) -> bool:
-    """Whether a rotated segment waits for the high watermark to pass its end, as far as is known."""
+    """True if a rotated segment waits for the high watermark to pass its end, as far as is known."""
     return any(
         segment.next_offset is not None
         and segment.next_offset > high_watermark

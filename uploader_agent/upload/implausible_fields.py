@@ -1,8 +1,8 @@
-"""Damage in fields without a checksum, which only the batches around them reveal.
+"""Damage in fields without a checksum, which only the neighbouring batches reveal.
 
-Base offset and leader epoch of a v2 batch are outside its checksum, because brokers set them
-(``DefaultRecordBatch``). A base offset that was damaged upwards runs into the next batch or beyond the segment's end;
-a damaged epoch is not the one that the lineage gives to the offset.
+Base offset and leader epoch of a v2 batch are outside its checksum, because brokers set them (``DefaultRecordBatch``).
+A base offset that was damaged upwards runs into the next batch or beyond the segment's end; a damaged epoch differs
+from the lineage's epoch at the offset.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def doubt(
     lineage: Lineage,
     scanned: ScannedSegment,
 ) -> ScannedSegment:
-    """``scanned``, unless its batches contradict each other: then with that damage, and of what comes before it.
+    """``scanned``, unless its batches contradict each other: then with that damage, and cut before it.
 
-    The file is read again only where there is something to find.
+    The file is read again only if there is damage to find.
     """
     damage = _foreign_epoch(log, path, work, lineage, scanned) or _overlap(log, path, work, scanned)
     if damage is None:
@@ -41,7 +41,7 @@ def doubt(
 def _foreign_epoch(
     log: OpenFile, path: str, work: Work, lineage: Lineage, scanned: ScannedSegment
 ) -> SegmentDamage | None:
-    """Kafka writes an epoch's start down before the first batch of that epoch, so the lineage knows them all."""
+    """The first batch with an epoch off the lineage. Kafka records each epoch before its first batch."""
     if _agree(scanned.summary.epochs, lineage, scanned.summary.next_offset):
         return None
     for header in _sound(log, path, work, scanned):
@@ -52,10 +52,10 @@ def _foreign_epoch(
     return None
 
 
-def _agree(found: tuple[tuple[int, int], ...], lineage: Lineage, end: int) -> bool:
-    """Whether the runs of epochs that were ``found`` are those of the lineage, as far as it knows."""
-    for index, (epoch, start) in enumerate(found):
-        stop = found[index + 1][1] if index + 1 < len(found) else end
+def _agree(epochs: tuple[tuple[int, int], ...], lineage: Lineage, end: int) -> bool:
+    """True if the runs of ``epochs`` match the lineage, as far as it knows."""
+    for index, (epoch, start) in enumerate(epochs):
+        stop = epochs[index + 1][1] if index + 1 < len(epochs) else end
         starts = {start, *(other for _, other in lineage.entries if start < other < stop)}
         if any(lineage.epoch_at(at) not in {None, epoch} for at in starts):
             return False
@@ -63,7 +63,7 @@ def _agree(found: tuple[tuple[int, int], ...], lineage: Lineage, end: int) -> bo
 
 
 def _overlap(log: OpenFile, path: str, work: Work, scanned: ScannedSegment) -> SegmentDamage | None:
-    """The last sound batch, if it starts above where it must and reaches beyond what follows it."""
+    """The last sound batch, if it starts above its expected offset and reaches beyond the next batch's."""
     following = work.end if scanned.damage is None else _base_offset_at(log, scanned.damage.position)
     if following is None or scanned.summary.next_offset <= following:
         return None
@@ -83,7 +83,7 @@ def _sound(log: OpenFile, path: str, work: Work, scanned: ScannedSegment) -> Ite
 
 
 def _base_offset_at(log: OpenFile, position: int) -> int | None:
-    """The value in the place of a batch's base offset; None where the file ends."""
+    """The value in the place of a batch's base offset; None at the end of the file."""
     window = log.cut(min(log.size, position + _OFFSET_BYTES)).body()
     with window:
         window.seek(position)

@@ -1,8 +1,8 @@
-"""The bytes of a run in its local segment, and the transactions that are open where it begins.
+"""The bytes of a run in its local segment, and the transactions that are open at its start.
 
-A run begins where the store ends, which need not be where a local segment begins: another replica's agent may have
-sealed up to there, or this one a quiet tail. The broker's index tells where to look, and the batch headers tell where
-the run begins.
+A run begins at the end of the stored offsets, which may be inside a local segment: another replica's agent may have
+sealed up to there, or this agent a quiet tail. The broker's index gives a position to start from, and the batch headers
+give the exact byte.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from uploader_agent.upload.validation import transactions_at
 
 
 class LocalRun(NamedTuple):
-    """``log`` has the run's bytes under the name that they get in the store; ``segment`` is the whole local segment."""
+    """``log`` has the run's bytes under their name in the store; ``segment`` is the whole local segment."""
 
     base_offset: int
     log: OpenFile
@@ -36,7 +36,7 @@ def open_run(files: SegmentFiles, work: Work) -> LocalRun | None:
     """Open the bytes of ``work``; None if an active segment has no whole batch below the high watermark there.
 
     Raises:
-        SegmentChanged: the disk no longer shows the segment, or it ends elsewhere.
+        SegmentChanged: the disk no longer has the segment, or it ends elsewhere.
         SegmentError: an active segment is damaged.
     """
     segment, path = _segment(files, work)
@@ -55,11 +55,11 @@ def open_run(files: SegmentFiles, work: Work) -> LocalRun | None:
 def open_before(
     files: SegmentFiles, run: LocalRun, segment_base: int, stored: Iterable[UnfinishedTransaction] | None
 ) -> tuple[UnfinishedTransaction, ...]:
-    """The transactions open where ``run`` begins: by the broker's snapshot there, by what is ``stored``, or by the log.
+    """The transactions open at the start of ``run``: from the broker's snapshot, the ``stored`` ones, or the log.
 
-    ``segment_base`` is the base offset of its local segment. ``stored`` are those open at the end of the stored segment
-    before it; None if that is not known. Without both, the local log is read from its last snapshot before the run. If
-    it has none, all that the log has before is read, and nothing was open where that begins.
+    ``segment_base`` is the base offset of its local segment. ``stored`` are the transactions open at the end of the
+    stored segment before it; None if they are unknown. Without snapshot and ``stored``, the local log is read from its
+    last snapshot before the run. If it has none, it is read from its start, where no transaction was open.
     """
     known = transactions_at(files, run.base_offset)
     if known is None and stored is not None:
@@ -83,7 +83,7 @@ def _segment(files: SegmentFiles, work: Work) -> tuple[OpenFile, str]:
     path, segment = files.path(name), files.open(name)
     if segment is None:
         raise SegmentChanged(f"{path}: is gone")
-    # A listing that ran while segments were added may have missed one: only a second look proves the end.
+    # A listing that ran while segments were added may have missed one; a second listing proves the end.
     if work.segment_end is not None and files.next_base(work.segment) != work.segment_end:
         raise SegmentChanged(f"{path}: does not end at {work.segment_end} any more")
     return segment, path
@@ -92,7 +92,7 @@ def _segment(files: SegmentFiles, work: Work) -> tuple[OpenFile, str]:
 def begin(files: SegmentFiles, segment: OpenFile, segment_base: int, offset: int) -> tuple[int, int]:
     """The base offset and the byte of the first batch of the segment at ``segment_base`` that ends above ``offset``.
 
-    Where the headers end before it, the run begins there, and its scan tells what is wrong.
+    If the headers end before it, the run begins at their end, and its scan finds the damage.
     """
     if offset == segment_base:
         return segment_base, 0
@@ -106,7 +106,7 @@ def begin(files: SegmentFiles, segment: OpenFile, segment_base: int, offset: int
 
 
 def _position(segment: OpenFile, start: int, end: int) -> int:
-    """The byte after the last batch that ends at or below the offset ``end``; the file's end if that is not found."""
+    """The byte after the last batch that ends at or below ``end``; the file's end without a later batch."""
     for header in headers(segment, start):
         if header.next_offset > end:
             return header.position

@@ -1,9 +1,9 @@
 """Makes a manifest for a stored ``.log`` without one, from its bytes alone.
 
 An agent that dies between a ``.log`` and its manifest leaves bytes without a manifest. They are a sealed run like any
-other, which may end elsewhere than the next agent's, or leave the live log where an election has cut it. They are read
-in pieces, and each batch is compared with the lineages that are known. A batch of the right leader epoch at an offset
-is the right batch: that is what Kafka's epochs are for (KIP-101).
+other, which may end elsewhere than the next agent's, or leave the live log at an election's cut. They are read in
+pieces, and each batch is compared with the known lineages. A batch of the right leader epoch at an offset is the right
+batch: that is the purpose of Kafka's epochs (KIP-101).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def rebuild(
     open_before: Iterable[UnfinishedTransaction],
     put: PutDerived = create_derived,
 ) -> Facts:
-    """Read the stored ``.log`` of the segment ``name``, store its indexes by ``put``, and return its manifest's facts.
+    """Read the stored ``.log`` of the segment ``name``, store its indexes with ``put``, and return its facts.
 
-    ``open_before`` are the transactions open where it begins. The lineage is that of the bytes, also where they go on
-    off the known lineages.
+    ``open_before`` are the transactions open at its start. The lineage is that of the bytes, even where they leave the
+    known lineages.
 
     Raises:
         NotRebuilt: the bytes are damaged, or there are none.
@@ -80,9 +80,7 @@ def _scan(
             window, window_start = before + piece, start - len(before)
             for header in scanner.batches(piece):
                 lineage.follow(header)
-                begin = (
-                    header.position - window_start
-                )  # a marker is small: it began in the former piece at the earliest
+                begin = header.position - window_start  # a marker is small: it begins in the former piece or this one
                 indexes.add(header, lambda: window[begin : begin + header.size])  # noqa: B023 - called at once
             before, start = piece, start + len(piece)
         return scanner.finish()

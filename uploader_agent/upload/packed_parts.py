@@ -1,4 +1,4 @@
-"""The ranges of packs in a run, and those that it holds byte for byte: retention deletes packs by its manifest."""
+"""The ranges of packs that a run holds byte for byte. Retention deletes packs that manifests list like this."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uploader_agent.disk.segment_files import OpenFile, checksum
 
 
 class PartsOfRun:
-    """The packed ranges that reach into a run from ``base_offset`` on; it takes the run's batches in order."""
+    """The packed ranges that reach into a run from ``base_offset`` on. It takes the run's batches in order."""
 
     def __init__(self, packed: Iterable[PackedPart], base_offset: int) -> None:
         near = {part for part in packed if part.next > base_offset}
@@ -24,18 +24,18 @@ class PartsOfRun:
         """Take the next batch."""
         if header.base_offset in self._offsets:
             self._starts[header.base_offset] = header.position
-        if header.next_offset in self._offsets:  # the next range begins here, also if compaction has left no batch
+        if header.next_offset in self._offsets:  # the next range begins here, even if compaction has left no batch
             self._starts[header.next_offset] = self._ends[header.next_offset] = header.end
 
     def equal(self, log: OpenFile) -> tuple[PackedPart, ...]:
-        """The ranges whose bytes the run, which is ``log``, has at their offsets."""
+        """The ranges that the run, which is ``log``, holds at their offsets with the same bytes."""
         return tuple(part for part in self._near if self._is_equal(part, log))
 
     def differing(self, log: OpenFile, end: int) -> list[PackedPart]:
-        """The ranges with offsets of the run, which accounts for all below ``end``, and other bytes than it has.
+        """The ranges that overlap the run, which accounts for all offsets below ``end``, with other bytes.
 
         Compaction may have removed their records since, down to the last batch of the run. A range that only reaches
-        into the run is one of them: nobody has compared it.
+        into the run is one of them, since it was never compared.
         """
         return [part for part in self._near if part.first < end and not self._is_equal(part, log)]
 

@@ -1,7 +1,7 @@
 """Seals one run, end to end: open, scan, send ``.log``, indexes, and the manifest last.
 
-Promises: an object is created, or found equal, and never replaced. What the manifest says was true of the very bytes
-that are stored. Any failure leaves the run without a manifest for these bytes, and a repetition finishes it.
+Promises: an object is created, or found equal, and never replaced. The manifest is true of the very bytes that are
+stored. Any failure leaves the run without a manifest for these bytes, and a repetition finishes it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class UploadRoute:
     hold: Hold | None = None
 
     def files(self) -> SegmentFiles:
-        """The partition's files, including those that are only held. Raises SegmentChanged if there are none."""
+        """The partition's files, including held ones. Raises SegmentChanged if there are none."""
         if self.hold is None:
             return PartitionFiles(self.folder, self.topic_id)
         return self.hold.files(self.tp, self.topic_id, self.folder)
@@ -69,26 +69,27 @@ class UploadRoute:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What differs between an upload by the leader, by a replica and as a repair.
+    """The differences between an upload by the leader, by a replica and as a repair.
 
     ``judge`` compares the run's bytes with the log's lineage: it raises if the run must not be sealed, and otherwise
-    returns the lineage for the manifest. ``publish`` writes the manifest, ``put`` what follows from the ``.log``.
+    returns the lineage for the manifest. ``publish`` writes the manifest, ``put`` the objects derived from the
+    ``.log``.
     """
 
     judge: Callable[[ScannedSegment, Lineage], Lineage]
     publish: Callable[[Store, PartitionKeys, SegmentManifest], StoredManifest] = manifests.write
     put: PutDerived = create_derived
     compare_packs: bool = True
-    """Whether the run may lack records that packs hold, as compaction has removed them from the local log."""
+    """True if the run may lack records that packs hold, since compaction has removed them from the local log."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBefore:
-    """What is known of the store around a run.
+    """The known state of the store around a run.
 
-    ``watermark`` is that of ``offset.wm``. ``open_transactions`` are those open at the end of the stored segment before
-    the run; None if that is not known. ``has_log`` says that the store probably has a ``.log`` under the run's base
-    offset, so that it is looked at before bytes are sent. ``packed`` are the ranges of packs that may lie in the run.
+    ``open_transactions`` are those open at the end of the stored segment before the run; None if they are unknown.
+    ``has_log`` states that the store probably has a ``.log`` under the run's base offset, so that it is looked for
+    before bytes are sent. ``packed`` are the ranges of packs that may lie in the run.
     """
 
     watermark: Watermark | None = None
@@ -98,7 +99,7 @@ class StoredBefore:
 
 
 class PacksDiffer(TidemarkError):
-    """Packs have other bytes than the run: compaction may have removed records from it that they hold."""
+    """Packs have other bytes than the run: compaction may have removed some of their records from it."""
 
 
 class Diverged(TidemarkError):
@@ -106,12 +107,12 @@ class Diverged(TidemarkError):
 
 
 def upload(route: UploadRoute, work: Work, seen: Observed, rules: Rules, before: StoredBefore) -> StoredManifest | None:
-    """Seal ``work`` and return the manifest of the stored segment that begins there; None if there is nothing yet.
+    """Seal ``work``, and return the manifest of the stored segment that begins there; None if there is no batch yet.
 
     That segment may end elsewhere, or leave the live log: then another agent has sealed it.
 
     Raises:
-        SegmentChanged: the disk no longer shows what was to be sealed.
+        SegmentChanged: the disk no longer has the run's bytes.
         SegmentError: an active segment is damaged (a rotated one is kept as ``.corrupt``).
         PacksDiffer: nothing is sealed.
         Diverged: the store has other bytes under the run's names, which are damaged or were replaced.
@@ -131,12 +132,12 @@ def upload_run(
     files: SegmentFiles,
     run: LocalRun,
 ) -> StoredManifest:
-    """As :func:`upload`, of the open ``run`` of ``files``."""
+    """Seal the open ``run`` of ``files``, see :func:`upload`."""
     return _Upload(route, work, seen, rules, before, files, run).run()
 
 
 class _Upload:
-    """The steps of :func:`upload`, which share these."""
+    """The steps of :func:`upload`, and their common state."""
 
     def __init__(
         self,
@@ -197,7 +198,7 @@ class _Upload:
         return self._rules.publish(route.store, route.keys, route.manifest(facts, self._seen))
 
     def _rotated_at(self) -> datetime | None:
-        """When the segment was rotated that ends with this run; None if the run does not end it.
+        """The time at which the segment that ends with this run was rotated; None if the run ends before it.
 
         Kafka trims the time index when it rolls a segment (``LogSegment.onBecomeInactiveSegment``).
         """
@@ -208,7 +209,7 @@ class _Upload:
         return datetime.fromtimestamp(moment, UTC)
 
     def _examine(self, scanned: ScannedSegment, lineage: Lineage) -> ScannedSegment:
-        """``scanned`` with all damage. Raises SegmentError for that of an active segment."""
+        """``scanned`` with all damage. Raises SegmentError for damage in an active segment."""
         log, work = self._run.log, self._work._replace(base_offset=self._base)
         scanned = doubt(log, self._path, work, self._opened, lineage, scanned)
         if work.is_tail and scanned.damage:
@@ -220,21 +221,21 @@ class _Upload:
         return dataclasses.replace(scanned, damage=missing)
 
     def _check_unchanged(self) -> None:
-        """Appends may go on behind the run of an active segment; nothing else may happen to what was read."""
+        """Raise SegmentChanged if the file has changed. Appends behind the run of an active segment are allowed."""
         log = self._run.log
         if log.has_shrunk() if self._work.is_tail else log.has_changed():
             raise SegmentChanged(f"{self._path}: changed while it was read")
 
     def _place(self, scanned: ScannedSegment, lineage: Lineage) -> _Placed | StoredManifest:
-        """Place the ``.log`` under the first of its names that no other branch has, or adopt what is stored there."""
+        """Store the ``.log`` under its first name that no other branch has, or adopt the segment stored there."""
         store, ours = self._route.store, Summed(self._run.log, scanned.crc32c)
         key = ""
         for name in _names(self._base, scanned, lineage):
             key = self._route.keys.segment(name, "log")
-            there = create(store, key, ours, look_first=self._before.has_log)
-            if isinstance(there, ObjectSum):
-                return name, {name.file("log"): there}
-            adopted = self._adopt(name, there, lineage)
+            created = create(store, key, ours, look_first=self._before.has_log)
+            if isinstance(created, ObjectSum):
+                return name, {name.file("log"): created}
+            adopted = self._adopt(name, created, lineage)
             if adopted is not None:
                 return adopted
         raise Diverged(
@@ -242,9 +243,9 @@ class _Upload:
         )
 
     def _adopt(self, name: SegmentName, log: ObjectInfo, lineage: Lineage) -> StoredManifest | None:
-        """The manifest of another agent's run that is stored as ``log``, made if it has none.
+        """The manifest of another agent's run that is stored as ``log``; a missing manifest is made.
 
-        None if it is of another branch; without a manifest also if it is damaged, or lacks what packs hold.
+        None if the run is of another branch; without a manifest also if it is damaged, or lacks packed records.
         """
         route = self._route
         stored = manifests.read(route.store, route.keys, name)
@@ -267,7 +268,7 @@ class _Upload:
         return self._publish(facts)
 
     def _lacks_packed(self, log: ObjectInfo, end: int) -> bool:
-        """Whether the stored ``log`` has other batches below ``end`` than this run, where packs reach into it.
+        """True if the stored ``log`` has other batches below ``end`` than this run, where packs reach into it.
 
         Its agent may not have known these packs when compaction had removed records from its log.
         """
@@ -290,10 +291,10 @@ class _Upload:
             if stored is not None and manifests.begins_on(stored.manifest, lineage):
                 return stored
         name = SegmentName.of_damage(self._base, scanned.crc32c)
-        there = create(store, keys.segment(name, "corrupt"), Summed(self._run.log, scanned.crc32c))
-        if isinstance(there, ObjectInfo):
-            raise Diverged(f"{there.key}: has other bytes than {self._path}, of the same CRC32C")
-        return name, {name.file("corrupt"): there}
+        created = create(store, keys.segment(name, "corrupt"), Summed(self._run.log, scanned.crc32c))
+        if isinstance(created, ObjectInfo):
+            raise Diverged(f"{created.key}: has other bytes than {self._path}, of the same CRC32C")
+        return name, {name.file("corrupt"): created}
 
     def _send_derived(self, scanned: ScannedSegment, name: SegmentName) -> Iterator[tuple[str, ObjectSum]]:
         """Send the indexes of the ``.log``; none beside damaged bytes."""
@@ -305,14 +306,14 @@ class _Upload:
 
 
 _Placed = tuple[SegmentName, dict[str, ObjectSum]]
-"""What a run is called in the store, and the sum of its ``.log`` or ``.corrupt``."""
+"""The name of a run in the store, and the sum of its ``.log`` or ``.corrupt``."""
 
 
 def _names(base: int, scanned: ScannedSegment, lineage: Lineage) -> Iterator[SegmentName]:
     """The names of a run, in the order in which they are tried. Record batches before v2 have no leader epoch."""
     yield SegmentName(base)
     epoch = next((epoch for epoch, _ in scanned.summary.epochs), None)
-    if epoch is None and not scanned.summary.batch_count:  # compaction has left none
+    if epoch is None and not scanned.summary.batch_count:  # compaction has left no batch
         epoch = lineage.epoch_at(base)
     if epoch is not None:
         yield SegmentName.of_branch(base, epoch)

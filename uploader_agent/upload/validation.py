@@ -32,7 +32,7 @@ _CLEANED = "cleaner-offset-checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class ScannedSegment:
-    """A scan's result; ``damage`` names the first bad batch, and the rest then is of what comes before it."""
+    """A scan's result; ``damage`` names the first bad batch, and the rest then describes the bytes before it."""
 
     summary: SegmentSummary
     crc32c: int
@@ -47,7 +47,7 @@ def scan(
     open_before: Iterable[UnfinishedTransaction],
     parts: PartsOfRun | None = None,
 ) -> ScannedSegment:
-    """Read all of ``log`` once; ``parts`` is told of each batch."""
+    """Read all of ``log`` once; each batch is added to ``parts``."""
     opened = tuple(open_before)
     scanner = SegmentScanner(path, base_offset, open_before=opened)
     indexes = DerivedIndexes(base_offset, log.size, opened)
@@ -65,9 +65,9 @@ def scan(
 
 
 def missing_end(summary: SegmentSummary, end: int, cleanup_policy: str) -> SegmentDamage | None:
-    """A sound segment that stops short of the next one's base has lost its last batches, unless compaction took them.
+    """The damage of a sound segment that has lost its last batches; None if it has not, or was compacted.
 
-    Kafka rolls at the log's end, so in a segment that was never compacted the two are equal.
+    Kafka rolls at the log's end, so a segment that was never compacted ends at the next one's base, ``end``.
     """
     if summary.next_offset == end or cleanup_policy == UNKNOWN_POLICY or compacts(cleanup_policy):
         return None
@@ -78,17 +78,15 @@ def missing_end(summary: SegmentSummary, end: int, cleanup_policy: str) -> Segme
 def policy_of(log_dir: Path, tp: TopicPartition, base_offset: int, cleanup_policy: str) -> str:
     """The clean-up policy that a segment was under: its topic's ``cleanup_policy``, and ``compact`` if it once was.
 
-    A topic's policy may change; what was compacted before stays so. The cleaner notes in each log directory up to
-    where it has come (Kafka's ``LogCleanerManager``), and keeps that when the policy changes.
+    A topic's policy may change; a compacted segment stays compacted. The cleaner records its position in each log
+    directory (Kafka's ``LogCleanerManager``), and keeps it when the policy changes.
     """
     if cleanup_policy == UNKNOWN_POLICY or compacts(cleanup_policy):
         return cleanup_policy
     path = log_dir / _CLEANED
     try:
         text = read_text(path)
-        if (
-            f"\n{tp.topic} {tp.partition} " not in text
-        ):  # parsing takes long where thousands of partitions are compacted
+        if f"\n{tp.topic} {tp.partition} " not in text:  # parsing takes long with thousands of compacted partitions
             return cleanup_policy
         cleaned = parse_offset_checkpoint(text, str(path)).get((tp.topic, tp.partition), 0)
     except FileNotFoundError:
@@ -100,7 +98,7 @@ def policy_of(log_dir: Path, tp: TopicPartition, base_offset: int, cleanup_polic
 
 
 def transactions_at(files: SegmentFiles, offset: int) -> tuple[UnfinishedTransaction, ...] | None:
-    """The transactions open at ``offset`` by the broker's producer snapshot; None if there is none, or a bad one."""
+    """The transactions open at ``offset`` in the broker's producer snapshot; None without a sound snapshot."""
     name = file_name(offset, "snapshot")
     file = files.open(name)
     if file is None:
