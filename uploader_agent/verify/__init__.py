@@ -1,12 +1,12 @@
-"""``tidemark-agent verify``: what the store has of a partition, against itself, ``offset.wm`` and the broker's disk.
+"""``tidemark-agent verify``: compares a partition in the store with itself, ``offset.wm`` and the broker's disk.
 
-* ``findings``: the words in which it is said, and which of them mean that something is wrong
+* ``findings``: the words of its findings, and their order by severity
 * ``segment``: one segment: its manifest, its objects, its bytes
-* ``tails``: what is packed behind the segments
+* ``tails``: the packed offsets behind the segments
 * ``packs``: the packs that still exist, against the segments that have replaced them
-* ``partition``: all of a partition's segments together: continuity, lineage, what is still to come
+* ``partition``: all of a partition's segments together: continuity, lineage, and the rest on the disk
 
-Only reads. Memory is bounded by the segments looked at at a time, not by a partition's age.
+Only reads. Memory is bounded by the segments checked at a time, not by a partition's age.
 """
 
 from uploader_agent.verify.findings import Severity, VerifyFinding

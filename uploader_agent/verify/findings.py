@@ -1,4 +1,4 @@
-"""The words of ``verify``, for a finding and, as the worst of its findings, for a partition."""
+"""The words of ``verify`` for a finding; a partition gets the word of its worst finding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Severity(StrEnum):
-    """Ascending by how much a person should care."""
+    """The words, ascending by severity."""
 
     OK = "OK"
     CLAIMED = "CLAIMED"
@@ -15,11 +15,11 @@ class Severity(StrEnum):
     PACKED = "PACKED"
     """Offsets that packs hold, and no segment yet: the newest ones of a partition, until they are sealed."""
     LAGGING = "LAGGING"
-    """Segments that may be sealed are not, or ``offset.wm`` is behind what is there."""
+    """Segments that may be sealed are not, or ``offset.wm`` is behind the stored segments."""
     COMPACTED = "COMPACTED"
     """Offsets that the broker's compaction has removed."""
     OVERLAP = "OVERLAP"
-    """Two segments hold the same offsets of the same log, as after a change of leader; readers take each once."""
+    """Two segments hold the same offsets of one log, as after a change of leader; readers take each offset once."""
     TRUNCATED = "TRUNCATED"
     """Offsets that an unclean election cut off the log; the stored bytes of the dead branch are not read."""
     GAP = "GAP"
@@ -27,14 +27,14 @@ class Severity(StrEnum):
     LACKING = "LACKING"
     """A segment lacks records that packs of the same offsets have: compaction had removed them before it was sealed."""
     CORRUPT = "CORRUPT"
-    """An object that is not what its manifest says, or bytes that break the format."""
+    """An object that differs from its manifest, or bytes that break the format."""
 
 
 class VerifyFinding(NamedTuple):
-    """``[offset, end)`` of a partition, the object that it is about if it is one, and what is to be said.
+    """A finding about the offsets ``[offset, end)``, or about an object.
 
-    ``wrong`` is what makes the command fail: a GAP that nobody has acknowledged, a LACKING segment, or a CORRUPT object
-    whose offsets no other segment has or that its own manifest vouches for.
+    ``wrong`` makes the command fail: a GAP that nobody has acknowledged, a LACKING segment, or a CORRUPT object if no
+    other segment has its offsets, or its own manifest vouches for it.
     """
 
     word: Severity

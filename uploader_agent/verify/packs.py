@@ -1,4 +1,4 @@
-"""The packs that still exist against the segments that have replaced them, whether a head still leads to them or not.
+"""Compares the packs that still exist with the segments that have replaced them, even if no head leads to them.
 
 Memory is bounded by the ranges that are compared at a time, and time by the packs of the brokers that have replicas.
 """
@@ -21,7 +21,7 @@ from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.verify.findings import Severity, VerifyFinding
 
 _AT_A_TIME = 16
-"""Packs whose footers are read at the same time: each may have thousands of ranges, of which few are wanted."""
+"""Footers that are read at the same time: each may have thousands of ranges, and few of them are wanted."""
 
 _MOST_RANGES = 20_000
 """Ranges that are compared at a time: some 3 KiB each."""
@@ -41,23 +41,24 @@ def compare_packs(
     tell: Callable[[VerifyFinding], None],
     progress: Callable[[int], None],
 ) -> dict[TopicPartition, list[VerifyFinding]]:
-    """What the segments of surveyed ``partitions`` lack that packs of ``broker`` and of their replicas' brokers have.
+    """The findings about records that the segments of surveyed ``partitions`` lack, by partition.
 
-    ``tell`` gets what is wrong with a pack itself, ``progress`` the number of packs done so far.
+    The packs are those of ``broker`` and of the brokers of their replicas. ``tell`` gets findings about a pack itself,
+    ``progress`` the number of packs done so far.
 
     Raises:
         StoreError: the store failed.
     """
-    found: dict[TopicPartition, list[VerifyFinding]] = {}
+    findings: dict[TopicPartition, list[VerifyFinding]] = {}
     places: dict[Endpoint, dict[_Id, LedPartition]] = {}
-    for one in partitions:
-        if one.led.topic_id is not None:
-            wanted = places.setdefault(one.uploader.where[1].endpoint, {})
-            wanted[_Id(one.led.topic_id, one.tp.partition)] = one
+    for partition in partitions:
+        if partition.led.topic_id is not None:
+            wanted = places.setdefault(partition.uploader.where[1].endpoint, {})
+            wanted[_Id(partition.led.topic_id, partition.tp.partition)] = partition
     done = 0
     for wanted in places.values():
         store, keys = next(iter(wanted.values())).uploader.where
-        brokers = {broker, *(replica for one in wanted.values() for replica in one.uploader.replicas)}
+        brokers = {broker, *(replica for partition in wanted.values() for replica in partition.uploader.replicas)}
         gathered: list[PackedRange] = []
         listed = _listed(store, keys.control, brokers)
         while packs := list(islice(listed, _AT_A_TIME)):
@@ -67,12 +68,12 @@ def compare_packs(
                 else:
                     gathered += ranges
             if len(gathered) >= _MOST_RANGES:
-                _compare(gathered, wanted, pool, found)
+                _compare(gathered, wanted, pool, findings)
                 gathered.clear()
             done += len(packs)
             progress(done)
-        _compare(gathered, wanted, pool, found)
-    return found
+        _compare(gathered, wanted, pool, findings)
+    return findings
 
 
 def _listed(store: Store, control: ControlKeys, brokers: Iterable[int]) -> Iterator[ObjectInfo]:
@@ -81,48 +82,49 @@ def _listed(store: Store, control: ControlKeys, brokers: Iterable[int]) -> Itera
 
 
 def _ranges(store: Store, wanted: Mapping[_Id, LedPartition], info: ObjectInfo) -> list[PackedRange] | VerifyFinding:
-    """The wanted ranges of a pack; none of one that retention has deleted meanwhile."""
+    """The wanted ranges of a pack; none of a pack that retention has deleted in the meantime."""
     try:
-        found = read_footer(store, info.key, info.size)
+        footer = read_footer(store, info.key, info.size)
     except NotFound:
         return []
     except FormatError as error:
         return VerifyFinding(Severity.CORRUPT, 0, 0, error.name, error.rule, wrong=True)
-    return [one for one in found if _Id(one.range.topic_id, one.range.partition) in wanted]
+    return [packed for packed in footer if _Id(packed.range.topic_id, packed.range.partition) in wanted]
 
 
 def _compare(
     gathered: Iterable[PackedRange],
     wanted: Mapping[_Id, LedPartition],
     pool: ThreadPoolExecutor,
-    found: dict[TopicPartition, list[VerifyFinding]],
+    findings: dict[TopicPartition, list[VerifyFinding]],
 ) -> None:
     groups: dict[_Id, list[PackedRange]] = {}
-    for one in gathered:
-        groups.setdefault(_Id(one.range.topic_id, one.range.partition), []).append(one)
+    for packed in gathered:
+        groups.setdefault(_Id(packed.range.topic_id, packed.range.partition), []).append(packed)
     partitions = [wanted[name] for name in groups]
-    for partition, findings in zip(partitions, pool.map(_lacking, partitions, groups.values()), strict=True):
-        found.setdefault(partition.tp, []).extend(findings)
+    for partition, lacking in zip(partitions, pool.map(_lacking, partitions, groups.values()), strict=True):
+        findings.setdefault(partition.tp, []).extend(lacking)
 
 
 def _lacking(partition: LedPartition, ranges: list[PackedRange]) -> list[VerifyFinding]:
     store, keys = partition.uploader.where
     written = partition.remote.watermark
     seals = SealsAround(store, keys, Lineage(written.lineage) if written else Lineage())
-    seals.look(*bounds(one.range for one in ranges))
+    seals.look(*bounds(packed.range for packed in ranges))
     damaged: list[VerifyFinding] = []
 
-    def tell(error: FormatError) -> None:
+    def report(error: FormatError) -> None:
         damaged.append(VerifyFinding(Severity.CORRUPT, 0, 0, error.name, error.rule, wrong=True))
 
-    lacking = [_finding(partition, one) for one in seals.lacking(ranges, tell)]
+    lacking = [_finding(partition, segment) for segment in seals.lacking(ranges, report)]
     return [*damaged, *lacking]
 
 
-def _finding(partition: LedPartition, one: Lacking) -> VerifyFinding:
+def _finding(partition: LedPartition, lacking: Lacking) -> VerifyFinding:
     tp, keys = partition.tp, partition.uploader.where[1]
-    packs = one.packs[0] if len(one.packs) == 1 else f"{one.packs[0]} and {len(one.packs) - 1} more packs have"
-    have = f"{packs} has" if len(one.packs) == 1 else packs
+    first, *others = lacking.packs
+    have = f"{first} and {len(others)} more packs have" if others else f"{first} has"
     cure = f"`tidemark-agent reupload {tp.topic} {tp.partition} --from-packs` adds them"
-    detail = f"lacks {one.batches} batches that {have}, removed by compaction before it was sealed: {cure}"
-    return VerifyFinding(Severity.LACKING, one.start, one.end, keys.segment(one.name, "log"), detail, wrong=True)
+    detail = f"lacks {lacking.batches} batches that {have}, removed by compaction before it was sealed: {cure}"
+    key = keys.segment(lacking.name, "log")
+    return VerifyFinding(Severity.LACKING, lacking.start, lacking.end, key, detail, wrong=True)

@@ -1,4 +1,4 @@
-"""All segments of a partition together: is each offset there, once, on the live log, and as far as it could be?"""
+"""Checks all segments of a partition together: each offset is stored, once, on the live log, and without undue lag."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ from uploader_agent.verify.tails import CheckedTail, check_tail, read_watermark
 Item = TypeVar("Item")
 
 _AT_A_TIME = 64
-"""Segments that are looked at before the next are listed."""
+"""Segments that are checked before the next are listed."""
 
 
 class VerifyVerdict(NamedTuple):
-    """A partition's word is that of its worst finding.
+    """A partition's verdict; its word is that of its worst finding.
 
-    ``bytes`` are those of its ``segments``. Up to ``packed_end``, packs hold what segments do not, in ``ranges``.
+    ``bytes`` are those of its ``segments``. Up to ``packed_end``, packs hold offsets that segments do not, in
+    ``ranges``.
     """
 
     partition: str
@@ -51,7 +52,7 @@ class VerifyVerdict(NamedTuple):
     packed_end: int | None
 
     def in_words(self) -> str:
-        """What there is, for a person."""
+        """The verdict's counts and offsets, for a person."""
         parts = [f"{self.segments} segments, {self.bytes} bytes"]
         if self.packed_end is not None:
             parts.append(f"packed up to {self.packed_end} in {self.ranges} ranges, {self.packed_bytes} bytes")
@@ -71,8 +72,8 @@ def verify(
 ) -> VerifyVerdict:
     """Verify a surveyed ``partition``; ``tell`` gets each finding, ``progress`` the segments done so far.
 
-    ``heads`` are those that were read of other partitions, ``lacking`` what :func:`compare_packs` found. Raises
-    StoreError, FormatError of ``offset.wm``, SegmentChanged if the partition is gone.
+    ``heads`` caches heads over partitions, ``lacking`` are findings of :func:`compare_packs`. Raises StoreError,
+    FormatError of ``offset.wm``, SegmentChanged if the partition is gone.
     """
     verification = _Verification(partition, pool, tell, progress, heads, deep=deep)
     for finding in lacking:
@@ -106,21 +107,21 @@ class _Verification:
         self._line_1_is_there = False
 
     def run(self) -> VerifyVerdict:
-        """Check segments, packs, holes and the watermark in turn; findings are told as they come."""
+        """Check segments, packs, holes and the watermark in turn; findings are reported as they come."""
         store, keys = self._partition.uploader.where
         stored, tail = read_watermark(self._heads, store, keys), CheckedTail()
         live = self._partition.uploader.lineage()
         if stored is not None:
             live = live.with_history(Lineage(stored.watermark.lineage))
             self._line_1 = stored.base_offset
-            self._tell_history(stored)
+            self._report_gaps(stored)
         for checked in self._check_segments(store, keys, live):
             self._take(checked)
         self._take_removed(store, keys)
         if stored is not None:
             tail = self._check_tail(stored, store, keys, live)
-            self._tell_holes(stored, keys)
-        self._tell_lag(stored)
+            self._check_holes(stored, keys)
+        self._check_lag(stored)
         offsets = self._partition.offsets
         return VerifyVerdict(
             str(self._partition.tp),
@@ -136,14 +137,14 @@ class _Verification:
         )
 
     def say(self, finding: VerifyFinding) -> None:
-        """Tell and count ``finding``."""
+        """Report and count ``finding``."""
         order = list(Severity)
         if order.index(finding.word) > order.index(self._worst):
             self._worst = finding.word
         self._wrong += finding.wrong
         self._tell(finding)
 
-    def _tell_history(self, stored: StoredWatermark) -> None:
+    def _report_gaps(self, stored: StoredWatermark) -> None:
         current = stored.watermark
         for gap in current.gaps:
             detail = f"{gap.reason}, since {gap.detected_at:%Y-%m-%d %H:%M} UTC"
@@ -154,8 +155,8 @@ class _Verification:
     def _check_segments(self, store: Store, keys: PartitionKeys, live: Lineage) -> Iterator[Checked]:
         check_segment = partial(check, store, keys, live=live, deep=self._deep)
         names = (entry.name for entry in objects.manifests(store, keys))
-        for some in _chunks(names, _AT_A_TIME):
-            yield from self._pool.map(check_segment, some)
+        for chunk in _chunks(names, _AT_A_TIME):
+            yield from self._pool.map(check_segment, chunk)
 
     def _take(self, checked: Checked) -> None:
         self._segments += 1
@@ -172,14 +173,14 @@ class _Verification:
         self._compare_with_disk(checked)
 
     def _take_removed(self, store: Store, keys: PartitionKeys) -> None:
-        """Offsets that retention removed are not a hole. Offsets of an invalid tombstone are."""
+        """Count offsets that retention removed as covered. Offsets of an invalid tombstone are a hole."""
         try:
             self._covered |= tombstones.removed(store, keys)
         except FormatError as error:
             self.say(VerifyFinding(Severity.CORRUPT, 0, 0, error.name, error.rule, wrong=True))
 
     def _check_tail(self, stored: StoredWatermark, store: Store, keys: PartitionKeys, live: Lineage) -> CheckedTail:
-        """Check what is packed beyond the segments."""
+        """Check the packed offsets beyond the segments."""
         current = stored.watermark
         known = self._covered | gaps.offsets(current.gaps) | gaps.offsets(current.acknowledged_gaps)
         sealed_end = known.contiguous_from(current.next_offset)
@@ -199,9 +200,10 @@ class _Verification:
         return tail
 
     def _compare_with_disk(self, checked: Checked) -> None:
-        """The broker's own file of the same offsets has the same bytes, but where compaction goes on."""
+        """Check that the broker's own file of the same offsets has the same bytes, unless the log is compacted."""
         base, end, log = checked.base_offset, checked.next_offset, checked.log
-        local = next((one for one in self._partition.segments if one.base_offset <= base and _holds(one, end)), None)
+        segments = (segment for segment in self._partition.segments if segment.base_offset <= base)
+        local = next((segment for segment in segments if _holds(segment, end)), None)
         if log is None or local is None or checked.readable_end < end:
             return  # an election has cut off its end
         with PartitionFiles(self._partition.folder, self._partition.led.topic_id) as files:
@@ -209,7 +211,7 @@ class _Verification:
             try:
                 run = open_run(files, Work(base, end, local.base_offset, local.next_offset))
             except SegmentChanged:
-                return  # it is only held, or was deleted or rolled just now
+                return  # the segment is only held, or was deleted or rolled just now
             if run is None or run.base_offset != base:
                 return
             rule = f"has {log.size} bytes, and {path} {run.log.size}" if run.log.size != log.size else None
@@ -219,14 +221,14 @@ class _Verification:
             key = self._partition.uploader.where[1].file(run.log.name)
             self.say(VerifyFinding(Severity.CORRUPT, base, end, key, rule, wrong=True))
 
-    def _tell_holes(self, stored: StoredWatermark, keys: PartitionKeys) -> None:
-        """Check that all offsets of ``offset.wm`` are there, and that it lists the missing ones above as gaps.
+    def _check_holes(self, stored: StoredWatermark, keys: PartitionKeys) -> None:
+        """Check that all offsets of ``offset.wm`` are stored, and that it lists the missing ones above as gaps.
 
-        Line 1 names a segment, or the start as long as no segment lies below the next offset.
+        Line 1 names a segment, or the start while no segment lies below the next offset.
         """
         current = stored.watermark
-        told = gaps.offsets(current.gaps) | gaps.offsets(current.acknowledged_gaps)
-        uncovered = self._covered.missing(current.start_offset, current.next_offset) - told
+        listed = gaps.offsets(current.gaps) | gaps.offsets(current.acknowledged_gaps)
+        uncovered = self._covered.missing(current.start_offset, current.next_offset) - listed
         acknowledged = self._partition.uploader.acknowledged() if uncovered else Intervals()
         for hole in uncovered & acknowledged:
             self.say(
@@ -236,7 +238,7 @@ class _Verification:
             detail = "offset.wm counts them, but no readable segment has them"
             self.say(VerifyFinding(Severity.GAP, hole.start, hole.end, None, detail, wrong=True))
         for above in current.ranges_above:
-            for hole in self._covered.missing(*above) - told:
+            for hole in self._covered.missing(*above) - listed:
                 detail = "offset.wm names them above its next offset, but no readable segment has them"
                 self.say(VerifyFinding(Severity.GAP, hole.start, hole.end, None, detail, wrong=True))
         none_yet = not self._covered.clip(current.start_offset, current.next_offset)
@@ -248,7 +250,7 @@ class _Verification:
                 )
             )
 
-    def _tell_lag(self, stored: StoredWatermark | None) -> None:
+    def _check_lag(self, stored: StoredWatermark | None) -> None:
         partition, offsets = self._partition, self._partition.offsets
         high_watermark = offsets.high_watermark if offsets else 0
         for segment in partition.segments:
@@ -267,7 +269,7 @@ class _Verification:
 
 
 def _holds(segment: LocalSegment, end: int) -> bool:
-    """Whether the local segment reaches up to the offset ``end``, as far as is known of an active one."""
+    """True if the local segment reaches up to the offset ``end``, as far as is known of an active segment."""
     return segment.next_offset is None or end <= segment.next_offset
 
 

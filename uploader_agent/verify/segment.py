@@ -1,4 +1,4 @@
-"""One stored segment: are its objects there, are they what the manifest says, and do the bytes say the same?"""
+"""Checks a stored segment: its objects exist and match the manifest, and the bytes match the format."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from uploader_agent.verify.findings import Severity, VerifyFinding
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A segment's findings, and which of its offsets a reader gets: ``[base_offset, readable_end)``.
+    """A segment's findings, and the offsets that a reader gets: ``[base_offset, readable_end)``.
 
-    ``log`` is what the broker's own file must be as well; None where that may differ: compacted, or not whole.
+    ``log`` is the sum that the broker's own file must have as well; None where that may differ: compacted, or not
+    whole.
     """
 
     base_offset: int
@@ -68,10 +69,10 @@ class _Check:
                 readable = readable and name != self._log
         if self._log not in manifest.objects:
             key = self._keys.manifest(manifest.name)
-            self._say(Severity.CORRUPT, manifest.base_offset, manifest.next_offset, key, f"names no {self._log}")
+            self._add(Severity.CORRUPT, manifest.base_offset, manifest.next_offset, key, f"names no {self._log}")
             readable = False
         if manifest.last_batch_end < manifest.next_offset and not manifest.damage:
-            self._say_missing(manifest.last_batch_end, manifest.next_offset)
+            self._add_missing(manifest.last_batch_end, manifest.next_offset)
         exact = manifest.state == "whole" and not manifest.compacted
         return Checked(
             manifest.base_offset,
@@ -119,7 +120,7 @@ class _Check:
         return self._read_log(info) if name == self._log and not self._manifest.damage else self._read(info, total)
 
     def _read(self, info: ObjectInfo, total: ObjectSum) -> str | None:
-        value = read_checksum(self._store, info)  # not as the store knows it: its disks are to be verified
+        value = read_checksum(self._store, info)  # from the bytes, since the store's disks are to be verified
         return None if f"{value:08x}" == total.crc32c else f"has bytes of CRC32C {value:08x} and not {total.crc32c}"
 
     def _read_log(self, info: ObjectInfo) -> str | None:
@@ -129,7 +130,7 @@ class _Check:
             for piece in pieces(self._store, info):
                 for header in scanner.batches(piece):
                     if header.base_offset > expected:
-                        self._say_missing(expected, header.base_offset)
+                        self._add_missing(expected, header.base_offset)
                     if header.leader_epoch >= 0 and lineage.epoch_at(header.base_offset) not in {
                         header.leader_epoch,
                         None,
@@ -144,10 +145,10 @@ class _Check:
         if expected != manifest.last_batch_end:
             return f"ends at offset {expected}, and its manifest says {manifest.last_batch_end}"
         sum_ = f"{summary.crc32c:08x}"
-        said = manifest.objects[self._log].crc32c
-        return None if sum_ == said else f"has bytes of CRC32C {sum_} and not {said}"
+        expected_sum = manifest.objects[self._log].crc32c
+        return None if sum_ == expected_sum else f"has bytes of CRC32C {sum_} and not {expected_sum}"
 
-    def _say_missing(self, start: int, end: int) -> None:
+    def _add_missing(self, start: int, end: int) -> None:
         key = self._keys.file(self._log)
         if self._manifest.compacted:
             self._findings.append(VerifyFinding(Severity.COMPACTED, start, end, key, "removed by compaction"))
@@ -155,7 +156,7 @@ class _Check:
             detail = f"not in the segment, and cleanup.policy was {self._manifest.cleanup_policy}"
             self._findings.append(VerifyFinding(Severity.GAP, start, end, key, detail, wrong=True))
 
-    def _say(self, word: Severity, start: int, end: int, key: str, detail: str) -> None:
+    def _add(self, word: Severity, start: int, end: int, key: str, detail: str) -> None:
         self._findings.append(VerifyFinding(word, start, end, key, detail, wrong=True))
 
     def _wrong(self, word: Severity, key: str, detail: str) -> VerifyFinding:
@@ -163,7 +164,7 @@ class _Check:
 
 
 def _differs(info: ObjectInfo, total: ObjectSum) -> str | None:
-    """By what the store knows of an object without its bytes."""
+    """The difference of an object from its manifest that shows without its bytes; None if there is none."""
     if info.size != total.size:
         return f"has {info.size} bytes, and its manifest says {total.size}"
     if info.crc32c is not None and f"{info.crc32c:08x}" != total.crc32c:

@@ -1,6 +1,7 @@
-"""What of a partition is only packed: are heads and packs there, are they whole, and do they leave no hole?
+"""Checks the packed tail of a partition: heads and packs exist, they are whole, and they leave no hole.
 
-As readers find it: by the heads of the brokers that ``offset.wm`` lists. These are read before ``offset.wm``.
+The tail is found like a reader finds it, from the heads of the brokers that ``offset.wm`` lists. The heads are read
+before ``offset.wm``.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from uploader_agent.verify.findings import Severity, VerifyFinding
 
 @dataclass(slots=True)
 class CheckedTail:
-    """The packed offsets that a reader gets, ``covered``, in ``ranges`` of ``size`` bytes; the heads say up to ``end``.
+    """The packed offsets that a reader gets, ``covered``, in ``ranges`` of ``size`` bytes.
 
-    ``head`` is the key of the head that says so.
+    ``head`` is the key of the head that states the tail's ``end``.
     """
 
     end: int = 0
@@ -39,7 +40,7 @@ class CheckedTail:
 def read_watermark(heads: Heads, store: Store, keys: PartitionKeys) -> StoredWatermark | None:
     """``offset.wm``, read after the heads that it lists; None if there is none. Raises StoreError, FormatError."""
     return heads.read_before(
-        store, keys, lambda: watermark.read(store, keys), lambda found: found.watermark.tail_brokers
+        store, keys, lambda: watermark.read(store, keys), lambda stored: stored.watermark.tail_brokers
     )
 
 
@@ -53,7 +54,7 @@ def check_tail(
     *,
     deep: bool,
 ) -> CheckedTail:
-    """Check what is packed beyond ``sealed_end``, by ``stored`` as :func:`read_watermark` gave it.
+    """Check the packed offsets beyond ``sealed_end``. ``stored`` comes from :func:`read_watermark`.
 
     ``deep`` reads the bytes of the ranges.
 
@@ -62,7 +63,7 @@ def check_tail(
     """
     tail = CheckedTail()
 
-    def tell(error: FormatError | StoreError) -> None:
+    def report(error: FormatError | StoreError) -> None:
         if isinstance(error, StoreError):
             raise error  # nothing is known of the head
         tail.findings.append(
@@ -71,14 +72,14 @@ def check_tail(
 
     current = stored.watermark
     seen: set[tuple[str, int]] = set()
-    for entry in heads.entries(keys, current.topic_id, current.tail_brokers, tell):
+    for entry in heads.entries(keys, current.topic_id, current.tail_brokers, report):
         end = live_end(entry, lineage)
         if end > max(tail.end, sealed_end):
             tail.end, tail.head = end, keys.control.head(entry.last.name.broker)
         try:
             ranges = chain(store, keys.control, entry, sealed_end) if end > sealed_end else []
         except FormatError as error:
-            tell(error)
+            report(error)
             continue
         for packed in ranges:
             at = packed.key, packed.range.position
@@ -86,20 +87,20 @@ def check_tail(
             if at in seen or not live:
                 continue
             seen.add(at)
-            found = [*_read(store, packed)] if deep else []
-            tail.findings += found
+            findings = [*_read(store, packed)] if deep else []
+            tail.findings += findings
             tail.ranges, tail.size = tail.ranges + 1, tail.size + packed.range.size
-            if not any(one.word is Severity.CORRUPT for one in found):
+            if not any(finding.word is Severity.CORRUPT for finding in findings):
                 tail.covered |= live
     return tail
 
 
 def _read(store: Store, packed: PackedRange) -> Iterator[VerifyFinding]:
-    """What is wrong with the bytes of a range, and what they lack."""
-    key, one = packed
-    expected, epochs = one.first, list[tuple[int, int]]()
+    """Read a range, and return findings about its bytes and missing offsets."""
+    key, range_ = packed
+    expected, epochs = range_.first, list[tuple[int, int]]()
     try:
-        for header in scan_batches([read_range_bytes(store, packed)], key, one.first):
+        for header in scan_batches([read_range_bytes(store, packed)], key, range_.first):
             if header.base_offset > expected:
                 yield _missing(packed, expected, header.base_offset)
             if not epochs or epochs[-1][0] != header.leader_epoch:
@@ -109,15 +110,15 @@ def _read(store: Store, packed: PackedRange) -> Iterator[VerifyFinding]:
         yield _corrupt(packed, "does not exist, although a head leads to it")
         return
     except SegmentError as error:
-        yield _corrupt(packed, f"is damaged at byte {one.position + error.position}: {error.detail}")
+        yield _corrupt(packed, f"is damaged at byte {range_.position + error.position}: {error.detail}")
         return
     except FormatError as error:
         yield _corrupt(packed, error.rule)
         return
-    if expected != one.next:
-        yield _corrupt(packed, f"the batches end at offset {expected}, and the footer says {one.next}")
-    elif tuple(epochs) != one.epochs:
-        yield _corrupt(packed, f"the batches have leader epochs {tuple(epochs)}, and the footer says {one.epochs}")
+    if expected != range_.next:
+        yield _corrupt(packed, f"the batches end at offset {expected}, and the footer says {range_.next}")
+    elif tuple(epochs) != range_.epochs:
+        yield _corrupt(packed, f"the batches have leader epochs {tuple(epochs)}, and the footer says {range_.epochs}")
 
 
 def _corrupt(packed: PackedRange, detail: str) -> VerifyFinding:
