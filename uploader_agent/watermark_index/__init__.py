@@ -1,1 +1,1 @@
-"""The object by which this broker tells readers how far each of its partitions is stored."""
+"""The watermark index: the object in which this broker states the stored offsets of its partitions to readers."""

@@ -1,8 +1,9 @@
-"""Which partitions each watermark index lists, and its statement about each.
+"""Puts together the entries of each watermark index.
 
-The default bucket's index has all; every other bucket's has the partitions whose segments lie there. In the default
-bucket those with gaps are listed once more in a separate object, for agents that could fill them. What the agent
-wrote before it was restarted is read once at the start: where it still holds, it saves looking at the store.
+The default bucket's index has all partitions; every other bucket's has the partitions with segments in that bucket. The
+partitions with gaps are listed once more in a separate object in the default bucket, for agents that could fill them.
+The index that the agent wrote before a restart is read once at the start: where it is still valid, it saves requests to
+the store.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from uploader_agent.watermark_index.writer import IndexRow, IndexWriter
 
 
 class _Known(NamedTuple):
-    """An entry that was made, and what of."""
+    """An entry, and the state from which it was made."""
 
     partition: LedPartition
     changes: int
@@ -32,7 +33,7 @@ class _Known(NamedTuple):
     statement: IndexRow
 
     def holds(self, partition: LedPartition) -> bool:
-        """Whether nothing has changed since: the oldest byte that is not stored becomes older."""
+        """True if nothing has changed since, not even the age of an unstored byte."""
         same = self.partition is partition and self.changes == partition.changes
         return same and not self.statement.said["oldest_unstored"]
 
@@ -49,9 +50,9 @@ class IndexPublisher:
         damaged: Callable[[], Sequence[DamagedHead]],
         runtime: Runtime = MACHINE,
     ) -> None:
-        """``endpoints`` is a digest of the configuration by which ``destinations`` decides.
+        """``endpoints`` is a digest of the configuration of ``destinations``.
 
-        ``damaged`` are this broker's heads of which people are to be told.
+        ``damaged`` returns the damage of this broker's heads, which people must learn of.
         """
         self._destinations = destinations
         self._broker = broker
@@ -67,11 +68,11 @@ class IndexPublisher:
 
     @property
     def control_store(self) -> Store:
-        """The default bucket, by whose clock times are stated."""
+        """The default bucket, with the clock that all stated times use."""
         return self._destinations.control_store
 
     def read(self) -> Mapping[TopicPartition, IndexEntry]:
-        """What this broker's agent said last of all partitions. Raises StoreError and FormatError."""
+        """The last entries that this broker's agent wrote, for all partitions. Raises StoreError and FormatError."""
         self._former = self._writers[self._default_url].read()
         return self._former
 
@@ -84,9 +85,10 @@ class IndexPublisher:
     def offer(
         self, partitions: Collection[LedPartition], confirmed_at: datetime | None = None, *, now: bool = False
     ) -> bool:
-        """Write what has changed, where it is time, or everything ``now``; True if anything was written.
+        """Write changes that are due, or everything ``now``; return True if anything was written.
 
-        ``confirmed_at`` is when the leadership was last confirmed by the broker, and the disks last looked at.
+        ``confirmed_at`` is the time at which the broker last confirmed the leadership, and the disks were last looked
+        at.
 
         Raises:
             StoreError: an index could not be written; the next call tries again.
@@ -99,21 +101,21 @@ class IndexPublisher:
         known: dict[TopicPartition, _Known] = {}
         for partition in partitions:
             tp = partition.tp
-            made, former = self._made(partition), self._former.get(tp)
+            entry, former = self._made(partition), self._former.get(tp)
             if former is not None and former.topic_id != partition.led.topic_id:
                 former = None
-            if made is not None:
-                known[tp] = made
-                observed_at = made.observation.held_at(confirmed_at, partition.disk.tail)
-                said = (made.statement, observed_at) if observed_at else _as_observed_before(made.statement, former)
+            if entry is not None:
+                known[tp] = entry
+                observed_at = entry.observation.held_at(confirmed_at, partition.disk.tail)
+                row = (entry.statement, observed_at) if observed_at else _as_observed_before(entry.statement, former)
             elif former is not None:
-                said = IndexRow.of(former), former.observed_at
+                row = IndexRow.of(former), former.observed_at
             else:
                 continue
             url, control = self._destinations.bucket(tp)
-            by_store[self._default_url][tp] = said
+            by_store[self._default_url][tp] = row
             if url != self._default_url:
-                by_store.setdefault(url, {})[tp] = said
+                by_store.setdefault(url, {})[tp] = row
                 if url not in self._writers:
                     self._writers[url] = self._writer(url, control)
         self._known = known
@@ -121,7 +123,7 @@ class IndexPublisher:
             self._former = {}
         written = [self._writers[url].offer(statements, now=now) for url, statements in by_store.items()]
         everything = by_store[self._default_url]
-        self._of_gaps.offer({tp: said for tp, said in everything.items() if said[0].said["gaps"]}, now=now)
+        self._of_gaps.offer({tp: row for tp, row in everything.items() if row[0].said["gaps"]}, now=now)
         return any(written)
 
     def _writer(self, url: str, control: ControlKeys, *, of_gaps: bool = False) -> IndexWriter:
@@ -135,15 +137,15 @@ class IndexPublisher:
         return self._settings.min_interval.total_seconds(), self._settings.idle_interval.total_seconds()
 
     def _have_changed(self, partitions: Collection[LedPartition]) -> bool:
-        """Whether there is more to say than was offered last, or that still waits to be written."""
+        """True if an entry has changed since the last offer, or still waits to be written."""
         writers = *self._writers.values(), self._of_gaps
         if len(partitions) != len(self._known) or not all(writer.is_current for writer in writers):
             return True
-        known = map(self._known.get, (partition.tp for partition in partitions))
-        return any(one is None or not one.holds(partition) for one, partition in zip(known, partitions, strict=True))
+        known = ((self._known.get(partition.tp), partition) for partition in partitions)
+        return any(entry is None or not entry.holds(partition) for entry, partition in known)
 
     def _made(self, partition: LedPartition) -> _Known | None:
-        """What is known of ``partition``; None before the store's part of it is, or before the broker was asked."""
+        """The entry of ``partition``; None while its state in the store or on the broker is unknown."""
         changes, remote, observation = partition.changes, partition.remote, partition.observation
         incarnation = remote.incarnation
         if incarnation is None or observation is None:
@@ -182,12 +184,12 @@ class IndexPublisher:
 
 
 def _as_observed_before(statement: IndexRow, former: IndexEntry | None) -> tuple[IndexRow, datetime]:
-    """``statement`` of a log that this agent has not observed yet, as of when the ``former`` one had.
+    """``statement`` of a log that this agent has not observed yet, at the time of the ``former`` observation.
 
-    The checkpoint may be older than that: what was observed then still is the least that there was.
+    The checkpoint may be older than that, so the offsets are at least the ones observed then.
     """
     if former is None:
         return statement, NEVER
     least = {"high_watermark": former.high_watermark, "log_end_offset": former.log_end_offset}
-    said = statement.said
-    return IndexRow.saying({**said, **{name: max(said[name], least[name]) for name in least}}), former.observed_at
+    fields = statement.said
+    return IndexRow.saying({**fields, **{name: max(fields[name], least[name]) for name in least}}), former.observed_at

@@ -1,4 +1,4 @@
-"""The watermark indexes in a thread of their own: a store that hangs must not keep the loop from the disks."""
+"""The thread that writes the watermark indexes: a store that hangs must not keep the loop from the disks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from uploader_agent.watermark_index.publisher import IndexPublisher
 logger = structlog.get_logger(__name__)
 
 _CLOCK_EVERY = 600.0
-"""Seconds from one look at the store's clock to the next."""
+"""Seconds between two readings of the store's clock."""
 
 
 class _Shown(NamedTuple):
@@ -32,7 +32,7 @@ class _Shown(NamedTuple):
 
 
 class IndexThread:
-    """Writes what it is shown, every ``interval`` seconds where that has changed."""
+    """Writes the partitions that it is shown, every ``interval`` seconds if they have changed."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class IndexThread:
         was_read: Callable[[], None],
         runtime: Runtime = MACHINE,
     ) -> None:
-        """``was_read`` is called, from the thread, once there is something to :meth:`take`."""
+        """Prepare the thread. It calls ``was_read`` once :meth:`take` has the former index."""
         self._former: Mapping[TopicPartition, IndexEntry] | None = None
         self._interval = interval
         self._indexes = indexes
@@ -62,7 +62,7 @@ class IndexThread:
         self.thread.start()
 
     def take(self) -> Mapping[TopicPartition, IndexEntry] | None:
-        """What this broker's agent said before it was started, once; None until that was read."""
+        """The index that this broker's agent wrote before its start, once; None until it was read."""
         former, self._former = self._former, None
         return former
 
@@ -72,12 +72,12 @@ class IndexThread:
         self._indexes.reconfigure(settings)
 
     def show(self, partitions: Collection[LedPartition], confirmed_at: datetime | None) -> None:
-        """What there is to be told, as ``offer`` takes it; ``partitions`` must not change afterwards."""
+        """Set the arguments of the next ``offer``; ``partitions`` must not change afterwards."""
         self._shown = _Shown(partitions, confirmed_at)
         self._showing.set()
 
     def stop(self, timeout: float) -> None:
-        """Write once more what was shown last; within ``timeout`` seconds, unless a request hangs for longer."""
+        """End the thread, and write the last shown state; within ``timeout`` seconds, unless a request hangs longer."""
         self._stopping.set()
         self._showing.set()
         if self.thread.ident is not None:
@@ -97,7 +97,7 @@ class IndexThread:
             self._stopping.wait(self._interval)
 
     def measure_clock(self) -> None:
-        """Compare this host's clock with the store's, by which all times are stated; every ten minutes."""
+        """Compare this host's clock with the store's, which all stated times use; at most every ten minutes."""
         if self._runtime.monotonic() - self._clock_measured_at < _CLOCK_EVERY:
             return
         self._clock_measured_at = self._runtime.monotonic()
@@ -107,7 +107,7 @@ class IndexThread:
             logger.debug("clock_not_compared", error=str(error))
             return
         except Exception:
-            logger.exception("clock_not_compared")  # this thread has the indexes to write
+            logger.exception("clock_not_compared")  # the thread must go on to write the indexes
             return
         self._metrics.clock_skew.set(skew.total_seconds())
         if abs(skew) > MOST:
@@ -137,4 +137,4 @@ class IndexThread:
         except StoreError as error:
             self._repeats.failed("index", "index_not_written", error=str(error))
         except Exception:
-            logger.exception("index_not_written")  # the next try must come, whatever went wrong with this one
+            logger.exception("index_not_written")  # the thread must go on to the next try

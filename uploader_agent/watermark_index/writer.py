@@ -1,11 +1,12 @@
-"""This broker's watermark index: one object that tells a watcher about all partitions that the broker leads.
+"""This broker's watermark index: one object with the state of all partitions that the broker leads.
 
-Written when something matters to a watcher who waits for data (an offset uploaded, a gap, an epoch), but not more often
-than ``min_interval``; what the broker's log does alone waits for ``idle_interval``, at which an index is written in any
-case, so that a watcher can tell a quiet agent from a dead one: a busy broker would else write 8,640 objects a day.
+It is written when something has changed that matters to a watcher who waits for data (an uploaded offset, a gap, an
+epoch), but not more often than ``min_interval``. Other changes of the broker's log wait for ``idle_interval``, since a
+busy broker would otherwise write 8,640 objects a day. At that interval an index is written in any case, so that a
+watcher can tell a quiet agent from a dead one.
 
-One index goes to each bucket that holds led partitions, and one to the default. The partitions with gaps are listed
-once more in an object of their own, so that agents who look for gaps to fill read nothing while there are none.
+One index is written to each bucket that holds led partitions, and one to the default bucket. The partitions with gaps
+are listed once more in a separate object, so that agents that look for gaps to fill read nothing while there are none.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from uploader_agent.runtime import MACHINE, Runtime
 
 _TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
 
-_FIELDS: Final = tuple(one.serialization_alias or name for name, one in IndexEntry.model_fields.items())
+_FIELDS: Final = tuple(field.serialization_alias or name for name, field in IndexEntry.model_fields.items())
 
 _PATIENT = {
     "bytes_per_offset",
@@ -40,12 +41,12 @@ _PATIENT = {
     "oldest_unstored",
     "observed_at",
 }
-"""Fields of an entry whose change may wait; of packs, the heads tell at once."""
+"""Fields of an entry with changes that may wait; the heads state the packs at once."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class IndexRow:
-    """An entry as it goes into the index, but for the time at which it was observed: another one is another object.
+    """An entry in the index without the time at which it was observed. A changed entry is another object.
 
     Its ``values`` are in the order of :data:`_FIELDS`: thousands of dictionaries would take room.
     """
@@ -54,33 +55,33 @@ class IndexRow:
 
     @property
     def said(self) -> Mapping[str, Any]:
-        """What it says, by field."""
+        """The values by field."""
         return dict(zip(_FIELDS, self.values, strict=True))
 
     @property
     def news(self) -> Mapping[str, Any]:
-        """What a watcher should hear of soon."""
+        """The values that a watcher should get soon, by field."""
         return {name: value for name, value in self.said.items() if name not in _PATIENT}
 
     @classmethod
     def of(cls, entry: IndexEntry) -> IndexRow:
-        """Of ``entry``, which is not kept."""
+        """The row of ``entry``, which is not kept."""
         return cls.saying(entry.model_dump(mode="json", by_alias=True))
 
     @classmethod
-    def saying(cls, said: Mapping[str, Any]) -> IndexRow:
-        """With other values."""
-        return cls(tuple(said[name] for name in _FIELDS))
+    def saying(cls, values: Mapping[str, Any]) -> IndexRow:
+        """The row with ``values`` by field."""
+        return cls(tuple(values[name] for name in _FIELDS))
 
 
 Statements = Mapping[TopicPartition, tuple[IndexRow, datetime]]
-"""What is said of each partition, and when it was observed."""
+"""The row of each partition, and the time at which it was observed."""
 
 
 class IndexWriter:
     """Writes one broker's index into one store. ``min_interval`` and ``idle_interval`` are seconds.
 
-    With ``of_gaps`` it is the index of the partitions with gaps, which is not written while it is empty, unless to
+    With ``of_gaps`` it is the index of the partitions with gaps. That is not written while it is empty, except to
     replace one that is not.
     """
 
@@ -111,10 +112,10 @@ class IndexWriter:
         self._written: Mapping[TopicPartition, IndexRow] | None = None
         self._written_at = -float("inf")
         self.is_current = False
-        """Whether the last offer had no news that waits."""
+        """True if no news of the last offer waits to be written."""
 
     def read(self) -> Mapping[TopicPartition, IndexEntry]:
-        """What this broker's agent wrote last; nothing, if that was about other endpoints.
+        """The entries that this broker's agent wrote last; none if they were for other endpoints.
 
         Raises:
             StoreError: the store failed.
@@ -134,17 +135,17 @@ class IndexWriter:
         self._min_interval, self._idle_interval = min_interval, idle_interval
 
     def due(self) -> bool:
-        """Whether a change may be written now."""
+        """True if a change may be written now."""
         return self._clock() - self._written_at >= self._min_interval
 
     def is_idle(self) -> bool:
-        """Whether it has been long since it was written, so that it is time without a change as well."""
+        """True if the last write is so long ago that the index is due even without a change."""
         return self._clock() - self._written_at >= self._idle_interval and not (self._of_gaps and not self._written)
 
     def offer(self, statements: Statements, *, now: bool = False) -> bool:
-        """Write ``statements`` if they have news and it is time, or if it has been long, or ``now``; True if written.
+        """Write ``statements`` if they have news and are due, if the index is idle, or ``now``; True if written.
 
-        Only this agent writes this object, so the last PUT is right whatever became of the one before.
+        Only this agent writes this object, so the last PUT is right even if the outcome of the one before is unknown.
         """
         current = {tp: statements[tp][0] for tp in sorted(statements)}
         if self._of_gaps and self._written is None:
@@ -162,15 +163,16 @@ class IndexWriter:
             endpoints=self._endpoints,
             damaged_heads=tuple(self._damaged()),
         )
-        times = {moment: _TIME.dump_python(moment, mode="json") for moment in {one[1] for one in statements.values()}}
-        entries = ({**one.said, "observed_at": times[statements[tp][1]]} for tp, one in current.items())
+        moments = {moment for _, moment in statements.values()}
+        times = {moment: _TIME.dump_python(moment, mode="json") for moment in moments}
+        entries = ({**row.said, "observed_at": times[statements[tp][1]]} for tp, row in current.items())
         body = canonical_list(head.model_dump(mode="json", by_alias=True), "entries", entries)
         self._store.put(self._key, body, crc32c=crc32c(body))
         self._written, self._written_at, self.is_current = current, self._clock(), True
         return True
 
     def _recall(self) -> None:
-        """Treat the index of a former agent as written; in doubt it is written again."""
+        """Treat the index of a former agent as written; in doubt, write it again."""
         try:
             entries = WatermarkIndex.load(self._store, self._key).entries
         except NotFound:
@@ -178,11 +180,11 @@ class IndexWriter:
             return
         except FormatError:
             return
-        self._written = {TopicPartition(one.topic, one.partition): IndexRow.of(one) for one in entries}
+        self._written = {TopicPartition(entry.topic, entry.partition): IndexRow.of(entry) for entry in entries}
         self._written_at = self._clock()
 
 
 def _have_news(current: Mapping[TopicPartition, IndexRow], written: Mapping[TopicPartition, IndexRow] | None) -> bool:
     if written is None or current.keys() != written.keys():
         return True
-    return any(one is not written[tp] and one.news != written[tp].news for tp, one in current.items())
+    return any(row is not written[tp] and row.news != written[tp].news for tp, row in current.items())
