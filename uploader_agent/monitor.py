@@ -58,5 +58,5 @@ class Monitor:
     def _waits_for(self) -> str | None:
         """The condition that is missing until the agent is ready."""
         if not self._parts.leadership.seen:
-            return "the broker has not said yet what it leads"
+            return "the broker has not said yet which partitions it leads"
         return None if self.index_read else "the watermark index that the agent wrote before has not been read yet"

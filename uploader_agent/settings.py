@@ -44,7 +44,7 @@ TopicPattern = Annotated[str, AfterValidator(_pattern)]
 
 
 _LEAST_FRESHNESS = timedelta(seconds=3)
-"""A third of it is the time between two packs, each of which costs two requests."""
+"""The least freshness: a third of it is the time between two packs, and each pack costs two requests."""
 
 
 def _freshness(duration: timedelta) -> timedelta:

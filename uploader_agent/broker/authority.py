@@ -156,7 +156,7 @@ class ZooKeeperAuthority(Authority):
         from kazoo.client import KazooClient
         from kazoo.exceptions import KazooException, NoNodeError
 
-        client = KazooClient(**deepcopy(dict(self._options)))  # kazoo writes into what it is given
+        client = KazooClient(**deepcopy(dict(self._options)))  # kazoo changes its arguments
         try:
             client.start(timeout=_PATIENCE)
             if client.exists(_MIGRATION) is not None:

@@ -42,7 +42,7 @@ class ZooKeeperHints(Hints):
 
     def __init__(self, options: Mapping[str, Any], *, retry: float = _RETRY) -> None:
         """Prepare to connect with ``options`` of ``KazooClient``, which include ``hosts``."""
-        self._options = deepcopy(dict(options))  # kazoo writes into what it is given
+        self._options = deepcopy(dict(options))  # kazoo changes its arguments
         self._retry = retry
         self._hint: Callable[[], None] = _nobody
         self._wanted: frozenset[str] = frozenset({TOPICS, _BROKERS})

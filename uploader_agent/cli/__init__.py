@@ -102,7 +102,7 @@ def upload_once(
 def status(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.text) -> None:
     """Compare disk, broker and store without uploading anything; may run beside the agent.
 
-    Names the offsets that are not stored, with the reason. A running agent reports at /waiting what it waits for.
+    Names the offsets that are not stored, with the reason. A running agent reports its waits at /waiting.
     """
     with surveyed(load_settings(config)) as components:
         _report(components, output)

@@ -27,7 +27,7 @@ class GapLine(NamedTuple):
 class StatusRow(NamedTuple):
     """The state of a partition. ``pending`` counts rotated segments that are not in the store.
 
-    Offsets are next offsets; ``uploaded_end`` is the end of what segments and packs hold.
+    Offsets are next offsets; ``uploaded_end`` is the end of segments and packs.
     """
 
     partition: str

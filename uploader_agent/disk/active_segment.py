@@ -1,7 +1,7 @@
 """Reads the active segment: the end of the log, and the timestamps of its records.
 
 It follows the batch headers as the segment grows. In a segment that is already long when it is first read, it starts at
-a position from the indexes, whose time index is a running maximum. From then on it reads only the bytes appended, 64
+a position from the indexes; the time index is a running maximum. From then on it reads only the bytes appended, 64
 KiB at a time.
 
 The log end offset of a leader cannot be asked for: ListOffsets answers with the high watermark or the last stable

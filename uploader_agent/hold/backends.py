@@ -198,5 +198,5 @@ def _read(folder: Path) -> tuple[HeldSegment, HardLinkBackend]:
     for name in note.files:
         stat = links.stat(name)
         if name == note.log and (stat.st_size, stat.st_mtime) != (note.size, note.modified):
-            raise FormatError(str(folder / name), "is not what it was when it was linked: its log was truncated")
+            raise FormatError(str(folder / name), "has changed since it was linked: its log was truncated")
     return note, links

@@ -16,23 +16,23 @@ from uploader_agent.hold.record import HeldSegment
 
 
 def believable(
-    found: Sequence[HeldSegment],
+    candidates: Sequence[HeldSegment],
     held: Sequence[HeldSegment],
     live_start: int,
     live: Lineage,
     watermark: Watermark | None,
 ) -> list[HeldSegment]:
-    """The segments of ``found`` that belong to the log below ``live_start``, beside the segments already ``held``.
+    """The segments of ``candidates`` that belong to the log below ``live_start``, beside the segments already ``held``.
 
     They end at or below ``live_start``, share no offset with held segments, and their lineage agrees with the ``live``
     lineage and the watermark's, where these are known. If two share an offset, the later epoch there counts.
     """
     return [
         note
-        for note in found
+        for note in candidates
         if note.next_offset <= live_start
         and not any(_overlap(note, other) for other in held)
-        and all(_replaces(note, other) for other in found if other is not note and _overlap(note, other))
+        and all(_replaces(note, other) for other in candidates if other is not note and _overlap(note, other))
         and agrees(note, live, watermark)
     ]
 

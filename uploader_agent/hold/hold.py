@@ -112,7 +112,9 @@ class Hold:
                     raise
         elif not held:
             raise SegmentChanged(f"{tp}: is not on a disk of this broker, and none of its segments are held")
-        return HeldFiles(folder or Path(str(tp)), live, held, lambda base, why: self._spoilt(HeldKey(owner, base), why))
+        return HeldFiles(
+            folder or Path(str(tp)), live, held, lambda base, reason: self._spoilt(HeldKey(owner, base), reason)
+        )
 
     def release(self, tp: TopicPartition, topic_id: str | None, below: int) -> None:
         """Release the held segments that end at or below the offset ``below``: the store has them."""

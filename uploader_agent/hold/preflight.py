@@ -62,7 +62,7 @@ def delete_delay(
     text = properties.get(_IN_PROPERTIES, "")
     value = int(text) if text.isdecimal() else _DELETE_DELAY_MS
     if all(guarantee.means == "links" for guarantee in guarantees):
-        return DeleteDelay(value, 0, "hard links hold what retention takes, also while the agent is down")
+        return DeleteDelay(value, 0, "hard links hold segments that retention deletes, even while the agent is down")
     at_least = scan_interval + RESTART
     because = "segments that retention deletes while the agent is down can be found as .deleted only for this long"
     return DeleteDelay(value, round(at_least.total_seconds() * 1000), because)
@@ -70,14 +70,14 @@ def delete_delay(
 
 def lines(guarantees: Collection[Guarantee], delay: DeleteDelay) -> list[str]:
     """The guarantees and the delete delay in lines of text, for a terminal."""
-    said = [
+    held = [
         f"holding {guarantee.log_dir}: {guarantee.guarantee}{f' ({guarantee.because})' if guarantee.because else ''}"
         for guarantee in guarantees
     ]
     if delay.at_least:
         enough = "is enough" if delay.value >= delay.at_least else "IS TOO SHORT"
-        return [*said, f"{_DELETE_DELAY}: {delay.value} {enough}: at least {delay.at_least}, as {delay.because}"]
-    return [*said, f"{_DELETE_DELAY}: {delay.value}, and may be anything: {delay.because}"]
+        return [*held, f"{_DELETE_DELAY}: {delay.value} {enough}: at least {delay.at_least}, as {delay.because}"]
+    return [*held, f"{_DELETE_DELAY}: {delay.value}, and may be anything: {delay.because}"]
 
 
 def _check(log_dir: Path, settings: HoldSettings) -> Guarantee:
@@ -111,7 +111,7 @@ def _samples(log_dir: Path) -> Iterator[Path]:
 
 def _try_link(descriptor: int, sample: Path, folder: Path) -> str | None:
     """The reason that no hard link of an open file can be made in ``folder``; None if a link can be made."""
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     probe = folder / f".check-{os.getpid()}"
     try:
         probe.mkdir(mode=0o700, parents=True)
@@ -120,7 +120,7 @@ def _try_link(descriptor: int, sample: Path, folder: Path) -> str | None:
         return f"no hard link of {sample} can be made in {folder}: {error.strerror}"
     finally:
         shutil.rmtree(probe, ignore_errors=True)
-        for path in made:
+        for path in missing:
             with suppress(OSError):  # it may not have been made
                 path.rmdir()
     return None

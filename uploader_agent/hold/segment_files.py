@@ -29,7 +29,7 @@ Held = dict[int, tuple[HeldSegment, HoldBackend]]
 class HeldFiles(SegmentFiles):
     """``disk.segment_files.SegmentFiles`` over a directory that may be gone, and the partition's held segments.
 
-    The lineage is the live one, extended by the records of held segments whose ``.log`` was opened, because the broker
+    The lineage is the live one, extended by the records of held segments with an opened ``.log``, because the broker
     forgets the epochs below its log start. Without a directory, it comes from the records alone.
 
     ``spoilt`` is called with a base offset and the reason when held bytes turn out to have changed.

@@ -102,7 +102,7 @@ class Metrics:
         )
         self.fenced = self._gauge(
             "fenced_partitions",
-            "Led partitions whose offset.wm states a higher leader epoch than the broker does.",
+            "Led partitions with an offset.wm that states a higher leader epoch than the broker does.",
         )
         self.foreign = self._counter(
             "foreign_epochs",
@@ -110,14 +110,12 @@ class Metrics:
         )
         self.truncated = self._counter(
             "truncated_logs",
-            "Uploaded logs whose end an election cut off: the partition's next offset went back.",
+            "Uploaded logs that lost their end in an election: the partition's next offset went back.",
         )
         self.corrupt = self._counter("corrupt_segments", "Segments that failed their check and were kept as .corrupt.")
 
         # segments kept from retention
-        self.held_segments = self._gauge(
-            "held_segments", "Segments whose files the agent holds until they are uploaded."
-        )
+        self.held_segments = self._gauge("held_segments", "Segments that the agent holds until they are uploaded.")
         self.held_bytes = self._gauge(
             "held_bytes",
             "Bytes on the disk that only the agent still holds, because the broker has already deleted the files.",
@@ -147,7 +145,7 @@ class Metrics:
             "broker_reachable", "1 if the broker answered the last question, within 10 s; otherwise 0."
         )
         self.metadata_seconds = self._histogram(
-            "metadata_seconds", "Seconds that the broker took to say what it leads."
+            "metadata_seconds", "Seconds that the broker took to say which partitions it leads."
         )
         self.clock_skew = self._gauge(
             "clock_skew_seconds",

@@ -67,6 +67,6 @@ class Backlog:
 
     def _left(self) -> int:
         """Drop partitions that seals now cover, and return the number of the others."""
-        waiting = self._waiting.items()
-        self._waiting = {tp: waits for tp, waits in waiting if (waits.high_watermark or 0) > waits.stored_end}
+        partitions = self._waiting.values()
+        self._waiting = {led.tp: led for led in partitions if (led.high_watermark or 0) > led.stored_end}
         return len(self._waiting)

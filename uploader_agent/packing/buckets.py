@@ -102,8 +102,8 @@ class PackBuckets:
 
     def stalled(self) -> Stalled | None:
         """The longest stall of a bucket; None if no partition waits."""
-        stalled = [bucket.packer.backlog.stalled() for bucket in self.all]
-        return max(filter(None, stalled), key=lambda bucket: bucket.seconds, default=None)
+        stalls = [bucket.packer.backlog.stalled() for bucket in self.all]
+        return max(filter(None, stalls), key=lambda stall: stall.seconds, default=None)
 
     def damaged(self) -> tuple[DamagedHead, ...]:
         """The last damage of each head that was ever damaged, even if the head was made again."""

@@ -130,13 +130,13 @@ class Packer:
         uploader = partition.uploader
         uploader.list_tail()
         if not uploader.may_pack and len(uploader.tails) >= MOST_TAILS:
-            why = "offset.wm lists as many tails as it may: their offsets are sealed first"
-            self._to_be_sealed(partition, partition.high_watermark or 0, why)
+            reason = "offset.wm lists as many tails as it may: their offsets are sealed first"
+            self._to_be_sealed(partition, partition.high_watermark or 0, reason)
 
-    def _to_be_sealed(self, partition: LedPartition, end: int, why: str) -> None:
+    def _to_be_sealed(self, partition: LedPartition, end: int, reason: str) -> None:
         if end > (partition.packed.seal_to or 0):
             partition.packed.seal_to = end
-            logger.debug("tail_to_be_sealed", partition=str(partition.tp), end=end, reason=why)
+            logger.debug("tail_to_be_sealed", partition=str(partition.tp), end=end, reason=reason)
             self._plan_again(partition)
 
     def _plan_again(self, partition: LedPartition) -> None:
@@ -162,7 +162,7 @@ class Packer:
             if any(tick.packed for tick in ticks):
                 self._name(head, ticks)
                 self._metrics.pack_seconds.observe(self._runtime.monotonic() - started)
-        except Exception as error:  # noqa: BLE001 - the thread goes on, and tries again
+        except Exception as error:  # noqa: BLE001 - the thread must continue, and tries again
             self._failed(members, error)
             return members  # the head may have been written: until that is known, packing has not ended
         for partition in members:
@@ -225,7 +225,7 @@ class Packer:
     def _is_large(self, tick: PartitionTick) -> bool:
         """True if a partition has more new bytes than may be packed, or than packing is worth; it is then sealed.
 
-        A quiet tail of several ranges would take a pack for each, and the seal sends its bytes once more.
+        A quiet tail of several ranges would take a pack for each, and the seal sends its bytes again.
         """
         partition = tick.partition
         fits = partition.packed.unsealed(tick.sealed_end).size + tick.waiting <= MOST_UNSEALED_BYTES
@@ -253,8 +253,8 @@ class Packer:
         """Replace the partition's entry; if the head has no room for a larger one, have the partition sealed."""
         if not entries.put(tick.entry(self._runtime.monotonic()), MOST_ENTRY_BYTES):
             tick.packed.clear()
-            why = "the head has no room for it"
-            self._to_be_sealed(tick.partition, tick.partition.high_watermark or 0, why)
+            reason = "the head has no room for it"
+            self._to_be_sealed(tick.partition, tick.partition.high_watermark or 0, reason)
 
     def _advance(self, tick: PartitionTick) -> None:
         """Take account of a partition's ranges that the head now names."""

@@ -199,7 +199,7 @@ def _opened(
             if before is not None:
                 batches = scan_batches([read_range_bytes(store, packed)], packed.key, packed.range.first)
                 return carry_forward(before, (header for header in batches if header.next_offset <= start))
-    raise SegmentChanged(f"packs have offset {start}, and nobody knows which transactions are open there")
+    raise SegmentChanged(f"packs have offset {start}, but the transactions open there are unknown")
 
 
 def _known(ranges: Iterable[PackedRange], at: int, open_at: OpenAt) -> tuple[UnfinishedTransaction, ...] | None:

@@ -378,8 +378,8 @@ class PartitionUploader:
             missing, damaged = missing & gaps.offsets(known), damaged & gaps.offsets(known)
             self._unwritten = True  # the claim comes first
         now = self._context.runtime.utc_now()
-        found = gaps.find_gaps(missing, damaged - present, self._evidence(before, previous), known, now)
-        holding, passed = gaps.split(found, gaps.offsets(passed) | self._search.acknowledged)
+        all_gaps = gaps.find_gaps(missing, damaged - present, self._evidence(before, previous), known, now)
+        holding, passed = gaps.split(all_gaps, gaps.offsets(passed) | self._search.acknowledged)
         remote.find_gaps(holding)
         foreign = remote.foreign
         return WatermarkState(

@@ -99,8 +99,8 @@ class Waits:
             appended = self._appended(partition, segment)
             seen = self._begun((tp, "tail", segment.base_offset, end), now, begun, appended)
             quiet = now - (seen if appended is None else appended)
-            why = why_tail(partition, segment, tail_after, now)
-            yield Wait(tp, "tail", now - seen, why, max(0.0, quiet - tail_after))
+            reason = why_tail(partition, segment, tail_after, now)
+            yield Wait(tp, "tail", now - seen, reason, max(0.0, quiet - tail_after))
 
     def _begun(self, mark: _Mark, now: float, begun: dict[_Mark, float], known: float | None = None) -> float:
         """The beginning of the wait ``mark``: the time at which it was first seen, or the earlier time ``known``."""
@@ -128,7 +128,7 @@ def why_tail(partition: LedPartition, segment: LocalSegment, tail_after: float, 
         return unknown
     quiet, observation = now - segment.modified, partition.observation
     if quiet < tail_after:
-        return f"tail_after: the last append was {quiet:.0f} s ago, and it is stored {tail_after:.0f} s after the last"
+        return f"tail_after: the last append was {quiet:.0f} s ago, and the tail is stored {tail_after:.0f} s after it"
     if partition.packed.error is not None:
         return _not_packed(partition.packed.error)
     if observation is None or observation.tail != partition.disk.tail:

@@ -65,7 +65,7 @@ def create_derived(store: Store, key: str, ours: Summed) -> ObjectSum:
     if isinstance(created, ObjectSum):
         return created
     raise FormatError(
-        key, "is not what follows from its .log: run `tidemark-agent reupload` on a broker with a replica"
+        key, "differs from the object derived from its .log: run `tidemark-agent reupload` on a broker with a replica"
     )
 
 

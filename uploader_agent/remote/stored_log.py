@@ -178,9 +178,9 @@ def load(
         FormatError: names an object that does not parse.
         StoreError: the store failed.
     """
-    fenced = watermark.fence(store, keys, topic_id, leader_epoch, is_foreign)
-    foreign = fenced is not None and fenced.foreign
-    state = StoredLog(broker, None if foreign else fenced, fenced if foreign else None)
+    current = watermark.fence(store, keys, topic_id, leader_epoch, is_foreign)
+    foreign = current is not None and current.foreign
+    state = StoredLog(broker, None if foreign else current, current if foreign else None)
     first = 0
     if state.stored is not None:
         first = state.stored.base_offset

@@ -117,7 +117,7 @@ def truncate(previous: Watermark, lineage: Lineage, leader_epoch: int) -> Waterm
     if at is None or at >= previous.next_offset:
         return previous
     if leader_epoch <= previous.leader_epoch:
-        rule = f"leaves what was uploaded at offset {at}, under the same leader epoch {leader_epoch}"
+        rule = f"leaves the uploaded log at offset {at}, under the same leader epoch {leader_epoch}"
         raise ContinuityError(f"the broker's lineage {lineage.entries} {rule}: look at both logs before you continue")
     return previous.model_copy(
         update={

@@ -93,7 +93,7 @@ def test_a_tail_is_late_only_beyond_tail_after(world: World, high_watermark: int
     with surveyed(world, high_watermark) as (agent, partition):
         tail = look(agent)["tail"]
         assert [tail.seconds, tail.overdue] == pytest.approx([60, 0])
-        assert "tail_after: the last append was 60 s ago, and it is stored 600 s after" in tail.reason
+        assert "tail_after: the last append was 60 s ago, and the tail is stored 600 s after it" in tail.reason
         tail = look(agent, HOUR)["tail"]
         assert [tail.seconds, tail.overdue] == pytest.approx([HOUR + 60, HOUR + 60 - TAIL_AFTER])
         behind = "the high watermark 40 is below the log end 50"
@@ -216,7 +216,7 @@ def test_the_page_is_json(world: World) -> None:
 
 def test_before_it_is_ready_the_agent_says_what_it_waits_for(world: World) -> None:
     with world.agent() as agent:
-        assert agent.waiting() == {"agent": "the broker has not said yet what it leads", "partitions": []}
+        assert agent.waiting() == {"agent": "the broker has not said yet which partitions it leads", "partitions": []}
 
 
 def test_status_names_what_waits(world: World, capsys: pytest.CaptureFixture[str]) -> None:
