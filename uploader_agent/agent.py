@@ -237,7 +237,7 @@ class Agent:
             self._parts.poller.ask_offsets(self._leadership.ask(outdated))
 
     def _look_at(self, due: AbstractSet[TopicPartition]) -> None:
-        """Look at the directories of the partitions ``due``, and ask for offsets where the log has changed since."""
+        """Look at the directories of the partitions ``due``, and ask for offsets where the log has changed."""
         here = due & self._leadership.partitions.keys()
         for tp in here:
             self._leadership.partitions[tp].look()

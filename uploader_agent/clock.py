@@ -20,7 +20,7 @@ _skew = timedelta()
 
 
 def measure(store: Store, host_now: Callable[[], datetime] | None = None) -> timedelta:
-    """Return the seconds that this host's clock is ahead of the store's. :func:`utc_now` uses them from now on.
+    """Measure and return the time by which this host's clock is ahead of the store's; :func:`utc_now` then uses it.
 
     An inexact reading replaces the former reading only if the two contradict each other.
 
@@ -35,7 +35,7 @@ def measure(store: Store, host_now: Callable[[], datetime] | None = None) -> tim
 
 
 def skew() -> timedelta:
-    """The time that this host's clock was ahead of the store's at the last measurement."""
+    """The time by which this host's clock was ahead of the store's at the last measurement."""
     return _skew
 
 

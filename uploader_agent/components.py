@@ -200,7 +200,7 @@ class Components:
         self.packs.open({self._destinations.default_bucket, *map(self._destinations.bucket, self.leadership.replicas)})
 
     def _bucket_packer(self, bucket: Bucket) -> BucketPacker:
-        """The packer of a bucket, with its thread."""
+
         broker, runtime, resolve = self.broker.node_id, self.runtime, self._destinations.resolve
         tails = PackedTails(broker, resolve, runtime)
         head = BrokerHead(bucket, self._destinations.store, broker, tails.entries, runtime)
@@ -212,7 +212,7 @@ class Components:
         return BucketPacker(packer, maintenance, thread)
 
     def _led_in(self, bucket: Bucket) -> dict[TopicPartition, LedPartition]:
-        """The partitions of a bucket that this broker leads."""
+
         return {tp: partition for tp, partition in self.leadership.partitions.items() if partition.bucket == bucket}
 
 

@@ -49,7 +49,6 @@ class Monitor:
         return {"agent": self._waits_for(), "partitions": [wait.to_json() for wait in self._parts.waits()]}
 
     def _status(self) -> str:
-        """The status line."""
         health = self._parts.health
         wrong = health.trouble() or health.waits_for
         partitions, jobs = len(self._parts.leadership.partitions), self._parts.queue.unfinished()

@@ -1,4 +1,4 @@
-"""The leaders that the cluster itself has committed, which a broker's own belief may differ from.
+"""The leaders that the cluster has committed, as opposed to the leaders that a broker may still believe in.
 
 With KRaft a leader epoch is a record of the metadata log. A position of that log is *confirmed* when the quorum's
 leader named it as its high watermark, a majority of the voters has fetched from that same leader since, and this broker

@@ -76,10 +76,7 @@ def check(
 
 
 def _asked(settings: AgentSettings, broker: Broker) -> Iterator[Tried]:
-    """Try each store and the broker.
-
-    Writing is tried in the folder of the broker's packs, since only this agent may write there.
-    """
+    """Try the broker and each store. Writes are tried in the folder of the packs, which only this agent uses."""
     cluster, resolver = settings.cluster or broker.cluster_id, resolver_of(settings.raw)
     default = resolver.default()
     others = (resolver.resolve(cluster, topic, 0) for topic in settings.raw.topics)

@@ -14,11 +14,7 @@ _PUTS = 4
 
 
 class PlanLine(NamedTuple):
-    """The plan for a partition, or for all of them.
-
-    ``puts`` are the most requests of a run without failures: segments that finish together share a write of
-    ``offset.wm``.
-    """
+    """The plan for a partition, or for all of them. ``puts`` are the most requests of a run without failures."""
 
     partition: str
     segments: int

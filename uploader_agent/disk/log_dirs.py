@@ -2,9 +2,8 @@
 
 Nothing here opens a segment. Files that Kafka is making (``.cleaned``, ``.swap``) and directories that come or go
 (``-future``, ``-delete``, ``-stray``) do not have names of segments or partitions, so they are never seen. Deleted
-files (``.deleted``) are listed separately. A symbolic link is never followed here: Kafka makes none, and a person who
-can make a link should not choose the files that the agent reads. A log directory itself may be a link, since the
-configuration names it.
+files (``.deleted``) are listed separately. A symbolic link is never followed here: Kafka makes none, and its maker
+should not choose the files that the agent reads. A log directory itself may be a link, by configuration.
 
 Source: Kafka's ``UnifiedLog.parseTopicPartitionName``, ``LogFileUtils``.
 """

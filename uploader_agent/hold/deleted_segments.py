@@ -1,8 +1,7 @@
 """Selects the segments that exist only as ``.deleted`` files and still belong to the log. Pure.
 
-Retention leaves such files below the first live segment. Truncations and compactions may leave them too, with data that
-the log no longer has. Such segments end above the first live base offset, or have earlier leader epochs than the data
-that replaced them.
+Retention leaves such files below the first live segment. Truncations and compactions may leave others, with data that
+the log no longer has: they end above the first live base offset, or have older leader epochs than the new data.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The offsets that were evicted to stay within the bounds, kept in a file until the watermark records them.
 
-The store may be unreachable for long after an eviction, and the agent may restart. The reason of the gap must survive
-that.
+The store may be unreachable after an eviction, and the agent may restart: the reason of the gap must survive that.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ class _File(StoredObject):
 
 
 class EvictedOffsets:
-    """Evicted offsets by partition and topic id, kept in the file ``path``; not thread-safe.
-
-    A file that cannot be used is logged, and costs gaps their exact reason.
-    """
+    """Evicted offsets by owner, kept in the file ``path``. Not thread-safe. An unusable file is only logged."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

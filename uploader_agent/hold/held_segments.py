@@ -115,10 +115,7 @@ class HeldSegments:
         return None
 
     def _has_room(self, needed: int, modified: float) -> bool:
-        """True if ``needed`` more descriptors may be kept.
-
-        If there are too few, newer segments that the log directory still has lose theirs.
-        """
+        """True if ``needed`` more descriptors fit; if necessary, newer segments that are not gone lose theirs."""
         while self._open + needed > self._descriptors:
             if modified >= self._newest:
                 return False

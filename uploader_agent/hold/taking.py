@@ -1,4 +1,4 @@
-"""Opens the files of a rotated segment, and proves where it ends."""
+"""Opens the files of a rotated segment, and proves its end."""
 
 from __future__ import annotations
 

@@ -106,8 +106,8 @@ class Health:
         still = self._clock() - self._turned
         if still > self.turn_limit:
             return f"the loop has not turned for {still:.0f} s"
-        threads = [*self._threads.items()]
-        ended = [name for name, thread in threads if thread.ident is not None and not thread.is_alive()]
+        started = {name: thread for name, thread in [*self._threads.items()] if thread.ident is not None}
+        ended = [name for name, thread in started.items() if not thread.is_alive()]
         if ended and not self._stopping:
             return f"the threads {', '.join(ended)} have ended, see the log for why: restart the agent"
         return None

@@ -12,10 +12,7 @@ from uploader_agent.runtime import Runtime
 
 
 class Backlog:
-    """The partitions of a bucket that wait to be packed. Thread-safe.
-
-    Packing makes progress as long as batches of any of them are packed, or none waits.
-    """
+    """The partitions of a bucket that wait to be packed. Thread-safe. Seals may cover a partition in the meantime."""
 
     def __init__(self, head: str, runtime: Runtime) -> None:
         """Begin without partitions; ``head`` names the bucket."""

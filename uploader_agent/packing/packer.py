@@ -186,11 +186,7 @@ class Packer:
         head = self.head
         new = [partition for partition in members if partition.packed.joined != head.version]
         theirs = read_heads(head, new, self._runtime)
-        failed = {
-            partition.tp
-            for partition in new
-            if not self._try(partition, partial(join, partition, head, self._broker, theirs))
-        }
+        failed = {led.tp for led in new if not self._try(led, partial(join, led, head, self._broker, theirs))}
         return [partition for partition in members if partition.tp not in failed]
 
     def _write_packs(self, ticks: list[PartitionTick]) -> None:

@@ -20,7 +20,7 @@ _PATIENCE = 1.0
 """Seconds for which a tick waits for the broker's answers. A partition with a later answer is packed after it."""
 
 _GATHERING = 60.0
-"""Most seconds for which a quiet tail waits for other tails to become quiet; else a tenth of ``tail_after``."""
+"""Seconds for which a quiet tail waits for others to become quiet, or a tenth of ``tail_after`` if that is less."""
 
 
 class Ticks:

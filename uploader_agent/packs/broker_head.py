@@ -33,7 +33,7 @@ _LONGEST_RULE = 1000
 
 
 class BrokerHead:
-    """For one thread, except :attr:`damage`. ``version`` increases whenever the head's content was read anew."""
+    """For one thread, except :attr:`damage`. ``version`` increases with each reading or recovery of the head."""
 
     def __init__(self, bucket: Bucket, open_store: OpenStore, broker: int, recover: Recover, runtime: Runtime) -> None:
         self.control = bucket.control

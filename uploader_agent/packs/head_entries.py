@@ -1,7 +1,6 @@
 """The entries of a head in the JSON form in which they are stored.
 
-A broker may have thousands of them. An entry takes some 420 bytes as JSON, and 3 KiB as a model, which is made on
-demand.
+A broker may have thousands. An entry takes some 420 bytes as JSON, and 3 KiB as a model, which is made on demand.
 """
 
 from __future__ import annotations

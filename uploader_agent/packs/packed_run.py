@@ -53,8 +53,7 @@ def known_ranges(
 def known_lineage(lineage: Lineage, entries: Iterable[HeadEntry], ranges: Iterable[PackedRange]) -> Lineage:
     """``lineage``, extended below its first start, where retention has cut it, from heads and packs.
 
-    Two logs that have an epoch in common are the same up to the end of that epoch in the log that ends it first
-    (KIP-101).
+    Two logs with a common epoch are the same up to its end in the log that ends it first (KIP-101).
     """
     packed = sorted((packed.range for packed in ranges), key=lambda range_: range_.first, reverse=True)
     for known in (*(entry.lineage for entry in entries), *(range_.epochs for range_ in packed)):

@@ -151,9 +151,8 @@ class _Found:
             return
         try:
             ranges = [*_lines(self._store, self._control, info)]
-            sealed = {
-                name: self._sealed_of(range_) for range_, _ in ranges if (name := _name(range_)) not in self._sealed
-            }
+            names = {_name(range_): range_ for range_, _ in ranges}
+            sealed = {name: self._sealed_of(range_) for name, range_ in names.items() if name not in self._sealed}
         except (FormatError, NotFound) as error:
             logger.warning("pack_not_read", key=info.key, error=str(error))
             return

@@ -1,7 +1,4 @@
-"""Seals from packs: of runs that the local log no longer has, and of runs from which compaction has removed records.
-
-The steps and rules are those of a run from local files.
-"""
+"""Seals from packs: of runs that the local log no longer has, and of runs from which compaction has removed records."""
 
 from __future__ import annotations
 

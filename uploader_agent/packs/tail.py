@@ -41,7 +41,6 @@ class _Last(NamedTuple):
 
     @property
     def pointer(self) -> RangePointer:
-        """A pointer to the range's line."""
         return RangePointer(pack=self.pack, position=self.position, length=self.length)
 
 

@@ -58,7 +58,5 @@ class LocalLog:
     @property
     def rotated(self) -> Intervals:
         """The offsets of all segments but the active one."""
-        segments = self.segments
-        return Intervals(
-            (rotated.base_offset, rotated.next_offset) for rotated in segments if rotated.next_offset is not None
-        )
+        spans = ((segment.base_offset, segment.next_offset) for segment in self.segments)
+        return Intervals((start, end) for start, end in spans if end is not None)

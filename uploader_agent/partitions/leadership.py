@@ -131,9 +131,7 @@ class Leadership:
         """The questions for the offsets of ``wanted``, each with the last look at its disk."""
         asked = {tp: self.partitions[tp] for tp in wanted if tp in self.partitions}
         number = next(self._questions)
-        return {
-            tp: Question(number, partition, partition.disk.tail, partition.looked_at) for tp, partition in asked.items()
-        }
+        return {tp: Question(number, led, led.disk.tail, led.looked_at) for tp, led in asked.items()}
 
     def observe(self, answer: OffsetsAnswer) -> set[TopicPartition]:
         """Apply the offsets, and return the partitions with a changed state.
@@ -261,10 +259,7 @@ class Leadership:
         return partition
 
     def _belongs(self, folder: Path, led: Led) -> bool:
-        """True if the directory belongs to the incarnation that is led.
-
-        A directory of a former incarnation is about to be renamed by the broker.
-        """
+        """True unless the directory belongs to another incarnation, which the broker is about to rename."""
         try:
             topic_id = topic_id_of(folder)
         except FormatError as error:

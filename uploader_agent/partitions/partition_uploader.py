@@ -109,10 +109,7 @@ class PartitionUploader:
 
     @property
     def _may_record_gaps(self) -> bool:
-        """True if missing offsets may be recorded as gaps.
-
-        Before the claim, a former leader may still pack; its packs are searched after the claim.
-        """
+        """True if missing offsets are gaps. Before the claim, a former leader may have packed them."""
         return self.claimed or not self.tails
 
     @property

@@ -5,9 +5,9 @@ committed after the object was seen, still has this broker lead the partition un
 an agent writes only epochs that were committed before. So no leader's agent wrote the object. The proof takes three
 steps, each at least :data:`PAUSE` after the previous one, over the same version of the object:
 
-1. the agent sees the object, then asks the cluster for the end of its metadata (:meth:`Authority.mark`); 2. the cluster
-confirms that end, and this broker has fetched up to it (:meth:`Authority.confirms`); 3. this broker, after a pause to
-apply the metadata, answers that it leads under the epoch that the agent uses.
+1. the agent sees the object, then asks the cluster for the end of its metadata (:meth:`Authority.mark`);
+2. the cluster confirms that end, and this broker has fetched up to it (:meth:`Authority.confirms`);
+3. this broker, after a pause to apply the metadata, answers that it leads under the epoch that the agent uses.
 
 If a question fails, is not confirmed, or the object has changed, the proof begins again. A lagging broker thus never
 overrides a successor: it lacks the quorum's metadata, or it has the successor's epoch. Topics without ids are left

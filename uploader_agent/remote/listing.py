@@ -63,8 +63,7 @@ def read_news(
 ) -> list[StoredManifest]:
     """Read the manifests of ``listing`` that may cover ``holes``; ``etags`` are of the manifests already read.
 
-    For holes in ``gaps``, only manifests written since may cover them; for other holes, the nearest ones below may as
-    well.
+    For holes in ``gaps``, only manifests written since may cover them; for others, the nearest ones below may too.
     """
     recorded = Intervals((gap.start, gap.end) for gap in gaps)
     since = min((gap.detected_at for gap in gaps), default=None)

@@ -80,7 +80,6 @@ PutDerived = Callable[[Store, str, Summed], ObjectSum]
 
 
 def _same(store: Store, stored: ObjectInfo, ours: Summed) -> bool:
-    """True if the stored bytes are ours."""
     return stored.size == ours.content.size and stored_checksum(store, stored) == ours.crc32c
 
 

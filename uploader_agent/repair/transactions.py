@@ -63,9 +63,8 @@ def tell_following(
 ) -> None:
     """Make indexes and manifests of the segments behind ``after`` again, up to the segment that decides all ``new``.
 
-    ``opened`` are the transactions that will be open at the end of ``after``; ``new`` are the ones of them that were
-    not known there. An index that lists an aborted transaction without data is not wrong, so this comes before the
-    data.
+    ``opened`` are the transactions open at the end of ``after``, and ``new`` are the formerly unknown ones. An index
+    that lists an aborted transaction without data is not wrong, so this comes before the data.
 
     Raises:
         Undecided: no segment decides them yet. Nothing is written.

@@ -156,8 +156,8 @@ class UploadQueue(Generic[Key, Job]):
     def _pause(self, now: float) -> float | None:
         """Seconds until a lane's back-off ends; None if there is none.
 
-        ``now`` is the clock reading that :meth:`_next` got: with a later one, a back-off that ended in between would be
-        missed, and the wait would have no end.
+        ``now`` is the reading of :meth:`_next`: a back-off that ended before a later one would be waited for without
+        end.
         """
         pauses = [lane.not_before - now for lane in self._lanes.values() if lane.waiting and lane.not_before > now]
         return min(pauses, default=None)

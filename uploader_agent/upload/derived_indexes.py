@@ -87,10 +87,7 @@ class DerivedIndexes:
 
 
 def is_abort(batch: bytes) -> bool:
-    """True if the marker aborts: the key of its only record has a version and a type of two bytes each.
-
-    Markers are never compressed.
-    """
+    """True if a marker aborts: its only record, never compressed, has a key of version and type, two bytes each."""
     at = _after_varint(batch, _BATCH_HEADER) + 1  # length, attributes
     for _ in range(3):
         at = _after_varint(batch, at)  # timestamp delta, offset delta, key length

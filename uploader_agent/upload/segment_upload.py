@@ -72,8 +72,7 @@ class Rules:
     """The differences between an upload by the leader, by a replica and as a repair.
 
     ``judge`` compares the run's bytes with the log's lineage: it raises if the run must not be sealed, and otherwise
-    returns the lineage for the manifest. ``publish`` writes the manifest, ``put`` the objects derived from the
-    ``.log``.
+    returns the lineage for the manifest. ``publish`` writes the manifest, ``put`` the indexes.
     """
 
     judge: Callable[[ScannedSegment, Lineage], Lineage]

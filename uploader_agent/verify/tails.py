@@ -1,6 +1,6 @@
 """Checks the packed tail of a partition: heads and packs exist, they are whole, and they leave no hole.
 
-The tail is found like a reader finds it, from the heads of the brokers that ``offset.wm`` lists. The heads are read
+The tail is found as a reader finds it, from the heads of the brokers that ``offset.wm`` lists. The heads are read
 before ``offset.wm``.
 """
 
@@ -24,10 +24,7 @@ from uploader_agent.verify.findings import Severity, VerifyFinding
 
 @dataclass(slots=True)
 class CheckedTail:
-    """The packed offsets that a reader gets, ``covered``, in ``ranges`` of ``size`` bytes.
-
-    ``head`` is the key of the head that states the tail's ``end``.
-    """
+    """The packed offsets that a reader gets, ``covered``, in ``ranges`` of ``size`` bytes; ``head`` states ``end``."""
 
     end: int = 0
     head: str | None = None

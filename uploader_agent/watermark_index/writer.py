@@ -163,8 +163,7 @@ class IndexWriter:
             endpoints=self._endpoints,
             damaged_heads=tuple(self._damaged()),
         )
-        moments = {moment for _, moment in statements.values()}
-        times = {moment: _TIME.dump_python(moment, mode="json") for moment in moments}
+        times = {moment: _TIME.dump_python(moment, mode="json") for moment in {at for _, at in statements.values()}}
         entries = ({**row.said, "observed_at": times[statements[tp][1]]} for tp, row in current.items())
         body = canonical_list(head.model_dump(mode="json", by_alias=True), "entries", entries)
         self._store.put(self._key, body, crc32c=crc32c(body))
