@@ -63,7 +63,7 @@ def test_when_a_tail_is_packed_is_said_for_people(world: World) -> None:
 
 
 def look(agent: TestedAgent, seconds_later: float = 0.0) -> dict[str, Wait]:
-    return {one.kind: one for one in Waits(agent.leadership).look(TAIL_AFTER, NOW + seconds_later)}
+    return {wait.kind: wait for wait in Waits(agent.leadership).look(TAIL_AFTER, NOW + seconds_later)}
 
 
 def test_a_segment_that_waits_for_the_high_watermark_is_seen(world: World) -> None:
@@ -131,15 +131,15 @@ def test_what_may_be_stored_counts_from_when_it_was_first_seen(world: World) -> 
         partition = led(agent)
         waits = Waits(agent.leadership)
         found = waits.look(TAIL_AFTER, NOW)
-        assert {(one.kind, one.seconds, one.overdue) for one in found} == {("rotated", 0, 0), ("tail", 0, 0)}
-        assert {one.reason for one in found} == {"the broker has not said its high watermark yet"}
+        assert {(wait.kind, wait.seconds, wait.overdue) for wait in found} == {("rotated", 0, 0), ("tail", 0, 0)}
+        assert {wait.reason for wait in found} == {"the broker has not said its high watermark yet"}
         found = waits.look(TAIL_AFTER, NOW + HOUR)
-        assert {(one.kind, one.seconds) for one in found} == {("rotated", HOUR), ("tail", HOUR)}
+        assert {(wait.kind, wait.seconds) for wait in found} == {("rotated", HOUR), ("tail", HOUR)}
         agent.leadership.observe(answered(ask(agent), 150))
-        assert {one.reason for one in waits.look(TAIL_AFTER, NOW)} == {"its state in the store is not known yet"}
+        assert {wait.reason for wait in waits.look(TAIL_AFTER, NOW)} == {"its state in the store is not known yet"}
         partition.uploader.learn()
         found = waits.look(TAIL_AFTER, NOW)
-        assert {one.kind: one.seconds for one in found} == pytest.approx({"rotated": 24 * HOUR, "tail": 24 * HOUR})
+        assert {wait.kind: wait.seconds for wait in found} == pytest.approx({"rotated": 24 * HOUR, "tail": 24 * HOUR})
 
 
 def test_the_oldest_byte_of_a_tail_that_is_never_quiet_ages_and_is_not_late(world: World) -> None:
@@ -202,13 +202,13 @@ def test_the_page_is_json(world: World) -> None:
             assert status == 200
             found = json.loads(text)
             assert found.keys() == {"agent", "partitions"}
-            for one in found["partitions"]:
-                assert one.keys() == {"topic", "partition", "kind", "seconds", "reason"}
-                assert (one["topic"], one["partition"], one["kind"]) == ("orders", 0, "rotated")
-                assert one["seconds"] >= 0
-            return [one["reason"] for one in found["partitions"]]
+            for wait in found["partitions"]:
+                assert wait.keys() == {"topic", "partition", "kind", "seconds", "reason"}
+                assert (wait["topic"], wait["partition"], wait["kind"]) == ("orders", 0, "rotated")
+                assert wait["seconds"] >= 0
+            return [wait["reason"] for wait in found["partitions"]]
 
-        wait_until(lambda: any("high watermark 90 is below" in one for one in reasons()), what="the reason")
+        wait_until(lambda: any("high watermark 90 is below" in wait for wait in reasons()), what="the reason")
         world.metadata.default_high = 100
         world.store.await_put(lambda: watermark_is(world, 100))
         wait_until(lambda: not reasons(), what="nothing to wait")
