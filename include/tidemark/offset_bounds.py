@@ -1,16 +1,16 @@
-"""Where a range of a topic begins and ends, as people write it: ``beginning``, ``end``, an offset, a time.
+"""Bounds of a range of a topic, as people write them: ``beginning``, ``end``, an offset, a time.
 
 =====================  =================================================================================
 ``beginning``          the first offset that is there
 ``end``                the offset after the last that can be read, when the range is resolved
 ``1000``               offset 1000 of every partition
-``3:1000``             offset 1000 of partition 3; may stand beside one for all others
+``3:1000``             offset 1000 of partition 3; may stand beside a bound for all others
 ``2026-11-20T08:00Z``  the first record with at least this timestamp (ISO 8601; UTC if no zone is given)
-``@1794960000000``     likewise, in milliseconds since 1970
+``@1794960000000``     the first record with at least this timestamp, in milliseconds since 1970
 =====================  =================================================================================
 
-Ranges are half-open: what an end names is the first offset that is left out. A time means an offset, as in Kafka's
-ListOffsets: where timestamps are out of order, records above it may be older.
+Ranges are half-open: an end is the first offset that is left out. A time means an offset, as in Kafka's ListOffsets:
+where timestamps are out of order, records above it may be older.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RULE: Final = "must be beginning, end, an offset, PARTITION:OFFSET, a time such
 
 
 class Edges(Protocol):
-    """What a bound of one partition is resolved against."""
+    """Offsets and times of one partition, against which its bounds are resolved."""
 
     def beginning(self) -> int:
         """The first offset that is there."""
@@ -52,15 +52,15 @@ class Bound:
     value: int = 0
 
     def resolve(self, edges: Edges) -> int:
-        """The offset that is meant; the end where no record is as late as a time."""
+        """The offset of the bound; the partition's end if no record is as late as its time."""
         if self.kind == "beginning":
             return edges.beginning()
         if self.kind == "end":
             return edges.end()
         if self.kind == "offset":
             return self.value
-        found = edges.at_time(self.value)
-        return edges.end() if found is None else found
+        offset = edges.at_time(self.value)
+        return edges.end() if offset is None else offset
 
     def __str__(self) -> str:
         if self.kind == "time":
@@ -85,10 +85,10 @@ class OffsetBounds:
 
 
 def parse_bounds(texts: Sequence[str], option: str, default: Bound) -> OffsetBounds:
-    """What an option says, given any number of times; ``default`` is for partitions of which it says nothing.
+    """The bounds in the values of an option, which may be repeated; other partitions have ``default``.
 
     Raises:
-        ConfigError: a text is none of the above, or two say different things of the same partitions.
+        ConfigError: a text is no bound, or two texts are for the same partitions.
     """
     whole: Bound | None = None
     parts: dict[int, Bound] = {}
@@ -106,11 +106,11 @@ def parse_bounds(texts: Sequence[str], option: str, default: Bound) -> OffsetBou
 def _parse(text: str, option: str) -> tuple[int | None, Bound]:
     if text in {"beginning", "end"}:
         return None, BEGINNING if text == "beginning" else END
-    if found := _OFFSET.fullmatch(text):
-        partition, offset = found.groups()
+    if match := _OFFSET.fullmatch(text):
+        partition, offset = match.groups()
         return None if partition is None else int(partition), Bound("offset", int(offset))
-    if found := _MILLISECONDS.fullmatch(text):
-        return None, Bound("time", int(found[1]))
+    if match := _MILLISECONDS.fullmatch(text):
+        return None, Bound("time", int(match[1]))
     try:
         at = datetime.fromisoformat(text)
     except ValueError:

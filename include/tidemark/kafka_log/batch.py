@@ -52,7 +52,7 @@ _V1 = Struct(">qiIbbq")
 
 
 class Rule(IntEnum):
-    """What a segment can break; the order is that in which the rules are checked."""
+    """Rules that a segment can break, in the order in which they are checked."""
 
     NONE = 0
     TRUNCATED = 1
@@ -143,7 +143,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """How the records are compressed."""
+        """Compression of the records."""
         return CODECS[self.attributes & CODEC_MASK]
 
     @property
@@ -153,22 +153,22 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        """The batch belongs to a transaction of ``producer_id``, as data or as its marker."""
+        """True if the batch belongs to a transaction of ``producer_id``, as data or as its marker."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
-        """The batch is a marker of the broker's, not data."""
+        """True if the batch is a marker written by a broker, not data."""
         return bool(self.attributes & CONTROL)
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Compaction has set the time from which the batch's tombstones may go (KIP-534)."""
+        """True if compaction has set the time from which the batch's tombstones may be removed (KIP-534)."""
         return bool(self.attributes & DELETE_HORIZON)
 
 
 def check_prefix(buffer: Buffer, at: int, max_batch_bytes: int = MAX_BATCH_BYTES) -> Broken | None:
-    """Check what says how to read on: the first 17 bytes, which must be in ``buffer`` from index ``at``."""
+    """Check the prefix, which gives the format and the length: 17 bytes in ``buffer`` from index ``at``."""
     base_offset, length, epoch_or_crc, magic = _PREFIX.unpack_from(buffer, at)
     if not (base_offset or length or epoch_or_crc or magic):
         return Broken(Rule.ZEROED, 0)
@@ -180,7 +180,7 @@ def check_prefix(buffer: Buffer, at: int, max_batch_bytes: int = MAX_BATCH_BYTES
 
 
 def read_header(buffer: Buffer, at: int, position: int) -> BatchHeader:
-    """Read the header at index ``at``, whose prefix is sound and of which HEADER_SIZE[magic] bytes are in ``buffer``.
+    """Read the header at index ``at``. Its prefix is sound, and ``buffer`` has HEADER_SIZE[magic] bytes of it.
 
     ``position`` is the byte of the segment file at which the batch starts.
     """
@@ -201,7 +201,7 @@ def read_header(buffer: Buffer, at: int, position: int) -> BatchHeader:
 
 
 def check_header(header: BatchHeader, base_offset: int, expected: int) -> Broken | None:
-    """Check all that the header alone can break.
+    """Check every rule that the header alone can break.
 
     The segment's base is ``base_offset``; ``expected`` is the lowest offset that may come next.
     """

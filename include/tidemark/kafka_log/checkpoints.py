@@ -17,15 +17,15 @@ Entry = TypeVar("Entry")
 
 
 def parse_leader_epoch_checkpoint(text: str, name: str) -> Lineage:
-    """A partition's ``leader-epoch-checkpoint``: lines ``<epoch> <start offset>``."""
+    """The lineage in a partition's ``leader-epoch-checkpoint``: lines ``<epoch> <start offset>``."""
     return Lineage.of(_parse_checkpoint(text, name, _epoch_entry), name)
 
 
 def parse_offset_checkpoint(text: str, name: str) -> dict[tuple[str, int], int]:
-    """(topic, partition) → offset, of one of a log directory's offset checkpoints.
+    """(topic, partition) → offset, from one of a log directory's offset checkpoints.
 
     ``replication-offset-checkpoint`` holds high watermarks, ``log-start-offset-checkpoint`` starts above 0 only, and
-    ``recovery-point-offset-checkpoint`` what is known to be flushed.
+    ``recovery-point-offset-checkpoint`` the offsets up to which logs are known to be flushed.
     """
     return dict(_parse_checkpoint(text, name, _offset_entry))
 
@@ -42,9 +42,9 @@ def parse_partition_metadata(text: str, name: str) -> str:
 
 
 def parse_meta_properties(text: str, name: str) -> dict[str, str]:
-    """A log directory's ``meta.properties``, with all its keys.
+    """All keys of a log directory's ``meta.properties``.
 
-    There is ``cluster.id``, ``broker.id`` (version 0) or ``node.id`` (version 1), and ``directory.id`` with KRaft.
+    They include ``cluster.id``, ``broker.id`` (version 0) or ``node.id`` (version 1), and ``directory.id`` with KRaft.
     """
     properties: dict[str, str] = {}
     for line in text.splitlines():
@@ -61,7 +61,7 @@ def parse_meta_properties(text: str, name: str) -> dict[str, str]:
 
 
 def _parse_checkpoint(text: str, name: str, parse: Callable[[str], Entry]) -> list[Entry]:
-    """Lines: version 0, number of entries, entries. An empty file, as a broker creates it, has none.
+    """The entries of a checkpoint: version 0, their number, then one a line. A broker creates it empty, with none.
 
     A broker replaces the file as a whole, so it is never partial.
     """

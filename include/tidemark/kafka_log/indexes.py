@@ -1,8 +1,7 @@
-"""A segment's ``.index`` and ``.timeindex``: what they say, how far they are valid, where to cut a segment.
+"""A segment's ``.index`` and ``.timeindex``: their valid entries, and the positions at which to cut the segment.
 
 An active segment's index file is preallocated (10 MiB by default). Its tail is zeros or, after a truncation, old
-entries: entries count while they increase and point into the log.
-
+entries. Entries are valid while they increase and point into the log.
 Source: Kafka's ``OffsetIndex``, ``TimeIndex`` and ``LogSegment.append``.
 """
 
@@ -43,7 +42,7 @@ class TimeIndexEntry(NamedTuple):
 
 
 def parse_offset_index(raw: bytes, base_offset: int, log_size: int, name: str) -> list[OffsetIndexEntry]:
-    """The valid entries of an ``.index`` whose ``.log`` has ``log_size`` bytes; both fields strictly increase.
+    """The valid entries of the ``.index`` of a ``.log`` with ``log_size`` bytes; both fields strictly increase.
 
     Raises :class:`FormatError` for a partial entry.
     """
@@ -78,7 +77,7 @@ def cut_points(entries: Sequence[OffsetIndexEntry], log_size: int, target_bytes:
     """Bounds of the ranges of about ``target_bytes`` in which to read a segment: ``[0, …, log_size]``.
 
     A cut is the first indexed position at or after each multiple of ``target_bytes``, so that it depends on the index
-    alone; a last range of less than half of it is not cut off. Range k holds the batches that start in
+    alone. A last range of less than half of ``target_bytes`` is not cut off. Range k holds the batches that start in
     [bounds[k], bounds[k + 1]). Prove each cut with :func:`confirms_cut` before using it.
     """
     bounds = [0]
@@ -91,9 +90,9 @@ def cut_points(entries: Sequence[OffsetIndexEntry], log_size: int, target_bytes:
 
 
 def confirms_cut(head: Buffer, entry: OffsetIndexEntry, base_offset: int, log_size: int) -> bool:
-    """Whether a batch starts where the entry says; an index is only a hint: stale entries can look sound.
+    """True if a batch starts where the entry says; an index is only a hint: stale entries can look sound.
 
-    ``head`` is what the log has from ``entry.position``: 61 bytes, or fewer at its end.
+    ``head`` is the log from ``entry.position`` on: 61 bytes, or fewer at its end.
     """
     if len(head) < HEADER_SIZE[0] or check_prefix(head, 0) is not None or len(head) < HEADER_SIZE[head[16]]:
         return False

@@ -1,4 +1,4 @@
-"""The lineage of a log: which leader epoch wrote which offsets.
+"""The lineage of a log: the leader epochs that wrote its offsets.
 
 Source: Kafka's ``LeaderEpochFileCache`` (KIP-101, KIP-279).
 """
@@ -35,15 +35,15 @@ class Lineage:
         return cls(tuple((epoch, start) for epoch, start in pairs))
 
     def epoch_at(self, offset: int) -> int | None:
-        """The epoch that wrote ``offset``, were it written; None below the first start."""
+        """The epoch that writes ``offset`` in this lineage; None below the first start."""
         index = bisect_right(self.entries, offset, key=lambda entry: entry[1])
         return self.entries[index - 1][0] if index else None
 
     def end_offset(self, epoch: int, log_end: int) -> tuple[int, int] | None:
         """(largest epoch ≤ ``epoch``, offset after its last) in a log that ends at ``log_end``.
 
-        As ``LeaderEpochFileCache.endOffsetFor``: the newest epoch ends at ``log_end``; before the first epoch the
-        answer is ``epoch`` itself and the first start; None for an epoch newer than all.
+        Follows ``LeaderEpochFileCache.endOffsetFor``: the newest epoch ends at ``log_end``. Before the first epoch the
+        answer is ``epoch`` itself and the first start. For an epoch newer than all it is None.
         """
         index = bisect_right(self.entries, epoch, key=lambda entry: entry[0])
         floor = self.entries[index - 1][0] if index else epoch
@@ -52,7 +52,7 @@ class Lineage:
         return (floor, log_end) if self.entries and floor == epoch else None
 
     def truncated(self, end: int) -> Lineage:
-        """The lineage of the log cut off at ``end``: of the offsets below it."""
+        """The lineage of the log cut off at ``end``."""
         return Lineage(tuple(entry for entry in self.entries if entry[1] < end))
 
     def since(self, offset: int) -> Lineage:
@@ -61,9 +61,9 @@ class Lineage:
         return Lineage(self.entries[max(0, begun - 1) :])
 
     def with_history(self, older: Lineage) -> Lineage:
-        """This lineage, with what ``older`` knows of the offsets below its first start.
+        """This lineage, extended with the epochs of ``older`` below its first start.
 
-        Epochs of ``older`` that are newer than this lineage's first are of a dead branch, and left out.
+        Epochs of ``older`` that are newer than this lineage's first belong to a dead branch and are left out.
         """
         if not self.entries:
             return older
@@ -76,46 +76,46 @@ class Lineage:
     def divergence(self, other: Lineage, end: int | None = None) -> int | None:
         """The first offset below ``end`` that the two logs do not share; None if there is none.
 
-        ``end`` is the smaller of both logs' ends: beyond it one of them says nothing. Without it the newest epochs go
-        on for ever, so that a lineage and its continuation diverge where the continuation's next epoch starts.
+        ``end`` is the smaller of both logs' ends: the shorter log has nothing above it. Without ``end`` the newest
+        epochs have no end, so a lineage and its continuation diverge where the continuation's next epoch starts.
 
-        By KIP-101, two logs that both have an epoch are the same up to where the first of them ends it. Starts are not
-        compared: a replica that copies a compacted log notes an epoch at the first batch that is left of it.
+        According to KIP-101, two logs that both have an epoch are equal up to its first end in either log. Starts are
+        not compared: a replica that copies a compacted log notes an epoch at the first batch that is left of it.
 
-        Below its first start a lineage says one thing: the epochs there are not newer than its first one.
+        Below its first start a lineage states one fact: the epochs there are not newer than its first one.
         """
         if not self.entries or not other.entries:
             return None
-        at: int | None = max(self.entries[0][1], other.entries[0][1])  # below this, one of them says nothing
+        at: int | None = max(self.entries[0][1], other.entries[0][1])  # below this, one of the lineages is unknown
         common = {epoch for epoch, _ in self.entries} & {epoch for epoch, _ in other.entries}
         if common:
-            ends = [found for log in (self, other) if (found := log._end_of(max(common))) is not None]
+            ends = [end_of for log in (self, other) if (end_of := log._end_of(max(common))) is not None]
             at = max(at, min(ends)) if at is not None and ends else None
-        for one, two in ((self, other), (other, self)):
-            first_epoch, first_start = two.entries[0]
-            shared = max(first_epoch, max(common, default=first_epoch))  # up to here ``two`` may have an epoch below
-            at = next((start for epoch, start in one.entries if epoch > shared and start < first_start), at)
+        for lineage, opposite in ((self, other), (other, self)):
+            first_epoch, first_start = opposite.entries[0]
+            shared = max(first_epoch, max(common, default=first_epoch))  # ``opposite`` may have epochs up to here below
+            at = next((start for epoch, start in lineage.entries if epoch > shared and start < first_start), at)
         return None if at is None or (end is not None and at >= end) else at
 
     def is_live(self, base_offset: int, epoch: int) -> bool:
-        """Whether a stored batch lies on this lineage. ``epoch`` is -1 in v0 and v1, which no lineage knows."""
+        """True if a stored batch lies on this lineage. ``epoch`` is -1 in v0 and v1, which no lineage knows."""
         if epoch < 0 or self.epoch_at(base_offset) is None:
             return epoch < 0 and self.epoch_at(base_offset) is None
         end = self._end_of(epoch)
-        return any(one == epoch for one, _ in self.entries) and (end is None or base_offset < end)
+        return any(known == epoch for known, _ in self.entries) and (end is None or base_offset < end)
 
     def _end_of(self, epoch: int) -> int | None:
-        """Where the epoch after ``epoch`` starts; None if there is none."""
+        """The start of the epoch after ``epoch``; None if there is none."""
         index = bisect_right(self.entries, epoch, key=lambda entry: entry[0])
         return self.entries[index][1] if index < len(self.entries) else None
 
     def to_json(self) -> list[list[int]]:
-        """``[[epoch, start], …]``."""
+        """The lineage as ``[[epoch, start], …]``."""
         return [list(entry) for entry in self.entries]
 
     @classmethod
     def from_json(cls, value: object, name: str) -> Lineage:
-        """From ``[[epoch, start], …]``. Raises :class:`FormatError` under ``name`` for anything else."""
+        """The lineage in ``[[epoch, start], …]``. Raises :class:`FormatError` under ``name`` for anything else."""
         if not isinstance(value, list) or not all(
             isinstance(entry, list) and all(type(number) is int for number in entry) for entry in value
         ):

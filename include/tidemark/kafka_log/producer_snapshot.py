@@ -2,7 +2,7 @@
 
 Layout (version 1): version int16, CRC-32C uint32 of all that follows, entry count int32, then entries of 46 bytes.
 
-Source: Kafka's ``ProducerStateManager`` and ``ProducerSnapshot.json``; seen alike on 3.9.2 and 4.3.1.
+Source: Kafka's ``ProducerStateManager`` and ``ProducerSnapshot.json``; 3.9.2 and 4.3.1 write the same layout.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Scans a whole segment, fed in chunks, by its batch headers, and verifies every checksum.
+"""Scans a whole segment, fed in chunks, batch header by batch header, and verifies every checksum.
 
-Promises: whatever the bytes and wherever the chunks are cut, the first broken rule is raised with its byte position and
-the offset that was expected there; memory stays constant (a checksum continues across chunks). Records are not
+Promises: for any bytes, and any cuts between chunks, the first broken rule is raised with its byte position and the
+offset that was expected there; memory stays constant (a checksum continues across chunks). Records are not
 decompressed. :func:`tidemark.decode.batch_headers.scan_headers` reaches the same verdicts on a buffer, faster.
 """
 
@@ -51,8 +51,8 @@ class SegmentSummary:
     next_offset: int
     """Offset after the last batch; the segment's base when there is none."""
     first_timestamp: int | None
-    """Of the first data batch that tells it (one with a delete horizon does not): its base timestamp, or its append
-    time. Compaction may have removed the record that had it."""
+    """Base timestamp or append time of the first data batch that has it (a batch with a delete horizon has not).
+    Compaction may have removed the record that had this time."""
     max_timestamp: int | None
     """Of all batches, markers of transactions included: a lookup by time finds those, too."""
     magics: tuple[int, ...]
@@ -93,7 +93,7 @@ class SegmentScanner:
         self._max_timestamp: int | None = None
         self._kinds: set[tuple[int, int]] = set()
         self._epochs: list[tuple[int, int]] = []
-        # The batch being read: the bytes of a header cut by a chunk's end, then the header and what its body lacks.
+        # The batch being read: the bytes of a header cut by a chunk's end, then the header and the rest of its body.
         self._partial = bytearray()
         self._header: BatchHeader | None = None
         self._body_left = 0
@@ -105,7 +105,7 @@ class SegmentScanner:
         deque(self.batches(chunk), maxlen=0)
 
     def batches(self, chunk: Buffer) -> Iterator[BatchHeader]:
-        """As :meth:`feed`, yielding the header of each batch that these bytes complete, once its checksum is verified.
+        """Take bytes like :meth:`feed`; yield the header of each batch that they complete and whose checksum is right.
 
         The bytes count as taken when the iterator is exhausted; a caller that stops earlier is done with the scanner.
         """
@@ -126,8 +126,8 @@ class SegmentScanner:
     def finish(self, *, allow_partial_tail: bool = False) -> SegmentSummary:
         """The summary, once all bytes are fed.
 
-        Raises :class:`SegmentError` if they end inside a batch, or in zeros. With ``allow_partial_tail`` this is
-        accepted, as in an active segment (being appended to, or preallocated): ``summary.end`` is where it starts.
+        Raises :class:`SegmentError` if they end inside a batch, or in zeros. ``allow_partial_tail`` accepts such an
+        end, as an active segment has it (being appended to, or preallocated): it starts at ``summary.end``.
         """
         if not allow_partial_tail:
             if self._in_zeros:
@@ -153,7 +153,7 @@ class SegmentScanner:
         )
 
     def _take_header(self, view: memoryview, at: int) -> int:
-        """Read a header, or as much of it as there is, from ``view[at:]``; return the index after what was used."""
+        """Read a header, or the part of it in ``view[at:]``; return the index after the bytes used."""
         if not self._partial and len(view) - at >= HEADER_SIZE[2]:
             self._check(check_prefix(view, at, self._max_batch_bytes))
             return at if self._in_zeros else at + self._open_batch(view, at)
@@ -168,7 +168,7 @@ class SegmentScanner:
         return at + len(piece)
 
     def _open_batch(self, source: Buffer, at: int) -> int:
-        """Start on the batch whose header lies at ``source[at:]``; return the header's length."""
+        """Start on the batch with the header at ``source[at:]``; return the header's length."""
         header = read_header(source, at, self._end)
         self._check(check_header(header, self._base_offset, self._next_offset))
         length = HEADER_SIZE[header.magic]
@@ -179,7 +179,7 @@ class SegmentScanner:
         return length
 
     def _take_body(self, view: memoryview, at: int) -> int:
-        """Run the checksum over what ``view[at:]`` has of the batch's body; return the index after it."""
+        """Add the part of the batch's body in ``view[at:]`` to its checksum; return the index after that part."""
         assert self._header is not None
         piece = view[at : at + self._body_left]
         checksum = crc32c if self._header.magic == 2 else crc32
@@ -188,7 +188,7 @@ class SegmentScanner:
         return at + len(piece)
 
     def _accept(self, header: BatchHeader) -> None:
-        """Verify the checksum of a batch that is all there, and take account of it."""
+        """Verify the checksum of a whole batch, and add the batch to the summary."""
         if self._body_crc != header.crc:
             self._check(Broken(Rule.CRC, header.crc))
         self._end = header.end
@@ -226,7 +226,7 @@ class SegmentScanner:
 def scan_batches(
     chunks: Iterable[Buffer], name: str, base_offset: int, *, allow_partial_tail: bool = False
 ) -> Iterator[BatchHeader]:
-    """The headers of a segment's batches, each verified; raises as :class:`SegmentScanner` does."""
+    """Verified headers of a segment's batches; raises the errors of :class:`SegmentScanner`."""
     scanner = SegmentScanner(name, base_offset)
     for chunk in chunks:
         yield from scanner.batches(chunk)
@@ -234,9 +234,9 @@ def scan_batches(
 
 
 def end_below(chunks: Iterable[Buffer], name: str, base_offset: int, offset: int) -> tuple[int, int]:
-    """(byte, offset) after the last batch of an active segment that lies wholly below ``offset``: its high watermark.
+    """(byte, offset) after the last batch of an active segment below ``offset``, its high watermark.
 
-    (0, base_offset) if there is none. Reads no further than it must, and accepts a partial tail.
+    (0, base_offset) if no batch lies wholly below it. Reads no further than it must, and accepts a partial tail.
     """
     end, next_offset = 0, base_offset
     for header in scan_batches(chunks, name, base_offset, allow_partial_tail=True):

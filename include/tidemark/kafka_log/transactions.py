@@ -1,6 +1,6 @@
-"""Transactions as a log shows them: which are open at an offset, and which were aborted.
+"""Transactions in a log: the open ones at an offset, and the aborted ones.
 
-Which transactions are open follows from batch headers alone: a transactional data batch opens one for its producer id
+The open transactions follow from batch headers alone: a transactional data batch opens one for its producer id
 if none is open, and a transactional control batch (an abort or commit marker; KIP-98 knows no other) ends it.
 
 ``.txnindex`` lists the aborted ones. An abort is recorded in the segment that holds its MARKER, which may come many
@@ -69,7 +69,7 @@ class TransactionTracker:
 def carry_forward(
     open_before: Iterable[UnfinishedTransaction], headers: Iterable[BatchHeader]
 ) -> tuple[UnfinishedTransaction, ...]:
-    """The transactions open after ``headers``, by first offset, given those open before the first of them."""
+    """The transactions open after ``headers``, by first offset; ``open_before`` were open before them."""
     tracker = TransactionTracker(open_before)
     for header in headers:
         tracker.observe(header)
@@ -77,7 +77,7 @@ def carry_forward(
 
 
 def parse_txn_index(raw: bytes, name: str) -> list[AbortedTransaction]:
-    """Read a ``.txnindex``, whose entries lie in the order of their markers.
+    """Read a ``.txnindex``; its entries lie in the order of their markers.
 
     Raises :class:`FormatError` for a partial entry, an unknown version, or offsets that no abort can have.
     """

@@ -1,4 +1,4 @@
-"""What one job did, put together from its parts."""
+"""The lineage of one job, put together from its parts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemark.lineage import facets
 
 
 class Found(NamedTuple):
-    """A part of what a job did: its datasets, and its entry in Tidemark's facet of the run."""
+    """A part of a job's lineage: its datasets, and its entry in Tidemark's facet of the run."""
 
     inputs: tuple[Dataset, ...] = ()
     outputs: tuple[Dataset, ...] = ()
@@ -20,15 +20,15 @@ class Found(NamedTuple):
 
 
 def joined(parts: Iterable[Found]) -> JobLineage:
-    """All ``parts`` together. A dataset is named once as an input and once as an output, as the last part has it."""
-    found = list(parts)
-    entries = [one.entry for one in found if one.entry is not None]
+    """All ``parts`` together. A dataset is listed once as an input and once as an output; its last part counts."""
+    all_parts = list(parts)
+    entries = [part.entry for part in all_parts if part.entry is not None]
     return JobLineage(
-        inputs=_once(dataset for one in found for dataset in one.inputs),
-        outputs=_once(dataset for one in found for dataset in one.outputs),
+        inputs=_once(dataset for part in all_parts for dataset in part.inputs),
+        outputs=_once(dataset for part in all_parts for dataset in part.outputs),
         run=facets.runs(entries) if entries else {},
     )
 
 
 def _once(datasets: Iterable[Dataset]) -> tuple[Dataset, ...]:
-    return tuple({one.key: one for one in datasets}.values())
+    return tuple({dataset.key: dataset for dataset in datasets}.values())

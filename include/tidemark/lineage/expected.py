@@ -1,4 +1,4 @@
-"""What a job is about to read and write, by the topics file alone: for the events of its start and of its failure."""
+"""Datasets that a job is about to read and write, from the topics file alone: for its start and failure events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_JOBS: Final[dict[str, tuple[tuple[_Name, ...], tuple[_Name, ...]]]] = {
     "rebuild": ((naming.raw_topic,), (naming.table,)),
     "repair": ((naming.raw_topic,), (naming.table,)),
     "replay": ((naming.quarantine,), (naming.table,)),
-    # What it reads depends on the plan; whether retention changes anything, on its last report.
+    # The inputs depend on the plan; for retention, so do the outputs: its last report has them.
     "run_plan": ((), (naming.table,)),
     "compact": ((naming.table,), (naming.table,)),
     "compact_live": ((naming.table,), (naming.table,)),
@@ -35,6 +35,6 @@ def of_job(job: str, deployment: Deployment, topics: Iterable[TopicSettings]) ->
     """The datasets of ``topics`` that the program ``job`` of ``spark/jobs`` works on; none for other programs."""
     inputs, outputs = _OF_JOBS.get(job, ((), ()))
     return joined(
-        Found(tuple(name(deployment, one) for name in inputs), tuple(name(deployment, one) for name in outputs))
-        for one in topics
+        Found(tuple(name(deployment, topic) for name in inputs), tuple(name(deployment, topic) for name in outputs))
+        for topic in topics
     )

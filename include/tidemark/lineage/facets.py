@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tidemark.formats.lineage import Facets
 
 PRODUCER: Final = f"urn:tidemark:{version('tidemark-kafka')}"
-"""Who says it; a URI, as OpenLineage wants it."""
+"""The producer of the metadata, a URI as OpenLineage wants it."""
 
 _SPEC: Final = "https://openlineage.io/spec/facets"
 RUNS_SCHEMA: Final = "urn:tidemark:lineage:1-0-0:TidemarkRunsRunFacet"
@@ -25,53 +25,59 @@ RUNS_SCHEMA: Final = "urn:tidemark:lineage:1-0-0:TidemarkRunsRunFacet"
 
 
 def runs(entries: Iterable[Mapping[str, JsonValue]]) -> Facets:
-    """Tidemark's facet of a run: what was done to each table."""
-    return {"tidemark_runs": {"_producer": PRODUCER, "_schemaURL": RUNS_SCHEMA, "runs": [dict(one) for one in entries]}}
+    """Tidemark's facet of a run: one entry for each table."""
+    return {
+        "tidemark_runs": {
+            "_producer": PRODUCER,
+            "_schemaURL": RUNS_SCHEMA,
+            "runs": [dict(entry) for entry in entries],
+        }
+    }
 
 
 def error_message(error: BaseException) -> Facets:
-    """Why a run failed."""
+    """The facet of a failed run: its error."""
     text = f"{type(error).__name__}: {error}"
     return _facet("errorMessage", "ErrorMessageRunFacet", "1-0-1", message=text, programmingLanguage="python")
 
 
 def job_type() -> Facets:
-    """The kind of job that Tidemark's are."""
+    """The facet of a job of Tidemark."""
     return _facet("jobType", "JobTypeJobFacet", "2-0-4", processingType="BATCH", integration="TIDEMARK", jobType="JOB")
 
 
 def table_storage() -> Facets:
-    """A Delta table of Parquet files."""
+    """The facet of a Delta table of Parquet files."""
     return _facet("storage", "StorageDatasetFacet", "1-0-1", storageLayer="delta", fileFormat="parquet")
 
 
 def symlinks(identifiers: Sequence[tuple[str, str]]) -> Facets:
-    """Other names of a table: (namespace, name); no facet if there are none."""
-    named: list[JsonValue] = [{"namespace": one, "name": name, "type": "TABLE"} for one, name in identifiers]
+    """The facet of a table's other names, (namespace, name); empty if there are none."""
+    named: list[JsonValue] = [{"namespace": space, "name": name, "type": "TABLE"} for space, name in identifiers]
     return _facet("symlinks", "SymlinksDatasetFacet", "1-0-1", identifiers=named) if named else {}
 
 
 def dataset_version(number: int) -> Facets:
-    """The version of a Delta table."""
+    """The facet of a Delta table's version."""
     return _facet("version", "DatasetVersionDatasetFacet", "1-0-1", datasetVersion=str(number))
 
 
 def table_schema(schema: Schema) -> Facets:
-    """The columns of a Delta table, with those inside of structs; types as Delta's protocol names them."""
+    """The facet of a Delta table's columns, with the fields of structs; types as Delta's protocol names them."""
     return _facet("schema", "SchemaDatasetFacet", "1-2-0", fields=_fields(_plain(schema)["fields"]))
 
 
 def output_statistics(*, rows: int, files: int, size: int | None) -> Facets:
-    """What was added to a dataset; ``size`` in bytes, None if it is not known."""
+    """The facet of the rows and files added to a dataset; ``size`` in bytes, None if it is not known."""
     sized: dict[str, JsonValue] = {} if size is None else {"size": size}
     name, ours = "OutputStatisticsOutputDatasetFacet", {"rowCount": rows, "fileCount": files}
     return _facet("outputStatistics", name, "1-0-2", **ours, **sized)
 
 
 def assertions(found: Iterable[Mapping[str, JsonValue]]) -> Facets:
-    """What was tested of a dataset, and whether it held."""
+    """The facet of a dataset's tests and their results."""
     name = "DataQualityAssertionsDatasetFacet"
-    return _facet("dataQualityAssertions", name, "1-1-0", assertions=[dict(one) for one in found])
+    return _facet("dataQualityAssertions", name, "1-1-0", assertions=[dict(assertion) for assertion in found])
 
 
 def _facet(name: str, kind: str, number: str, **fields: JsonValue) -> Facets:
@@ -85,16 +91,16 @@ def _plain(schema: Schema) -> Any:
 
 
 def _fields(fields: Iterable[Mapping[str, Any]]) -> list[JsonValue]:
-    found: list[JsonValue] = []
-    for one in fields:
-        kind, inner = one["type"], _struct(one["type"])
-        told: dict[str, JsonValue] = {"name": one["name"], "type": kind if isinstance(kind, str) else kind["type"]}
-        found.append({**told, "fields": _fields(inner["fields"])} if inner else told)
-    return found
+    listed: list[JsonValue] = []
+    for field in fields:
+        kind, inner = field["type"], _struct(field["type"])
+        entry: dict[str, JsonValue] = {"name": field["name"], "type": kind if isinstance(kind, str) else kind["type"]}
+        listed.append({**entry, "fields": _fields(inner["fields"])} if inner else entry)
+    return listed
 
 
 def _struct(kind: Any) -> Mapping[str, Any] | None:
-    """The struct that a type is, or that the elements of an array are."""
+    """The struct of a type, or of an array's elements; None for other types."""
     if not isinstance(kind, dict):
         return None
     return kind if kind["type"] == "struct" else _struct(kind.get("elementType") or kind.get("valueType"))

@@ -1,8 +1,8 @@
-"""How a job hands over what it did to the task of Airflow's that started it, wherever the job runs.
+"""Hands a job's lineage over to the Airflow task that started it, wherever the job runs.
 
-The task names an object of the lake, which the job writes as its last step, and which the task removes when it has read
-it. Each try of a task names an object of its own, so no other job ever writes to it. A task that dies leaves the object
-to a vacuum (:mod:`tidemark.planning.old_reports`).
+The task names an object of the lake. The job writes it as its last step, and the task removes it after reading it.
+Each try of a task names an object of its own, so no other job ever writes to it. If a task dies, a vacuum
+(:mod:`tidemark.planning.old_reports`) removes the object.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidemark.topics import Deployment
 
 
 def new_place() -> str:
-    """The name of an object that nothing else has, for one job's lineage."""
+    """A new name of an object, for one job's lineage."""
     return secrets.token_hex(8)
 
 
@@ -27,10 +27,10 @@ def put(deployment: Deployment, cluster: str, place: str, lineage: JobLineage) -
 
 
 def read(deployment: Deployment, cluster: str, place: str) -> JobLineage | None:
-    """What the job left; None if it left nothing.
+    """The lineage that the job left; None if it left none.
 
     Raises:
-        StoreError, FormatError: that cannot be read.
+        StoreError, FormatError: the object cannot be read.
     """
     store = open_store(deployment.lake_store, deployment.store)
     try:
@@ -40,6 +40,6 @@ def read(deployment: Deployment, cluster: str, place: str) -> JobLineage | None:
 
 
 def remove(deployment: Deployment, cluster: str, place: str) -> None:
-    """Remove what the job left, once it has been read. Raises StoreError."""
+    """Remove the job's lineage, once it has been read. Raises StoreError."""
     store = open_store(deployment.lake_store, deployment.store)
     store.delete(deployment.deployment_keys(cluster).hand_over(place))

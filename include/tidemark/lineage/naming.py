@@ -1,7 +1,7 @@
-"""The names of datasets, by OpenLineage's conventions (https://openlineage.io/docs/spec/naming).
+"""The names of datasets, following OpenLineage's conventions (https://openlineage.io/docs/spec/naming).
 
-What has a location is named by it, tables too, and a table's names in catalogs are its symlinks. So programs that read
-files and programs that read the table by name mean the same dataset, whatever integration tells of them.
+A dataset with a location is named after it, a table too; a table's names in catalogs are its symlinks. So programs that
+read files and programs that read the table by name mean the same dataset, whatever integration reports it.
 """
 
 from __future__ import annotations
@@ -28,26 +28,25 @@ def at(url: str, **more: object) -> Dataset:
     if parts.scheme == "file":
         namespace, name = "file", parts.path
     elif parts.scheme == "az":
-        # Without the account it is no name that others have, and still one that is always the same.
+        # Without the account the name differs from the one in other programs, and still is always the same.
         host = f"@{os.environ[_ACCOUNT]}.dfs.core.windows.net" if os.environ.get(_ACCOUNT) else ""
         namespace = f"abfss://{parts.netloc}{host}"
     return Dataset.model_validate({"namespace": namespace, "name": name or "/", **more})
 
 
 def kafka_topic(deployment: Deployment, topic: TopicSettings) -> Dataset:
-    """The topic in Kafka: by the address of its cluster, or by the cluster's name where the file has no address."""
+    """The topic in Kafka, named after its cluster's address, or after the cluster if the file has no address."""
     place = deployment.bootstrap.get(topic.cluster, topic.cluster)
     return Dataset(namespace=f"kafka://{place}", name=topic.topic)
 
 
 def raw_topic(deployment: Deployment, topic: TopicSettings) -> Dataset:
-    """What is stored of the topic: its segments. With entropy, their folders lie in many places and have one name."""
+    """The stored segments of the topic. With entropy, their folders lie in many places and have one name."""
     endpoint = resolver_of(deployment.raw).resolve(topic.cluster, topic.topic, 0)
-    return at("/".join(one for one in (endpoint.store, endpoint.prefix, topic.cluster, topic.topic) if one))
+    return at("/".join(part for part in (endpoint.store, endpoint.prefix, topic.cluster, topic.topic) if part))
 
-
-def packs_of(deployment: Deployment, topic: TopicSettings) -> Dataset:
-    """The packs with the newest batches of the topic, which have those of other topics as well."""
+    """The packs with the newest batches of the topic, which also hold batches of other topics."""
+    """The packs with the newest batches of the topic; they hold those of other topics as well."""
     endpoint = resolver_of(deployment.raw).resolve(topic.cluster, topic.topic, 0)
     return packs(endpoint.store, endpoint.prefix, topic.cluster)
 
@@ -58,8 +57,8 @@ def packs(store: str, prefix: str, cluster: str) -> Dataset:
 
 
 def table(deployment: Deployment, topic: TopicSettings) -> Dataset:
-    """The topic's table: by its location, with its names in catalogs."""
-    named = [name for one in deployment.catalogs_of(topic) for name in _names(one, topic)]
+    """The topic's table, named after its location; its names in catalogs are facets."""
+    named = [name for catalog in deployment.catalogs_of(topic) for name in _names(catalog, topic)]
     url = f"{deployment.lake_store}/{deployment.table_keys(topic).root}"
     return at(url, facets=facets.table_storage() | facets.symlinks(named))
 
@@ -70,13 +69,13 @@ def quarantine(deployment: Deployment, topic: TopicSettings) -> Dataset:
 
 
 def _names(catalog: CatalogSettings, topic: TopicSettings) -> Iterator[tuple[str, str]]:
-    """(namespace, name) of the table in ``catalog``; none where what others would call it is not known.
+    """(namespace, name) of the table in ``catalog``; none if the name that other programs use is not known.
 
     A catalog in a SQL database has no name that integrations agree on.
     """
     name = catalog_table(topic.table)
     if catalog.kind == "glue":
-        region, account = (catalog.properties.get(f"glue.{one}") for one in ("region", "id"))
+        region, account = (catalog.properties.get(f"glue.{key}") for key in ("region", "id"))
         if region and account:
             yield f"arn:aws:glue:{region}:{account}", f"table/{catalog.namespace}/{name}"
     elif catalog.uri and catalog.kind == "hive":

@@ -1,7 +1,7 @@
-"""What a run did to its table: from its plan, its result and the ledger that it committed.
+"""Lineage of a run: from its plan, its result and the ledger that it committed.
 
-The same attempt gives the same answer whoever asks and however often, except for what the table is now: its version is
-told only while the run's commit is the newest, and its columns are those of now.
+The lineage of an attempt is always the same, except for the table's present state: its version is given only while the
+run's commit is the newest, and its columns are the present ones.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tidemark.table.delta_table import TopicTable, ledger_of, open_delta
 
 MOST_OFFSETS: Final = 2000
 MOST_DATES: Final = 1000
-"""So many are listed; an entry says how many are not."""
+"""The most that an entry lists; it also has the number of those left out."""
 
 _PARSES: Final = frozenset({"ingest", "rebuild", "repair", "replay"})
 
 
 def of_run(table: TopicTable, plan: RunPlan, result: RunResult) -> Found:
-    """What came of ``plan``. If nothing was committed, nothing was written.
+    """Lineage of the run of ``plan``. If nothing was committed, it has no outputs.
 
     Raises:
         StoreError, FormatError: the ledger or the table's log cannot be read.
@@ -65,7 +65,7 @@ def _entry(table: TopicTable, plan: RunPlan, result: RunResult) -> dict[str, Jso
 
 
 def _inputs(table: TopicTable, plan: RunPlan) -> tuple[Dataset, ...]:
-    """What the run read. Only what is landed for the first time came straight from Kafka."""
+    """Datasets that the run read. Only an ingest reads from Kafka: it lands offsets for the first time."""
     deployment, topic = table.deployment, table.topic
     if plan.kind == "compact":
         return (naming.table(deployment, topic),)
@@ -82,18 +82,18 @@ def _inputs(table: TopicTable, plan: RunPlan) -> tuple[Dataset, ...]:
 def _outputs(table: TopicTable, plan: RunPlan, result: RunResult) -> tuple[Dataset, ...]:
     statistics = facets.output_statistics(rows=result.rows, files=result.files, size=result.bytes_written)
     written = naming.table(table.deployment, table.topic)
-    found = written.model_copy(
+    dataset = written.model_copy(
         update={
             "facets": written.facets | _as_it_is(table, result.ledger_n),
             "more": statistics if plan.kind in _PARSES or plan.kind == "compact" else {},
         }
     )
     refused = (naming.quarantine(table.deployment, table.topic),) if result.quarantined else ()
-    return (found, *refused)
+    return (dataset, *refused)
 
 
 def _as_it_is(table: TopicTable, ledger_n: int) -> Facets:
-    """Columns, and the version if ``ledger_n`` is the newest commit's."""
+    """The table's columns, and its version if ``ledger_n`` is the newest commit's."""
     delta = open_delta(table)
     if delta is None:
         return {}
@@ -114,8 +114,8 @@ def _spans(plan: RunPlan, ledger: Ledger) -> Iterator[tuple[_Key, int, int]]:
         return
     if plan.kind not in _PARSES:
         return
-    read: Mapping[_Key, list[tuple[int, int]]] = {(one.incarnation, one.partition): [] for one in plan.tasks}
-    for one in plan.tasks:
-        read[one.incarnation, one.partition] += [(part.from_offset, part.to_offset) for part in one.ranges]
+    read: Mapping[_Key, list[tuple[int, int]]] = {(task.incarnation, task.partition): [] for task in plan.tasks}
+    for task in plan.tasks:
+        read[task.incarnation, task.partition] += [(part.from_offset, part.to_offset) for part in task.ranges]
     for key, spans in sorted(read.items()):
         yield from ((key, start, end) for start, end in Intervals(spans))

@@ -1,4 +1,4 @@
-"""What the jobs did that carry out no plan: audits, retention, vacuums, exports."""
+"""Lineage of the jobs that carry out no plan: audits, retention, vacuums, exports."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tidemark.table.delta_table import TopicTable
 
 
 def of_audit(table: TopicTable, report: AuditReport) -> Found:
-    """An audit reads raw and the table. Each kind of finding is a test of the table, which passed if there is none."""
-    counts = Counter(one.kind for one in report.findings)
-    firsts = {one.kind: one.text() for one in reversed(report.findings)}
+    """Lineage of an audit: it reads raw and the table. Each kind of finding is a test, which fails if there is one."""
+    counts = Counter(finding.kind for finding in report.findings)
+    firsts = {finding.kind: finding.text() for finding in reversed(report.findings)}
     tested: list[dict[str, JsonValue]] = [
         {
             "assertion": kind,
@@ -37,7 +37,7 @@ def of_audit(table: TopicTable, report: AuditReport) -> Found:
         "status": "passed" if report.passed else "failed",
         "ledger": report.ledger_n,
         "dates": dates,
-        "rows": sum(one.rows for one in report.partitions),
+        "rows": sum(partition.rows for partition in report.partitions),
         "bytesRead": report.bytes_read,
         "findings": len(report.findings) + report.more,
     }
@@ -45,29 +45,29 @@ def of_audit(table: TopicTable, report: AuditReport) -> Found:
 
 
 def of_retention(table: TopicTable, report: RetentionReport) -> Found:
-    """Retention changes what it removes from: the table, or raw. A run that removed nothing changed nothing."""
-    gone = [one for one in report.dates if one.removed]
-    went = [one for one in report.partitions if one.removed_to]
+    """Lineage of a retention: its output is the table, or raw, if it removed anything."""
+    gone = [date for date in report.dates if date.removed]
+    cut = [partition for partition in report.partitions if partition.removed_to]
     name = naming.table if report.subject == "table" else naming.raw_topic
-    dates: list[JsonValue] = [one.dt for one in gone[:MOST_DATES]]
+    dates: list[JsonValue] = [date.dt for date in gone[:MOST_DATES]]
     offsets: list[JsonValue] = [
-        {"incarnation": one.incarnation, "partition": one.partition, "from": one.start, "to": one.removed_to}
-        for one in went[:MOST_OFFSETS]
+        {"incarnation": part.incarnation, "partition": part.partition, "from": part.start, "to": part.removed_to}
+        for part in cut[:MOST_OFFSETS]
     ]
     entry = _entry(table, f"retention of {report.subject}") | {
-        "status": "removed" if gone or went else "nothing removed",
+        "status": "removed" if gone or cut else "nothing removed",
         "ledger": report.ledger_n,
         "dates": dates,
-        "rowsRemoved": sum(one.rows for one in gone),
-        "filesRemoved": sum(one.files for one in gone),
+        "rowsRemoved": sum(date.rows for date in gone),
+        "filesRemoved": sum(date.files for date in gone),
         "offsets": offsets,
-        "offsetsNotListed": max(0, len(went) - MOST_OFFSETS),
+        "offsetsNotListed": max(0, len(cut) - MOST_OFFSETS),
     }
-    return Found((), (name(table.deployment, table.topic),) if gone or went else (), entry)
+    return Found((), (name(table.deployment, table.topic),) if gone or cut else (), entry)
 
 
 def of_vacuum(table: TopicTable, ledger_n: int, files: int, size: int) -> Found:
-    """A vacuum takes objects away that no reader can need: ``files`` with ``size`` bytes."""
+    """Lineage of a vacuum, which removes objects that no reader can need: ``files`` with ``size`` bytes."""
     entry = _entry(table, "vacuum") | {
         "status": "removed" if files else "nothing removed",
         "ledger": ledger_n,
@@ -78,7 +78,7 @@ def of_vacuum(table: TopicTable, ledger_n: int, files: int, size: int) -> Found:
 
 
 def of_pack_retention(cluster: str, store: str, prefix: str, packs: int, size: int) -> Found:
-    """Packs that were removed from a store and prefix, and their bytes."""
+    """Lineage of the removal of ``packs`` with ``size`` bytes from a store and prefix."""
     entry: dict[str, JsonValue] = {
         "kind": "retention of packs",
         "cluster": cluster,
@@ -90,7 +90,7 @@ def of_pack_retention(cluster: str, store: str, prefix: str, packs: int, size: i
 
 
 def of_export(table: TopicTable, to: str, rows: int, files: int, size: int) -> Found:
-    """Raw segments as plain files at the URL ``to``."""
+    """Lineage of an export of raw segments as plain files to the URL ``to``."""
     written = naming.at(to, more=facets.output_statistics(rows=rows, files=files, size=size))
     entry = _entry(table, "export") | {"status": "written", "rows": rows}
     return Found((naming.raw_topic(table.deployment, table.topic),), (written,) if files else (), entry)
