@@ -1,7 +1,7 @@
-"""Whether every offset of a topic is accounted for: the sums of its evidence, and the judgement of its partitions.
+"""The continuity report of a topic: sums of its evidence by class, and the judgement of its partitions.
 
-The sums reach up to what has landed. What is above that the brokers' indexes tell: a gap there is a gap, although no
-ledger names it before a run has reached it.
+The sums reach up to the landed offsets. Gaps above them come from the brokers' indexes: no ledger has such a gap before
+a run has reached it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, A
     """The report, as the values of JSON.
 
     ``lost`` and ``corrupt`` offsets lie above a partition's ``next_offset``, and hold it there unless they are
-    acknowledged; ``leaving`` ones are landed and will be cut off once the new branch is there. ``lag`` is how many
-    offsets of the log have no class yet; how many of them an open transaction holds back only raw can tell, and
-    ``held_by`` says from where on. ``sound`` is false if the topic's state needs a person.
+    acknowledged; ``leaving`` ones are landed and will be cut off once the new branch is there. ``lag`` counts the
+    log's offsets that have no class yet; an open transaction may hold some of them back, and ``held_by`` has its first
+    offset. ``sound`` is false if the topic's state needs a person.
 
     Raises:
         StoreError: a store did not answer.
@@ -35,42 +35,47 @@ def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, A
     standing = EffectiveEvidence.of(table)
     accounts = accounts_of(standing, dates)
     now = topic_now(table, standing.ledger, outside_tables(table.deployment, table.topic.cluster))
-    known = {(one["incarnation"], one["partition"]): one for one in accounts["partitions"]}
-    partitions = [_partition(one, known.get((one.incarnation, one.partition))) for one in now.health.partitions]
+    known = {(account["incarnation"], account["partition"]): account for account in accounts["partitions"]}
+    partitions = [
+        _partition(health, known.get((health.incarnation, health.partition))) for health in now.health.partitions
+    ]
     state = now.state(equal=accounts["balanced"])
     return accounts | {
         "state": state,
         "verdict": sentence(state, missing=now.health.missing, lag=now.health.lag),
         "sound": exit_code(state) == 0,
         "lag": now.health.lag,
-        "incidents": [{"kind": one.kind, "title": one.title, "since": one.since.isoformat()} for one in now.incidents],
+        "incidents": [
+            {"kind": incident.kind, "title": incident.title, "since": incident.since.isoformat()}
+            for incident in now.incidents
+        ],
         "partitions": partitions,
     }
 
 
-def _partition(one: PartitionHealth, account: dict[str, Any] | None) -> dict[str, Any]:
-    """The partition's account, or one of nothing, with what is known above it."""
-    landed = one.landed or 0
+def _partition(health: PartitionHealth, account: dict[str, Any] | None) -> dict[str, Any]:
+    """The partition's account (an empty one if nothing landed), with the gaps and the lag above it."""
+    landed = health.landed or 0
     gaps = {
-        name: Intervals((gap.start, gap.end) for gap in one.gaps if (gap.reason == "corrupt") is (name == "corrupt"))
+        name: Intervals((gap.start, gap.end) for gap in health.gaps if (gap.reason == "corrupt") is (name == "corrupt"))
         for name in ("lost", "corrupt")
     }
-    found = account or _nothing_landed(one)
-    state = state_of_partition(one)
-    return found | {
+    base = account or _nothing_landed(health)
+    state = state_of_partition(health)
+    return base | {
         **{name: missing.clip(landed, _END).size for name, missing in gaps.items()},
         "leaving": gaps["lost"].clip(0, landed).size,
-        "log_end": one.log_end,
-        "lag": one.lag,
-        "state": state if found["balanced"] else worst([state, "unequal"]),
-        "gaps": [gap.model_dump(mode="json", by_alias=True) for gap in one.gaps],
+        "log_end": health.log_end,
+        "lag": health.lag,
+        "state": state if base["balanced"] else worst([state, "unequal"]),
+        "gaps": [gap.model_dump(mode="json", by_alias=True) for gap in health.gaps],
     }
 
 
-def _nothing_landed(one: PartitionHealth) -> dict[str, Any]:
+def _nothing_landed(health: PartitionHealth) -> dict[str, Any]:
     return {
-        "incarnation": one.incarnation,
-        "partition": one.partition,
+        "incarnation": health.incarnation,
+        "partition": health.partition,
         "topic_id": None,
         "start_offset": 0,
         "next_offset": 0,

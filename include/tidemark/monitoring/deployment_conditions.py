@@ -1,4 +1,4 @@
-"""What is wrong outside the tables: agents, clocks, objects that cannot be read, the scan, the topics file. Pure."""
+"""Conditions outside the tables: agents, clocks, unreadable objects, the scan, catalogs, the topics file. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tidemark.store import clock
 from tidemark.words import plural
 
 BEGINNING: Final = timedelta(minutes=15)
-"""How long a topic may be in the topics file before it is created, or before its agents are started."""
+"""Time that a topic may be in the topics file before it is created, or before its agents are started."""
 
 PATIENCE: Final = timedelta(minutes=2)
-"""How long a failure must last that may be a short one of the store."""
+"""Time that a failure must last if it may be a short one of the store."""
 
 HEAD_TOLD: Final = timedelta(minutes=15)
-"""How long it is told that a head was damaged after its agent has made it again, so that people hear of it."""
+"""Time for which a damaged head is reported after its agent has made it again, so that people hear of it."""
 
 MIRROR_PATIENCE: Final = timedelta(minutes=10)
-"""How long a catalog may be away without a word: its tables lag behind, and nothing is lost."""
+"""Time that a catalog may be away without a report: its tables lag behind, and nothing is lost."""
 
 MIRROR_SILENCE: Final = timedelta(hours=1)
 """The job runs every ten minutes at least."""
@@ -33,13 +33,15 @@ _LONGEST: Final = 86_400.0 * 365 * 100
 def agents_gone(
     cluster: str, indexes: Iterable[WatermarkIndex], led: Iterable[LeaderEntry], silence: timedelta, now: datetime
 ) -> Iterator[Condition]:
-    """Brokers whose agent is silent and whose partitions no other broker leads; an idle agent still writes its index.
+    """Conditions of brokers that have a silent agent and are the last known leaders of partitions.
+
+    An idle agent still writes its index.
 
     A broker that was removed, or that died, leads nothing any more: other brokers' indexes have its partitions.
     """
     leads: dict[int, set[tuple[str, int]]] = {}
-    for one in led:
-        leads.setdefault(one.broker, set()).add((one.entry.topic, one.entry.partition))
+    for leader in led:
+        leads.setdefault(leader.broker, set()).add((leader.entry.topic, leader.entry.partition))
     for index in indexes:
         mine = leads.get(index.broker)
         if not mine or now - index.written_at <= silence:
@@ -60,7 +62,7 @@ def agents_gone(
 
 
 def clocks_off(cluster: str, indexes: Iterable[WatermarkIndex], now: datetime) -> Iterator[Condition]:
-    """Brokers whose clock is more than a minute off the store's."""
+    """Conditions of brokers with a clock more than a minute off the store's."""
     for index in indexes:
         skew = timedelta(seconds=max(-_LONGEST, min(_LONGEST, index.clock_skew)))
         if abs(skew) > clock.MOST:
@@ -68,20 +70,20 @@ def clocks_off(cluster: str, indexes: Iterable[WatermarkIndex], now: datetime) -
 
 
 def own_clock_off(cluster: str, skew: timedelta, now: datetime) -> Condition:
-    """That the clock of the observing host is more than a minute off the store's."""
+    """The condition of an observing host with a clock more than a minute off the store's."""
     return _clock(cluster, "Airflow's workers", "airflow", skew, now)
 
 
-def _clock(cluster: str, whose: str, name: str, skew: timedelta, now: datetime) -> Condition:
+def _clock(cluster: str, owner: str, name: str, skew: timedelta, now: datetime) -> Condition:
     return Condition(
         kind="clock",
         key=f"clock/{cluster}/{name}",
         cluster=cluster,
         since=now,
-        title=f"{cluster}: the clock of {whose} is wrong",
+        title=f"{cluster}: the clock of {owner} is wrong",
         text=f"it is {clock.described(skew)}; ages and dates follow the store's clock, so nothing closes early",
         likely="the host has no NTP, or cannot reach its server",
-        mend=f"on the host of {whose}: timedatectl; chronyc tracking",
+        mend=f"on the host of {owner}: timedatectl; chronyc tracking",
         patience=PATIENCE,
     )
 
@@ -92,19 +94,19 @@ def agent_gone_key(cluster: str, broker: str) -> str:
 
 
 def heads_damaged(cluster: str, indexes: Iterable[WatermarkIndex], now: datetime) -> Iterator[Condition]:
-    """Brokers whose heads something else has written or removed, as their agents say: one incident for each broker."""
+    """Conditions of brokers with heads that something else wrote or removed, as their agents report: one a broker."""
     for index in indexes:
-        found = [one for one in index.damaged_heads if one.made_at is None or now - one.made_at < HEAD_TOLD]
-        if not found:
+        heads = [head for head in index.damaged_heads if head.made_at is None or now - head.made_at < HEAD_TOLD]
+        if not heads:
             continue
-        waits = any(one.made_at is None for one in found)
+        waits = any(head.made_at is None for head in heads)
         yield Condition(
             kind="head",
             key=head_key(cluster, str(index.broker)),
             cluster=cluster,
-            since=min(one.found_at for one in found),
+            since=min(head.found_at for head in heads),
             title=f"{cluster}: a head of broker {index.broker} was damaged",
-            text="; ".join(map(_damage, found)),
+            text="; ".join(map(_damage, heads)),
             likely="something else wrote or removed the object; or a newer agent wrote it, and an older one runs now",
             mend="find out who wrote it, by the store's access log; "
             f"on broker {index.broker}: journalctl -u tidemark-agent -g head_",
@@ -112,13 +114,13 @@ def heads_damaged(cluster: str, indexes: Iterable[WatermarkIndex], now: datetime
         )
 
 
-def _damage(one: DamagedHead) -> str:
-    kept = f" (its bytes are kept at {one.kept})" if one.kept else ""
-    if one.made_at is None:
+def _damage(head: DamagedHead) -> str:
+    kept = f" (its bytes are kept at {head.kept})" if head.kept else ""
+    if head.made_at is None:
         then = "its agent could not make it again yet: what it named is not read, and nothing more is packed there"
     else:
-        then = f"its agent made it again at {in_utc(one.made_at)}, with all that it named and no seal holds"
-    return f"{one.key}: {one.rule}{kept}; {then}"
+        then = f"its agent made it again at {in_utc(head.made_at)}, with all that it named and no seal holds"
+    return f"{head.key}: {head.rule}{kept}; {then}"
 
 
 def head_key(cluster: str, broker: str) -> str:
@@ -127,7 +129,7 @@ def head_key(cluster: str, broker: str) -> str:
 
 
 def unreadable(cluster: str, topic: str, reason: str, now: datetime) -> Condition:
-    """That nothing is known of a topic, or of some part of it."""
+    """The condition of a topic that cannot be observed, as a whole or in part."""
     return Condition(
         kind="unreadable",
         key=f"unreadable/{cluster}/{topic}",
@@ -143,7 +145,7 @@ def unreadable(cluster: str, topic: str, reason: str, now: datetime) -> Conditio
 
 
 def unseen(cluster: str, topic: str, reason: str, now: datetime) -> Condition:
-    """That no agent ever reported a topic, so that its empty table means nothing."""
+    """The condition of a topic that no agent ever reported: its empty table means nothing."""
     return Condition(
         kind="unseen",
         key=f"unseen/{cluster}/{topic}",
@@ -159,7 +161,7 @@ def unseen(cluster: str, topic: str, reason: str, now: datetime) -> Condition:
 
 
 def unreadable_index(cluster: str, reason: str, now: datetime, key: str) -> Condition:
-    """That nothing is known of what a broker leads, since its watermark index cannot be read."""
+    """The condition of a watermark index that cannot be read: its broker's partitions are unknown."""
     return Condition(
         kind="unreadable",
         key=f"unreadable/{cluster}/{key}",
@@ -175,7 +177,7 @@ def unreadable_index(cluster: str, reason: str, now: datetime, key: str) -> Cond
 
 
 def scan_failing(cluster: str, since: datetime, reason: str) -> Condition:
-    """That the triggerer cannot read the watermark indexes."""
+    """The condition of a triggerer that cannot read the watermark indexes."""
     return Condition(
         kind="scan",
         key=f"scan/{cluster}",
@@ -190,20 +192,22 @@ def scan_failing(cluster: str, since: datetime, reason: str) -> Condition:
 
 
 def mirrors_failing(status: MirrorStatus, now: datetime) -> Iterator[Condition]:
-    """Tables that a catalog does not list as they are, and a job that no longer runs."""
-    for one in status.tables:
-        if one.failing_since is not None:
+    """Conditions of tables that a catalog does not list as they are, and of a job that no longer runs."""
+    for table in status.tables:
+        if table.failing_since is not None:
             yield Condition(
                 kind="mirror",
-                key=f"mirror/{status.cluster}/{one.topic}/{one.catalog}",
+                key=f"mirror/{status.cluster}/{table.topic}/{table.catalog}",
                 cluster=status.cluster,
-                topic=one.topic,
-                since=one.failing_since,
-                title=f"{status.cluster}/{one.topic}: catalog {one.catalog} lags behind",
-                text=f"{one.identifier} lists ledger {one.ledger_n}, since {in_utc(one.at) if one.at else 'never'}: "
-                f"{one.error}",
+                topic=table.topic,
+                since=table.failing_since,
+                title=f"{status.cluster}/{table.topic}: catalog {table.catalog} lags behind",
+                text=f"{table.identifier} lists ledger {table.ledger_n}, since "
+                f"{in_utc(table.at) if table.at else 'never'}: "
+                f"{table.error}",
                 likely="the catalog does not answer or refuses, or somebody changed its table; the table lands on",
-                mend=f"spark-submit spark/jobs/mirror.py --topics FILE --cluster {status.cluster} --topic {one.topic}",
+                mend=f"spark-submit spark/jobs/mirror.py --topics FILE --cluster {status.cluster} "
+                f"--topic {table.topic}",
                 patience=MIRROR_PATIENCE,
             )
     if now - status.at > MIRROR_SILENCE:
@@ -220,7 +224,7 @@ def mirrors_failing(status: MirrorStatus, now: datetime) -> Iterator[Condition]:
 
 
 def topics_file_wrong(cluster: str, file: str, problem: str, since: datetime) -> Condition:
-    """That the topics file is wrong; ``cluster`` is the deployment's first."""
+    """The condition of a wrong topics file; ``cluster`` is the deployment's first."""
     return Condition(
         kind="topics_file",
         key=f"topics_file/{cluster}",

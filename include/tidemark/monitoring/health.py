@@ -1,11 +1,12 @@
-"""The health of a topic: how far each partition has landed, what holds it, and since when anything waits. Pure.
+"""The health of a topic: its landed offsets, the offsets that wait and since when, and their holds. Pure.
 
 An offset *could be landed* once the store has it without a hole before it, in a segment or a pack, or at least once it
 is rotated at the broker, since the agent may upload it then. Other offsets in the active segment wait for Kafka or the
 agent's ``tail_after``. A topic without an offset that could be landed is idle or caught up, and never late.
 
-Neither ledger nor watermark index says since when an offset waits, so the observer remembers it: a ``WaitingSince`` is
-an offset that a partition had not reached, and when that was first seen. One per partition is enough: :func:`marked`.
+Neither ledger nor watermark index has the time since when an offset waits, so the observer keeps it: a ``WaitingSince``
+is an offset that a partition had not reached, and the time when that was first seen. One per partition is enough: see
+:func:`marked`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Key = tuple[int, int]
 """(incarnation, partition)"""
 
 MOST_MARKS = 100
-"""How many marks of a topic are kept: the oldest, since the longest wait matters."""
+"""The most marks of a topic that are kept: the oldest, since the longest wait matters."""
 
 
 class WaitingSince(Model):
@@ -47,10 +48,10 @@ class WaitingSince(Model):
 class PartitionHealth(Model):
     """One partition of one incarnation. A field that the ledger or the agents do not report is None.
 
-    ``landed`` and ``watermark`` are next offsets, the latter of what the store has in segments and packs. ``log_end``
-    and ``high_watermark`` are the broker's when it was ``observed_at``. ``gaps`` are open: neither filled nor
-    acknowledged. ``unstored_since`` is when the oldest byte that is not in the store was appended, None if there is
-    none or the agent does not know. ``waits_since`` is None if nothing waits.
+    ``landed`` and ``watermark`` are next offsets, the latter that of segments and packs in the store. ``log_end`` and
+    ``high_watermark`` are the broker's when it was ``observed_at``. ``gaps`` are open: neither filled nor acknowledged.
+    ``unstored_since`` is when the oldest byte that is not in the store was appended; None if there is none, or if the
+    agent does not know. ``waits_since`` is None if nothing waits.
     """
 
     incarnation: int
@@ -74,12 +75,12 @@ class PartitionHealth(Model):
 
     @property
     def waits(self) -> bool:
-        """Whether offsets wait that could be landed; assumed of those behind where nobody knows what is stored."""
+        """True if offsets wait that could be landed; assumed for a partition behind if its stored end is unknown."""
         return self.waits_since is not None or (self.watermark is None and self.lag > 0)
 
     @property
     def missing(self) -> int:
-        """How many offsets are in open gaps."""
+        """The number of offsets in open gaps."""
         return Intervals((gap.start, gap.end) for gap in self.gaps).size
 
 
@@ -103,11 +104,11 @@ class TopicHealth(Model):
 
     @property
     def missing(self) -> int:
-        """How many offsets are in open gaps."""
-        return sum(one.missing for one in self.partitions)
+        """The number of offsets in open gaps."""
+        return sum(partition.missing for partition in self.partitions)
 
     def is_late(self, topic: TopicSettings, now: datetime) -> bool:
-        """Whether an offset that could be landed has waited for longer than the topic's ``late_after``."""
+        """True if an offset that could be landed has waited for longer than the topic's ``late_after``."""
         return self.behind_since is not None and now - self.behind_since > topic.late_after
 
 
@@ -120,14 +121,14 @@ def topic_health(
     marks: Iterable[WaitingSince] = (),
     brokers: Mapping[int, int] | None = None,
 ) -> TopicHealth:
-    """The health of ``topic`` by its committed ledger and its index entries (one a partition, see ``merge``).
+    """The health of ``topic``, from its committed ledger and its index entries (one a partition, see ``merge``).
 
-    ``marks`` are those of the last observation: they date the waiting. An offset that waits without one is dated
+    ``marks`` are those of the last observation: they date the waiting. An offset that waits without a mark is dated
     ``now``. ``brokers`` gives the leader of each partition.
     """
-    led = {(one.incarnation, one.partition): one for one in entries}
+    led = {(entry.incarnation, entry.partition): entry for entry in entries}
     landed = ledger.by_partition
-    kept = marked(landable(led.values()), {key: one.next_offset for key, one in landed.items()}, marks, now)
+    kept = marked(landable(led.values()), {key: state.next_offset for key, state in landed.items()}, marks, now)
     waiting = {mark.key: mark.since for mark in kept}
     partitions = tuple(
         _partition(key, landed.get(key), led.get(key), (brokers or {}).get(key[1]), waiting.get(key))
@@ -140,7 +141,7 @@ def topic_health(
         owner=topic.owner,
         ledger_n=ledger.n,
         committed_at=ledger.committed_at if ledger.n else None,
-        lag=sum(one.lag for one in partitions if (one.incarnation, one.partition) in led),
+        lag=sum(health.lag for health in partitions if (health.incarnation, health.partition) in led),
         behind_since=min(waiting.values(), default=None),
         marks=tuple(kept),
         partitions=partitions,
@@ -149,18 +150,20 @@ def topic_health(
 
 
 def landable(entries: Iterable[IndexEntry]) -> dict[Key, int | None]:
-    """Up to where each partition could be landed; not beyond its first gap, which is reported as a gap.
+    """The end of the offsets of each partition that could be landed, at its first gap at the latest.
 
-    None where nobody knows yet what is stored.
+    None while the stored end is unknown.
     """
     return {
-        (one.incarnation, one.partition): None if one.stored_end is None else max(one.stored_end, _rotated(one))
-        for one in entries
+        (entry.incarnation, entry.partition): None
+        if entry.stored_end is None
+        else max(entry.stored_end, _rotated(entry))
+        for entry in entries
     }
 
 
 def _rotated(entry: IndexEntry) -> int:
-    """Up to where the log is rotated, unless a gap keeps that from counting; 0 where the agent could not tell."""
+    """The end of the rotated segments; 0 if a gap keeps them from counting, or if the agent does not know it."""
     return 0 if entry.gaps else entry.active_base_offset or 0
 
 
@@ -169,27 +172,27 @@ def marked(
 ) -> list[WaitingSince]:
     """The marks of partitions that have not reached their goal, the oldest first.
 
-    A partition keeps its mark until it has reached that offset. Only then it gets another mark, at its goal of that
-    time. So while a partition follows a moving goal, its mark is no older than the delay; it ages when progress stops.
-    Where the goal is not known (None), the mark stays, and none is made.
+    A partition keeps its mark until it has reached the mark's offset. Then it gets a new mark, at its present goal. So
+    while a partition follows a moving goal, its mark is no older than the delay; it ages when progress stops. If the
+    goal is not known (None), an old mark stays, and none is made.
     """
     known = {mark.key: mark for mark in before}
-    found: list[WaitingSince] = []
+    marks: list[WaitingSince] = []
     for key, goal in goals.items():
         at, mark = reached.get(key, 0), known.get(key)
         if mark is not None and at < min(mark.offset, mark.offset if goal is None else goal):
-            found.append(mark)
+            marks.append(mark)
         elif goal is not None and at < goal:
-            found.append(WaitingSince(incarnation=key[0], partition=key[1], offset=goal, since=now))
-    return sorted(found, key=lambda mark: (mark.since, mark.key))[:MOST_MARKS]
+            marks.append(WaitingSince(incarnation=key[0], partition=key[1], offset=goal, since=now))
+    return sorted(marks, key=lambda mark: (mark.since, mark.key))[:MOST_MARKS]
 
 
 def _partition(
     key: Key, state: PartitionState | None, entry: IndexEntry | None, broker: int | None, waits_since: datetime | None
 ) -> PartitionHealth:
-    found = PartitionHealth(incarnation=key[0], partition=key[1], waits_since=waits_since)
+    health = PartitionHealth(incarnation=key[0], partition=key[1], waits_since=waits_since)
     if state is not None:
-        found = found.model_copy(update={"landed": state.next_offset, "held_by": state.held_by})
+        health = health.model_copy(update={"landed": state.next_offset, "held_by": state.held_by})
     if entry is not None:
         update = {
             "watermark": entry.stored_end,
@@ -200,17 +203,17 @@ def _partition(
             "observed_at": entry.observed_at,
             "unstored_since": _unstored_since(entry),
         }
-        found = found.model_copy(update=update)
-    return found.model_copy(update={"gaps": _open_gaps(state, entry)})
+        health = health.model_copy(update=update)
+    return health.model_copy(update={"gaps": _open_gaps(state, entry)})
 
 
 def _unstored_since(entry: IndexEntry) -> datetime | None:
-    """When the oldest byte was appended that is not in the store; None if there is none, or the agent does not know."""
+    """The time when the oldest byte that is not in the store was appended; None if there is none, or if unknown."""
     return entry.observed_at - timedelta(seconds=entry.oldest_unstored) if entry.oldest_unstored else None
 
 
 def _open_gaps(state: PartitionState | None, entry: IndexEntry | None) -> tuple[Gap, ...]:
-    """The ledger's gaps, and the agent's beyond the landed offsets; where both have a gap, the agent's."""
+    """Open gaps of the ledger, and the agent's above the landed offsets; of two with one start, the agent's."""
     gaps = {gap.start: gap for gap in (state.gaps if state else ())}
     landed = state.next_offset if state else 0
     gaps |= {gap.start: gap for gap in (entry.gaps if entry else ()) if gap.end > landed}

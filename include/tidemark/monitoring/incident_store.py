@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 
 
 class KnownIncidents(NamedTuple):
-    """The incidents of a cluster and their object's ETag, None if there is none yet."""
+    """The incidents of a cluster and their object's ETag, which is None if there is no object yet."""
 
     incidents: Incidents
     etag: str | None
 
 
 def lake_store(deployment: Deployment) -> Store:
-    """The key of the incidents' object."""
+    """The store that has the incidents' object."""
     return open_store(deployment.lake_store, deployment.store)
 
 
@@ -45,7 +45,7 @@ def read_incidents(deployment: Deployment, cluster: str) -> KnownIncidents:
 
 
 def _read_to_change(deployment: Deployment, cluster: str) -> KnownIncidents:
-    """As :func:`read_incidents`, but an object that does not parse counts as empty.
+    """The stored incidents like :func:`read_incidents`, except that an object that does not parse counts as empty.
 
     The open incidents are found and reported again then. Otherwise nothing would be reported until a person removes the
     object.
@@ -59,7 +59,7 @@ def _read_to_change(deployment: Deployment, cluster: str) -> KnownIncidents:
 
 
 def change_incidents(deployment: Deployment, cluster: str, change: Callable[[Incidents], Incidents]) -> Incidents:
-    """Apply ``change``, again if another writer was faster; ``change`` must be repeatable.
+    """Apply ``change``, and again if another writer was faster; ``change`` must be repeatable.
 
     Raises:
         PreconditionFailed: another writer was faster every time.
@@ -69,7 +69,7 @@ def change_incidents(deployment: Deployment, cluster: str, change: Callable[[Inc
 
 
 def compared(deployment: Deployment) -> clock.ClockReading | None:
-    """This host's clock and that of the store that has the watermark indexes; None if that cannot be asked."""
+    """This host's clock and that of the store with the watermark indexes; None if the store does not answer."""
     try:
         return clock.read(open_store(resolver_of(deployment.raw).default().store, deployment.store))
     except StoreError:
@@ -78,31 +78,31 @@ def compared(deployment: Deployment) -> clock.ClockReading | None:
 
 
 def watch(deployment: Deployment, cluster: str, now: datetime) -> Incidents:
-    """Observe ``cluster``, and record which incidents have opened, changed and closed."""
+    """Observe ``cluster``, and record the incidents that have opened, changed and closed."""
     return record(deployment, cluster, look(deployment, cluster, read_sightings(deployment, cluster), now))
 
 
-def record(deployment: Deployment, cluster: str, found: ClusterLook) -> Incidents:
-    """Record what an observation found, unless a later observation is already recorded."""
-    at = found.sightings.at
+def record(deployment: Deployment, cluster: str, observed: ClusterLook) -> Incidents:
+    """Record the result of an observation, unless a later observation is already recorded."""
+    at = observed.sightings.at
 
     def change(known: Incidents) -> Incidents:
         if known.at >= at:
             return known
-        merged = merge(known.incidents, found.conditions, found.unknown, at)
+        merged = merge(known.incidents, observed.conditions, observed.unknown, at)
         return known.model_copy(update={"at": at, "incidents": merged})
 
     after = change_incidents(deployment, cluster, change)
     if after.at == at:
         store, keys = lake_store(deployment), deployment.deployment_keys(cluster)
-        sampled_at = overview.record(store, keys, overview_of(found.sightings), found.sightings.sampled_at)
-        put_over(store, keys.sightings, found.sightings.model_copy(update={"sampled_at": sampled_at}).to_bytes())
+        sampled_at = overview.record(store, keys, overview_of(observed.sightings), observed.sightings.sampled_at)
+        put_over(store, keys.sightings, observed.sightings.model_copy(update={"sampled_at": sampled_at}).to_bytes())
     return after
 
 
 def overview_of(sightings: Sightings) -> Overview:
     """The state of each topic when it was last read."""
-    summaries = (one.summary for _, one in sorted(sightings.topics.items()) if one.summary is not None)
+    summaries = (topic.summary for _, topic in sorted(sightings.topics.items()) if topic.summary is not None)
     return Overview(cluster=sightings.cluster, at=sightings.at, topics=tuple(summaries))
 
 

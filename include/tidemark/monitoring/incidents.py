@@ -20,14 +20,14 @@ from tidemark.monitoring.kinds import IncidentKind
 
 KEPT_CLOSED: Final = timedelta(days=30)
 MOST_CLOSED: Final = 2000
-"""How long, and how many, closed incidents are kept."""
+"""Time and number up to which closed incidents are kept."""
 
 REOPENS_WITHIN: Final = timedelta(minutes=10)
 """If a cause returns within this time, its incident is opened again."""
 
 
 class Condition(Model):
-    """What is wrong now. ``start`` and ``end`` are offsets, half-open; ``offsets`` is the number of offsets affected.
+    """A finding of now. ``start`` and ``end`` are offsets, half-open; ``offsets`` is the number of offsets affected.
 
     ``title`` is one line, ``text`` says what happened, ``likely`` why, and ``mend`` gives the command or the place that
     corrects it. If ``fact`` changes, the incident is reported again. A condition becomes an incident once it has lasted
@@ -52,12 +52,12 @@ class Condition(Model):
 
 
 def in_utc(at: datetime) -> str:
-    """A time as messages show it."""
+    """``at`` as messages show it."""
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 class IncidentDelivery(Model):
-    """What a notifier has reported of an incident: the revision, the key of the message, and whether it was closed."""
+    """A notifier's last report of an incident: the revision, the key of the message, and whether it was closed."""
 
     revision: int
     key: str
@@ -76,17 +76,17 @@ class Incident(Condition):
 
     @property
     def open(self) -> bool:
-        """Whether the cause is still there."""
+        """True if the cause is still there."""
         return self.closed_at is None
 
     def waits_for(self, notifier: str) -> bool:
-        """Whether ``notifier`` has something to report. An incident that closed unreported is never reported."""
-        told = self.delivered.get(notifier)
-        return self.open if told is None else told.revision < self.revision
+        """True if ``notifier`` has news to report. An incident that closed unreported is never reported."""
+        delivery = self.delivered.get(notifier)
+        return self.open if delivery is None else delivery.revision < self.revision
 
 
 class Incidents(StoredObject):
-    """``_tidemark/_incidents/<cluster>.json``: the open incidents, and those that closed in the last 30 days.
+    """``_tidemark/_incidents/<cluster>.json``: the open incidents, and the incidents closed in the last 30 days.
 
     ``at`` is when the cluster was last observed: if it is old, no observer is running.
     """
@@ -99,7 +99,7 @@ class Incidents(StoredObject):
 
 
 class Unknown(NamedTuple):
-    """What an observation could not judge: these kinds, for one topic or all (None); with a ``key``, one incident.
+    """Incidents that an observation could not judge: of these kinds, for a topic or all (None), or with a ``key``.
 
     The ``known`` partitions could be judged.
     """
@@ -110,7 +110,7 @@ class Unknown(NamedTuple):
     key: str | None = None
 
     def covers(self, incident: Incident) -> bool:
-        """Whether the incident may still be there unseen, so that it stays as it is."""
+        """True if the incident may still be there unseen, so that it stays as it is."""
         if self.key not in {None, incident.key}:
             return False
         return (
@@ -124,32 +124,34 @@ def merge(
     known: Iterable[Incident], conditions: Iterable[Condition], unknown: Collection[Unknown], now: datetime
 ) -> tuple[Incident, ...]:
     """The incidents after an observation of ``conditions``: the open ones by key, then the closed, newest first."""
-    before = {one.key: one for one in known}
-    found = {one.key: _seen(before.get(one.key), one, now) for one in conditions}
-    gone = [_unseen(one, unknown, now) for key, one in before.items() if key not in found]
-    still = [one for one in gone if one.open]
-    closed = [one for one in gone if one.closed_at is not None and one.closed_at > now - KEPT_CLOSED]
-    closed.sort(key=lambda one: (one.closed_at or now, one.key), reverse=True)
-    return (*sorted((*found.values(), *still), key=lambda one: one.key), *closed[:MOST_CLOSED])
+    before = {incident.key: incident for incident in known}
+    seen = {condition.key: _seen(before.get(condition.key), condition, now) for condition in conditions}
+    unseen = [_unseen(incident, unknown, now) for key, incident in before.items() if key not in seen]
+    still = [incident for incident in unseen if incident.open]
+    closed = [
+        incident for incident in unseen if incident.closed_at is not None and incident.closed_at > now - KEPT_CLOSED
+    ]
+    closed.sort(key=lambda incident: (incident.closed_at or now, incident.key), reverse=True)
+    return (*sorted((*seen.values(), *still), key=lambda incident: incident.key), *closed[:MOST_CLOSED])
 
 
 def _seen(known: Incident | None, condition: Condition, now: datetime) -> Incident:
-    said = condition.model_dump()
+    fields = condition.model_dump()
     if known is None or (known.closed_at is not None and now - known.closed_at > REOPENS_WITHIN):
-        return Incident(**said, opened_at=now, updated_at=now)
+        return Incident(**fields, opened_at=now, updated_at=now)
     again = not known.open
     if not again and known.fact == condition.fact:
-        said["since"] = known.since
-        return known.model_copy(update=said) if _differs(known, said) else known
-    update = {**said, "since": known.since, "updated_at": now, "closed_at": None, "revision": known.revision + 1}
+        fields["since"] = known.since
+        return known.model_copy(update=fields) if _differs(known, fields) else known
+    update = {**fields, "since": known.since, "updated_at": now, "closed_at": None, "revision": known.revision + 1}
     return known.model_copy(update=update)
 
 
-def _differs(known: Incident, said: dict[str, object]) -> bool:
-    return any(getattr(known, name) != value for name, value in said.items())
+def _differs(known: Incident, fields: dict[str, object]) -> bool:
+    return any(getattr(known, name) != value for name, value in fields.items())
 
 
 def _unseen(known: Incident, unknown: Collection[Unknown], now: datetime) -> Incident:
-    if not known.open or any(one.covers(known) for one in unknown):
+    if not known.open or any(blind_spot.covers(known) for blind_spot in unknown):
         return known
     return known.model_copy(update={"closed_at": now, "updated_at": now, "revision": known.revision + 1})

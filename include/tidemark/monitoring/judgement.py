@@ -1,8 +1,8 @@
-"""The judgement of a topic: its state, and what follows from that. All views come from here, and so cannot disagree.
+"""The judgement of a topic: its state and the state's consequences. All views use it, and so cannot disagree.
 
-A state follows from what the store knows (ledger, watermark indexes, heads) and from the topic's open incidents, which
-add what only repeated looks can tell: that something has lasted for too long. The badge and the filter of the
-continuity page, ``tidemark status`` and ``tidemark continuity`` show it, and the commands exit with its code. Pure.
+A state follows from the store (ledger, watermark indexes, heads) and from the topic's open incidents, which add what
+only repeated observations show: a cause that has lasted for too long. The badge and the filter of the continuity page,
+``tidemark status`` and ``tidemark continuity`` show it, and the commands exit with its code. Pure.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tidemark.words import plural
 TopicState = Literal["gap", "unequal", "late", "attention", "held", "behind", "current", "complete", "unknown"]
 
 STATES: Final[tuple[TopicState, ...]] = get_args(TopicState)
-"""From the worst to the best; of what is not known, nothing can be said."""
+"""From the worst to the best; ``unknown`` is last."""
 
 
 class StateWords(NamedTuple):
-    """How a state is shown. A command exits with 1 if it needs a person."""
+    """The words and the sign that show a state. A command exits with 1 if the state needs a person."""
 
     sign: str
     name: str
@@ -51,37 +51,37 @@ _OF_INCIDENTS: Final[Mapping[IncidentKind, TopicState]] = {
 """The states of open incidents; those of other kinds need attention."""
 
 
-def state_of_partition(one: PartitionHealth) -> TopicState:
-    """The worst that the store knows of a partition."""
-    if one.gaps:
+def state_of_partition(health: PartitionHealth) -> TopicState:
+    """The worst state of a partition, from the store alone."""
+    if health.gaps:
         return "gap"
-    if one.held_by:
+    if health.held_by:
         return "held"
-    if one.waits:
+    if health.waits:
         return "behind"
-    return "current" if one.lag else "complete"
+    return "current" if health.lag else "complete"
 
 
 def state_of(health: TopicHealth, incidents: Iterable[IncidentKind] = (), *, equal: bool = True) -> TopicState:
     """The topic's state; ``equal`` is false if the evidence was read and does not add up."""
     if not health.partitions and not health.ledger_n:
         return with_incidents("unknown", incidents)
-    found = worst([*map(state_of_partition, health.partitions), "complete" if equal else "unequal"])
-    return with_incidents(found, incidents)
+    state = worst([*map(state_of_partition, health.partitions), "complete" if equal else "unequal"])
+    return with_incidents(state, incidents)
 
 
 def with_incidents(known: TopicState, incidents: Iterable[IncidentKind]) -> TopicState:
-    """The state of a topic that is ``known`` by what the store knows, with open incidents of these kinds."""
+    """The worst of ``known``, a topic's state from the store alone, and the states of its open incidents' kinds."""
     return worst([known, *(_OF_INCIDENTS.get(kind, "attention") for kind in incidents)])
 
 
 def worst(states: Iterable[TopicState]) -> TopicState:
-    """The first of ``states`` by :data:`STATES`."""
+    """The worst of ``states``, in the order of :data:`STATES`."""
     return min(states, key=STATES.index)
 
 
 def exit_code(state: TopicState) -> int:
-    """What a command exits with that has shown ``state``."""
+    """The exit code of a command that has shown ``state``."""
     return int(WORDS[state].needs_person)
 
 

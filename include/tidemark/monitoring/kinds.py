@@ -1,7 +1,7 @@
 """The kinds of incidents. A new kind is a line here, a rule that finds it, and a row in docs/alerts.md.
 
-``sources`` are what the rule reads. While one of them cannot be read, an open incident of that kind stays open, since
-the rule cannot tell whether the cause is gone.
+A kind's ``sources`` are the objects that its rule reads. While one of them cannot be read, an open incident of the kind
+stays open, since the rule cannot know whether the cause is gone.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ IncidentKind = Literal[
     "unstored",
 ]
 Source = Literal[
-    "agents",  # the brokers' watermark indexes: who wrote them, and when
-    "leaders",  # what the leaders' entries in them say of partitions
+    "agents",  # the brokers' watermark indexes: their writers and times
+    "leaders",  # the leaders' entries for partitions in these indexes
     "ledger",  # a topic's committed ledger, and the evidence of its runs
-    "mirrors",  # how far catalogs list the tables
+    "mirrors",  # the ledgers that catalogs list of the tables
     "objects",  # any object that could not be read
-    "scan",  # what the triggerer says of its scan
-    "schema",  # which schema of a registry a topic's columns come from
-    "sightings",  # by which agents a topic was ever seen
+    "scan",  # the triggerer's report of its scan
+    "schema",  # the registry's schema of a topic's columns
+    "sightings",  # the agents that ever reported a topic
     "topics file",
-    "unread",  # what of a topic's live end its runs could not read
-    "verdict",  # what the last audits of a topic said
+    "unread",  # the parts of a topic's live end that its runs could not read
+    "verdict",  # the results of a topic's last audits
 ]
 Page = Literal["continuity", "rebuild", "replay"]
-"""Where an incident leads: a topic's continuity page, or the form of a backfill in that mode, filled in."""
+"""The page of an incident: a topic's continuity page, or the form of a backfill in that mode, filled in."""
 
 
 class Kind(NamedTuple):
-    """What incidents of a kind are found by, and where they lead."""
+    """The sources of incidents of a kind, and their page."""
 
     sources: frozenset[Source]
     page: Page = "continuity"
@@ -56,7 +56,7 @@ def _kind(*sources: Source, page: Page = "continuity") -> Kind:
     return Kind(frozenset(sources), page)
 
 
-# docs/alerts.md says what each of them means.
+# docs/alerts.md explains each of them.
 KINDS: Final[Mapping[IncidentKind, Kind]] = {
     "agent_gone": _kind("agents"),
     "audit": _kind("verdict", page="rebuild"),
@@ -79,5 +79,5 @@ KINDS: Final[Mapping[IncidentKind, Kind]] = {
 
 
 def found_by(*sources: Source) -> frozenset[IncidentKind]:
-    """The kinds that have one of ``sources``."""
-    return frozenset(kind for kind, one in KINDS.items() if one.sources & frozenset(sources))
+    """The kinds that have at least one of ``sources``."""
+    return frozenset(name for name, kind in KINDS.items() if kind.sources & frozenset(sources))

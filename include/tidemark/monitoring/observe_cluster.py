@@ -1,10 +1,10 @@
-"""One observation of a cluster: watermark indexes, ledgers, verdicts and scan, read only where something has changed.
+"""One observation of a cluster: watermark indexes, ledgers, verdicts and scan, read only if they have changed.
 
 The brokers' indexes, and their heads if a topic has a ``freshness``, are read each time: agents write them each minute.
-A topic's ledger comes from the copy that the driver leaves after its commit: all copies are listed at once, and one is
-read only if it or the topic's watermarks have changed, or if something was waiting. The copy is a hint: the table's own
-log is read before anything is reported by the copy, and from time to time in any case. An object that cannot be read is
-reported, and hides nothing else.
+A topic's ledger comes from the copy that the driver leaves after its commit: all copies are listed at once, and a copy
+is read only if it or the topic's watermarks have changed, or if something was waiting. The copy is a hint: the table's
+own log is read before anything is reported from the copy, and from time to time in any case. An object that cannot be
+read is reported, and hides nothing else.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _READERS: Final = 16
 
 
 class ClusterLook(NamedTuple):
-    """What an observation found, what it could not judge, and the state that it leaves for the next."""
+    """Conditions that an observation found, incidents that it could not judge, and its state for the next."""
 
     conditions: tuple[Condition, ...]
     unknown: tuple[Unknown, ...]
@@ -43,18 +43,18 @@ class ClusterLook(NamedTuple):
 
 
 class _Brokers(NamedTuple):
-    """The leader of each partition (None if it could not be read), and what is wrong with agents and their indexes."""
+    """The leader of each partition (None if it could not be read), and conditions of agents and their indexes."""
 
     led: Mapping[TopicPartition, LeaderEntry] | None
     gone: frozenset[int] = frozenset()
     conditions: tuple[Condition, ...] = ()
     unknown: tuple[Unknown, ...] = ()
     missing: bool = False
-    """Whether an index could not be read: nothing is known of partitions that no other index has."""
+    """True if an index could not be read: nothing is known of partitions that no other index has."""
 
 
 class _Mirrors(NamedTuple):
-    """What is wrong with the catalogs, and whether that is known."""
+    """Conditions of the catalogs, or that they are unknown."""
 
     conditions: tuple[Condition, ...] = ()
     unknown: tuple[Unknown, ...] = ()
@@ -125,7 +125,7 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
 def lasting_ones(
     conditions: Iterable[Condition], first: Mapping[str, datetime], now: datetime
 ) -> tuple[tuple[Condition, ...], dict[str, datetime]]:
-    """The conditions that have lasted for their patience, and when each of those that need some was first seen."""
+    """The conditions that have lasted for their patience, and the first time of each condition that needs some."""
     seen: dict[str, datetime] = {}
     lasting: list[Condition] = []
     for condition in conditions:
@@ -179,8 +179,8 @@ def _read_indexes(deployment: Deployment, cluster: str) -> IndexCache[WatermarkI
 
 
 def _mirrors(deployment: Deployment, store: Store, key: str, cluster: str, now: datetime) -> _Mirrors:
-    """What is wrong with the catalogs of ``cluster``; nothing where there are none, or before the job's first run."""
-    if not any(deployment.catalogs_of(one) for one in deployment.topics if one.cluster == cluster):
+    """Conditions of the catalogs of ``cluster``; none if it has no catalogs, or before the job's first run."""
+    if not any(deployment.catalogs_of(topic) for topic in deployment.topics if topic.cluster == cluster):
         return _Mirrors()
     try:
         status = MirrorStatus.load(store, key)

@@ -30,7 +30,7 @@ _REREAD_AFTER: Final = timedelta(hours=1)
 
 
 class Around(NamedTuple):
-    """What is known of a topic outside its table.
+    """Facts about a topic from outside its table.
 
     ``led`` is by partition, None if the watermark indexes could not be read. ``gone`` are brokers without an agent.
     ``committed``, ``verdict`` and ``unread`` are the ETags of these objects, empty if they do not exist. ``scanned_at``
@@ -46,7 +46,7 @@ class Around(NamedTuple):
 
 
 class TopicLook(NamedTuple):
-    """What was found, what could not be judged, and the state for the next observation."""
+    """Conditions that were found, incidents that could not be judged, and the state for the next observation."""
 
     conditions: tuple[Condition, ...]
     unknown: tuple[Unknown, ...]
@@ -54,7 +54,7 @@ class TopicLook(NamedTuple):
 
 
 Step = Callable[[TopicTable, Around, TopicSighting, datetime], tuple[list[Condition], TopicSighting]]
-"""A part of an observation: what it found, and the sighting with its state for the next observation."""
+"""A part of an observation: its conditions, and the sighting with its state for the next observation."""
 
 
 def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now: datetime) -> TopicLook:
@@ -89,11 +89,11 @@ def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now:
         found += topic_conditions.stuck(table.topic, around.led, rotated, around.gone, now)
         found += promise_conditions.unstored(table.topic, around.led, now)
         found += promise_conditions.unmeasured(table.topic, around.led, around.gone, now)
-        if any(one.broker in around.gone for one in around.led.values()):
+        if any(leader.broker in around.gone for leader in around.led.values()):
             unknown.append(Unknown(frozenset({"stuck"}), table.topic.topic))
-        told = frozenset(partition for partition, one in around.led.items() if one.entry.packs_known)
-        if len(told) < len(around.led):
-            unknown.append(Unknown(frozenset({"stuck"}), table.topic.topic, known=told))
+        judged = frozenset(partition for partition, leader in around.led.items() if leader.entry.packs_known)
+        if len(judged) < len(around.led):
+            unknown.append(Unknown(frozenset({"stuck"}), table.topic.topic, known=judged))
         sighting = sighting.model_copy(update={"rotated": rotated})
     return TopicLook(tuple(found), tuple(unknown), sighting)
 
@@ -101,31 +101,31 @@ def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now:
 def _schema(
     table: TopicTable, around: Around, before: TopicSighting, now: datetime
 ) -> tuple[list[Condition], TopicSighting]:
-    """What waits of the schema that the topic follows, if it follows one."""
+    """Conditions of the schema that the topic follows; none if it follows none."""
     if followed_by(table.topic.parser) is None:
         return [], before
-    found = read_state(table.store, table.keys)
-    return [] if found is None else list(schema_conditions.of(table.topic, found.value)), before
+    state = read_state(table.store, table.keys)
+    return [] if state is None else list(schema_conditions.of(table.topic, state.value)), before
 
 
 def _rotated(
     led: Mapping[int, LeaderEntry], before: tuple[WaitingSince, ...], now: datetime
 ) -> tuple[WaitingSince, ...]:
-    """What is rotated at the brokers and not in the store. Offsets behind a gap are reported with the gap."""
-    entries = [one.entry for one in led.values() if not one.entry.gaps]
+    """Marks of offsets that are rotated at the brokers and not stored; a gap's own incident covers all behind it."""
+    entries = [leader.entry for leader in led.values() if not leader.entry.gaps]
     goals = {
-        (one.incarnation, one.partition): None if one.stored_end is None else one.active_base_offset or 0
-        for one in entries
+        (entry.incarnation, entry.partition): None if entry.stored_end is None else entry.active_base_offset or 0
+        for entry in entries
     }
-    uploaded = {(one.incarnation, one.partition): one.least_stored_end for one in entries}
+    uploaded = {(entry.incarnation, entry.partition): entry.least_stored_end for entry in entries}
     return tuple(marked(goals, uploaded, before, now))
 
 
 def _uploaded(
     led: Mapping[int, LeaderEntry], ledger: Ledger, before: tuple[WaitingSince, ...], now: datetime
 ) -> tuple[WaitingSince, ...]:
-    """The offsets that are uploaded and have not landed."""
-    goals = {(one.entry.incarnation, one.entry.partition): one.entry.stored_end for one in led.values()}
+    """Marks of offsets that are uploaded and have not landed."""
+    goals = {(leader.entry.incarnation, leader.entry.partition): leader.entry.stored_end for leader in led.values()}
     landed = {key: state.next_offset for key, state in ledger.by_partition.items()}
     return tuple(marked(goals, landed, before, now))
 
@@ -133,7 +133,7 @@ def _uploaded(
 def _seen(
     table: TopicTable, around: Around, before: TopicSighting, now: datetime
 ) -> tuple[list[Condition], TopicSighting]:
-    """Whether any agent ever reported the topic; checked only while no index has it and nothing has landed."""
+    """The condition that no agent ever reported the topic; checked while no index has it and nothing has landed."""
     if around.led or around.committed or around.led is None:
         return [], before
     try:
@@ -148,7 +148,7 @@ def _seen(
 def _ledger(
     table: TopicTable, around: Around, before: TopicSighting, now: datetime
 ) -> tuple[list[Condition], TopicSighting]:
-    """What the ledger says, against the watermarks and by itself."""
+    """Conditions of the ledger, compared with the watermarks and by itself."""
     found: list[Condition] = []
     if around.led is not None:
         old = before.read_at is None or now - before.read_at > _REREAD_AFTER + _spread(table.topic.topic)
@@ -158,7 +158,7 @@ def _ledger(
             uploaded = _uploaded(around.led, read.ledger, before.uploaded, now)
             found = [*topic_conditions.gaps(read.health)]
             found += topic_conditions.late(table.topic, read.health, uploaded, now, around.scanned_at)
-            quiet = not read.health.marks and not any(one.gaps for one in read.health.partitions)
+            quiet = not read.health.marks and not any(partition.gaps for partition in read.health.partitions)
             new = samples_of(table, read.ledger, before.n)
             update = {
                 "marks": read.health.marks,
@@ -171,7 +171,7 @@ def _ledger(
             }
             before = before.model_copy(update=update)
         elif before.summary is not None:
-            ends = (one.entry.log_end_offset for one in around.led.values())
+            ends = (leader.entry.log_end_offset for leader in around.led.values())
             before = before.model_copy(update={"summary": before.summary.with_log_ends(ends)})
     samples = latest(before.samples, now - table.topic.quarantine.over)
     found += topic_conditions.quarantine(table.topic, samples, now)
@@ -186,18 +186,18 @@ class _Read(NamedTuple):
 def _read(
     table: TopicTable, around: Around, before: TopicSighting, now: datetime, *, exact: bool
 ) -> tuple[_Read, bool]:
-    """The ledger with the topic's health, and whether it is the table's own: nothing is reported by a copy."""
+    """The ledger with the topic's health, and true if it is the table's own: nothing is reported from a copy."""
     led = around.led or {}
     ledger = committed_ledger(table) if exact else _copy(table)
     health = topic_health(
         table.topic,
         ledger,
-        [one.entry for one in led.values()],
+        [leader.entry for leader in led.values()],
         now,
         marks=before.marks,
-        brokers={partition: one.broker for partition, one in led.items()},
+        brokers={partition: leader.broker for partition, leader in led.items()},
     )
-    if not exact and (health.is_late(table.topic, now) or any(one.gaps for one in ledger.partitions)):
+    if not exact and (health.is_late(table.topic, now) or any(partition.gaps for partition in ledger.partitions)):
         return _read(table, around, before, now, exact=True)
     return _Read(ledger, health), exact
 
@@ -210,8 +210,9 @@ def _copy(table: TopicTable) -> Ledger:
 def _digest(around: Around) -> str:
     """The identity of the ledger and the watermarks, which shows whether they have changed."""
     lines = [
-        f"{one.incarnation} {one.partition} {one.stored_end} {one.active_base_offset} {[it.start for it in one.gaps]}"
-        for one in (led.entry for led in (around.led or {}).values())
+        f"{entry.incarnation} {entry.partition} {entry.stored_end} {entry.active_base_offset} "
+        f"{[gap.start for gap in entry.gaps]}"
+        for entry in (leader.entry for leader in (around.led or {}).values())
     ]
     return hashlib.sha256("\n".join([around.committed, *sorted(lines)]).encode()).hexdigest()[:16]
 
@@ -224,7 +225,7 @@ def _spread(topic: str) -> timedelta:
 def _verdict(
     table: TopicTable, around: Around, before: TopicSighting, now: datetime
 ) -> tuple[list[Condition], TopicSighting]:
-    """What the last audits said; a verdict without a failure is read once."""
+    """Conditions of the last audits; a verdict without a failure is read once."""
     if around.verdict in {"", before.passed}:
         return [], before
     key = table.keys.deployment.verdict(table.topic.topic)
@@ -236,7 +237,7 @@ def _verdict(
 def _unread(
     table: TopicTable, around: Around, before: TopicSighting, now: datetime
 ) -> tuple[list[Condition], TopicSighting]:
-    """What of the live end the topic's runs could not read; the word that all could be read is read once."""
+    """Conditions of the live end that the topic's runs could not read; a status without one is read once."""
     if around.unread in {"", before.all_read}:
         return [], before
     status = UnreadStatus.load(table.store, table.keys.deployment.unread(table.topic.topic))

@@ -1,4 +1,4 @@
-"""What one observation leaves for the next: since when offsets wait, how many records were refused, what was quiet.
+"""The state that one observation leaves for the next: waiting offsets, refused records, quiet topics.
 
 The state is only a cache: without it, waiting counts from now and everything is read again.
 """
@@ -17,11 +17,11 @@ from tidemark.monitoring.health import WaitingSince
 from tidemark.monitoring.overview import TopicSummary
 
 MOST_SAMPLES: Final = 120
-"""Of a topic; beyond that the oldest are added up."""
+"""The most of a topic; the oldest above this are added up."""
 
 
 class ParseSample(Model):
-    """What a run made of the records that it parsed."""
+    """Counts of a run: records parsed, and records refused."""
 
     at: AwareDatetime
     parsed: int = Field(ge=0)
@@ -29,14 +29,14 @@ class ParseSample(Model):
 
 
 class TopicSighting(Model):
-    """One topic.
+    """The state of one topic.
 
-    ``marks`` are of offsets that could be landed and have not; ``uploaded`` those that are uploaded, ``rotated`` those
-    that wait for the upload. ``samples`` are of the runs up to ledger ``n``, as far back as the quarantine's rate
-    looks. ``quiet`` identifies the ledger and the watermarks with which nothing was wrong or waiting: while they are
-    unchanged, the ledger need not be read. ``read_at`` is when the ledger was last read. ``passed`` is the ETag of a
-    verdict without a failure, ``all_read`` that of the word that all of the live end could be read. ``summary`` is the
-    topic's state when its ledger was read.
+    ``marks`` are of offsets that could be landed and have not; ``uploaded`` are of those that are uploaded, ``rotated``
+    of those that wait for the upload. ``samples`` are of the runs up to ledger ``n``, as far back as the quarantine's
+    rate looks. ``quiet`` identifies the ledger and the watermarks with which nothing was wrong or waiting: while they
+    are unchanged, the ledger need not be read. ``read_at`` is when the ledger was last read. ``passed`` is the ETag of
+    a verdict without a failure, ``all_read`` that of an unread status without a finding. ``summary`` is the topic's
+    state when its ledger was read.
     """
 
     marks: tuple[WaitingSince, ...] = ()
@@ -52,8 +52,8 @@ class TopicSighting(Model):
 
 
 def latest(samples: Iterable[ParseSample], since: datetime) -> tuple[ParseSample, ...]:
-    """Those from ``since`` on, the oldest first; too many are added up to fewer."""
-    kept = sorted((one for one in samples if one.at >= since), key=lambda one: one.at)
+    """The samples from ``since`` on, the oldest first; the oldest are added up if they are too many."""
+    kept = sorted((sample for sample in samples if sample.at >= since), key=lambda sample: sample.at)
     while len(kept) > MOST_SAMPLES:
         first, second, *rest = kept
         both = ParseSample(at=second.at, parsed=first.parsed + second.parsed, refused=first.refused + second.refused)
@@ -62,7 +62,7 @@ def latest(samples: Iterable[ParseSample], since: datetime) -> tuple[ParseSample
 
 
 class Sightings(StoredObject):
-    """``_tidemark/_watch/<cluster>.json``. ``first`` is when each condition was first seen that must last a while.
+    """``_tidemark/_watch/<cluster>.json``. ``first`` has the first time of each condition that must last a while.
 
     ``sampled_at`` is when the topics were last sampled, see :mod:`tidemark.monitoring.overview`.
     """

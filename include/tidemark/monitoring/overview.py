@@ -31,12 +31,12 @@ log = logging.getLogger(__name__)
 
 
 class TopicSummary(Model):
-    """One topic. Its ``state`` is by what the store knows; whoever shows it adds the topic's open incidents.
+    """One topic. Its ``state`` comes from the store alone; a view adds the topic's open incidents.
 
     ``landed`` and ``lag`` are offsets of the partitions that brokers lead. ``gaps`` are open ones and ``missing`` their
     offsets; ``held`` are partitions.
 
-    ``final_to`` is the newest date that is closed, ``incomplete`` how many dates closed without all that was known.
+    ``final_to`` is the newest closed date, ``incomplete`` the number of dates that closed with offsets missing.
     """
 
     topic: str
@@ -64,18 +64,18 @@ class TopicSummary(Model):
             committed_at=health.committed_at,
             behind_since=health.behind_since,
             partitions=len(health.partitions),
-            landed=sum(one.landed or 0 for one in health.partitions if one.log_end is not None),
+            landed=sum(partition.landed or 0 for partition in health.partitions if partition.log_end is not None),
             lag=health.lag,
-            rows=sum(one.rows for one in health.dates.values()),
-            gaps=sum(len(one.gaps) for one in health.partitions),
+            rows=sum(date.rows for date in health.dates.values()),
+            gaps=sum(len(partition.gaps) for partition in health.partitions),
             missing=health.missing,
-            held=sum(bool(one.held_by) for one in health.partitions),
-            final_to=max((dt for dt, one in health.dates.items() if one.closed), default=""),
-            incomplete=sum(one.state == "final_incomplete" for one in health.dates.values()),
+            held=sum(bool(partition.held_by) for partition in health.partitions),
+            final_to=max((dt for dt, date in health.dates.items() if date.closed), default=""),
+            incomplete=sum(date.state == "final_incomplete" for date in health.dates.values()),
         )
 
     def with_log_ends(self, ends: Iterable[int]) -> TopicSummary:
-        """This, while the logs have grown and nothing of it can be landed yet."""
+        """This summary with newer ends of the logs, while nothing of them can be landed yet."""
         lag = max(0, sum(ends) - self.landed)
         state = "current" if lag and self.state == "complete" else self.state
         return self.model_copy(update={"lag": lag, "state": state})
@@ -101,7 +101,7 @@ class TopicSample(Model):
 
 
 class Samples(StoredObject):
-    """The samples of an hour: of each topic a triple (lag, waits, rows) for each ``at``, null where there is none."""
+    """The samples of an hour: for each topic a triple (lag, waits, rows) for each ``at``, null if it has none then."""
 
     most_bytes: ClassVar[int] = object_sizes.DEPLOYMENT
 
@@ -110,34 +110,36 @@ class Samples(StoredObject):
     topics: dict[str, tuple[tuple[int, int, int] | None, ...]] = Field(default_factory=dict)
 
     def with_sample(self, overview: Overview) -> Samples:
-        """These and one more of each topic."""
-        known = {**dict.fromkeys(self.topics), **{one.topic: one for one in overview.topics}}
+        """These samples and a new one of each topic."""
+        known = {**dict.fromkeys(self.topics), **{summary.topic: summary for summary in overview.topics}}
         none = (None,) * len(self.at)
         return Samples(
             cluster=self.cluster,
             at=(*self.at, overview.at),
-            topics={name: (*self.topics.get(name, none), _triple(one, overview.at)) for name, one in known.items()},
+            topics={
+                name: (*self.topics.get(name, none), _triple(summary, overview.at)) for name, summary in known.items()
+            },
         )
 
     def of(self, topic: str) -> Iterator[TopicSample]:
         """The samples of one topic."""
-        for at, found in zip(self.at, self.topics.get(topic, ()), strict=False):
-            if found is not None:
-                yield TopicSample(at=at, lag=found[0], waits=found[1], rows=found[2])
+        for at, triple in zip(self.at, self.topics.get(topic, ()), strict=False):
+            if triple is not None:
+                yield TopicSample(at=at, lag=triple[0], waits=triple[1], rows=triple[2])
 
 
-def _triple(one: TopicSummary | None, now: datetime) -> tuple[int, int, int] | None:
-    if one is None:
+def _triple(summary: TopicSummary | None, now: datetime) -> tuple[int, int, int] | None:
+    if summary is None:
         return None
-    waits = int((now - one.behind_since).total_seconds()) if one.behind_since else 0
-    return one.lag, max(0, waits), one.rows
+    waits = int((now - summary.behind_since).total_seconds()) if summary.behind_since else 0
+    return summary.lag, max(0, waits), summary.rows
 
 
 def record(store: Store, keys: DeploymentKeys, overview: Overview, sampled_at: datetime | None) -> datetime:
     """Write the overview, and a sample if the last one, taken at ``sampled_at``, is five minutes old.
 
-    With the first sample of an hour, samples that are too old are dropped. A cluster has one observer at a time. Should
-    there be two, the later overview replaces the earlier, and a sample is left out rather than overwriting the other's.
+    With the first sample of an hour, samples that are too old are deleted. A cluster has one observer at a time. Should
+    there be two, the later overview replaces the earlier, and a sample is left out rather than overwriting another.
 
     Returns:
         When the last sample was taken.
@@ -147,27 +149,27 @@ def record(store: Store, keys: DeploymentKeys, overview: Overview, sampled_at: d
         return sampled_at
     key = keys.samples(overview.at)
     try:
-        samples, found = Samples.load_version(store, key)
+        samples, etag = Samples.load_version(store, key)
     except NotFound:
-        samples, found = Samples(cluster=overview.cluster), None
+        samples, etag = Samples(cluster=overview.cluster), None
     except FormatError:
         log.exception("no sample is taken; those of the next hour are in another object")
         return overview.at
     try:
         body = samples.with_sample(overview).to_bytes()
-        Retry().call(lambda: store.put(key, body, if_match=found, if_none_match=found is None))
+        Retry().call(lambda: store.put(key, body, if_match=etag, if_none_match=etag is None))
     except PreconditionFailed:
         return overview.at  # an earlier try has written it, or another observer was faster: its sample is as good
-    if found is None:
+    if etag is None:
         _forget(store, keys, overview.at - KEPT)
     return overview.at
 
 
 def _forget(store: Store, keys: DeploymentKeys, before: datetime) -> None:
     oldest = keys.samples(before)
-    for one in list(store.list(keys.all_samples)):
-        if one.key < oldest:
-            store.delete(one.key)
+    for info in list(store.list(keys.all_samples)):
+        if info.key < oldest:
+            store.delete(info.key)
 
 
 def read_overview(store: Store, keys: DeploymentKeys) -> Overview | None:

@@ -1,8 +1,8 @@
-"""Whether a topic's ``freshness`` is held on the way to the store, from the append on. Pure.
+"""Conditions of a topic's ``freshness`` on the way to the store, from the append on. Pure.
 
-The agents measure how long their oldest byte has waited, by a clock that nothing sets. To that comes the age of what
-they say. An agent that does not say is as bad as one that is late: nobody knows whether the promise is held. The way
-from the store to the table is judged by ``topic_conditions.late``.
+The agents measure how long their oldest byte has waited, by a clock that nothing sets; the age of their report is added
+to it. An agent without that measure is as bad as a late one: nobody knows whether the promise is held. The way from the
+store to the table is judged by ``topic_conditions.late``.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tidemark.topics import TopicSettings
 from tidemark.words import duration, plural
 
 _PATIENCE: Final = timedelta(minutes=2)
-"""An agent that was restarted has read nothing yet."""
+"""A restarted agent has read nothing yet."""
 
 
 def unstored_for(entry: IndexEntry, now: datetime) -> timedelta | None:
-    """How long the oldest byte that is not in the store has waited; None if the agent does not know.
+    """Waiting time of the oldest byte that is not in the store; None if the agent does not know it.
 
-    Zero if the store had all when the agent looked: what came later is as old as that at most, and may be nothing.
+    Zero if all was stored when the agent looked: younger bytes are at most as old as that look, and may not exist.
     """
     if entry.oldest_unstored is None:
         return None
@@ -39,20 +39,24 @@ class _Waiting(NamedTuple):
 
 
 def unstored(topic: TopicSettings, led: Mapping[int, LeaderEntry], now: datetime) -> Iterator[Condition]:
-    """That bytes have waited at brokers for longer than the promise; ``led`` is by partition.
+    """The condition that bytes have waited at brokers for longer than the promise; ``led`` is by partition.
 
-    What waits behind a gap is a consequence of that, and nothing of it could land.
+    Bytes behind a gap are left out: the gap has its own incident, and they could not land.
     """
     if topic.freshness is None:
         return
-    free = ((partition, one) for partition, one in led.items() if not one.entry.gaps)
-    waits = ((unstored_for(one.entry, now), partition, one) for partition, one in free)
-    late = [_Waiting(length, partition, one) for length, partition, one in waits if length and length > topic.freshness]
+    free = ((partition, leader) for partition, leader in led.items() if not leader.entry.gaps)
+    waits = ((unstored_for(leader.entry, now), partition, leader) for partition, leader in free)
+    late = [
+        _Waiting(length, partition, leader)
+        for length, partition, leader in waits
+        if length and length > topic.freshness
+    ]
     if not late:
         return
-    oldest = max(late, key=lambda one: one.waits)
+    oldest = max(late, key=lambda waiting: waiting.waits)
     entry = oldest.leader.entry
-    brokers = sorted({one.leader.broker for one in late})
+    brokers = sorted({waiting.leader.broker for waiting in late})
     stored = entry.least_stored_end
     yield Condition(
         kind="unstored",
@@ -75,15 +79,15 @@ def unstored(topic: TopicSettings, led: Mapping[int, LeaderEntry], now: datetime
 def unmeasured(
     topic: TopicSettings, led: Mapping[int, LeaderEntry], gone: Collection[int], now: datetime
 ) -> Iterator[Condition]:
-    """That nobody knows whether the promise is held: agents do not say how old their oldest byte is, or are gone."""
+    """The condition that a freshness is not measured: agents do not report their oldest byte's age, or are gone."""
     if topic.freshness is None:
         return
-    mute = [one for one in led.values() if one.broker in gone or one.entry.oldest_unstored is None]
+    mute = [leader for leader in led.values() if leader.broker in gone or leader.entry.oldest_unstored is None]
     if not mute:
         return
-    brokers = sorted({one.broker for one in mute})
-    silent = sorted({one.broker for one in mute if one.broker in gone})
-    since = min((one.entry.observed_at for one in mute if one.broker in gone), default=now)
+    brokers = sorted({leader.broker for leader in mute})
+    silent = sorted({leader.broker for leader in mute if leader.broker in gone})
+    since = min((leader.entry.observed_at for leader in mute if leader.broker in gone), default=now)
     yield Condition(
         kind="unmeasured",
         key=f"unmeasured/{topic.cluster}/{topic.topic}",
@@ -102,6 +106,6 @@ def unmeasured(
 def _why_mute(mute: Collection[LeaderEntry], silent: Collection[int]) -> str:
     if silent:
         return "the agent is stopped"
-    if all(not one.entry.packs_known for one in mute):
+    if all(not leader.entry.packs_known for leader in mute):
         return "the agent cannot read what former leaders have packed, or cannot claim the partitions"
     return "the agent is not set to pack the topic, or is an older one"

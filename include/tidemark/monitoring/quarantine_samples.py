@@ -1,4 +1,4 @@
-"""How many records the runs of a topic refused, by the evidence that each writes before it commits."""
+"""Numbers of records that a topic's runs parsed and refused, from the evidence that each writes before its commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import PARSED, read_evidence
 
 _MOST_RUNS: Final = 50
-"""How many ledgers an observation looks back; there is one observation every minute."""
+"""The most ledgers that an observation looks back; there is one observation every minute."""
 
 
 class NewSamples(NamedTuple):
@@ -25,21 +25,21 @@ class NewSamples(NamedTuple):
 
 
 def samples_of(table: TopicTable, ledger: Ledger, seen: int | None) -> NewSamples:
-    """The samples of the runs after ledger ``seen``, or of only the last run if none was seen."""
-    found: list[ParseSample] = []
+    """The samples of the runs after ledger ``seen``; only the last run's if ``seen`` is None."""
+    samples: list[ParseSample] = []
     known: Ledger | None = ledger
     oldest = ledger.n - 1 if seen is None else max(seen, ledger.n - _MOST_RUNS)
     while known is not None and known.n > max(0, oldest):
         if known.kind in {"ingest", "replay", "rebuild", "repair"} and (sample := _sample(table, known)):
-            found.append(sample)
+            samples.append(sample)
         if known.kind in {"replay", "rebuild", "repair"}:
-            return NewSamples(tuple(found), reset=True)
+            return NewSamples(tuple(samples), reset=True)
         known = _parent(table, known)
-    return NewSamples(tuple(found), reset=False)
+    return NewSamples(tuple(samples), reset=False)
 
 
 def _parent(table: TopicTable, ledger: Ledger) -> Ledger | None:
-    """The ledger before; None if there is none, or a vacuum has removed it since the watch last looked."""
+    """The previous ledger; None if there is none, or if a vacuum has removed it since the watch last looked."""
     if ledger.parent is None:
         return None
     key = table.keys.ledger(ledger.parent.n, ledger.parent.attempt)
@@ -50,7 +50,7 @@ def _parent(table: TopicTable, ledger: Ledger) -> Ledger | None:
 
 
 def _sample(table: TopicTable, ledger: Ledger) -> ParseSample | None:
-    """The sample of one run: the records that it parsed. None if a vacuum has folded the run's evidence."""
+    """The sample of one run; None if a vacuum has folded the run's evidence."""
     try:
         rows = read_evidence(table, ledger.attempt).select(["class", "rows"]).to_pylist()
     except NotFound:

@@ -1,4 +1,4 @@
-"""What people must know of a schema that a topic follows: what of it waits for them, and a registry that is silent."""
+"""Conditions of a schema that a topic follows: changes that wait for a person, and a registry that is silent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REGISTRY_PATIENCE: Final = timedelta(minutes=10)
 
 
 def of(topic: TopicSettings, state: SchemaState) -> Iterator[Condition]:
-    """The conditions of ``topic``, whose schema is as ``state`` says."""
+    """The conditions of ``topic``, which follows the schema in ``state``."""
     name = f"{topic.cluster}/{topic.topic}"
     options = f"--topics FILE --cluster {topic.cluster} --topic {topic.topic}"
     proposal = state.proposal
@@ -30,7 +30,7 @@ def of(topic: TopicSettings, state: SchemaState) -> Iterator[Condition]:
             topic=topic.topic,
             since=proposal.at,
             title=f"{name}: version {proposal.version} of {state.subject} does not fit the table",
-            text="; ".join(f"{one.path}: {one.detail}" for one in proposal.changes),
+            text="; ".join(f"{change.path}: {change.detail}" for change in proposal.changes),
             likely="a producer has registered it; what fits lands, and records that cannot be read are in quarantine",
             mend=f"{mend}; tidemark schema dismiss {topic.topic} --version {proposal.version} leaves it as it is",
             fact=str(proposal.version),

@@ -1,4 +1,4 @@
-"""What is wrong with a topic. Pure: the same observation at the same time gives the same conditions.
+"""Conditions of a topic. Pure: the same observation at the same time gives the same conditions.
 
 Each cause is reported once: offsets held back by a gap or a segment that is not uploaded are not late as well, and
 nothing is known of a partition whose agent is gone.
@@ -25,7 +25,7 @@ MOST_GAPS: Final = 50
 """If a topic has more gaps than this, they are one incident: nobody reads so many, and the object must stay small."""
 
 ON_ITS_WAY: Final = timedelta(minutes=5)
-"""Offsets uploaded more recently than this may land with the next run, however late they were uploaded."""
+"""Offsets uploaded more recently than this may land with the next run, even if they were uploaded late."""
 
 UNREAD_PATIENCE: Final = timedelta(minutes=2)
 """A damaged head is replaced with the next pack, before anybody has to know of it."""
@@ -42,18 +42,18 @@ _GAPS: Final = {
 
 def gaps(health: TopicHealth) -> Iterator[Condition]:
     """The topic's LOST offsets that are not acknowledged."""
-    found = [(one, gap) for one in health.partitions for gap in one.gaps]
-    if len(found) > MOST_GAPS:
-        yield _many_gaps(health, [gap for _, gap in found])
+    open_gaps = [(partition, gap) for partition in health.partitions for gap in partition.gaps]
+    if len(open_gaps) > MOST_GAPS:
+        yield _many_gaps(health, [gap for _, gap in open_gaps])
         return
-    for one, gap in found:
-        name, count = _name(health.cluster, health.topic, one), gap.end - gap.start
+    for partition, gap in open_gaps:
+        name, count = _name(health.cluster, health.topic, partition), gap.end - gap.start
         yield Condition(
             kind="gap",
-            key=f"gap/{health.cluster}/{health.topic}/{one.incarnation}-{one.partition}/{gap.start}",
+            key=f"gap/{health.cluster}/{health.topic}/{partition.incarnation}-{partition.partition}/{gap.start}",
             cluster=health.cluster,
             topic=health.topic,
-            partition=one.partition,
+            partition=partition.partition,
             start=gap.start,
             end=gap.end,
             offsets=count,
@@ -62,17 +62,17 @@ def gaps(health: TopicHealth) -> Iterator[Condition]:
             text=f"{plural(count, 'offset')} from {gap.start} on are LOST; the partition waits there, and the others "
             "continue",
             likely=_GAPS[gap.reason],
-            mend=f"on a broker that still has them: tidemark-agent reupload {health.topic} {one.partition} --from "
-            f"{gap.start} --to {gap.end}; if none has, give them up: tidemark acknowledge-gap {health.topic} "
-            f"{one.partition} {gap.start} {gap.end} --cluster {health.cluster} --by NAME --reason WHY",
+            mend=f"on a broker that still has them: tidemark-agent reupload {health.topic} {partition.partition} "
+            f"--from {gap.start} --to {gap.end}; if none has, give them up: tidemark acknowledge-gap {health.topic} "
+            f"{partition.partition} {gap.start} {gap.end} --cluster {health.cluster} --by NAME --reason WHY",
             fact=f"{gap.end} {gap.reason}",
         )
 
 
 def _many_gaps(health: TopicHealth, gaps: Sequence[Gap]) -> Condition:
-    """One incident for all gaps, under the key that a message about some of them has, too."""
+    """One incident for all gaps, under the key of the messages about some of them."""
     count, reason = sum(gap.end - gap.start for gap in gaps), Counter(gap.reason for gap in gaps).most_common(1)[0][0]
-    partitions = sum(bool(one.gaps) for one in health.partitions)
+    partitions = sum(bool(partition.gaps) for partition in health.partitions)
     return Condition(
         kind="gap",
         key=f"gap/{health.cluster}/{health.topic}",
@@ -95,7 +95,7 @@ def stuck(
     gone: Collection[int],
     now: datetime,
 ) -> Iterator[Condition]:
-    """Partitions whose watermark stays before a rotated segment; ``led`` by partition, ``gone`` are brokers."""
+    """Conditions of partitions with a watermark before a rotated segment; ``led`` by partition, ``gone`` brokers."""
     for mark in marks:
         leader = led.get(mark.partition)
         if leader is None or leader.broker in gone or now - mark.since <= topic.late_after:
@@ -130,21 +130,23 @@ def late(
     now: datetime,
     scanned_at: datetime | None = None,
 ) -> Iterator[Condition]:
-    """That the table is behind what could be landed, unless a gap or the agent is the cause; never for an idle topic.
+    """The condition that the table is behind, unless a gap or the agent is the cause; never for an idle topic.
 
     ``uploaded`` are the marks of offsets that are uploaded and have not landed: recent ones do not count yet.
     ``scanned_at`` is when the triggerer last reported its scan.
     """
     landing = {mark.key for mark in uploaded if now - mark.since > min(ON_ITS_WAY, topic.late_after)}
     waiting = [
-        one
-        for one in health.partitions
-        if one.waits_since is not None and (one.incarnation, one.partition) in landing and not _is_at_gap(one)
+        partition
+        for partition in health.partitions
+        if partition.waits_since is not None
+        and (partition.incarnation, partition.partition) in landing
+        and not _is_at_gap(partition)
     ]
-    oldest = min(waiting, key=lambda one: one.waits_since or now, default=None)
+    oldest = min(waiting, key=lambda partition: partition.waits_since or now, default=None)
     if oldest is None or oldest.waits_since is None or now - oldest.waits_since <= topic.late_after:
         return
-    count = sum(max(0, (one.watermark or 0) - (one.landed or 0)) for one in waiting)
+    count = sum(max(0, (partition.watermark or 0) - (partition.landed or 0)) for partition in waiting)
     yield Condition(
         kind="late",
         key=f"late/{topic.cluster}/{topic.topic}",
@@ -165,9 +167,9 @@ def late(
 
 
 def quarantine(topic: TopicSettings, samples: Iterable[ParseSample], now: datetime) -> Iterator[Condition]:
-    """That the recent runs refused a larger share of records than the topic allows."""
-    seen = [one for one in samples if one.at > now - topic.quarantine.over]
-    parsed, refused = sum(one.parsed for one in seen), sum(one.refused for one in seen)
+    """The condition that recent runs refused a larger share of records than the topic allows."""
+    recent = [sample for sample in samples if sample.at > now - topic.quarantine.over]
+    parsed, refused = sum(sample.parsed for sample in recent), sum(sample.refused for sample in recent)
     if not refused or refused <= parsed * topic.quarantine.rate:
         return
     yield Condition(
@@ -176,7 +178,7 @@ def quarantine(topic: TopicSettings, samples: Iterable[ParseSample], now: dateti
         cluster=topic.cluster,
         topic=topic.topic,
         offsets=refused,
-        since=next(one.at for one in seen if one.refused),
+        since=next(sample.at for sample in recent if sample.refused),
         title=f"{topic.cluster}/{topic.topic}: {refused / parsed:.2%} of the records are refused",
         text=f"{refused:,} of {parsed:,} records of the last {duration(topic.quarantine.over)} went to quarantine, "
         f"more than {topic.quarantine.rate:.2%}",
@@ -186,7 +188,7 @@ def quarantine(topic: TopicSettings, samples: Iterable[ParseSample], now: dateti
 
 
 def audits(verdict: AuditVerdict) -> Iterator[Condition]:
-    """The dates that failed their last audit."""
+    """Conditions of the dates that failed their last audit."""
     name = f"{verdict.cluster}/{verdict.topic}"
     for dt, failure in sorted(verdict.failed.items()):
         of_date = f" of {dt}" if dt else ""
@@ -226,7 +228,7 @@ def _cure(failure: AuditFailure) -> str:
 
 
 def unread(status: UnreadStatus) -> Iterator[Condition]:
-    """The heads and packs that the topic's last run had to leave: damaged, or not given by the store."""
+    """The condition of heads and packs that the topic's last run left out: damaged, or not given by the store."""
     if not status.messages:
         return
     name, objects = f"{status.cluster}/{status.topic}", status.objects
@@ -249,8 +251,8 @@ def unread(status: UnreadStatus) -> Iterator[Condition]:
     )
 
 
-def _is_at_gap(one: PartitionHealth) -> bool:
-    return any(gap.start <= (one.landed or 0) < gap.end for gap in one.gaps)
+def _is_at_gap(partition: PartitionHealth) -> bool:
+    return any(gap.start <= (partition.landed or 0) < gap.end for gap in partition.gaps)
 
 
 def _why_late(oldest: PartitionHealth, health: TopicHealth, now: datetime, scanned_at: datetime | None) -> str:
@@ -269,6 +271,6 @@ def _why_late(oldest: PartitionHealth, health: TopicHealth, now: datetime, scann
     return "runs commit, and do not keep up, or leave this partition out; see the log of the last run"
 
 
-def _name(cluster: str, topic: str, one: PartitionHealth) -> str:
-    suffix = f" (incarnation {one.incarnation})" if one.incarnation else ""
-    return f"{cluster}/{topic} partition {one.partition}{suffix}"
+def _name(cluster: str, topic: str, partition: PartitionHealth) -> str:
+    suffix = f" (incarnation {partition.incarnation})" if partition.incarnation else ""
+    return f"{cluster}/{topic} partition {partition.partition}{suffix}"

@@ -1,4 +1,4 @@
-"""A topic as it is now: what the store knows of it, its open incidents, and the judgement that follows."""
+"""The present state of a topic: its health in the store, its open incidents, and the judgement of both."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from tidemark.topics import Deployment
 
 
 class OutsideTables(NamedTuple):
-    """What is known of a cluster's topics outside their tables: leaders' entries by topic, and open incidents."""
+    """Facts about a cluster's topics from outside their tables: leaders' entries by topic, and open incidents."""
 
     led: Mapping[str, Mapping[int, LeaderEntry]]
     incidents: tuple[Incident, ...]
 
 
 class JudgedTopic(NamedTuple):
-    """What is known of a topic."""
+    """A topic's health and its open incidents."""
 
     health: TopicHealth
     incidents: tuple[Incident, ...]
 
     def state(self, *, equal: bool = True) -> TopicState:
         """The judgement; ``equal`` is false if the evidence was read and does not add up."""
-        return state_of(self.health, [one.kind for one in self.incidents], equal=equal)
+        return state_of(self.health, [incident.kind for incident in self.incidents], equal=equal)
 
 
 def outside_tables(deployment: Deployment, cluster: str) -> OutsideTables:
-    """What is known of the topics of ``cluster`` outside their tables.
+    """Facts about the topics of ``cluster`` from outside their tables.
 
     Raises:
         StoreError: a store did not answer.
         FormatError: the incidents' object does not parse.
     """
     led: dict[str, dict[int, LeaderEntry]] = {}
-    for at, one in led_partitions(deployment, cluster).items():
-        led.setdefault(at.topic, {})[at.partition] = one
+    for tp, leader in led_partitions(deployment, cluster).items():
+        led.setdefault(tp.topic, {})[tp.partition] = leader
     known = read_incidents(deployment, cluster).incidents.incidents
-    return OutsideTables(led, tuple(one for one in known if one.open))
+    return OutsideTables(led, tuple(incident for incident in known if incident.open))
 
 
 def topic_now(table: TopicTable, ledger: Ledger, around: OutsideTables) -> JudgedTopic:
-    """What is known of the topic of ``table``, whose committed ledger is ``ledger``."""
+    """The state of the topic of ``table``; ``ledger`` is its committed one."""
     topic = table.topic
     led = around.led.get(topic.topic, {})
-    brokers = {partition: one.broker for partition, one in led.items()}
-    health = topic_health(topic, ledger, [one.entry for one in led.values()], utc_now(), brokers=brokers)
-    return JudgedTopic(health, tuple(one for one in around.incidents if one.topic == topic.topic))
+    brokers = {partition: leader.broker for partition, leader in led.items()}
+    health = topic_health(topic, ledger, [leader.entry for leader in led.values()], utc_now(), brokers=brokers)
+    return JudgedTopic(health, tuple(incident for incident in around.incidents if incident.topic == topic.topic))
