@@ -1,4 +1,4 @@
-"""Onboarding of a topic: what Kafka and a sample of records say, and the change of the topics file that follows.
+"""Onboarding of a topic: from Kafka's settings and a sample of records to a change of the topics file.
 
 Needs the extra ``tidemark-kafka[onboarding]``; the command line alone imports it.
 """

@@ -1,4 +1,4 @@
-"""How many partitions a new topic needs, and which brokerset and stride carry it best."""
+"""The number of partitions of a new topic, and the brokerset and stride that carry it best."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemark.errors import ConfigError
 
 
 class Choice(NamedTuple):
-    """A placement, and the busiest broker's load with it, in bytes a second: today, and if the worst broker goes."""
+    """A placement, and the busiest broker's load with it, in bytes a second: today, and without the worst broker."""
 
     brokerset: Brokerset
     stride: int
@@ -23,12 +23,12 @@ class Choice(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether no broker has more than its capacity, also with any one gone."""
+        """True if no broker has more than its capacity, also with any one broker gone."""
         capacity = self.brokerset.capacity
         return capacity is None or max(self.busiest, self.busiest_without) <= capacity
 
     def answer(self) -> dict[str, Any]:
-        """For programs."""
+        """The placement for programs."""
         return {
             "brokerset": self.brokerset.name,
             "stride": self.stride,
@@ -58,19 +58,19 @@ def choices(
     """The placements that can be balanced, the best first: the least load with the worst broker gone, by capacity.
 
     Raises:
-        ConfigError: there is none; names why, for each brokerset.
+        ConfigError: there is none; names the reason for each brokerset.
     """
-    found: list[Choice] = []
+    balanced: list[Choice] = []
     reasons: list[tuple[str, str]] = []
-    for one in brokersets:
-        count = partitions or partitions_for(rate, each, one)
+    for brokerset in brokersets:
+        count = partitions or partitions_for(rate, each, brokerset)
         try:
-            found += _of_brokerset(one, topic, rate, count, replication_factor, loads)
+            balanced += _of_brokerset(brokerset, topic, rate, count, replication_factor, loads)
         except ConfigError as error:
-            reasons += [(f"{one.name}: {what}", rule) for what, rule in error.problems]
-    if not found:
+            reasons += [(f"{brokerset.name}: {key}", rule) for key, rule in error.problems]
+    if not balanced:
         raise ConfigError("the brokersets", reasons)
-    return sorted(found, key=lambda one: (not one.fits, _weight(one), one.stride))
+    return sorted(balanced, key=lambda choice: (not choice.fits, _weight(choice), choice.stride))
 
 
 def _of_brokerset(

@@ -20,7 +20,7 @@ from tidemark.topics import Deployment
 
 
 class Creation(NamedTuple):
-    """The placements that can be balanced, the best first, and the command of Kafka's that creates the topic so."""
+    """The placements that can be balanced, the best first, and Kafka's command that creates the topic with the best."""
 
     wanted: Wanted
     choices: Sequence[Choice]
@@ -28,21 +28,21 @@ class Creation(NamedTuple):
 
     @property
     def best(self) -> Choice:
-        """The one that is proposed."""
+        """The proposed placement."""
         return self.choices[0]
 
     def answer(self) -> dict[str, Any]:
-        """For programs."""
+        """The placements for programs."""
         return {
             "topic": f"{self.wanted.cluster}/{self.wanted.topic}",
             "chosen": self.best.answer(),
-            "choices": [one.answer() for one in self.choices],
+            "choices": [choice.answer() for choice in self.choices],
             "assignment": reassignment(self.wanted.topic, self.best.placement),
             "command": self.command,
         }
 
     def lines(self) -> Iterator[str]:
-        """For people, without the command."""
+        """The placements for people, without the command."""
         best = self.best
         yield (
             f"{self.wanted.cluster}/{self.wanted.topic}: {len(best.placement)} partitions in brokerset "
@@ -51,9 +51,10 @@ class Creation(NamedTuple):
         rows: list[Sequence[object]] = [
             ("BROKERSET", "STRIDE", "PARTITIONS", "BUSIEST MB/S", "WITHOUT A BROKER", "FITS")
         ]
-        for one in self.choices:
-            loads = (f"{one.busiest / 1e6:,.2f}", f"{one.busiest_without / 1e6:,.2f}")
-            rows.append((one.brokerset.name, one.stride, len(one.placement), *loads, "yes" if one.fits else "NO"))
+        for choice in self.choices:
+            loads = (f"{choice.busiest / 1e6:,.2f}", f"{choice.busiest_without / 1e6:,.2f}")
+            fits = "yes" if choice.fits else "NO"
+            rows.append((choice.brokerset.name, choice.stride, len(choice.placement), *loads, fits))
         yield columns(rows)
 
 
@@ -67,13 +68,13 @@ def create(
     *,
     execute: bool,
 ) -> None:
-    """Propose a placement by load, and ``show`` it; create the topic if a person has said so (``execute``).
+    """Propose a placement by load, and ``show`` it; create the topic if a person has asked for that (``execute``).
 
-    ``deployment`` is what the file ``topics`` says; ``brokersets`` is the path of that file; ``client`` are
-    kafka-python's settings, None if nobody says where the brokers are.
+    ``deployment`` is parsed from the file ``topics``; ``brokersets`` is the path of the brokersets; ``client`` are
+    kafka-python's settings, None if the brokers' addresses are not known.
 
     Raises:
-        ConfigError: something is missing, cannot be balanced, has no room, or is there already.
+        ConfigError: something is missing, cannot be balanced, has no room, or exists already.
         BrokerError: Kafka did not do it.
     """
     check_request(Request(topics, wanted.cluster, wanted.topic), deployment, None)
@@ -87,7 +88,7 @@ def create(
     with KafkaSource(client) as kafka:
         if kafka.facts(wanted.topic) is not None:
             raise ConfigError(wanted.topic, [("--create", "the topic exists already; leave --create out")])
-        found = choices(
+        balanced = choices(
             wanted.topic,
             wanted.rate,
             wanted.partition_rate,
@@ -96,8 +97,8 @@ def create(
             cluster_loads(deployment, wanted.cluster, kafka.replicas()),
             wanted.partitions,
         )
-        best = found[0]
-        show(Creation(wanted, found, _command(wanted.topic, best, ",".join(client["bootstrap_servers"]))))
+        best = balanced[0]
+        show(Creation(wanted, balanced, _command(wanted.topic, best, ",".join(client["bootstrap_servers"]))))
         if not best.fits:
             rule = (
                 "no brokerset has room for it: some broker would exceed its capacity; add a brokerset, or choose a rate"

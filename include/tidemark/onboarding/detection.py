@@ -1,7 +1,7 @@
-"""What kind of bytes values are: a framing before them, JSON, text, Protobuf, or something that no byte tells.
+"""The shape of values: a framing, then JSON, text, Protobuf, or bytes that cannot be recognized.
 
-Avro's binary encoding cannot be recognized: it has no mark of its own. With Confluent's framing a registry says what
-a record is; otherwise a person does.
+Avro's binary encoding cannot be recognized: it has no mark of its own. With Confluent's framing a registry gives the
+schema of a record; otherwise a person does.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tidemark.parsers.settings import Framing
 Shape = Literal["json", "json value", "text", "avro container", "protobuf", "binary", "empty"]
 
 MAJORITY: Final = 0.5
-"""A shape or framing that a larger part of the values has is the topic's."""
+"""A shape or framing that more than this part of the values has is the topic's."""
 
 _MOST_SCHEMAS: Final = 64
-"""Producers of a topic write by few schemas; where more numbers are named, the bytes mean something else."""
+"""The most schemas of a topic's producers; bytes with more numbers than this are no framing."""
 
 _AVRO_CONTAINER: Final = b"Obj\x01"
 _MAX_TAG: Final = (1 << 29) - 1
 
 
 class Detected(NamedTuple):
-    """What values are. ``shares`` are the parts of the values that have each shape, behind their framing if any.
+    """The shape of a topic's values. ``shares`` has the part of the values in each shape, behind a framing if any.
 
-    ``numbers`` are the schemas that framed values name, with how many do. ``framed`` is the part that is framed.
+    ``numbers`` has the schemas that framed values name, with the count of such values. ``framed`` is the framed part.
     """
 
     shape: Shape
@@ -43,19 +43,19 @@ class Detected(NamedTuple):
     tombstones: int
 
     def answer(self) -> dict[str, object]:
-        """For programs."""
+        """The shape for programs."""
         return self._asdict()
 
 
 def detect(values: Sequence[bytes | None]) -> Detected:
-    """What ``values`` are; None is a tombstone."""
-    given = [one for one in values if one is not None]
-    frames = [frame for one in given if (frame := _frame(one)) is not None]
+    """The shape of ``values``; None is a tombstone."""
+    given = [value for value in values if value is not None]
+    frames = [frame for value in given if (frame := _frame(value)) is not None]
     numbers = Counter(number for number, _ in frames)
     framed = len(frames) / len(given) if given else 0.0
     is_framed = framed > MAJORITY and len(numbers) <= _MOST_SCHEMAS
     contents = [content for _, content in frames] if is_framed else given
-    counts = Counter(shape_of(one) for one in contents)
+    counts = Counter(shape_of(content) for content in contents)
     shares = {str(shape): count / len(contents) for shape, count in counts.most_common()}
     return Detected(
         shape=_shape(counts, len(contents)),
@@ -69,7 +69,7 @@ def detect(values: Sequence[bytes | None]) -> Detected:
 
 
 def shape_of(value: bytes) -> Shape:
-    """What one value looks like."""
+    """The shape of one value."""
     if not value:
         return "empty"
     if value.startswith(_AVRO_CONTAINER):
@@ -87,7 +87,7 @@ def shape_of(value: bytes) -> Shape:
 
 
 def _shape(counts: Counter[Shape], values: int) -> Shape:
-    """That of the majority; binary if none has it, empty if there is no value."""
+    """The shape of the majority; binary if none has it, empty if there is no value."""
     if not values:
         return "empty"
     [(shape, count)] = counts.most_common(1)
@@ -111,7 +111,7 @@ def _is_text(value: bytes) -> bool:
 
 
 def _is_protobuf(value: bytes) -> bool:
-    """Whether ``value`` is a run of fields of Protobuf's wire format, to its last byte."""
+    """True if ``value`` is a run of fields of Protobuf's wire format, to its last byte."""
     at = 0
     while at < len(value):
         tag, at = _varint(value, at)
@@ -125,7 +125,7 @@ def _is_protobuf(value: bytes) -> bool:
 
 
 def _behind(value: bytes, at: int, wire: int) -> int:
-    """Where a field's content ends; -1 if it is not one."""
+    """The end of a field's content; -1 if there is no valid content."""
     if wire == 0:
         return _varint(value, at)[1]
     if wire == 2:
@@ -135,10 +135,10 @@ def _behind(value: bytes, at: int, wire: int) -> int:
 
 
 def _varint(value: bytes, at: int) -> tuple[int, int]:
-    """A number and where it ends; (0, -1) if there is none."""
-    found = 0
+    """A number and its end; (0, -1) if there is no number."""
+    number = 0
     for place, byte in enumerate(value[at : at + 10]):
-        found |= (byte & 0x7F) << (7 * place)
+        number |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
-            return found, at + place + 1
+            return number, at + place + 1
     return 0, -1

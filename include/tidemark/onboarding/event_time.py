@@ -1,4 +1,4 @@
-"""Which columns may be a record's event time, ranked by their distance from the record's own time."""
+"""Columns that may be a record's event time, ranked by their distance from the record's own time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemark.parsers.base import event_time_of
 from tidemark.parsers.settings import EventTime
 
 _FARTHEST: Final = timedelta(days=30)
-"""Half of the values must be as near to the time of their records; what is farther away is not when they happened."""
+"""The most distance of the median from the time of its record; values farther away are not the time of an event."""
 
 _LEAST_FILLED: Final = 0.5
 _SURE_NEAR: Final = timedelta(days=1)
@@ -22,7 +22,7 @@ _UNITS: Final = ("s", "ms", "us", "ns")
 
 
 class Candidate(NamedTuple):
-    """A column that may be the event time. Distances are absolute; ``filled`` is the part of the rows that has one."""
+    """A column that may be the event time. Distances are absolute; ``filled`` is the part of the rows with a value."""
 
     setting: EventTime
     filled: float
@@ -31,11 +31,11 @@ class Candidate(NamedTuple):
 
     @property
     def sure(self) -> bool:
-        """Whether it is taken unless a person says otherwise: each row has one, and most are within a day."""
+        """True if it is taken unless a person chooses another: each row has a value, and most are within a day."""
         return self.filled >= _SURE_FILLED and self.median <= _SURE_NEAR
 
     def answer(self) -> dict[str, Any]:
-        """For programs; distances in seconds."""
+        """The column for programs; distances in seconds."""
         return {
             "field": self.setting.field,
             "unit": self.setting.unit,
@@ -51,8 +51,12 @@ def candidates(columns: pa.RecordBatch, timestamps: pa.Array[Any]) -> list[Candi
     ``timestamps`` are the records' own, of ``kafka_timestamp``'s type. A row without a value or a time is left out.
     """
     own = timestamps.cast(pa.int64())
-    found = [one for wanted in _possible(columns.schema) if (one := _candidate(columns, wanted, own)) is not None]
-    return sorted(found, key=lambda one: (round(1 - one.filled, 2), one.median, one.setting.field))
+    likely = [
+        candidate for wanted in _possible(columns.schema) if (candidate := _candidate(columns, wanted, own)) is not None
+    ]
+    return sorted(
+        likely, key=lambda candidate: (round(1 - candidate.filled, 2), candidate.median, candidate.setting.field)
+    )
 
 
 def _possible(schema: pa.Schema) -> Iterator[EventTime]:
@@ -65,13 +69,13 @@ def _possible(schema: pa.Schema) -> Iterator[EventTime]:
 
 def _fields(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
     """The fields of columns and of structs in them, by their path. JSON's columns have no structs."""
-    waiting: list[tuple[str, pa.DataType]] = [(one.name, one.type) for one in reversed(list(schema))]
+    waiting: list[tuple[str, pa.DataType]] = [(field.name, field.type) for field in reversed(list(schema))]
     while waiting:
         path, kind = waiting.pop()
         yield path, kind
         if pa.types.is_struct(kind):
             inner: Any = kind
-            waiting += [(f"{path}.{one.name}", one.type) for one in reversed(list(inner))]
+            waiting += [(f"{path}.{field.name}", field.type) for field in reversed(list(inner))]
 
 
 def _candidate(columns: pa.RecordBatch, wanted: EventTime, own: pa.Array[Any]) -> Candidate | None:
@@ -79,8 +83,8 @@ def _candidate(columns: pa.RecordBatch, wanted: EventTime, own: pa.Array[Any]) -
     if times is None or not len(times):
         return None
     known: list[int | None] = own.to_pylist()
-    found: list[int | None] = times.to_pylist()
-    pairs = [(there, at) for there, at in zip(found, known, strict=True) if there is not None and at is not None]
+    in_column: list[int | None] = times.to_pylist()
+    pairs = [(there, at) for there, at in zip(in_column, known, strict=True) if there is not None and at is not None]
     dated = sum(at is not None for at in known)
     if not dated or len(pairs) < _LEAST_FILLED * dated:
         return None
@@ -101,13 +105,13 @@ def _length(microseconds: int) -> timedelta:
 
 
 def insane(times: pa.Array[Any] | None, earliest: int, latest: int) -> int:
-    """How many of ``times`` lie outside; all in microseconds since 1970."""
+    """The number of ``times`` outside of the bounds; all in microseconds since 1970."""
     if times is None:
         return 0
-    found = np.array([one for one in times.to_pylist() if one is not None], dtype=object)
-    return int(((found < earliest) | (found > latest)).sum()) if len(found) else 0
+    given = np.array([time for time in times.to_pylist() if time is not None], dtype=object)
+    return int(((given < earliest) | (given > latest)).sum()) if len(given) else 0
 
 
-def setting_of(found: EventTime) -> Mapping[str, str]:
-    """As the topics file has it."""
-    return {"field": found.field, **({"unit": found.unit} if found.unit else {})}
+def setting_of(event_time: EventTime) -> Mapping[str, str]:
+    """The setting of an event time, as the topics file has it."""
+    return {"field": event_time.field, **({"unit": event_time.unit} if event_time.unit else {})}

@@ -1,4 +1,4 @@
-"""What a topic will cost and how fresh its table will be, from its rate, Kafka's settings and the agents'."""
+"""The costs of a topic and the freshness of its table, from its rate, Kafka's settings and the agents'."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ RateSource = Literal["option", "agents", "sample"]
 
 _MONTH: Final = timedelta(days=DAYS)
 _LONG_WAIT: Final = timedelta(hours=1)
-"""People expect a table's rows sooner; where Kafka rolls segments later, they are told."""
+"""People expect a table's rows sooner; a note warns of later segments."""
 
 
 class Rate(NamedTuple):
-    """How fast a topic grows, in bytes a second, and how that is known: a person says it, the agents, or the sample."""
+    """The growth of a topic in bytes a second, and its source: an option, the agents, or the sample."""
 
     bytes_a_second: float
     source: RateSource
 
 
 class Expectation(NamedTuple):
-    """``wait`` is the longest time until Kafka rolls a segment under this rate; None where the agents pack instead."""
+    """The expected delay. ``wait`` is the longest time until Kafka rolls a segment; None if the agents pack."""
 
     freshness: timedelta | None
     wait: timedelta | None
     notes: tuple[str, ...]
 
     def answer(self) -> dict[str, Any]:
-        """For programs; in seconds."""
+        """The delay for programs; in seconds."""
         return {
             "promise": self.freshness.total_seconds() if self.freshness else None,
             "rotation_within": self.wait.total_seconds() if self.wait else None,
@@ -44,12 +44,12 @@ class Expectation(NamedTuple):
 
 
 def sampled_rate(sample: Sample) -> Rate | None:
-    """The rate of a topic by its sample: all offsets times the sample's bytes a record, by the time that they span.
+    """The rate of a topic from its sample: all offsets times the sample's bytes a record, over the time they span.
 
-    It is by the records' own times, without compression and batches. None if the sample has no two times.
+    It uses the records' own times, and no compression or batches. None if the sample has no two times.
     """
     own: list[int | None] = sample.rows.column("kafka_timestamp").cast(pa.int64()).to_pylist()
-    times = [one for one in own if one is not None and one > 0]
+    times = [time for time in own if time is not None and time > 0]
     seconds = (max(times) - min(times)) / 1e6 if times else 0.0
     if seconds < 1:
         return None
@@ -59,7 +59,7 @@ def sampled_rate(sample: Sample) -> Rate | None:
 
 
 def expected_freshness(topic: TopicSettings, facts: TopicFacts | None, rate: Rate | None) -> Expectation:
-    """How long records wait for their segment, and what to do where that is long."""
+    """The time that records wait for their segment, and notes on shortening a long wait."""
     notes: list[str] = []
     wait = None
     if facts is not None and topic.freshness is None:
@@ -84,8 +84,8 @@ def expected_freshness(topic: TopicSettings, facts: TopicFacts | None, rate: Rat
 def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions: int) -> Iterator[Line]:
     """A month's requests and bytes that the topic adds, at S3's prices, with the formulas of :mod:`tidemark.costs`.
 
-    What agents ask for without the topic, and packs, which all topics of a broker share, are not counted. Raw is stored
-    for ``retention.raw``, or a month for each month that it is kept; the table is taken to be as large as raw.
+    The agents' requests without the topic, and packs, which all topics of a broker share, are not counted. Raw is
+    stored for ``retention.raw``, or a month for each month that it is kept; the table is taken to be as large as raw.
     """
     prices, each = Prices(), PerLanding()
     month = _MONTH.total_seconds()
@@ -103,10 +103,10 @@ def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions
     yield _puts("landings: plans and commits", landings * each.topic_put, prices)
     gets = landings * (each.topic_get + (partitions if topic.freshness else 0)) + segments
     yield Line("landings: state and segments", gets, gets * prices.get)
-    for what, kept in (("raw", topic.retention.raw), ("the table", topic.retention.table)):
+    for subject, kept in (("raw", topic.retention.raw), ("the table", topic.retention.table)):
         share = (kept or _MONTH) / _MONTH
-        told = f"kept {_words(kept)}" if kept else "each month that is kept"
-        yield Line(f"storage: {what}, {told}", 0.0, size * share * prices.stored)
+        term = f"kept {_words(kept)}" if kept else "each month that is kept"
+        yield Line(f"storage: {subject}, {term}", 0.0, size * share * prices.stored)
 
 
 def _puts(what: str, requests: float, prices: Prices) -> Line:

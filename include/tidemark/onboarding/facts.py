@@ -1,4 +1,4 @@
-"""What Kafka says of a topic."""
+"""Kafka's description of a topic."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ class TopicFacts(NamedTuple):
 
     @property
     def partitions(self) -> int:
-        """How many there are."""
+        """The number of partitions."""
         return len(self.replicas)
 
     @property
     def replication_factor(self) -> int:
-        """Of the first partition."""
+        """The number of replicas of the first partition."""
         return len(self.replicas[0]) if self.replicas else 0
 
     @property
     def compacted(self) -> bool:
-        """Whether Kafka removes records that a later one of their key replaces."""
+        """True if Kafka removes records that a later one of their key replaces."""
         return "compact" in self.config.get("cleanup.policy", "")
 
     @property
     def segment_bytes(self) -> int:
-        """``segment.bytes``: after so many a segment is rotated."""
+        """``segment.bytes``: the size at which a segment is rotated."""
         return int(self.config.get("segment.bytes", 1 << 30))
 
     @property
     def segment_time(self) -> timedelta:
-        """``segment.ms``: after so long a segment is rotated, if something is appended then."""
+        """``segment.ms``: the age at which a segment is rotated, at the next append."""
         return _milliseconds(self.config.get("segment.ms", "604800000"))
 
     @property
     def retention_time(self) -> timedelta | None:
         """``retention.ms``; None for ever."""
-        found = self.config.get("retention.ms", "-1")
-        return None if found == "-1" else _milliseconds(found)
+        setting = self.config.get("retention.ms", "-1")
+        return None if setting == "-1" else _milliseconds(setting)
 
     def answer(self) -> dict[str, Any]:
-        """For programs."""
+        """The facts for programs."""
         return {
             "partitions": self.partitions,
             "replication_factor": self.replication_factor,

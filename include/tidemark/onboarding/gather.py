@@ -1,4 +1,4 @@
-"""Asks Kafka and the store for what onboarding starts from."""
+"""Asks Kafka and the store for the facts and the sample that onboarding starts from."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def facts_and_sample(
     source: SampleSource,
     records: int,
 ) -> tuple[TopicFacts | None, Sample | None]:
-    """What Kafka says of the topic (None if it is not asked), and a sample: of raw if it has records, else of Kafka.
+    """Kafka's facts about the topic (None if Kafka is not asked), and a sample from raw, or from Kafka if raw has none.
 
     Raises:
         ConfigError: the topic is refused, or neither raw nor Kafka has it.
-        BrokerError, StoreError, FormatError: they cannot be asked.
+        BrokerError, StoreError, FormatError: Kafka or the store cannot be asked.
     """
     facts: TopicFacts | None = None
     sample: Sample | None = None
@@ -57,10 +57,10 @@ def facts_and_sample(
 def cluster_loads(
     deployment: Deployment, cluster: str, replicas: Mapping[TopicPartition, tuple[int, ...]] | None = None
 ) -> list[PartitionLoad]:
-    """The load of all partitions that agents of ``cluster`` report. Raises StoreError and FormatError."""
+    """The loads of all partitions that agents of ``cluster`` report. Raises StoreError and FormatError."""
     return loads(led_partitions(deployment, cluster), None, replicas)
 
 
 def topic_loads(deployment: Deployment, cluster: str, topic: str) -> list[PartitionLoad]:
-    """... those of one topic."""
-    return [one for one in cluster_loads(deployment, cluster) if one.topic == topic]
+    """The loads of one topic's partitions, from :func:`cluster_loads`."""
+    return [load for load in cluster_loads(deployment, cluster) if load.topic == topic]

@@ -1,7 +1,7 @@
 """Columns of JSON documents, from a sample of them.
 
-Objects become a column for each key within, as a registry's JSON Schema does (``customer.name`` is ``customer_name``).
-What has no type of a column becomes its JSON text: lists of objects, objects with keys without end, and places that
+Objects become a column for each key within, as in a registry's JSON Schema (``customer.name`` is ``customer_name``).
+A place without a column type becomes its JSON text: lists of objects, objects with keys without end, and places that
 hold values of several types. A type that nearly all values have is taken, and the others are counted as misfits.
 """
 
@@ -18,10 +18,10 @@ from tidemark.parsers.settings import FORBIDDEN
 from tidemark.parsers.type_conversion import is_date, is_instant
 
 NEARLY_ALL: Final = 0.99
-"""A type is a place's if so large a part of its values has it."""
+"""The least part of a place's values that must have a type for the place to have it."""
 
 MOST_COLUMNS: Final = 500
-"""More are no columns that a person reviews."""
+"""The most columns; a person cannot review more."""
 
 _MOST_KEYS: Final = 200
 """An object with more different keys is taken for a map, whose keys are values."""
@@ -31,9 +31,9 @@ _INT64: Final = 1 << 63
 
 
 class JsonColumnFound(NamedTuple):
-    """A column for the topics file. Counts are of documents: ``null`` lack it, ``misfit`` have what it cannot hold.
+    """A column for the topics file. Counts are of documents: ``null`` lack it, ``misfit`` have a value of another type.
 
-    ``overflow`` are those misfits that are whole numbers of more than 64 bits.
+    ``overflow`` are the misfits that are whole numbers of more than 64 bits.
     """
 
     name: str
@@ -45,7 +45,7 @@ class JsonColumnFound(NamedTuple):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """As the topics file has it; ``path`` only where the name does not say it."""
+        """The column as the topics file has it; ``path`` only if it differs from the name."""
         where: dict[str, Any] = {} if self.path == (self.name,) else {"path": _written(self.path)}
         return {"name": self.name, "type": self.kind, **where}
 
@@ -60,7 +60,7 @@ class JsonColumnsFound(NamedTuple):
 
 @dataclass
 class _Place:
-    """What was seen in one place of the documents."""
+    """The values seen in one place of the documents."""
 
     nulls: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
@@ -77,12 +77,12 @@ class _Place:
             return
         self.kinds[_kind(value)] += 1
         if isinstance(value, dict):
-            for key, one in value.items():
-                self.inner.setdefault(key, _Place()).see(one)
+            for key, entry in value.items():
+                self.inner.setdefault(key, _Place()).see(entry)
         elif isinstance(value, list):
             self.items = self.items or _Place()
-            for one in value:
-                self.items.see(one)
+            for item in value:
+                self.items.see(item)
 
 
 def infer(documents: Sequence[Mapping[str, Any]]) -> JsonColumnsFound:
@@ -92,8 +92,8 @@ def infer(documents: Sequence[Mapping[str, Any]]) -> JsonColumnsFound:
         ConfigError: there are too many.
     """
     top = _Place()
-    for one in documents:
-        top.see(one)
+    for document in documents:
+        top.see(document)
     names: set[str] = set()
     columns: list[JsonColumnFound] = []
     left_out: dict[str, str] = {}
@@ -112,17 +112,17 @@ def infer(documents: Sequence[Mapping[str, Any]]) -> JsonColumnsFound:
 
 def _leaves(place: _Place, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], _Place]]:
     """The places that become columns."""
-    for key, one in place.inner.items():
+    for key, inner in place.inner.items():
         here = (*path, key)
-        is_object = one.kinds.keys() == {"object"} and one.inner
-        if is_object and len(one.inner) <= _MOST_KEYS and len(here) < _MAX_DEPTH and "" not in one.inner:
-            yield from _leaves(one, here)
+        is_object = inner.kinds.keys() == {"object"} and inner.inner
+        if is_object and len(inner.inner) <= _MOST_KEYS and len(here) < _MAX_DEPTH and "" not in inner.inner:
+            yield from _leaves(inner, here)
         elif key:
-            yield here, one
+            yield here, inner
 
 
 def _type(place: _Place) -> tuple[str | None, int, int]:
-    """(the column's type, values that do not have it, those of them that overflow it)."""
+    """(the column's type, number of values of another type, number of these that overflow it)."""
     counts, total = place.kinds, place.values
     if not total:
         return None, 0, 0
@@ -130,7 +130,7 @@ def _type(place: _Place) -> tuple[str | None, int, int]:
         return _list(place.items), 0, 0
     overflow = counts["large"]
     for kind, members in _TYPES:
-        fits = sum(counts[one] for one in members)
+        fits = sum(counts[member] for member in members)
         if fits >= NEARLY_ALL * total:
             return kind, total - fits, overflow if "large" not in members else 0
     return "json", 0, 0
@@ -149,7 +149,7 @@ _TYPES: Final[tuple[tuple[str, frozenset[str]], ...]] = (
 
 
 def _list(items: _Place | None) -> str | None:
-    """None if all lists are empty. A misfit in a list costs the whole list, so all items must fit."""
+    """The type of a list column; None if all lists are empty. A misfit costs the whole list, so all items must fit."""
     if items is None or not items.values:
         return None
     for kind, members in _TYPES:
@@ -173,18 +173,18 @@ def _plain(value: Any) -> type:
 
 
 def _name(path: tuple[str, ...], taken: set[str]) -> str:
-    """A column's name that Delta and Tidemark allow, and that no other column has regardless of case."""
+    """A new column name, allowed by Delta and Tidemark, that differs from all ``taken`` regardless of case."""
     name = "".join("_" if char in FORBIDDEN else char for char in "_".join(path)) or "_"
     if name.casefold() == "dt" or name.casefold().startswith(PREFIX):
         name = f"field_{name}"
-    found, number = name, 1
-    while found.casefold() in taken:
+    unique, number = name, 1
+    while unique.casefold() in taken:
         number += 1
-        found = f"{name}_{number}"
-    taken.add(found.casefold())
-    return found
+        unique = f"{name}_{number}"
+    taken.add(unique.casefold())
+    return unique
 
 
 def _written(path: tuple[str, ...]) -> str | list[str]:
     """A path as the topics file takes it: with points, unless a key has one."""
-    return list(path) if any("." in one for one in path) else ".".join(path)
+    return list(path) if any("." in key for key in path) else ".".join(path)

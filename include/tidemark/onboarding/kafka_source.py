@@ -1,4 +1,4 @@
-"""Asks Kafka about a topic, samples it, and creates one: the only module of onboarding that speaks to brokers."""
+"""Asks Kafka about a topic, samples it, and creates one: the only module of onboarding that talks to brokers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KafkaSource:
     """A cluster; ``client`` are kafka-python's settings, ``bootstrap_servers`` among them. Use it with ``with``."""
 
     def __init__(self, client: Mapping[str, Any]) -> None:
-        """Connects. Raises BrokerError."""
+        """Connect to the cluster. Raises BrokerError."""
         self._client = dict(client)
         self._where = ", ".join(self._client["bootstrap_servers"])
         try:
@@ -36,21 +36,21 @@ class KafkaSource:
             raise self._failed(error) from error
 
     def facts(self, topic: str) -> TopicFacts | None:
-        """What the cluster says of a topic; None if it does not exist. Raises BrokerError."""
+        """The cluster's description of a topic; None if it does not exist. Raises BrokerError."""
         resource = ConfigResource(ConfigResourceType.TOPIC, topic)
         try:
             if topic not in patiently(self._admin.list_topics):
                 return None  # asking for it by name might create it
-            [found] = patiently(self._admin.describe_topics, [topic])
+            [description] = patiently(self._admin.describe_topics, [topic])
             answer = patiently(self._admin.describe_configs, [resource], config_filter="all")
         except KafkaError as error:
             raise self._failed(error) from error
-        parts = sorted(found["partitions"], key=lambda one: one["partition_index"])
+        parts = sorted(description["partitions"], key=lambda part: part["partition_index"])
         return TopicFacts(
             topic=topic,
-            replicas=tuple(tuple(one["replica_nodes"]) for one in parts),
-            internal=bool(found.get("is_internal")),
-            config={name: str(one["value"]) for name, one in answer["topic"][topic].items()},
+            replicas=tuple(tuple(part["replica_nodes"]) for part in parts),
+            internal=bool(description.get("is_internal")),
+            config={name: str(setting["value"]) for name, setting in answer["topic"][topic].items()},
         )
 
     def replicas(self) -> dict[keys.TopicPartition, Replicas]:
@@ -60,18 +60,18 @@ class KafkaSource:
         except KafkaError as error:
             raise self._failed(error) from error
         return {
-            keys.TopicPartition(one["name"], part["partition_index"]): tuple(part["replica_nodes"])
-            for one in topics
-            for part in one["partitions"]
+            keys.TopicPartition(topic["name"], part["partition_index"]): tuple(part["replica_nodes"])
+            for topic in topics
+            for part in topic["partitions"]
         }
 
     def sample(self, topic: str, partitions: int, records: int) -> Sample:
         """At most ``records`` committed records, the first and last of each partition. Raises BrokerError.
 
-        What a broker does not give within 20 s is left out.
+        Records that a broker does not give within 20 s are left out.
         """
         numbers = chosen(range(partitions))
-        asked = [TopicPartition(topic, one) for one in numbers]
+        asked = [TopicPartition(topic, number) for number in numbers]
         try:
             consumer = KafkaConsumer(
                 **self._client,
@@ -83,7 +83,7 @@ class KafkaSource:
             )
             try:
                 first, last = consumer.beginning_offsets(asked), consumer.end_offsets(asked)
-                spans = {one.partition: Span(first[one], last[one]) for one in asked}
+                spans = {at.partition: Span(first[at], last[at]) for at in asked}
                 each = max(2, records // max(1, len(asked)))
                 batches = list(_read(consumer, topic, spans, each))
             finally:
@@ -118,7 +118,7 @@ def _read(consumer: Any, topic: str, spans: Mapping[int, Span], each: int) -> It
         for part in ends(span, each):
             consumer.seek(at, part.start)
             records = list(_records(consumer, at, part.end))
-            size += sum(len(one.key or b"") + len(one.value or b"") for one in records)
+            size += sum(len(record.key or b"") + len(record.value or b"") for record in records)
             if records:
                 yield _batch(records)
             if size >= MOST_BYTES:
@@ -128,25 +128,25 @@ def _read(consumer: Any, topic: str, spans: Mapping[int, Span], each: int) -> It
 def _records(consumer: Any, at: TopicPartition, end: int) -> Iterator[Any]:
     until = time.monotonic() + _READ_SECONDS
     while consumer.position(at) < end and time.monotonic() < until:
-        for one in consumer.poll(timeout_ms=_POLL_MS).get(at, []):
-            if one.offset < end:
-                yield one
+        for record in consumer.poll(timeout_ms=_POLL_MS).get(at, []):
+            if record.offset < end:
+                yield record
 
 
 def _batch(records: Sequence[Any]) -> pa.RecordBatch:
-    """The records as :data:`COLUMNS`; a time that no table holds is null, as the decoder has it."""
+    """The records as :data:`COLUMNS`; a time that no table can hold is null, as in the decoder."""
     rows = [
         {
-            "kafka_partition": one.partition,
-            "kafka_offset": one.offset,
-            "kafka_timestamp": _instant(one.timestamp),
-            "kafka_key": one.key,
-            "kafka_value": one.value,
+            "kafka_partition": record.partition,
+            "kafka_offset": record.offset,
+            "kafka_timestamp": _instant(record.timestamp),
+            "kafka_key": record.key,
+            "kafka_value": record.value,
             "kafka_headers": [
-                {"key": key, "value": None if value is None else bytes(value)} for key, value in one.headers
+                {"key": key, "value": None if value is None else bytes(value)} for key, value in record.headers
             ],
         }
-        for one in records
+        for record in records
     ]
     return pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
 

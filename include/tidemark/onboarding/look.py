@@ -1,4 +1,4 @@
-"""A look at a topic, from its name to the change: what ``tidemark topics add`` and Airflow's form do."""
+"""A look at a topic, from its name to the change: the work of ``tidemark topics add`` and of Airflow's form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemark.topics import Deployment
 
 
 class Look(NamedTuple):
-    """What was found, the change, and the rights that the topic needs."""
+    """The result of onboarding, and the rights that the topic needs."""
 
     found: Onboarding
     rights: tuple[Right, ...]
@@ -30,11 +30,11 @@ def look_at(
 ) -> Look:
     """Ask Kafka (``client`` are kafka-python's settings, None asks nobody), sample, propose, and try rights.
 
-    ``deployment`` is what the file of ``request`` says. ``say`` is told how it gets on.
+    ``deployment`` is parsed from the file of ``request``. ``say`` gets the progress.
 
     Raises:
-        ConfigError: the topic is refused; says why, and which option would change that.
-        BrokerError, StoreError, FormatError, SegmentError, RegistryUnavailable: somebody cannot be asked.
+        ConfigError: the topic is refused; names the reason, and the option that would change that.
+        BrokerError, StoreError, FormatError, SegmentError, RegistryUnavailable: a service cannot be asked.
     """
     say("asking Kafka and sampling records …")
     facts, sample = facts_and_sample(request, deployment, client, source, records)

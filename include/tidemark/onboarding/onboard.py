@@ -1,4 +1,4 @@
-"""Puts it together: from what Kafka says and a sample to a change of the topics file that was tried."""
+"""Puts onboarding together: from Kafka's facts and a sample to a change of the topics file that was tried."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST_REFUSED: Final = 0.5
 
 
 class Request(NamedTuple):
-    """What is asked for. ``keys`` are further keys of the topic, as the topics file has them.
+    """The topic to add. ``keys`` are its further keys, as the topics file has them.
 
     ``event_time`` is ``auto``, ``none`` or a column; ``unit`` is that of a column of whole numbers. ``rate`` is in
     bytes a second.
@@ -50,7 +50,7 @@ class Request(NamedTuple):
 
 
 class Onboarding(NamedTuple):
-    """What was found, and the change. ``loads`` are bytes a second by the broker that leads, empty if not known."""
+    """The findings, and the change. ``loads`` are bytes a second by leading broker, empty if not known."""
 
     request: Request
     change: Change
@@ -69,7 +69,7 @@ class Onboarding(NamedTuple):
 
 
 def read_file(path: Path) -> tuple[str, Deployment]:
-    """The text of a topics file, and what it says. Raises ConfigError."""
+    """The text of a topics file, and the deployment in it. Raises ConfigError."""
     check_exists(path)
     try:
         text = path.read_bytes().decode()
@@ -79,14 +79,14 @@ def read_file(path: Path) -> tuple[str, Deployment]:
 
 
 def check_request(request: Request, deployment: Deployment, facts: TopicFacts | None) -> None:
-    """Refuse what cannot work. Raises ConfigError with each reason."""
+    """Refuse a request that cannot work. Raises ConfigError with each reason."""
     problems: list[tuple[str, str]] = []
     for check, name in ((check_cluster, request.cluster), (check_topic, request.topic)):
         try:
             check(name)
         except ValueError as error:
             problems.append(("", str(error)))
-    if any((one.cluster, one.topic) == (request.cluster, request.topic) for one in deployment.topics):
+    if any((known.cluster, known.topic) == (request.cluster, request.topic) for known in deployment.topics):
         problems.append(("", f"is in {request.path} already"))
     if facts is not None and (facts.internal or request.topic.startswith("__")):
         problems.append(("", "is a topic of Kafka's own"))
@@ -111,7 +111,7 @@ def onboard(
     """The change for ``request``, tried on ``sample``; ``loads`` are of its partitions that agents report.
 
     Raises:
-        ConfigError: it cannot work; says why, and which option would change that.
+        ConfigError: it cannot work; names the reason, and the option that would change that.
         RegistryUnavailable: a schema cannot be fetched.
     """
     text, before = read_file(request.path)
@@ -127,8 +127,8 @@ def onboard(
 
     _, topic = settled(proposal.settings)
     trial = tried(_adopted(topic), rows, now)
-    found = _candidates(trial, rows)
-    setting = _event_time(request, found)
+    likely = _candidates(trial, rows)
+    setting = _event_time(request, likely)
     parser = proposal.settings
     if setting is not None:
         if parser is None:
@@ -148,7 +148,7 @@ def onboard(
         detected=detected,
         proposal=proposal,
         trial=trial,
-        candidates=tuple(found),
+        candidates=tuple(likely),
         rate=rate,
         loads=_loads(facts, loads, rate),
         costs=tuple(costs(topic, facts, rate, partitions)) if rate is not None else (),
@@ -158,7 +158,7 @@ def onboard(
 
 
 def _item(request: Request, default: str | None, parser: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The topic as the file is to have it. Its cluster is stated, unless it is the file's ``default``."""
+    """The topic as an item of the file. Its cluster is stated, unless it is the file's ``default``."""
     stated = {} if request.cluster == default else {"cluster": request.cluster}
     item: dict[str, Any] = {"topic": request.topic, **stated, **request.keys}
     return item | ({"parser": dict(parser)} if parser is not None else {})
@@ -169,18 +169,18 @@ def _adopted(topic: TopicSettings) -> TopicSettings:
 
 
 def _candidates(trial: Trial, rows: pa.RecordBatch) -> list[Candidate]:
-    """Of the rows that landed: quarantine goes by the records' own times."""
+    """Candidates from the rows that landed: quarantine uses the records' own times."""
     if not len(trial.landed):
         return []
     return candidates(trial.parsed.columns.take(trial.landed), rows.column("kafka_timestamp").take(trial.landed))
 
 
-def _event_time(request: Request, found: list[Candidate]) -> EventTime | None:
+def _event_time(request: Request, likely: list[Candidate]) -> EventTime | None:
     if request.event_time == "none":
         return None
     if request.event_time == "auto":
-        return next((one.setting for one in found if one.sure), None)
-    known = next((one.setting for one in found if one.setting.field == request.event_time), None)
+        return next((candidate.setting for candidate in likely if candidate.sure), None)
+    known = next((candidate.setting for candidate in likely if candidate.setting.field == request.event_time), None)
     if request.unit is not None or known is None:
         return EventTime.model_validate({"field": request.event_time, "unit": request.unit})
     return known
@@ -188,25 +188,27 @@ def _event_time(request: Request, found: list[Candidate]) -> EventTime | None:
 
 def _check_trial(request: Request, trial: Trial) -> None:
     if trial.refused > MOST_REFUSED * trial.rows:
-        told = "; ".join(f"{count} times: {reason}" for reason, count in trial.reasons.items())
-        rule = f"the parser would refuse {trial.refused} of {trial.rows} records of the sample ({told}); state --format"
+        reasons = "; ".join(f"{count} times: {reason}" for reason, count in trial.reasons.items())
+        rule = (
+            f"the parser would refuse {trial.refused} of {trial.rows} records of the sample ({reasons}); state --format"
+        )
         raise ConfigError(f"{request.cluster}/{request.topic}", [("parser", rule)])
 
 
 def _rate(request: Request, sample: Sample | None, loads: list[PartitionLoad]) -> Rate | None:
     if request.rate is not None:
         return Rate(request.rate, "option")
-    known = [one.rate for one in loads if one.rate is not None]
+    known = [load.rate for load in loads if load.rate is not None]
     if known:
         return Rate(sum(known), "agents")
     return sampled_rate(sample) if sample is not None and len(sample.rows) else None
 
 
 def _loads(facts: TopicFacts | None, loads: list[PartitionLoad], rate: Rate | None) -> dict[int, float]:
-    """By the agents, else spread evenly over the preferred leaders."""
-    found = rates_by_broker(loads)
-    if found or facts is None or rate is None or not facts.partitions:
-        return found
+    """Bytes a second by broker, from the agents, else spread evenly over the preferred leaders."""
+    measured = rates_by_broker(loads)
+    if measured or facts is None or rate is None or not facts.partitions:
+        return measured
     each = rate.bytes_a_second / facts.partitions
     return rates_by_broker(
         PartitionLoad(facts.topic, number, replicas[0], each, replicas=replicas)
@@ -215,13 +217,13 @@ def _loads(facts: TopicFacts | None, loads: list[PartitionLoad], rate: Rate | No
 
 
 def _notes(topic: TopicSettings, trial: Trial) -> list[str]:
-    found = []
+    notes = []
     allowed = topic.quarantine.rate
     if trial.refused > allowed * trial.rows:
-        found.append(
+        notes.append(
             f"{trial.refused} of {trial.rows} would go to quarantine, more than quarantine.rate ({allowed:.2%}), "
             "and an alert would be raised"
         )
     if trial.insane:
-        found.append(f"{trial.insane} records have a time outside of sane_timestamps: they would go to quarantine")
-    return found
+        notes.append(f"{trial.insane} records have a time outside of sane_timestamps: they would go to quarantine")
+    return notes

@@ -1,4 +1,4 @@
-"""What a person may choose about a topic, as the command line and Airflow's form offer it.
+"""Choices about a topic, as the command line and Airflow's form offer them.
 
 DAG files import this module, so it imports nothing heavy.
 """
@@ -13,25 +13,25 @@ from tidemark.errors import ConfigError
 from tidemark.installation import need
 
 Format = Literal["json", "avro", "protobuf", "bytes"]
-"""What values are."""
+"""The format of values."""
 
 SampleSource = Literal["auto", "raw", "kafka"]
-"""Where records are sampled: raw if the agents have stored any, else Kafka; or one of them."""
+"""The source of sampled records. ``auto``: raw if the agents have stored any, else Kafka."""
 
 TimeUnit = Literal["s", "ms", "us", "ns"]
-"""What a whole number counts since 1970."""
+"""The unit of a whole number that counts the time since 1970."""
 
 MOST_RECORDS: Final = 100_000
 DEFAULT_RECORDS: Final = 2000
-"""Of a sample."""
+"""The number of records in a sample."""
 
 DEFAULT_PARTITION_RATE: Final = "5MiB"
 DEFAULT_REPLICATION_FACTOR: Final = 3
-"""Of a topic that does not exist yet."""
+"""Settings of a topic that does not exist yet."""
 
 
 class Wanted(NamedTuple):
-    """A topic that is to be created. Rates are in bytes a second, that of a partition is what it may have at most."""
+    """A topic that is to be created. Rates are in bytes a second; ``partition_rate`` is the most of a partition."""
 
     cluster: str
     topic: str
@@ -48,18 +48,18 @@ RATE: Final = rf"([0-9]{{1,15}}(?:\.[0-9]{{1,9}})?) ?({'|'.join(_FACTORS)})(?:/s
 
 
 def byte_rate(text: str, option: str) -> float:
-    """Bytes a second of what a person wrote: ``20MiB`` or ``20MB/s``. Raises ConfigError that names ``option``."""
+    """Bytes a second in a person's ``text``: ``20MiB`` or ``20MB/s``. Raises ConfigError that names ``option``."""
     match = re.fullmatch(RATE, text)
-    found = float(match[1]) * _FACTORS[match[2]] if match else 0.0
-    if found <= 0:
+    rate = float(match[1]) * _FACTORS[match[2]] if match else 0.0
+    if rate <= 0:
         raise ConfigError(option, [("", f"{text!r} must be a size above 0, such as 20MiB or 20MB/s")])
-    return found
+    return rate
 
 
 def need_extra() -> None:
-    """Raise ConfigError where the packages of ``tidemark-kafka[onboarding]`` are missing; quiet kafka-python.
+    """Raise ConfigError if the packages of ``tidemark-kafka[onboarding]`` are missing; silence kafka-python.
 
-    It logs at each try what comes as an error in the end.
+    kafka-python logs each failed try, and raises the error in the end.
     """
     need("onboarding", "pyarrow", "numba", "kafka", "ruamel.yaml", "fastavro")
     logging.getLogger("kafka").setLevel(logging.ERROR)

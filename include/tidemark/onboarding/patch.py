@@ -14,11 +14,11 @@ from tidemark.errors import ConfigError
 
 _GIT: Final = "git"
 _NONE: Final = "0" * 40
-"""What ``git update-ref`` takes for a branch that must not exist yet."""
+"""The value that ``git update-ref`` takes for a branch that must not exist yet."""
 
 
 class Change(NamedTuple):
-    """A text file, and what it is to become."""
+    """A text file, with its content before and after."""
 
     path: Path
     before: str
@@ -49,7 +49,7 @@ class Change(NamedTuple):
             raise
 
     def commit(self, branch: str, message: str, needed: Sequence[Path] = ()) -> str:
-        """Make a commit of this change alone on the new ``branch``, from HEAD; returns its id.
+        """Make a commit of this change alone on the new ``branch``, from HEAD; return its id.
 
         Neither the working tree nor the index changes. ``needed`` are files that the change refers to.
 
@@ -62,8 +62,8 @@ class Change(NamedTuple):
         _git(top, ["check-ref-format", "--branch", branch])
         name = self.path.resolve().relative_to(top).as_posix()
         self._check_unchanged(_git(top, ["show", f"HEAD:{name}"]), "is not committed as it is; commit it first")
-        for one in needed:
-            _check_committed(top, one)
+        for path in needed:
+            _check_committed(top, path)
         mode = _git(top, ["ls-tree", "HEAD", "--", name]).split()[0]
         with tempfile.TemporaryDirectory() as folder:
             index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
@@ -75,8 +75,8 @@ class Change(NamedTuple):
         _git(top, ["update-ref", f"refs/heads/{branch}", commit, _NONE])
         return commit
 
-    def _check_unchanged(self, found: str, rule: str) -> None:
-        if found != self.before:
+    def _check_unchanged(self, content: str, rule: str) -> None:
+        if content != self.before:
             raise ConfigError(str(self.path), [("", rule)])
 
 
@@ -91,26 +91,26 @@ def _check_committed(top: Path, path: Path) -> None:
 
 
 def _top(path: Path) -> Path | None:
-    """The top of the repository that ``path`` is in; None if it is in none, or there is no git."""
+    """The top of the repository of ``path``; None if it is in none, or if there is no git."""
     try:
-        found = _run(["rev-parse", "--show-toplevel"], path.resolve().parent, {}, None)
+        done = _run(["rev-parse", "--show-toplevel"], path.resolve().parent, {}, None)
     except FileNotFoundError:
         return None
-    return Path(found.stdout.strip()).resolve() if found.returncode == 0 else None
+    return Path(done.stdout.strip()).resolve() if done.returncode == 0 else None
 
 
 def _git(top: Path, arguments: Sequence[str], more: Mapping[str, str] | None = None, given: str | None = None) -> str:
-    found = _run(arguments, top, more or {}, given)
-    if found.returncode:
-        told = " ".join((found.stderr or found.stdout).split())
-        raise ConfigError("--branch", [(f"git {arguments[0]}", f"failed: {told or 'without a message'}")])
-    return found.stdout
+    done = _run(arguments, top, more or {}, given)
+    if done.returncode:
+        message = " ".join((done.stderr or done.stdout).split())
+        raise ConfigError("--branch", [(f"git {arguments[0]}", f"failed: {message or 'without a message'}")])
+    return done.stdout
 
 
 def _run(
     arguments: Sequence[str], folder: Path, more: Mapping[str, str], given: str | None
 ) -> subprocess.CompletedProcess[str]:
-    """What git says, with the ends of lines as they are."""
+    """Git's result, with the ends of lines unchanged."""
     environment, content = {**os.environ, **more}, None if given is None else given.encode()
     done = subprocess.run(
         [_GIT, *arguments], cwd=folder, env=environment, input=content, capture_output=True, check=False

@@ -1,4 +1,4 @@
-"""The parser that a topic's records need: by what a person says, else by what the sample is."""
+"""The parser that a topic's records need: from a person's hints, else from the sample."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS: Final[dict[SchemaKind, Format]] = {"AVRO": "avro", "JSON": "json", "PROT
 
 
 class Hints(NamedTuple):
-    """What a person says of the records. Paths are as the topics file would name them."""
+    """A person's hints about the records. Paths are as the topics file would have them."""
 
     format: Format | None = None
     schema: str | None = None
@@ -44,7 +44,7 @@ def propose_parser(topic: str, detected: Detected, sample: Sample | None, hints:
     """The parser, without an event time.
 
     Raises:
-        ConfigError: nobody knows what the records are; says which option would tell.
+        ConfigError: the records' format is not known; names the option that would state it.
         RegistryUnavailable: the registry does not answer.
     """
     if hints.registry is not None and hints.format != "bytes":
@@ -88,17 +88,17 @@ def _format(topic: str, detected: Detected, hints: Hints) -> Format:
 
 
 def _json(topic: str, detected: Detected, sample: Sample | None, hints: Hints) -> ParserProposal:
-    found = []
+    documents = []
     for value in sample.values if sample is not None else ():
         try:
             content = split_frame(value)[1] if value is not None and detected.framing == "confluent" else value
-            found += [document(content)] if content is not None else []
+            documents += [document(content)] if content is not None else []
         except (RefusedValue, RefusedRecord):
             continue  # counted as refused when the parser is tried
-    columns = infer(found)
+    columns = infer(documents)
     if not columns.columns:
         raise _unclear(topic, "no JSON object with a field is in the sample, so there are no columns; state --format")
-    settings: dict[str, Any] = {"kind": "json", "columns": [one.settings for one in columns.columns]}
+    settings: dict[str, Any] = {"kind": "json", "columns": [column.settings for column in columns.columns]}
     if detected.framing == "confluent":
         settings["framing"] = "confluent"
     notes = tuple(f"{name} {why}, and is left out" for name, why in columns.left_out.items())
@@ -125,24 +125,24 @@ def _registered(
 def _written(
     topic: str, detected: Detected, hints: Hints, registry: Mapping[str, str]
 ) -> tuple[Format, Written | None]:
-    """The kind of the schema that most records name, and itself; that of the hints, if no record tells."""
+    """The schema that most records name, with its kind; the kind of the hints if no record names a schema."""
     if not detected.numbers:
         if hints.format is None:
             raise _unclear(topic, "has no record that names a schema: state --format avro, json or protobuf")
         return hints.format, None
     number = next(iter(detected.numbers))
     reasons = []
-    for kind, found in _KINDS.items():
-        if hints.format in {None, found}:
+    for kind, format_ in _KINDS.items():
+        if hints.format in {None, format_}:
             schema = SchemaRegistry(Registry(**registry), kind, brief=True).find([number])[number]  # type: ignore[arg-type]  # validated
             if isinstance(schema, Written):
-                return found, schema
+                return format_, schema
             reasons.append(schema.reason)
     raise _unclear(topic, f"most records name schema {number}, which {reasons[-1]}; check --registry and --format")
 
 
 def _message(topic: str, sample: Sample | None, written: Written | None) -> str:
-    """The full name of the message that the first record which names one is of."""
+    """The full name of a message: that of the first record that names one."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.message import DecodeError
 

@@ -1,4 +1,4 @@
-"""Samples a topic from what the agents stored of it; no broker is asked."""
+"""Samples a topic from the segments that agents stored; no broker is asked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def raw_sample(storage: Storage, topic: str, records: int) -> Sample | None:
     """At most about ``records`` records; None if the agents have stored none.
 
     Raises:
-        StoreError, FormatError, SegmentError: it cannot be read.
+        StoreError, FormatError, SegmentError: raw cannot be read.
     """
     topics = RemoteTopics(storage)
     numbers = topics.partitions_for_topic(topic)

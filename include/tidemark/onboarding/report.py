@@ -1,4 +1,4 @@
-"""What onboarding found, for people and for programs."""
+"""The result of onboarding, for people and for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemark.terminal import columns
 
 
 def answer(found: Onboarding, rights: Sequence[Right]) -> dict[str, Any]:
-    """For programs; rates in bytes a second, times in seconds, money in US dollars a month."""
+    """The result for programs; rates in bytes a second, times in seconds, money in US dollars a month."""
     sample = found.sample
     return {
         "topic": f"{found.request.cluster}/{found.request.topic}",
@@ -24,33 +24,33 @@ def answer(found: Onboarding, rights: Sequence[Right]) -> dict[str, Any]:
         else {"source": sample.source, "records": len(sample.rows), "bytes": sample.size},
         "detected": found.detected.answer(),
         "parser": found.topic.parser.model_dump(mode="json"),
-        "inferred": [one._asdict() for one in found.proposal.inferred.columns] if found.proposal.inferred else [],
+        "inferred": [column._asdict() for column in found.proposal.inferred.columns] if found.proposal.inferred else [],
         "trial": found.trial.answer(),
         "event_time": {
             "chosen": _chosen(found),
-            "candidates": [one.answer() for one in found.candidates],
+            "candidates": [candidate.answer() for candidate in found.candidates],
         },
         "rate": found.rate._asdict() if found.rate is not None else None,
         "load": {str(broker): rate for broker, rate in sorted(found.loads.items())},
-        "costs": [{"what": one.what, "requests": one.requests, "dollars": one.dollars} for one in found.costs],
+        "costs": [{"what": line.what, "requests": line.requests, "dollars": line.dollars} for line in found.costs],
         "freshness": found.expected.answer(),
-        "rights": [one._asdict() for one in rights],
+        "rights": [right._asdict() for right in rights],
         "notes": list(found.notes),
         "patch": found.change.patch(),
     }
 
 
 def lines(found: Onboarding, rights: Sequence[Right]) -> Iterator[str]:
-    """For people, without the patch."""
+    """The result for people, without the patch."""
     name = f"{found.request.cluster}/{found.request.topic}"
     if found.facts is not None:
         config = found.facts.answer()["config"]
-        told = ", ".join(f"{key}={value}" for key, value in config.items())
-        yield f"{name}: {found.facts.partitions} partitions, {found.facts.replication_factor} replicas; {told}"
+        settings = ", ".join(f"{key}={value}" for key, value in config.items())
+        yield f"{name}: {found.facts.partitions} partitions, {found.facts.replication_factor} replicas; {settings}"
     if found.sample is not None:
         yield f"sample: {len(found.sample.rows)} records of {found.sample.source}, {found.sample.size:,} bytes"
-    seen = ", ".join(f"{share:.1%} {shape}" for shape, share in found.detected.shares.items())
-    yield f"values: {seen or 'none'}; framing {found.detected.framing}; {found.detected.tombstones} tombstones"
+    shapes = ", ".join(f"{share:.1%} {shape}" for shape, share in found.detected.shares.items())
+    yield f"values: {shapes or 'none'}; framing {found.detected.framing}; {found.detected.tombstones} tombstones"
     yield f"parser: {found.topic.parser.kind}; {found.trial.refused} of {found.trial.rows} records refused"
     yield from (f"  refused {count} times: {reason}" for reason, count in found.trial.reasons.items())
     if found.trial.types:
@@ -61,36 +61,39 @@ def lines(found: Onboarding, rights: Sequence[Right]) -> Iterator[str]:
     yield from _event_times(found)
     yield from _expected(found)
     yield columns(
-        [("RIGHT", "ROLE", "?", "HOW IT IS KNOWN"), *((one.what, one.role, one.outcome, one.detail) for one in rights)]
+        [
+            ("RIGHT", "ROLE", "?", "HOW IT IS KNOWN"),
+            *((right.what, right.role, right.outcome, right.detail) for right in rights),
+        ]
     )
-    yield from (f"note: {one}" for one in (*found.notes, *found.expected.notes))
+    yield from (f"note: {note}" for note in (*found.notes, *found.expected.notes))
 
 
 def next_step(found: Onboarding) -> str:
-    """What is left to do until rows land."""
+    """The steps left until rows land."""
     topic = found.topic
-    told = "next: Airflow lands the topic by itself once its topics file has it, unless [tidemark] starts_paused is set"
+    text = "next: Airflow lands the topic by itself once its topics file has it, unless [tidemark] starts_paused is set"
     if topic.freshness is not None:
         setting = yaml.safe_dump(
             {re.escape(topic.topic): f"{topic.freshness.total_seconds():g}s"}, default_flow_style=True
         )
-        told += f"; add it to freshness in each agent's file, as {setting.strip()}, and reload the agents (SIGHUP)"
-    return f"{told}; `tidemark config check --agents` names what is missing"
+        text += f"; add it to freshness in each agent's file, as {setting.strip()}, and reload the agents (SIGHUP)"
+    return f"{text}; `tidemark config check --agents` names what is missing"
 
 
 def _columns(found: Onboarding) -> Iterator[Sequence[object]]:
     """A table of columns: rates are of the records that are not refused, misfits and overflows of all."""
-    inferred = {one.name: one for one in found.proposal.inferred.columns} if found.proposal.inferred else {}
+    inferred = {column.name: column for column in found.proposal.inferred.columns} if found.proposal.inferred else {}
     landed = max(1, found.trial.rows - found.trial.refused)
     yield "COLUMN", "TYPE", "NULL", "MISFIT", "OVERFLOW"
     for name, kind in found.trial.types.items():
-        one = inferred.get(name)
-        misfit = one.misfit if one is not None else found.trial.misfits.get(name, 0)
+        column = inferred.get(name)
+        misfit = column.misfit if column is not None else found.trial.misfits.get(name, 0)
         rates = [found.trial.nulls[name] / landed, misfit / max(1, found.trial.rows)]
-        over = one.overflow / max(1, found.trial.rows) if one is not None else None
+        over = column.overflow / max(1, found.trial.rows) if column is not None else None
         yield (
             name,
-            one.kind if one else kind,
+            column.kind if column else kind,
             *(f"{rate:.1%}" for rate in rates),
             None if over is None else f"{over:.1%}",
         )
@@ -99,10 +102,11 @@ def _columns(found: Onboarding) -> Iterator[Sequence[object]]:
 def _event_times(found: Onboarding) -> Iterator[str]:
     chosen = _chosen(found)
     yield f"event time: {chosen or 'the record timestamp'}"
-    for one in found.candidates:
-        unit = f" ({one.setting.unit})" if one.setting.unit else ""
-        far = f"median distance {one.median.total_seconds():,.3f} s, farthest {one.farthest.total_seconds():,.0f} s"
-        yield f"  candidate {one.setting.field}{unit}: {far}, filled {one.filled:.1%}"
+    for candidate in found.candidates:
+        unit = f" ({candidate.setting.unit})" if candidate.setting.unit else ""
+        median, farthest = candidate.median.total_seconds(), candidate.farthest.total_seconds()
+        far = f"median distance {median:,.3f} s, farthest {farthest:,.0f} s"
+        yield f"  candidate {candidate.setting.field}{unit}: {far}, filled {candidate.filled:.1%}"
 
 
 def _expected(found: Onboarding) -> Iterator[str]:
@@ -112,9 +116,9 @@ def _expected(found: Onboarding) -> Iterator[str]:
         yield f"rate: {found.rate.bytes_a_second / 1e6:,.3f} MB/s, by the {found.rate.source}"
         load = ", ".join(f"broker {broker} {rate / 1e6:,.3f} MB/s" for broker, rate in sorted(found.loads.items()))
         yield f"load: {load or 'brokers are not known'}"
-        total = sum(one.dollars for one in found.costs)
+        total = sum(line.dollars for line in found.costs)
         yield f"cost: ${total:,.2f} a month at the list prices of S3 Standard, beside what agents cost anyway"
-        yield from (f"  {one.what}: ${one.dollars:,.2f}" for one in found.costs)
+        yield from (f"  {line.what}: ${line.dollars:,.2f}" for line in found.costs)
     if found.expected.freshness is not None:
         promised = found.expected.freshness.total_seconds()
         yield f"freshness: {promised:g} s are promised; the agents need the same setting"

@@ -1,6 +1,7 @@
-"""What the roles of a deployment may do, as far as that can be known without leaving anything behind.
+"""Rights of a deployment's roles, as far as they can be found out without leaving anything behind.
 
-The rights of these credentials are tried. Other roles' rights follow from what they have written, or remain unknown.
+The rights of these credentials are tried. Other roles' rights follow from the objects they have written, or are
+unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tidemark.topics import Deployment, TopicSettings
 
 
 class Right(NamedTuple):
-    """Whether ``role`` may do ``what``; ``detail`` says how that is known, or what the store said."""
+    """A right of ``role``; ``outcome`` says if it has it, ``detail`` how that is known, or the store's answer."""
 
     role: str
     what: str

@@ -15,26 +15,26 @@ COLUMNS: Final = pa.schema(
         for name in ("kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_key", "kafka_value", "kafka_headers")
     ]
 )
-"""What is kept of a record: all that parsers read."""
+"""The part of a record that is kept: all that parsers read."""
 
 MOST_PARTITIONS: Final = 64
-"""That are sampled; of a topic with more, some at equal distances."""
+"""The most sampled partitions; of a topic with more, some at equal distances are sampled."""
 
 MOST_BYTES: Final = 64 << 20
-"""Of keys and values; a sample ends where it has more."""
+"""Bytes of keys and values at which a sample ends."""
 
 Source = Literal["raw", "kafka"]
 
 
 class Span(NamedTuple):
-    """Offsets ``[start, end)`` that a partition has."""
+    """Offsets ``[start, end)`` of a partition."""
 
     start: int
     end: int
 
 
 class Sample(NamedTuple):
-    """Records of :data:`COLUMNS`, and the offsets that each sampled partition has, of so many ``partitions``."""
+    """Records of :data:`COLUMNS`, the offsets of each sampled partition, and the number of all ``partitions``."""
 
     source: Source
     rows: pa.RecordBatch
@@ -44,14 +44,14 @@ class Sample(NamedTuple):
     @property
     def values(self) -> list[bytes | None]:
         """The values, None for tombstones."""
-        found: list[bytes | None] = self.rows.column("kafka_value").to_pylist()
-        return found
+        values: list[bytes | None] = self.rows.column("kafka_value").to_pylist()
+        return values
 
     @property
     def size(self) -> int:
         """Bytes of the keys and values."""
         return sum(
-            len(one or b"") for name in ("kafka_key", "kafka_value") for one in self.rows.column(name).to_pylist()
+            len(part or b"") for name in ("kafka_key", "kafka_value") for part in self.rows.column(name).to_pylist()
         )
 
 
@@ -64,23 +64,23 @@ def chosen(partitions: Iterable[int], most: int = MOST_PARTITIONS) -> list[int]:
 
 
 def ends(span: Span, count: int) -> list[Span]:
-    """Where the first and last records of ``span`` lie, at most ``count`` offsets in all."""
+    """The first and last offsets of ``span``, at most ``count`` in all."""
     if span.end - span.start <= count:
         return [span] if span.start < span.end else []
     first, last = (count + 1) // 2, count // 2
-    found = [Span(span.start, span.start + first), Span(span.end - last, span.end)]
-    return [one for one in found if one.start < one.end]
+    both = [Span(span.start, span.start + first), Span(span.end - last, span.end)]
+    return [end for end in both if end.start < end.end]
 
 
 def rows_of(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of :data:`COLUMNS`; of what comes after MOST_BYTES of keys and values nothing."""
+    """One batch of :data:`COLUMNS`; it ends with the batch that reaches MOST_BYTES of keys and values."""
     kept: list[pa.RecordBatch] = []
     size = 0
-    for one in batches:
+    for batch in batches:
         if size >= MOST_BYTES:
             break
-        kept.append(one.select(COLUMNS.names).cast(COLUMNS))
-        size += one.column("kafka_value").nbytes + one.column("kafka_key").nbytes
+        kept.append(batch.select(COLUMNS.names).cast(COLUMNS))
+        size += batch.column("kafka_value").nbytes + batch.column("kafka_key").nbytes
     table = pa.Table.from_batches(kept, COLUMNS).combine_chunks()
-    found: list[Any] = table.to_batches()
-    return found[0] if found else pa.RecordBatch.from_pylist([], schema=COLUMNS)
+    combined: list[Any] = table.to_batches()
+    return combined[0] if combined else pa.RecordBatch.from_pylist([], schema=COLUMNS)

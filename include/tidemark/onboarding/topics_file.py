@@ -1,7 +1,7 @@
 """Adds a topic to the text of a topics file. Comments, order and quotes stay as they are.
 
-A list of topics in block style gets lines, and no other line changes. One in flow style (``topics: [...]``) is written
-again by ruamel.yaml, which keeps comments.
+A list of topics in block style gets lines, and no other line changes. A list in flow style (``topics: [...]``) is
+written again by ruamel.yaml, which keeps comments.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WIDTH: Final = 4096
 
 
 def with_topic(text: str, source: Path, topic: Mapping[str, Any]) -> str:
-    """``text``, of the topics file ``source``, with ``topic`` as its last topic. The result is not validated yet.
+    """The ``text`` of the topics file ``source``, with ``topic`` as its last topic. It is not validated yet.
 
     Raises:
         ConfigError: the file is not a mapping, or its ``topics`` are not a list.
@@ -46,17 +46,17 @@ def with_topic(text: str, source: Path, topic: Mapping[str, Any]) -> str:
 
 
 def default_cluster(text: str) -> str | None:
-    """The cluster of topics that name none, by ``text``, which is valid; None if each names its own."""
+    """The cluster of topics that name none in the valid ``text``; None if each names its own."""
     document = yaml.safe_load(text)
-    found = (document.get("defaults") or {}).get("cluster") or document.get("cluster")
-    return found if isinstance(found, str) else None
+    cluster = (document.get("defaults") or {}).get("cluster") or document.get("cluster")
+    return cluster if isinstance(cluster, str) else None
 
 
 def checked(text: str, source: Path, before: Deployment, name: str, cluster: str) -> TopicSettings:
-    """The settings of the added topic in ``text``, after what ``tidemark config check`` requires of the file.
+    """The settings of the added topic in ``text``, after the checks of ``tidemark config check``.
 
     Raises:
-        ConfigError: the text breaks a rule, or says something else of another topic than ``before``.
+        ConfigError: the text breaks a rule, or differs from ``before`` in another topic.
     """
     after = parse(Deployment, text, str(source))
     kept = after.model_copy(update={"topics": after.topics[:-1]})
@@ -67,20 +67,20 @@ def checked(text: str, source: Path, before: Deployment, name: str, cluster: str
 
 def _document(text: str, source: Path) -> CommentedMap:
     try:
-        found = _yaml().load(text)
+        document = _yaml().load(text)
     except YAMLError as error:
         raise ConfigError(str(source), [("", f"is not valid YAML: {type(error).__name__}")]) from None
-    if not isinstance(found, CommentedMap):
+    if not isinstance(document, CommentedMap):
         raise ConfigError(str(source), [("", "must be a mapping of keys to values")])
-    return found
+    return document
 
 
 def _yaml() -> YAML:
-    found = YAML(typ="rt")
-    found.preserve_quotes = True
-    found.width = _WIDTH
-    found.indent(mapping=2, sequence=4, offset=2)
-    return found
+    yaml_ = YAML(typ="rt")
+    yaml_.preserve_quotes = True
+    yaml_.width = _WIDTH
+    yaml_.indent(mapping=2, sequence=4, offset=2)
+    return yaml_
 
 
 def _last_item(lines: Sequence[str], topics: CommentedSeq) -> tuple[int, int]:
@@ -99,12 +99,12 @@ def _last_item(lines: Sequence[str], topics: CommentedSeq) -> tuple[int, int]:
 
 
 def _rendered(topic: Mapping[str, Any], dash: int) -> str:
-    """The lines of ``topic`` as an item of a list whose dashes are in column ``dash``."""
+    """The lines of ``topic`` as an item of a list with its dashes in column ``dash``."""
     stream = StringIO()
     _yaml().dump(_commented(topic), stream)
     first, *others = stream.getvalue().splitlines()
     margin = " " * dash
-    return "".join(f"{line}\n" for line in [f"{margin}- {first}", *(f"{margin}  {one}" for one in others)])
+    return "".join(f"{line}\n" for line in [f"{margin}- {first}", *(f"{margin}  {line}" for line in others)])
 
 
 def _rewritten(document: CommentedMap, topics: CommentedSeq, topic: Mapping[str, Any]) -> str:
@@ -116,24 +116,24 @@ def _rewritten(document: CommentedMap, topics: CommentedSeq, topic: Mapping[str,
 
 
 def _commented(value: Any, depth: int = 0) -> Any:
-    """``value`` for ruamel.yaml: the mappings of a list, such as columns, and those far within take a line each."""
+    """``value`` for ruamel.yaml: mappings in a list, such as columns, and deep ones take a line each."""
     if isinstance(value, Mapping):
-        found = CommentedMap((key, _commented(one, depth + 1)) for key, one in value.items())
+        mapping = CommentedMap((key, _commented(item, depth + 1)) for key, item in value.items())
         if depth > 1:
-            found.fa.set_flow_style()
-        return found
+            mapping.fa.set_flow_style()
+        return mapping
     if isinstance(value, list | tuple):
-        listed = CommentedSeq(_commented(one, depth + 2) for one in value)
-        if all(not isinstance(one, Mapping) for one in value):
+        listed = CommentedSeq(_commented(item, depth + 2) for item in value)
+        if all(not isinstance(item, Mapping) for item in value):
             listed.fa.set_flow_style()
         return listed
     return DoubleQuotedScalarString(value) if isinstance(value, str) and not _is_plain(value) else value
 
 
 def _is_plain(text: str) -> bool:
-    """Whether the reader of topics files, which goes by YAML 1.1, takes the bare ``text`` for this text."""
+    """True if the reader of topics files, which follows YAML 1.1, reads the bare ``text`` as this text."""
     try:
-        found: object = yaml.safe_load(text)
+        read: object = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):
         return False
-    return found == text
+    return read == text

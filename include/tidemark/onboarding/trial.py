@@ -20,11 +20,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Trial(NamedTuple):
-    """What became of a sample. All counts are of rows.
+    """The result of parsing a sample. All counts are of rows.
 
-    ``refused`` are those that would go to quarantine, ``reasons`` the most frequent ones. ``nulls`` are of the rows
-    that landed, whose places are ``landed``, by column. ``misfits`` are fields that their column cannot hold, by name,
-    were they landed as null; ``unknown`` are fields that no column takes. ``insane`` have a time outside of
+    ``refused`` would go to quarantine, ``reasons`` are the most frequent reasons. ``nulls`` are by column, of the rows
+    that landed; ``landed`` has their places. ``misfits`` are fields, by name, that their column cannot hold and that
+    would land as null; ``unknown`` are fields that no column takes. ``insane`` have a time outside of
     ``sane_timestamps``.
     """
 
@@ -40,14 +40,14 @@ class Trial(NamedTuple):
     parsed: Parsed
 
     def answer(self) -> dict[str, Any]:
-        """For programs."""
+        """The result for programs."""
         names = ("rows", "refused", "reasons", "misfits", "unknown", "insane")
         columns = {name: {"type": kind, "null": self.nulls[name]} for name, kind in self.types.items()}
         return {**{name: getattr(self, name) for name in names}, "columns": columns}
 
 
 def tried(topic: TopicSettings, rows: pa.RecordBatch, now: datetime) -> Trial:
-    """Parse ``rows`` as ``topic`` says, whose schema is adopted if it follows one.
+    """Parse ``rows`` with the settings of ``topic``; a schema that it follows was adopted.
 
     Raises:
         ConfigError: the parser cannot be made: a schema cannot become columns, or a name is not valid.
@@ -65,7 +65,7 @@ def tried(topic: TopicSettings, rows: pa.RecordBatch, now: datetime) -> Trial:
         rows=len(rows),
         refused=len(parsed.refused),
         reasons=dict(Counter(parsed.refused.values()).most_common(_REASONS)),
-        types={one.name: str(one.type) for one in columns.schema},
+        types={field.name: str(field.type) for field in columns.schema},
         nulls={name: column.null_count for name, column in zip(columns.schema.names, columns.columns, strict=True)},
         misfits=_misfits(topic, rows, parsed),
         unknown=parsed.unknown,
@@ -76,15 +76,15 @@ def tried(topic: TopicSettings, rows: pa.RecordBatch, now: datetime) -> Trial:
 
 
 def _misfits(topic: TopicSettings, rows: pa.RecordBatch, parsed: Parsed) -> dict[str, int]:
-    """The fields that rows would lose if misfits landed: what counts as unknown then, and did not before."""
+    """The fields that rows would lose if misfits landed: they are unknown then, and were not before."""
     if not isinstance(topic.parser, FollowingParser) or (topic.parser.misfits == "quarantine" and not parsed.refused):
         return {}
     landing = topic.parser.model_copy(update={"misfits": "land"})
-    found = parser_of(landing, topic.topic).parse(rows)
-    names = {one.name for one in found.columns.schema} | {
-        ".".join(one.keys) for one in getattr(topic.parser, "columns", ())
+    relaxed = parser_of(landing, topic.topic).parse(rows)
+    names = {field.name for field in relaxed.columns.schema} | {
+        ".".join(column.keys) for column in getattr(topic.parser, "columns", ())
     }
-    return {name: count for name, count in found.unknown.items() if name in names}
+    return {name: count for name, count in relaxed.unknown.items() if name in names}
 
 
 def _microseconds(at: datetime) -> int:
