@@ -1,9 +1,9 @@
 """Avro: records from the schema that wrote them into the table's, by a compiled loop or else by fastavro.
 
-Rows are grouped by the schema that wrote them. ``avro_program`` says which schemas the loop reads by.
+Rows are grouped by the schema that wrote them. ``avro_program`` decides if the loop can read a schema.
 
-A field is unknown if the schema that wrote a record has it and the table's has not, by name or alias. Every row counts
-that was written by such a schema, also where the field, or the record or the list around it, is null or empty.
+A field is unknown if the schema that wrote a record has it and the table's has not, by name or alias. Every row of such
+a schema counts, even if the field, or the record or the list around it, is null or empty.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _UNREADABLE: Final = (
     *(EOFError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError),
     fastavro.read.SchemaResolutionError,
 )
-"""What fastavro raises for bytes that the schema cannot have written, and for schemas that do not go together."""
+"""Errors of fastavro for bytes that the schema cannot have written, and for schemas that do not match each other."""
 
 
 class _Named(NamedTuple):
-    """The rows that name a schema, the numbers that they name, and each number once, that of most rows first."""
+    """The rows that name a schema, the numbers that they name, and each number once, the most frequent first."""
 
     rows: Indices
     numbers: Indices
@@ -58,7 +58,7 @@ class AvroColumns:
         assert isinstance(settings.schema_file, SettingsFile), "a schema that is followed was adopted"
         fields, self._reader = _table(settings.schema_file)
         self._raw: pa.Schema = pa.schema(fields)
-        self.columns: pa.Schema = pa.schema([pa.field(one.name, table_type(one.type)) for one in fields])
+        self.columns: pa.Schema = pa.schema([pa.field(field.name, table_type(field.type)) for field in fields])
         schemas = _schemas(settings)
         self._writers = None if schemas is None else Writers(schemas, self._reader)
         self._loop = self._loop_by(self._reader)
@@ -67,11 +67,11 @@ class AvroColumns:
         self._fitting: dict[int, Any] = {}
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
-        """Decode each value by the schema that wrote it; one that this cannot read is refused with the reason."""
+        """Decode each value with the schema that wrote it; a value that cannot be read is refused with the reason."""
         return self.parse_by(rows, vectorised=True)
 
     def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
-        """... in blocks where that is possible, or row by row."""
+        """Decode like :meth:`parse`, in blocks if that is possible, or row by row."""
         values = rows.column(f"kafka_{self._settings.columns_from}")
         if self._writers is None:
             groups = [] if self._loop is None else [Group(self._loop, np.arange(len(values)), 0)]
@@ -79,8 +79,8 @@ class AvroColumns:
         framed, numbers = numbered(values)
         named = _Named(framed, numbers, by_frequency(numbers))
         self._writers.learn(named.distinct)
-        found = self._parsed(values, self._groups(named, self._writers) if vectorised else [])
-        return replace(found, unknown=self._counted(named, self._writers, _landing(values, found.refused)))
+        parsed = self._parsed(values, self._groups(named, self._writers) if vectorised else [])
+        return replace(parsed, unknown=self._counted(named, self._writers, _landing(values, parsed.refused)))
 
     def _parsed(self, values: pa.Array[Any], groups: list[Group]) -> Parsed:
         return parse_in_blocks(
@@ -92,19 +92,19 @@ class AvroColumns:
         )
 
     def _groups(self, named: _Named, writers: Writers) -> list[Group]:
-        """The rows of each schema that a loop reads by."""
+        """The rows of each schema that a loop can read."""
         groups: list[Group] = []
         for number in named.distinct:
             rows = named.rows[named.numbers == number]
             if len(rows) < FEWEST:
-                break  # nor has any that follows as many
+                break  # the next numbers are less frequent
             loop = self._loop_of(number, writers)
             if loop is not None:
                 groups.append(Group(loop, rows, HEAD))
         return groups
 
     def _counted(self, named: _Named, writers: Writers, landing: Bits) -> dict[str, int]:
-        """How many of the rows that are ``landing`` have each field that the table lacks."""
+        """The number of ``landing`` rows that have each field unknown to the table."""
         counts = []
         for number in named.distinct:
             if fields := self._unknown_of(number, writers):
@@ -124,7 +124,7 @@ class AvroColumns:
         return self._unknown[number]
 
     def _loop_of(self, number: int, writers: Writers) -> BlockReader | None:
-        """What reads by this schema; None if its records are refused, or for fastavro."""
+        """The loop for this schema; None if its records are refused, or for fastavro."""
         if number not in self._loops:
             try:
                 writer = writers.get(number).parsed
@@ -136,7 +136,7 @@ class AvroColumns:
         return self._loops[number]
 
     def _reader_of(self, number: int, writer: Any) -> Any:
-        """The table's schema, without what records of ``writer`` do not fit if they land all the same."""
+        """The table's schema; without the fields that ``writer`` does not fit, if misfits land."""
         if self._settings.misfits == "quarantine" or writer is self._reader:
             return self._reader
         if number not in self._fitting:
@@ -160,26 +160,26 @@ class AvroColumns:
             if blind:
                 fastavro.schemaless_reader(source, writer, None)
                 source.seek(0)
-            found = fastavro.schemaless_reader(source, writer, None if writer is reader else reader)
+            fields = fastavro.schemaless_reader(source, writer, None if writer is reader else reader)
         except _UNREADABLE as error:
             raise RefusedRecord(f"does not match its Avro schema: {_broken_rule(error, source)}") from error
-        if not isinstance(found, dict):
+        if not isinstance(fields, dict):
             raise RefusedRecord("its Avro schema is not that of a record")
         left = len(data) - source.tell()
         if left:
             raise RefusedRecord(f"has {left} more bytes than its Avro schema says")
-        return Record(found)
+        return Record(fields)
 
 
 def _landing(values: pa.Array[Any], refused: Mapping[int, str]) -> Bits:
-    """Which of ``values`` are neither null nor refused."""
+    """A mask of the ``values`` that are neither null nor refused."""
     landing = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), np.bool_).copy()
     landing[list(refused)] = False
     return landing
 
 
 def _broken_rule(error: Exception, source: io.BytesIO) -> str:
-    """Why fastavro does not read a record, always in the same words: files with reasons are compared byte by byte.
+    """The reason why fastavro cannot read a record, in fixed words: files with reasons are compared byte by byte.
 
     fastavro looks up the number of a union's branch or of an enum's symbol in a list, and the next byte of a number
     that ends too early as well. Each byte of a number but its last one has the highest bit.
@@ -196,7 +196,7 @@ def _broken_rule(error: Exception, source: io.BytesIO) -> str:
 
 
 def _table(content: SettingsFile) -> tuple[list[pa.Field[Any]], Any]:
-    """The table's schema as the fields of a record and as fastavro reads into it. Raises ValueError."""
+    """The table's schema as the fields of a record, and as fastavro parses it. Raises ValueError."""
     try:
         check_levels(content.data)
         fields = Types().record(json.loads(content.data))

@@ -1,12 +1,12 @@
-"""Which Avro schemas are read at all: those by which a record makes no more values than its bytes can pay for.
+"""Bounds of Avro schemas: a schema is read only if its records cannot make more values than their bytes can pay for.
 
-An item of an array that takes no bytes may be there 2^62 times in a record of ten bytes; a record that holds itself
-nests as deep as its bytes say, on the stack of the process; records that hold others twice, thirty levels of them, make
-2^30 values of nothing. All three are refused by the schema alone, before a record is read by it.
+An array's item that takes no bytes may occur 2^62 times in a record of ten bytes; a record that holds itself nests as
+deep as its bytes say, on the stack of the process; records that hold others twice, thirty levels of them, make 2^30
+values of nothing. All three are refused by their schema alone, before a record of it is read.
 
-The rule is one sum. A value counts 1, and each byte that it takes at the least pays for ``VALUES_PER_BYTE``. Fields of
-a record add up; a union is its branch that costs most. An array's item and a map's entry must pay for themselves, and
-the record as a whole may cost ``MAX_FREE_VALUES`` more than its bytes pay for.
+The rule is one sum. A value counts 1, and each byte that it takes at least pays for ``VALUES_PER_BYTE``. Fields of a
+record add up; a union counts as its most expensive branch. An array's item and a map's entry must pay for themselves,
+and the record as a whole may cost ``MAX_FREE_VALUES`` more than its bytes pay for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VALUES_PER_BYTE: Final = 16
 MAX_FREE_VALUES: Final = 1 << 14
 MAX_NAMED_TYPES: Final = 2000
 MAX_LEVELS: Final = 256
-"""Of objects and lists in the JSON of a schema; an Avro type in another takes two or three."""
+"""The most levels of objects and lists in the JSON of a schema; an Avro type in another takes two or three."""
 
 _BYTES: Final = {
     "null": 0,
@@ -33,7 +33,7 @@ _BYTES: Final = {
     "string": 1,
     "enum": 1,
 }
-"""What a value takes at the least."""
+"""The least bytes of a value."""
 
 
 class UnboundedSchema(ValueError):
@@ -41,13 +41,13 @@ class UnboundedSchema(ValueError):
 
 
 def check_levels(text: bytes) -> None:
-    """Raise UnboundedSchema if ``text``, JSON, is nested so deep that what reads schemas might not return."""
+    """Raise UnboundedSchema if ``text``, JSON, is nested so deep that a reader of schemas might not return."""
     if levels(text) > MAX_LEVELS:
         raise UnboundedSchema(f"has more than {MAX_LEVELS} levels")
 
 
 def check_bounded(schema: Any, named: dict[str, Any]) -> None:
-    """Check ``schema``, which fastavro has parsed, and with it the types that it knows by their full names.
+    """Check ``schema``, parsed by fastavro, and the types that it refers to by their full names.
 
     Raises:
         UnboundedSchema: a record's values are not bounded by its bytes.
@@ -60,10 +60,10 @@ def check_bounded(schema: Any, named: dict[str, Any]) -> None:
 
 
 def skips_blindly(schema: Any, named: dict[str, Any]) -> bool:
-    """Whether skipping a record of ``schema`` may go on behind its end, as often as an array says that it has items.
+    """True if skipping a record of ``schema`` may continue past its end, as often as an array claims to have items.
 
-    fastavro 1.13.1 skips a boolean, a float, a double and a fixed without looking whether it is there; all else begins
-    with a number, of which it notices the end. It skips what the table's schema does not have.
+    fastavro 1.13.1 skips a boolean, a float, a double and a fixed without a check of the end. All other types begin
+    with a number, and its end is checked. fastavro skips the fields that the table's schema does not have.
     """
     return any(_is_blind(items, named) for items in _items(schema, named, set()))
 
@@ -91,7 +91,7 @@ def _items(schema: Any, named: dict[str, Any], seen: set[str]) -> Iterator[Any]:
 
 
 def _is_blind(schema: Any, named: dict[str, Any]) -> bool:
-    """Whether a value of ``schema`` is skipped without noticing that there is none; types do not hold themselves."""
+    """True if a value of ``schema`` is skipped without a check of the end; types do not hold themselves."""
     if isinstance(schema, list):
         return False
     kind = schema if isinstance(schema, str) else schema["type"]
@@ -105,7 +105,7 @@ def _is_blind(schema: Any, named: dict[str, Any]) -> bool:
 
 
 class _Costs:
-    """Values that a type makes beyond those that its bytes pay for; negative where the bytes pay for more."""
+    """Costs of types: the values that a type makes and its bytes do not pay for; negative if they pay for more."""
 
     def __init__(self, named: dict[str, Any]) -> None:
         self._named = named
@@ -116,7 +116,7 @@ class _Costs:
         if isinstance(schema, list):
             if not schema:
                 raise UnboundedSchema(f"{path}: is a union of nothing")
-            return 1 - VALUES_PER_BYTE + max(self.of(one, path) for one in schema)
+            return 1 - VALUES_PER_BYTE + max(self.of(branch, path) for branch in schema)
         if isinstance(schema, str):
             return _simple(schema) if schema in _BYTES else self._of_name(schema, path)
         kind = schema["type"]
@@ -154,7 +154,7 @@ class _Costs:
             if not isinstance(size, int) or isinstance(size, bool) or size < 0:
                 raise UnboundedSchema(f"{path}: is of {size!r} bytes")
             return 1 - VALUES_PER_BYTE * size
-        return 1 + sum(self.of(one["type"], f"{path}.{one['name']}") for one in schema["fields"])
+        return 1 + sum(self.of(field["type"], f"{path}.{field['name']}") for field in schema["fields"])
 
 
 def _simple(kind: str) -> int:

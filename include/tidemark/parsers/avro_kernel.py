@@ -1,7 +1,7 @@
-"""The compiled loop that reads Avro records: a program of one operation for each value that the writer's schema has.
+"""The compiled loop that reads Avro records: a program with one operation for each value in the writer's schema.
 
-What it reads, it reads as fastavro does. What it does not mark as read is for fastavro to decide: damaged bytes, and
-what is valid but unusual, such as a decimal of more than eight bytes.
+The loop reads a record exactly as fastavro does, or leaves it to fastavro: damaged bytes, and valid but unusual values,
+such as a decimal of more than eight bytes.
 
 Source: Avro's specification, "Binary encoding".
 """
@@ -30,31 +30,31 @@ BYTES = 7
 FIXED = 8
 """Argument: its size."""
 ENUM = 9
-"""Argument: how many symbols."""
+"""Argument: the number of symbols."""
 MILLIS = 10
 DECIMAL = 11
 """Argument: 10 to the power of its precision, or 0 if any number of eight bytes fits."""
 FIXED_DECIMAL = 12
-"""Arguments: likewise, and its size."""
+"""Arguments: the same, and its size."""
 UNION = 13
-"""Arguments: the branch of null or -1, that of the value or -1, columns of the value, the operation behind it."""
+"""Arguments: the branch of null or -1, that of the value or -1, columns of the value, the operation after it."""
 STRUCT = 14
 ARRAY = 15
 """Arguments: the level of the items or -1, and the operation NEXT of this array; the items' first one follows."""
 NEXT = 16
-"""Arguments: as those of the array."""
+"""Arguments: those of the array."""
 KEY = 17
-"""As STRING, but all keys of a map differ."""
+"""Like STRING, but all keys of a map differ."""
 NULLS = 18
-"""Argument: how many columns are null."""
+"""Argument: the number of columns that are null."""
 
 ARGUMENTS: Final = 4
 WIDTH: Final = 2 + ARGUMENTS
-"""Of an operation: what it is, its column or -1 if no column takes the value, and its arguments."""
+"""Width of an operation: its code, its column or -1 if no column takes the value, and its arguments."""
 
 FRAME: Final = 5
-"""Of a list that is being read: position and level around it, its items' first operation, how many are left in the
-block, and the position of the first item."""
+"""Width of a list that is being read: position and level around it, its items' first operation, the number of items
+left in the block, and the position of the first item."""
 
 _MAX_KEYS = 64
 _MAX_SHORT = 8
@@ -74,7 +74,7 @@ def read_records(
     slots: Slots,
     good: Bits,
 ) -> int:
-    """A :data:`~tidemark.parsers.slots.Loop`, with a program, and memory for frames and for lengths."""
+    """Run the loop of a program; a :data:`~tidemark.parsers.slots.Loop` with memory for frames and for lengths."""
     slots.lengths[:] = 0
     for row in range(len(starts)):
         before[:] = slots.lengths
@@ -101,7 +101,7 @@ def _read_record(  # noqa: C901  # one loop: numba pays for state that goes thro
     frames: NDArray[np.int64],
     slots: Slots,
 ) -> int:
-    """_READ, _UNREAD, or the level that is too short."""
+    """Read a record: _READ, _UNREAD, or the level that is too short."""
     place = 0
     depth = 0
     level = 0
@@ -206,7 +206,7 @@ def _read_record(  # noqa: C901  # one loop: numba pays for state that goes thro
                 if at < 0 or left == _MIN_INT64:
                     return _UNREAD
                 if left < 0:
-                    # fastavro goes by this size where it skips an array, and else by the number of items.
+                    # fastavro uses this size if it skips an array, and otherwise the number of items.
                     if argument < 0:
                         return _UNREAD
                     _, at = varint(data, at, end, 10)
@@ -236,6 +236,6 @@ def _read_record(  # noqa: C901  # one loop: numba pays for state that goes thro
                 continue
         elif operation == END:
             return _READ if at == end else _UNREAD
-        # What is left is STRUCT, whose slot has nothing.
+        # STRUCT is left; its slot has nothing.
         if column >= 0:
             put(slots, here + column * stride, value)

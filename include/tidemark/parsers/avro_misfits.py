@@ -1,4 +1,4 @@
-"""Which fields of the table's schema the records of a writer fill, by Avro's rules of resolution.
+"""Fields of the table's schema that the records of a writer fit, by Avro's rules of resolution.
 
 https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
 """
@@ -20,33 +20,35 @@ _PROMOTED: Final = {
 
 
 def fitting(writer: Any, reader: Any) -> Any:
-    """``reader`` without the fields that values of ``writer`` may not be resolved into; itself if there are none.
+    """``reader`` without the fields that values of ``writer`` may not fit; ``reader`` itself if all fit.
 
     Both are schemas of records as fastavro has parsed them.
     """
     if isinstance(writer, list) or writer.get("type") != "record":
         return reader
     types = _Types(DeclaredTypes(writer), DeclaredTypes(reader))
-    theirs = {one["name"]: one["type"] for one in writer["fields"]}
+    theirs = {field["name"]: field["type"] for field in writer["fields"]}
     fields = [
-        one
-        for one in reader["fields"]
-        if all(types.resolve(theirs[name], one["type"]) for name in _names(one) if name in theirs)
+        field
+        for field in reader["fields"]
+        if all(types.resolve(theirs[name], field["type"]) for name in _names(field) if name in theirs)
     ]
     return reader if len(fields) == len(reader["fields"]) else {**reader, "fields": fields}
 
 
 class _Types:
-    """Goes along two schemas at once; neither holds itself."""
+    """Walks two schemas side by side; neither holds itself."""
 
     def __init__(self, writer: DeclaredTypes, reader: DeclaredTypes) -> None:
         self._writer, self._reader = writer, reader
 
     def resolve(self, writer: Any, reader: Any) -> bool:
-        """Whether all values of ``writer`` but null can be resolved into ``reader``."""
-        wanted = list(branches(self._reader, reader))
-        found = [one for one in branches(self._writer, writer) if one[0] != "null"]
-        return all(any(self._same(kind, one, other, there) for other, there in wanted) for kind, one in found)
+        """True if all values of ``writer`` but null can be resolved into ``reader``."""
+        targets = list(branches(self._reader, reader))
+        sources = [branch for branch in branches(self._writer, writer) if branch[0] != "null"]
+        return all(
+            any(self._same(kind, source, other, target) for other, target in targets) for kind, source in sources
+        )
 
     def _same(self, kind: str, writer: Any, other: str, reader: Any) -> bool:
         if kind != other:
@@ -62,10 +64,10 @@ class _Types:
         return kind != "record" or self._records(writer, reader)
 
     def _records(self, writer: Any, reader: Any) -> bool:
-        theirs = {one["name"]: one["type"] for one in writer["fields"]}
-        for one in reader["fields"]:
-            there = [theirs[name] for name in _names(one) if name in theirs]
-            if not (there or "default" in one) or not all(self.resolve(kind, one["type"]) for kind in there):
+        theirs = {field["name"]: field["type"] for field in writer["fields"]}
+        for field in reader["fields"]:
+            there = [theirs[name] for name in _names(field) if name in theirs]
+            if not (there or "default" in field) or not all(self.resolve(kind, field["type"]) for kind in there):
                 return False
         return True
 

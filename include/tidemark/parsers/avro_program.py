@@ -1,7 +1,8 @@
-"""From Avro schemas to the program that reads by them, and to the columns that it fills.
+"""Compiles Avro schemas to the program that reads them, and to the columns that it fills.
 
-What has no program is read by fastavro: :class:`Unsupported` says why. That are schemas that the table's cannot be read
-from, and what Avro's rules for evolved schemas offer beyond fields that come and go and ``int`` that becomes ``long``.
+fastavro reads the schemas that have no program; :class:`Unsupported` has the reason. These are schemas that cannot be
+read into the table's, and features of Avro's rules for evolved schemas beyond added and removed fields and ``int`` that
+becomes ``long``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _NAMED: Final = {"record", "enum", "fixed"}
 
 
 def block_reader(writer: Any, reader: Any, fields: list[pa.Field[Any]]) -> BlockReader:
-    """What reads records of ``writer`` into the table: its schema is ``reader``, and ``fields`` as fastavro reads them.
+    """The reader of records of ``writer`` into the table of schema ``reader``; fastavro reads them as ``fields``.
 
     Both schemas are as fastavro has parsed them.
 
@@ -67,7 +68,7 @@ def block_reader(writer: Any, reader: Any, fields: list[pa.Field[Any]]) -> Block
         level: int = op.read_records(data, starts, ends, operations, frames, before, slots, good)
         return level
 
-    schema = pa.schema([pa.field(one.name, table_type(one.type)) for one in fields])
+    schema = pa.schema([pa.field(field.name, table_type(field.type)) for field in fields])
     return BlockReader(table.layout, root.children, schema, loop)
 
 
@@ -79,10 +80,10 @@ class DeclaredTypes:
         self._declare(schema)
 
     def resolved(self, schema: Any) -> tuple[str, Any]:
-        """(kind, what declares it) of ``schema``; a union's kind is ``union``.
+        """(kind, declaration) of ``schema``; a union's kind is ``union``.
 
         Raises:
-            Unsupported: it gives a logical type to one that is declared elsewhere.
+            Unsupported: it gives a logical type to a type that is declared elsewhere.
         """
         while not isinstance(schema, list):
             kind = schema if isinstance(schema, str) else schema["type"]
@@ -95,8 +96,8 @@ class DeclaredTypes:
 
     def _declare(self, schema: Any) -> None:
         if isinstance(schema, list):
-            for one in schema:
-                self._declare(one)
+            for branch in schema:
+                self._declare(branch)
         elif isinstance(schema, dict):
             kind = schema["type"]
             if isinstance(kind, str) and kind in _NAMED:
@@ -126,7 +127,7 @@ class _Table(DeclaredTypes):
         if isinstance(kind, pa.StructType):
             first = self.layout.columns[level]
             fields = zip(declared["fields"], kind, strict=True)
-            children = tuple(self.node(one["type"], field.type, level) for one, field in fields)
+            children = tuple(self.node(inner["type"], field.type, level) for inner, field in fields)
             count = self.layout.columns[level] - first + 1
             return Node(table_type(kind), level, index, count, children)
         if isinstance(kind, pa.ListType):
@@ -146,7 +147,7 @@ class _Table(DeclaredTypes):
 
 
 class _Program(DeclaredTypes):
-    """The operations for what ``writer`` writes; no column where there is no node."""
+    """The operations that read values of ``writer``; without a node they fill no column."""
 
     def __init__(self, writer: Any, table: _Table, root: Node, *, evolved: bool) -> None:
         super().__init__(writer)
@@ -157,7 +158,7 @@ class _Program(DeclaredTypes):
         self.depth = 0
 
     def add(self, operation: int, node: Node | None = None, *arguments: int) -> list[int]:
-        """An operation more."""
+        """Add an operation."""
         if len(self.operations) >= _MAX_OPERATIONS:
             raise Unsupported(f"has more than {_MAX_OPERATIONS} values")
         made = [operation, -1 if node is None else node.index, *arguments]
@@ -165,7 +166,7 @@ class _Program(DeclaredTypes):
         return self.operations[-1]
 
     def value(self, writer: Any, reader: Any, kind: pa.DataType | None, node: Node | None) -> None:
-        """Read a value into ``node``, or skip it if there is none."""
+        """Read a value into ``node``, or skip it if there is no node."""
         name, declared = self.resolved(writer)
         if name == "union":
             self._union(declared, reader, kind, node)
@@ -197,7 +198,7 @@ class _Program(DeclaredTypes):
             raise Unsupported("has a union of more than null and one other type")
         if node is not None and null >= 0 and self._table.resolved(reader)[0] != "union":
             raise Unsupported("may be null where the table's schema says otherwise")
-        [branch] = (one for one in range(len(branches)) if one != null)
+        [branch] = (number for number in range(len(branches)) if number != null)
         made = self.add(op.UNION, node, null, branch, 0 if node is None else node.count)
         self.value(branches[branch], reader, kind, node)
         made[-1] = len(self.operations)
@@ -210,14 +211,14 @@ class _Program(DeclaredTypes):
         if node is not None:
             assert isinstance(kind, pa.StructType)
             _check_distinct(reader)
-            for one, field, inner in zip(reader["fields"], kind, node.children, strict=True):
-                fields[one["name"]] = one, field.type, inner
-        for one in writer["fields"]:
-            wanted, wanted_kind, child = fields.pop(one["name"], ({"type": None}, None, None))
-            self.value(one["type"], wanted["type"], wanted_kind, child)
-        for one, _, missing in fields.values():
+            for declared, field, inner in zip(reader["fields"], kind, node.children, strict=True):
+                fields[declared["name"]] = declared, field.type, inner
+        for written in writer["fields"]:
+            wanted, wanted_kind, child = fields.pop(written["name"], ({"type": None}, None, None))
+            self.value(written["type"], wanted["type"], wanted_kind, child)
+        for declared, _, missing in fields.values():
             assert missing is not None
-            if one.get("default", 0) is not None or self._table.resolved(one["type"])[0] != "union":
+            if declared.get("default", 0) is not None or self._table.resolved(declared["type"])[0] != "union":
                 raise Unsupported("lacks a field whose default is not null")
             self.add(op.NULLS, missing, missing.count)
 
@@ -268,17 +269,17 @@ class _Program(DeclaredTypes):
 
 def value_of(branches: list[Any]) -> Any:
     """The branch of a union of null and one other type. Raises Unsupported."""
-    found = [one for one in branches if one != "null"]
-    if len(found) != 1:
+    others = [branch for branch in branches if branch != "null"]
+    if len(others) != 1:
         raise Unsupported("has a union of more than null and one other type")
-    return found[0]
+    return others[0]
 
 
 def _check_same(writer: str, written: Any, reader: str, wanted: Any) -> None:
-    """Raise Unsupported unless what one type writes is read as the other without a change."""
+    """Raise Unsupported unless each value of the written type is read as the wanted type without a change."""
     if writer != reader and (writer, reader) != ("int", "long"):
         raise Unsupported(f"has {writer} where the table's schema has {reader}")
-    if "aliases" in wanted or any("aliases" in one for one in wanted.get("fields", ())):
+    if "aliases" in wanted or any("aliases" in field for field in wanted.get("fields", ())):
         raise Unsupported("is read by aliases")
     keys = ("name", "size", "symbols", "logicalType", "precision", "scale")
     if any(written.get(key) != wanted.get(key) for key in keys):
@@ -286,6 +287,6 @@ def _check_same(writer: str, written: Any, reader: str, wanted: Any) -> None:
 
 
 def _check_distinct(record: Any) -> None:
-    names = [one["name"] for one in record["fields"]]
+    names = [field["name"] for field in record["fields"]]
     if len(set(names)) < len(names):
         raise Unsupported("has two fields of one name")

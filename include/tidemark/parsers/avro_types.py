@@ -26,7 +26,7 @@ _TIMES: Final[dict[str, pa.DataType]] = {
     "date": pa.date32(),
 }
 DECIMAL_MARK: Final = "tidemark-decimal"
-"""What fastavro is to take a ``decimal`` for; its own takes time by the square of a value's bytes, and rounds."""
+"""Logical type of a ``decimal`` for fastavro; its own takes time by the square of a value's bytes, and rounds."""
 
 _MAX_DECIMAL_BYTES: Final = 32
 _MAX_SCALE: Final = 100
@@ -34,7 +34,7 @@ _EXACT: Final = Context(prec=120)
 
 
 class Types:
-    """Translates a schema, whose named types it remembers. All errors are ValueError with the field's path."""
+    """Translates a schema, and remembers its named types. All errors are ValueError with the field's path."""
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
@@ -48,7 +48,7 @@ class Types:
         return list(kind)
 
     def arrow(self, schema: Any, space: str, path: str) -> pa.DataType:
-        """The type of ``schema``, in which names without a space are in ``space``."""
+        """The type of ``schema``; names in it without a namespace are in ``space``."""
         if isinstance(schema, list):
             return self._union(schema, space, path)
         if isinstance(schema, str):
@@ -68,7 +68,7 @@ class Types:
         return self._logical(schema) or self._name(kind, space, path)
 
     def _union(self, schema: list[Any], space: str, path: str) -> pa.DataType:
-        kinds = [one for one in schema if one != "null"]
+        kinds = [branch for branch in schema if branch != "null"]
         if len(kinds) != 1:
             raise ValueError(f"{path}: a union may be of null and one other type; make it a record with a field each")
         return self.arrow(kinds[0], space, path)
@@ -84,37 +84,37 @@ class Types:
             raise ValueError(f"{path}: {full} holds itself, and a table's columns end somewhere")
         if full not in self._named:
             raise ValueError(f"{path}: {name} is not a known type")
-        found: pa.DataType = self._named[full]
-        return found
+        known: pa.DataType = self._named[full]
+        return known
 
     def _declared(self, schema: dict[str, Any], kind: str, space: str, path: str) -> pa.DataType:
         name = str(schema.get("name", ""))
         space = name.rpartition(".")[0] if "." in name else str(schema.get("namespace", space) or "")
         full = name if "." in name or not space else f"{space}.{name}"
         if kind == "enum":
-            found: pa.DataType = pa.string()
+            column_type: pa.DataType = pa.string()
         elif kind == "fixed":
-            found = self._logical(schema) or pa.binary()
+            column_type = self._logical(schema) or pa.binary()
         else:
             self._open.append(full)
             fields = [
-                pa.field(one["name"], self.arrow(one["type"], space, f"{path}.{one['name']}"))
-                for one in schema["fields"]
+                pa.field(field["name"], self.arrow(field["type"], space, f"{path}.{field['name']}"))
+                for field in schema["fields"]
             ]
             self._open.pop()
             if not fields:
                 raise ValueError(f"{path}: a record without fields cannot be a column")
-            found = pa.struct(fields)
-        self._named[full] = found
-        return found
+            column_type = pa.struct(fields)
+        self._named[full] = column_type
+        return column_type
 
     @staticmethod
     def _logical(schema: dict[str, Any]) -> pa.DataType | None:
         name = schema.get("logicalType")
         if name == "decimal":
             return pa.decimal128(schema.get("precision", 0), schema.get("scale", 0))
-        found: pa.DataType | None = _TIMES.get(str(name))
-        return found
+        time_type: pa.DataType | None = _TIMES.get(str(name))
+        return time_type
 
 
 def table_type(kind: pa.DataType) -> pa.DataType:
@@ -122,7 +122,7 @@ def table_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return TIMESTAMP_TYPE
     if isinstance(kind, pa.StructType):
-        return pa.struct([pa.field(one.name, table_type(one.type)) for one in kind])
+        return pa.struct([pa.field(field.name, table_type(field.type)) for field in kind])
     if isinstance(kind, pa.MapType):
         return pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", table_type(kind.item_type))]))
     if isinstance(kind, pa.ListType):
@@ -131,12 +131,12 @@ def table_type(kind: pa.DataType) -> pa.DataType:
 
 
 def plain_types(schema: Any) -> Any:
-    """``schema`` with decimals that are read by :func:`_decimal`, and other logical types as what they are made of."""
+    """``schema`` with decimals for :func:`_decimal` to read, and without other logical types."""
     if isinstance(schema, list):
-        return [plain_types(one) for one in schema]
+        return [plain_types(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
-    # What starts with two underscores would tell fastavro that the schema is parsed already.
+    # Keys that start with two underscores tell fastavro that the schema is parsed already.
     kept = {key: value for key, value in schema.items() if key != "logicalType" and not key.startswith("__")}
     if schema.get("logicalType") == "decimal":
         kept["logicalType"] = DECIMAL_MARK
@@ -144,12 +144,12 @@ def plain_types(schema: Any) -> Any:
         if key in kept:
             kept[key] = plain_types(kept[key])
     if isinstance(kept.get("fields"), list):
-        kept["fields"] = [{**one, "type": plain_types(one["type"])} for one in kept["fields"]]
+        kept["fields"] = [{**field, "type": plain_types(field["type"])} for field in kept["fields"]]
     return kept
 
 
 def _decimal(data: bytes, writer: Any, reader: Any = None) -> Decimal:
-    """The very value. Raises ValueError beyond what any column holds."""
+    """The exact value. Raises ValueError for values beyond any column."""
     scale = writer.get("scale", 0)
     if len(data) > _MAX_DECIMAL_BYTES or not isinstance(scale, int) or not 0 <= scale <= _MAX_SCALE:
         raise ValueError(f"a decimal of {len(data)} bytes and scale {scale}")

@@ -1,9 +1,9 @@
-"""The schemas by which the records of a task were written: found, judged once each, and bounded in number and size.
+"""The schemas that wrote the records of a task: found, judged once each, and bounded in number and size.
 
-A record may name any of 2^32 numbers, so a task has a budget: it looks up MAX_IN_VAIN numbers that there is nothing to
-read by, and reads MAX_TEXT characters of schemas. Beyond either, a number that it has not looked up yet refuses its
-records with that reason. The numbers of a batch that most of its records name come first, then lower ones, so those
-of producers go before those of noise; and a replay of the quarantine has a budget of its own.
+A record may name any of 2^32 numbers, so a task has a budget: it looks up MAX_IN_VAIN numbers without a readable
+schema, and reads MAX_TEXT characters of schemas. Beyond either, a number that it has not looked up yet refuses its
+records with that reason. The numbers that most records of a batch name come first, then lower ones, so the numbers of
+producers precede those of noise. A replay of the quarantine has a budget of its own.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _AT_ONCE: Final = 64
 
 
 class WriterSchema(NamedTuple):
-    """A schema as fastavro reads by it; if ``blind``, a record is read whole before parts of it are skipped."""
+    """A schema as fastavro uses it; if ``blind``, a record is read whole before parts of it are skipped."""
 
     parsed: Any
     blind: bool = False
 
 
 def parsed_schema(texts: Sequence[str | bytes]) -> WriterSchema:
-    """The last of ``texts``; the others are of types that it refers to.
+    """The schema in the last of ``texts``; the others declare types that it refers to.
 
     Raises:
-        ValueError: it is not an Avro schema, or its values are not bounded by a record's bytes.
+        ValueError: the text is no Avro schema, or the schema's values are not bounded by a record's bytes.
     """
     named: dict[str, Any] = {}
     parsed: Any = None
@@ -56,16 +56,16 @@ def parsed_schema(texts: Sequence[str | bytes]) -> WriterSchema:
 
 
 def _whole(schema: Any, named: dict[str, Any]) -> Any:
-    """``schema`` with each type of ``named`` declared where it is first used: fastavro resolves some of those alone."""
+    """``schema`` with each type of ``named`` declared at its first use: fastavro resolves some schemas only then."""
     if isinstance(schema, list):
-        return [_whole(one, named) for one in schema]
+        return [_whole(branch, named) for branch in schema]
     if isinstance(schema, str):
         declared = named.pop(schema, None)
         return schema if declared is None else _whole(declared, named)
     named.pop(schema.get("name", ""), None)
     inner = {key: _whole(schema[key], named) for key in ("items", "values") if key in schema}
     if "fields" in schema:
-        inner["fields"] = [{**one, "type": _whole(one["type"], named)} for one in schema["fields"]]
+        inner["fields"] = [{**field, "type": _whole(field["type"], named)} for field in schema["fields"]]
     return {**schema, **inner}
 
 
@@ -80,15 +80,15 @@ class Writers:
         self._text = 0
 
     def learn(self, numbers: Sequence[int]) -> None:
-        """Look up those of ``numbers`` that are new. Raises as ``schema_registry.Schemas.find`` does."""
+        """Look up the new ones of ``numbers``. Raises the errors of ``schema_registry.Schemas.find``."""
         new = [number for number in numbers if number not in self._known and number not in self._in_vain]
         while new and self._exhausted is None:
             group, new = new[:_AT_ONCE], new[_AT_ONCE:]
-            for number, found in self._schemas.find(group).items():
-                self._add(number, found)
+            for number, answer in self._schemas.find(group).items():
+                self._add(number, answer)
 
     def get(self, number: int) -> WriterSchema:
-        """The schema of this number, which was learnt. Raises RefusedRecord."""
+        """The schema of a number that was learnt. Raises RefusedRecord."""
         if number in self._known:
             return self._known[number]
         reason = self._in_vain.get(number, f"is not looked up: {self._exhausted}; a replay looks again")
@@ -102,13 +102,13 @@ class Writers:
             return f"the task has read {self._text} characters of schemas"
         return None
 
-    def _add(self, number: int, found: Written | Unreadable) -> None:
-        if isinstance(found, Unreadable):
-            self._in_vain[number] = found.reason
+    def _add(self, number: int, answer: Written | Unreadable) -> None:
+        if isinstance(answer, Unreadable):
+            self._in_vain[number] = answer.reason
             return
-        self._text += found.size
+        self._text += answer.size
         try:
-            parsed = parsed_schema(found.texts)
+            parsed = parsed_schema(answer.texts)
         except ValueError as error:
             self._in_vain[number] = str(error)
         else:

@@ -1,4 +1,4 @@
-"""What a parser promises, and what all parsers share."""
+"""The contract of a parser, and functions that all parsers share."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tidemark.decode.schema import TIMESTAMP_TYPE, array, octets
 from tidemark.parsers.settings import EventTime
 
 MAX_REASON: Final = 300
-"""Characters of a reason; what a library says may quote a whole record."""
+"""The most characters of a reason; a library's message may quote a whole record."""
 
 _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _DAY: Final = 86_400_000_000
 _LIMIT: Final = (1 << 63) - 1
 
 BLOCK_BYTES: Final = 4 << 20
-"""Of the values that are read at once, about."""
+"""About so many bytes of values are read at once."""
 
 BLOCK_ROWS: Final = 1 << 14
 
@@ -33,17 +33,17 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What a parser made of a batch of rows.
+    """The result of parsing a batch of rows.
 
-    ``columns`` has as many rows as the batch, null where a row is refused or has no bytes to parse. ``refused`` says
-    why, by row. ``filtered`` are the rows that the parser leaves out on purpose, if any. ``event_time`` is int64,
-    microseconds since 1970, null where a row tells none; numbers out of int64's range are its ends.
+    ``columns`` has as many rows as the batch, null where a row is refused or has no bytes to parse. ``refused`` has the
+    reasons, by row. ``filtered`` marks the rows that the parser leaves out on purpose, if any. ``event_time`` is int64,
+    microseconds since 1970, null if a row has none; numbers out of int64's range are its ends.
 
-    ``unknown`` are fields that no column takes: for each name, how many rows have it that are not refused. The name is
-    the path of the topmost such field, ``customer.vip``; what lies below is not looked at. A list is passed through: a
-    row counts once, however many items have the field. Of a map's values the path is that of the table's columns,
-    ``prices.value.vat``. Names are bounded, see :mod:`tidemark.parsers.unknown_fields`. What a field is, each kind of
-    parser says.
+    ``unknown`` are fields that no column takes: for each name, the number of rows with it that are not refused. The
+    name is the path of the topmost such field, ``customer.vip``; the fields below it are not counted. A list is passed
+    through: a row counts once, however many items have the field. In a map's values the path is that of the table's
+    columns, ``prices.value.vat``. Names are bounded, see :mod:`tidemark.parsers.unknown_fields`. Each kind of parser
+    defines its fields.
     """
 
     columns: pa.RecordBatch
@@ -84,7 +84,7 @@ def shortened(reason: str) -> str:
 
 
 def event_time_of(columns: pa.RecordBatch, wanted: EventTime | None) -> pa.Array[Any] | None:
-    """The event time, in whole microseconds, of ``columns``; its field may lie within structs: ``meta.at``."""
+    """The event time of ``columns``, in whole microseconds; its field may lie within structs: ``meta.at``."""
     if wanted is None:
         return None
     column = column_at(columns, wanted.field)
@@ -101,47 +101,47 @@ def event_time_of(columns: pa.RecordBatch, wanted: EventTime | None) -> pa.Array
     return array(pa.int64(), scaled, np.packbits(valid, bitorder="little"))
 
 
-def without(found: Parsed, rows: Indices, names: Collection[str], wanted: EventTime | None) -> Parsed:
-    """``found`` with nulls in the columns ``names`` of ``rows``; the values that were there count as unknown fields."""
-    there = np.ones(len(found.columns), np.bool_)
+def without(parsed: Parsed, rows: Indices, names: Collection[str], wanted: EventTime | None) -> Parsed:
+    """``parsed`` with nulls in the columns ``names`` of ``rows``; the values lost count as unknown fields."""
+    there = np.ones(len(parsed.columns), np.bool_)
     there[rows] = False
     place = array(pa.int64(), np.arange(len(there)), np.packbits(there, bitorder="little"))
     counted = ~there
-    counted[list(found.refused)] = False
-    columns, unknown = [], dict(found.unknown)
-    for name, column in zip(found.columns.schema.names, found.columns.columns, strict=True):
+    counted[list(parsed.refused)] = False
+    columns, unknown = [], dict(parsed.unknown)
+    for name, column in zip(parsed.columns.schema.names, parsed.columns.columns, strict=True):
         columns.append(column.take(place) if name in names else column)
         if name in names:
             lost = int((counted & column.is_valid().to_numpy(zero_copy_only=False)).sum())
             unknown |= {name: unknown.get(name, 0) + lost} if lost else {}
-    batch = pa.RecordBatch.from_arrays(columns, schema=found.columns.schema)
-    return replace(found, columns=batch, unknown=unknown, event_time=event_time_of(batch, wanted))
+    batch = pa.RecordBatch.from_arrays(columns, schema=parsed.columns.schema)
+    return replace(parsed, columns=batch, unknown=unknown, event_time=event_time_of(batch, wanted))
 
 
 def column_at(columns: pa.RecordBatch, path: str) -> pa.Array[Any]:
-    """The column under ``path``, whose points lead into structs unless a column has them in its name.
+    """The column under ``path``. Its points lead into structs unless a column has them in its name.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such column.
     """
     if path in columns.schema.names:
         return columns.column(path)
     name, *inner = path.split(".")
     if name not in columns.schema.names:
         raise ValueError(f"there is no column {name}")
-    found: pa.Array[Any] = columns.column(name)
+    column: pa.Array[Any] = columns.column(name)
     for key in inner:
-        if not pa.types.is_struct(found.type) or found.type.get_field_index(key) < 0:
+        if not pa.types.is_struct(column.type) or column.type.get_field_index(key) < 0:
             raise ValueError(f"there is no {key} in {path}")
-        found = pc.struct_field(found, key)
-    return found
+        column = pc.struct_field(column, key)
+    return column
 
 
 def check_event_type(columns: pa.Schema, wanted: EventTime | None) -> None:
-    """Raise ValueError unless ``wanted`` leads to a time in ``columns``, or to a number with a unit."""
+    """Raise ValueError unless ``wanted`` is the path of a time in ``columns``, or of a number with a unit."""
     if wanted is None:
         return
-    empty = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in columns], schema=columns)
+    empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in columns], schema=columns)
     kind = column_at(empty, wanted.field).type
     if pa.types.is_integer(kind):
         if wanted.unit is None:
@@ -153,7 +153,7 @@ def check_event_type(columns: pa.Schema, wanted: EventTime | None) -> None:
 
 
 def bounds(values: pa.Array[Any]) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """Where each of ``values``, which are binary, starts; the last one's end; and the bytes."""
+    """The starts of the binary ``values`` and the end of the last one; and their bytes."""
     if not len(values):
         return np.zeros(1, np.int32), np.empty(0, np.uint8)
     _, offsets, data = values.buffers()
@@ -162,7 +162,7 @@ def bounds(values: pa.Array[Any]) -> tuple[NDArray[np.int32], NDArray[np.uint8]]
 
 
 def blocks(sizes: NDArray[Any]) -> list[tuple[int, int]]:
-    """Where the blocks of values of these sizes start and end: of BLOCK_ROWS at most, and about BLOCK_BYTES."""
+    """Starts and ends of blocks of values of these sizes: BLOCK_ROWS at most, and about BLOCK_BYTES."""
     if not len(sizes):
         return []
     number = np.maximum((np.cumsum(sizes, dtype=np.int64) - 1) // BLOCK_BYTES, np.arange(len(sizes)) // BLOCK_ROWS)
@@ -171,18 +171,18 @@ def blocks(sizes: NDArray[Any]) -> list[tuple[int, int]]:
 
 
 def no_rows(columns: pa.Schema, rows: int) -> pa.RecordBatch:
-    """``rows`` rows of nothing but nulls."""
-    return pa.RecordBatch.from_arrays([pa.nulls(rows, one.type) for one in columns], schema=columns)
+    """``rows`` rows of nulls."""
+    return pa.RecordBatch.from_arrays([pa.nulls(rows, field.type) for field in columns], schema=columns)
 
 
 def joined(blocks: list[tuple[NDArray[np.int64], pa.RecordBatch]], rows: int, columns: pa.Schema) -> pa.RecordBatch:
-    """A row for each of ``rows``; null where no block has one. A block says which rows its own are."""
+    """A row for each of ``rows``; null if no block has it. Each block has the numbers of its rows."""
     if len(blocks) and len(blocks[0][0]) == rows:
         return blocks[0][1]
     place = np.full(rows, -1, np.int64)
-    at = np.concatenate([one for one, _ in blocks]) if blocks else np.empty(0, np.int64)
+    at = np.concatenate([numbers for numbers, _ in blocks]) if blocks else np.empty(0, np.int64)
     place[at] = np.arange(len(at))
-    table = pa.Table.from_batches([one for _, one in blocks], columns).combine_chunks()
+    table = pa.Table.from_batches([batch for _, batch in blocks], columns).combine_chunks()
     [batch] = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=columns)]
     if len(at) == rows and (np.diff(at) == 1).all():
         return batch
@@ -195,10 +195,10 @@ Made = TypeVar("Made")
 def bisected(
     rows: int, attempt: Callable[[int, int], Made], alone: Callable[[int], Made], *, smallest: int = 1
 ) -> list[tuple[int, int, Made]]:
-    """Cut ``[0, rows)`` so that ``attempt`` succeeds on each piece, in order: (start, end, what was made).
+    """Cut ``[0, rows)`` so that ``attempt`` succeeds on each piece, in order: (start, end, result).
 
-    A piece that fails is halved; where it has no more than ``smallest`` rows, ``alone`` makes them one by one. It fails
-    by ValueError: ``attempt`` makes one of whatever says that a value is bad, since not all of Arrow's errors are.
+    A piece that fails is halved; at ``smallest`` rows or fewer, ``alone`` makes them one by one. A failure is a
+    ValueError: ``attempt`` raises it for every error that means a bad value, since not all of Arrow's errors are one.
     """
     made: list[tuple[int, int, Made]] = []
     waiting = [(0, rows)] if rows else []
@@ -223,7 +223,7 @@ def _integers(column: pa.Array[Any]) -> NDArray[np.int64]:
 
 
 def _multiplied(values: NDArray[np.int64], factor: int) -> NDArray[np.int64]:
-    """The products, held to the range of int64."""
+    """The products, clipped to the range of int64."""
     low, high = -(_LIMIT // factor), _LIMIT // factor
     product: NDArray[np.int64] = np.clip(values, low, high) * np.int64(factor)
     product[values > high] = _LIMIT

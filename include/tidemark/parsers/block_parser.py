@@ -1,7 +1,7 @@
 """Parsers with two readers: a compiled loop for whole blocks of values, and a library for each value that is left.
 
-The loop reads a value only as the library would, and leaves all others to it; so it does not matter which rows share a
-block, and the library alone says why a record is refused.
+The loop reads a value only as the library would, and leaves all others to it. So rows may share a block with any
+others, and the library alone gives the reason for a refusal.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tidemark.parsers.slots import BlockReader, value_places
 from tidemark.parsers.unknown_fields import summed
 
 FEWEST: Final = 8
-"""Rows for which the loop is worth calling."""
+"""The fewest rows for which the loop is worth calling."""
 
 
 class Group(NamedTuple):
-    """Rows whose values one loop reads, and how many bytes of each come before what it reads."""
+    """Rows with values that one loop reads, and the number of bytes at the start of each that it skips."""
 
     reader: BlockReader
     rows: Indices
@@ -38,7 +38,7 @@ def parse_in_blocks(
     columns: pa.Schema,
     event_time: EventTime | None,
 ) -> Parsed:
-    """Read binary ``values``: what no reader of ``groups`` has read, and is not null, by ``read_rows``."""
+    """Read binary ``values``: the readers of ``groups`` first, then ``read_rows`` all that is left and not null."""
     data, starts, ends = value_places(values)
     left = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), np.bool_).copy()
     blocks = []
@@ -53,9 +53,9 @@ def parse_in_blocks(
     refused: dict[int, str] = {}
     if left.any():
         rows = np.flatnonzero(left)
-        found = read_rows(values if len(rows) == len(values) else values.take(array(pa.int64(), rows)))
-        refused = {int(rows[row]): reason for row, reason in found.refused.items()}
-        blocks.append((rows, found.columns))
-        unknown.append(found.unknown)
+        read = read_rows(values if len(rows) == len(values) else values.take(array(pa.int64(), rows)))
+        refused = {int(rows[row]): reason for row, reason in read.refused.items()}
+        blocks.append((rows, read.columns))
+        unknown.append(read.unknown)
     batch = joined(blocks, len(values), columns)
     return Parsed(batch, refused, None, event_time_of(batch, event_time), summed(unknown))

@@ -6,7 +6,7 @@ import re
 from typing import Final, NamedTuple
 
 TimeUnit = str
-"""``s``, ``ms``, ``us`` or ``ns``: what a number of a ``timestamp`` counts since 1970 UTC."""
+"""The unit of a ``timestamp``'s number since 1970 UTC: ``s``, ``ms``, ``us`` or ``ns``."""
 
 UNITS: Final = ("s", "ms", "us", "ns")
 
@@ -32,15 +32,15 @@ class ColumnType(NamedTuple):
 
     @property
     def leaf(self) -> ColumnType:
-        """The type itself, or what a list of lists finally holds."""
+        """The innermost element of a list of lists; the type itself if it is no list."""
         return self.element.leaf if self.element else self
 
 
 def column_type(text: str) -> ColumnType:
-    """The type that ``text`` names.
+    """The type named ``text``.
 
     Raises:
-        ValueError: it names none.
+        ValueError: there is no such type.
     """
     if text in _SIMPLE:
         return ColumnType(text)

@@ -1,6 +1,6 @@
-"""Confluent's wire format: a zero byte, a schema's number in four bytes, and for Protobuf which message it is.
+"""Confluent's wire format: a zero byte, a schema's number in four bytes, and for Protobuf the message's indexes.
 
-By Confluent's documentation, "Schema Registry serializers: wire format".
+Source: Confluent's documentation, "Schema Registry serializers: wire format".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidemark.parsers.base import bounds
 from tidemark.parsers.row_parser import RefusedRecord
 
 HEAD: Final = 5
-"""Bytes before what a schema has written."""
+"""Bytes before those that a schema has written."""
 
 NOT_FRAMED: Final = "does not start with a zero byte and the number of a schema, as Confluent's framing does"
 
@@ -25,21 +25,21 @@ _MAX_IN_BYTE: Final = 64
 
 
 def split_frame(value: bytes) -> tuple[int, bytes]:
-    """(number of the schema, what it wrote). Raises RefusedRecord."""
+    """(number of the schema, the bytes that it wrote). Raises RefusedRecord."""
     if len(value) < HEAD or value[0] != 0:
         raise RefusedRecord(NOT_FRAMED)
     return int.from_bytes(value[1:HEAD], "big"), value[HEAD:]
 
 
 def by_frequency(numbers: NDArray[np.int64]) -> list[int]:
-    """The numbers of schemas that values name, each once, those of most values first, then lower ones first."""
-    found, counts = np.unique(numbers, return_counts=True)
-    ordered: list[int] = found[np.lexsort((found, -counts))].tolist()
+    """The distinct numbers of schemas, the most frequent first, then the lower first."""
+    distinct, counts = np.unique(numbers, return_counts=True)
+    ordered: list[int] = distinct[np.lexsort((distinct, -counts))].tolist()
     return ordered
 
 
 def numbered(values: pa.Array[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(which of binary ``values`` begin as :func:`split_frame` has it, the numbers of schemas that these name)."""
+    """(rows of binary ``values`` that have a frame, see :func:`split_frame`; the numbers of schemas that they name)."""
     starts, data = bounds(values)
     rows = np.flatnonzero(np.diff(starts) >= HEAD)
     rows = rows[data[starts[rows]] == 0]
@@ -51,7 +51,7 @@ def numbered(values: pa.Array[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 
 def unframed(values: pa.Array[Any]) -> tuple[pa.Array[Any], dict[int, str]]:
-    """(binary ``values`` without their first bytes, null where these are not a frame; why not, by row)."""
+    """(binary ``values`` without their frames, null if one has none; the reasons for that, by row)."""
     framed, _ = numbered(values)
     starts, data = bounds(values)
     good = np.zeros(len(values), np.bool_)
@@ -65,7 +65,7 @@ def unframed(values: pa.Array[Any]) -> tuple[pa.Array[Any], dict[int, str]]:
         kept[starts[row] : starts[row + 1]] = False
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     buffers: list[NDArray[Any]] = [np.packbits(good, bitorder="little"), offsets, data[kept]]
-    contents = pa.Array.from_buffers(pa.binary(), len(values), [pa.py_buffer(one.data) for one in buffers])
+    contents = pa.Array.from_buffers(pa.binary(), len(values), [pa.py_buffer(buffer.data) for buffer in buffers])
     bad = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False) & ~good)
     return contents, dict.fromkeys(bad.tolist(), NOT_FRAMED)
 
@@ -83,22 +83,22 @@ def split_message(value: bytes) -> tuple[tuple[int, ...], bytes]:
 
 
 def of_message(values: pa.Array[Any], indexes: tuple[int, ...]) -> Iterator[tuple[NDArray[np.int64], int]]:
-    """(which of binary ``values`` name the message of ``indexes`` as serializers do, bytes before the message)."""
+    """(rows of binary ``values`` that name the message of ``indexes`` as serializers do, bytes before the message)."""
     rows, _ = numbered(values)
     starts, data = bounds(values)
-    frames = [bytes(2 * one for one in (len(indexes), *indexes))] if max(indexes) < _MAX_IN_BYTE else []
+    frames = [bytes(2 * index for index in (len(indexes), *indexes))] if max(indexes) < _MAX_IN_BYTE else []
     for frame in [*frames, b"\0"] if indexes == (0,) else frames:
-        found = rows[np.diff(starts)[rows] >= HEAD + len(frame)]
+        named = rows[np.diff(starts)[rows] >= HEAD + len(frame)]
         for place, byte in enumerate(frame, HEAD):
-            found = found[data[starts[found] + place] == byte]
-        yield found, HEAD + len(frame)
+            named = named[data[starts[named] + place] == byte]
+        yield named, HEAD + len(frame)
 
 
 def _varint(value: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint and where it ends."""
-    found = 0
+    """A zigzag varint and its end."""
+    raw = 0
     for place, byte in enumerate(value[at : at + _MAX_VARINT]):
-        found |= (byte & 0x7F) << (7 * place)
+        raw |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
-            return (found >> 1) ^ -(found & 1), at + place + 1
+            return (raw >> 1) ^ -(raw & 1), at + place + 1
     raise RefusedRecord("does not tell which message it is")

@@ -17,7 +17,7 @@ from tidemark.parsers.settings import (
 
 
 def parser_of(settings: ParserSettings, topic: str) -> Parser:
-    """The parser that ``settings`` describe; a library is loaded only for the kind that needs it.
+    """The parser of ``settings``; a library is loaded only for the kind that needs it.
 
     Raises:
         ConfigError: a schema cannot become columns of a table, or a function cannot be imported; names ``topic``.

@@ -1,11 +1,11 @@
-"""``module:function``: somebody's own parser over Arrow batches, held to what its settings declare.
+"""``module:function``: a user's own parser over Arrow batches, checked against its declared columns.
 
 ``function(rows)`` gets a record batch with Kafka's columns (:data:`tidemark.decode.schema.SCHEMA`) and returns the
 declared columns as a record batch with as many rows; or a ``ParserAnswer``, or a tuple like one. It must be a pure
-function of the rows, and must not mind how they are cut into batches.
+function of the rows, for any division of them into batches.
 
-Where it raises a ValueError, TypeError, LookupError or ArithmeticError, the batch is halved until it does not; a row
-that makes it raise all by itself is refused. Any other error ends the run.
+If it raises a ValueError, TypeError, LookupError or ArithmeticError, the batch is halved until it does not; a row that
+makes it raise on its own is refused. Any other error ends the run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NONE: Final[Mapping[int, str]] = {}
 
 
 class ParserAnswer(NamedTuple):
-    """What a function may return: columns, why rows are refused, and which rows are kept (a boolean array)."""
+    """The result that a function may return: columns, reasons of refused rows, and a boolean array of rows kept."""
 
     columns: pa.RecordBatch
     refused: Mapping[int, str] = _NONE
@@ -36,7 +36,7 @@ class ParserAnswer(NamedTuple):
 
 
 class _Failed(ValueError):
-    """The function raised; the message says what."""
+    """The function raised; the message has its error."""
 
 
 class FunctionColumns:
@@ -46,9 +46,9 @@ class FunctionColumns:
         self._settings = settings
         self._function = settings.load()
         self.columns: pa.Schema = pa.schema(
-            [pa.field(one.name, arrow_type(one.parsed_type)) for one in settings.columns]
+            [pa.field(column.name, arrow_type(column.parsed_type)) for column in settings.columns]
         )
-        self._required = [one.name for one in settings.columns if one.required]
+        self._required = [column.name for column in settings.columns if column.required]
 
     @property
     def version(self) -> str:
@@ -56,7 +56,7 @@ class FunctionColumns:
         return f"function/{self._settings.function}/{self._settings.version}"
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
-        """Call the function for all rows; where it raises, for parts of them, so that single rows alone are refused."""
+        """Call the function for all rows; if it raises, for parts of them, so that only single rows are refused."""
         refused: dict[int, str] = {}
         keep = np.ones(len(rows), np.bool_)
 
@@ -84,19 +84,19 @@ class FunctionColumns:
 
     def _call(self, rows: pa.RecordBatch) -> ParserAnswer:
         try:
-            found = self._function(rows)
+            returned = self._function(rows)
         except _OF_ROWS as error:
             raise _Failed(f"{self._settings.function} raised {type(error).__name__}: {error}") from error
-        if isinstance(found, ParserAnswer):
-            answer = found
+        if isinstance(returned, ParserAnswer):
+            answer = returned
         else:
-            answer = ParserAnswer(*found) if isinstance(found, tuple) else ParserAnswer(found)
+            answer = ParserAnswer(*returned) if isinstance(returned, tuple) else ParserAnswer(returned)
         self._check(answer, len(rows))
         return answer
 
     def _check(self, answer: ParserAnswer, rows: int) -> None:
         name = self._settings.function
-        columns: Any = answer.columns  # somebody else's word for it
+        columns: Any = answer.columns  # its type is only the function's claim
         is_batch = isinstance(columns, pa.RecordBatch)
         if not is_batch or not columns.schema.equals(self.columns):
             got = columns.schema.to_string() if is_batch else type(columns).__name__
@@ -123,5 +123,5 @@ class FunctionColumns:
 
 
 def _mask(values: pa.Array[Any]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
-    return found
+    mask: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
+    return mask

@@ -1,18 +1,18 @@
-"""JSON: a block of values by Arrow's reader at once; a block with a bad row is halved until the row is found.
+"""JSON: a block of values at once with Arrow's reader; a block with a bad row is halved until the row is found.
 
-What Arrow accepts is what :mod:`tidemark.parsers.json_document` accepts, with the same values; what Arrow refuses or
-might see otherwise goes there, which decides and gives the reason. So it does not matter which rows share a block.
-Arrow reads neither the text of a part of a document nor that of a number: what columns of type ``json`` and ``decimal``
-take is quoted first, by :mod:`tidemark.parsers.json_parts`.
+Arrow accepts only values that :mod:`tidemark.parsers.json_document` accepts, with the same result. Values that Arrow
+refuses or might read differently are left to that module, which decides and gives the reason. So rows may share a block
+with any others. Arrow reads neither the text of a part of a document nor that of a number:
+:mod:`tidemark.parsers.json_parts` first quotes the parts for columns of type ``json`` and ``decimal``.
 
-That a block's values do not run into one another is seen thus: each begins with ``{`` and ends with ``}``, none has a
+The values of a block cannot run into one another, because each begins with ``{`` and ends with ``}``, none has a
 control character, and there are as many documents as values. A ``}`` at a value's end is never within a string, which
-could not go on over the line's end, and within an object or list no ``{`` may follow it; so each value starts a new
+could not continue over the line's end, and within an object or list no ``{`` may follow it. So each value starts a new
 document, and none holds two.
 
-A key is unknown if it stands in an object that a column's path leads to or through, and no path goes on with it; what
-its value is, null too, does not matter. Arrow first reads a block so that such a key is an error. Where it meets one it
-reads the block again and passes over them, and pydantic's reader counts all keys of the block's rows.
+A key is unknown if it stands in an object on a column's path, and no path continues with it; its value, null too, does
+not matter. Arrow first reads a block so that such a key is an error. If it meets one it reads the block again and
+passes over them, and pydantic's reader counts all keys of the block's rows.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from tidemark.parsers.type_conversion import arrow_type, converted, raw_type
 from tidemark.parsers.unknown_fields import field_name, summed
 
 _SMALLEST: Final = 8
-"""Rows of a failing block that are no longer worth halving."""
+"""The most rows of a failing block that are not worth halving."""
 
 _DOCUMENTS: Final = 512
-"""That are Python objects at a time while their keys are counted."""
+"""The most documents that are Python objects at a time while their keys are counted."""
 
 _UNEXPECTED: Final = "unexpected field"
-"""What Arrow's error says of a key that is not in the schema. With other words, blocks would be read row by row."""
+"""Arrow's words for a key that is not in the schema. With other words, blocks would be read row by row."""
 
 _SPACE: Final = 0x20
 _BRACE: Final = ord("{")
@@ -56,11 +56,11 @@ _QUOTE, _BACKSLASH = b'"\\'
 
 
 _Keys = Mapping[str, "_Keys | None"]
-"""The keys of an object that columns' paths have; below each its own, or None if a column takes all that lies there."""
+"""The keys of an object on columns' paths; below each the keys there, or None if a column takes the whole value."""
 
 
 class _Block(NamedTuple):
-    """Columns of their raw types, one row each for the values at ``rows``; and which of these may have unknown keys."""
+    """Columns of their raw types, a row for each value at ``rows``; and the rows that may have unknown keys."""
 
     rows: Indices
     columns: pa.RecordBatch
@@ -74,13 +74,10 @@ class JsonColumns:
 
     def __init__(self, settings: JsonParser) -> None:
         self._settings = settings
-        self._types = [one.parsed_type for one in settings.columns]
-        self.columns: pa.Schema = pa.schema(
-            [pa.field(one.name, arrow_type(kind)) for one, kind in zip(settings.columns, self._types, strict=True)]
-        )
-        self._raw: pa.Schema = pa.schema(
-            [pa.field(one.name, raw_type(kind)) for one, kind in zip(settings.columns, self._types, strict=True)]
-        )
+        self._types = [column.parsed_type for column in settings.columns]
+        named = list(zip((column.name for column in settings.columns), self._types, strict=True))
+        self.columns: pa.Schema = pa.schema([pa.field(name, arrow_type(kind)) for name, kind in named])
+        self._raw: pa.Schema = pa.schema([pa.field(name, raw_type(kind)) for name, kind in named])
         self._quotes = PartQuotes(settings.columns)
         self._vectorised = not any(kind.element and kind.leaf.name == "json" for kind in self._types)
         tree = _tree(settings.columns, list(self._raw))
@@ -89,11 +86,11 @@ class JsonColumns:
         self._lands = settings.misfits == "land"
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
-        """Parse the values in blocks; one that is not what the settings say is refused with the reason."""
+        """Parse the values in blocks; a value that does not match the settings is refused with the reason."""
         return self.parse_by(rows, vectorised=self._vectorised)
 
     def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
-        """... in blocks, or row by row."""
+        """Parse like :meth:`parse`, in blocks or row by row."""
         values = rows.column(f"kafka_{self._settings.columns_from}")
         refused: dict[int, str] = {}
         if self._settings.framing == "confluent":
@@ -107,9 +104,9 @@ class JsonColumns:
         for wanted in _cut(values, given[~odd]):
             blocks += self._block(values, wanted, refused, misfits)
         blocks += [self._slow(values, wanted, refused, misfits) for wanted in _cut(values, given[odd])]
-        raw = joined([(one.rows, one.columns) for one in blocks], len(values), self._raw)
+        raw = joined([(block.rows, block.columns) for block in blocks], len(values), self._raw)
         made = self._convert(raw, given, refused, misfits)
-        unknown = self._unknown(values, (one.surprising for one in blocks), refused)
+        unknown = self._unknown(values, (block.surprising for block in blocks), refused)
         if misfits:
             unknown = summed((unknown, Counter(name for row in misfits.keys() - refused for name in misfits[row])))
         return Parsed(made, refused, None, event_time_of(made, self._settings.event_time), unknown)
@@ -133,7 +130,7 @@ class JsonColumns:
         return [*left, *(made for _, _, made in pieces)]
 
     def _read(self, rows: Indices, values: pa.Array[Any]) -> _Block:
-        """Raises ValueError if any of ``values``, which are those at ``rows``, is bad."""
+        """Read ``values``, which lie at ``rows``, as one block. Raises ValueError if any of them is bad."""
         lines = _lines(values)
         surprising = rows[:0]
         try:
@@ -145,7 +142,7 @@ class JsonColumns:
             surprising = rows
         if table.num_rows != len(values):
             raise ValueError(f"{len(values)} values hold {table.num_rows} documents")
-        columns = [self._column(table, one) for one in self._settings.columns]
+        columns = [self._column(table, column) for column in self._settings.columns]
         return _Block(rows, pa.RecordBatch.from_arrays(columns, schema=self._raw), surprising)
 
     def _table(self, lines: pa.Buffer, unexpected: Literal["error", "ignore"]) -> pa.Table:
@@ -163,10 +160,10 @@ class JsonColumns:
     @staticmethod
     def _column(table: pa.Table, column: JsonColumn) -> pa.Array[Any]:
         name, *inner = column.keys
-        found: Any = table.column(name).combine_chunks()
+        part: Any = table.column(name).combine_chunks()
         for key in inner:
-            found = pc.struct_field(found, [found.type.get_field_index(key)])
-        return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+            part = pc.struct_field(part, [part.type.get_field_index(key)])
+        return part.combine_chunks() if isinstance(part, pa.ChunkedArray) else part
 
     def _slow(
         self, values: pa.Array[Any], wanted: Indices, refused: dict[int, str], misfits: dict[int, set[str]]
@@ -176,57 +173,57 @@ class JsonColumns:
         surprising: list[int] = []
         for row in wanted.tolist():
             try:
-                found = read(values[row].as_py())
-                made = self._row(found, misfits.setdefault(row, set()) if self._lands else None)
+                parsed = read(values[row].as_py())
+                made = self._row(parsed, misfits.setdefault(row, set()) if self._lands else None)
             except RefusedValue as error:
                 refused[row] = str(error)
                 continue
             kept.append(row)
-            if not _all_known(found.root, self._keys):
+            if not _all_known(parsed.root, self._keys):
                 surprising.append(row)
             for column, value in zip(columns, made, strict=True):
                 column.append(value)
-        arrays = [pa.array(column, one.type) for column, one in zip(columns, self._raw, strict=True)]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._raw, strict=True)]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._raw)
         return _Block(np.array(kept, np.int64), batch, np.array(surprising, np.int64))
 
-    def _row(self, found: Document, misfits: set[str] | None) -> list[Any]:
-        """The values of all columns. One that is of another type is null, and goes to ``misfits`` if there are any."""
+    def _row(self, parsed: Document, misfits: set[str] | None) -> list[Any]:
+        """The values of all columns. A value of another type refuses the row, or is null and in ``misfits``."""
         made: list[Any] = []
-        for one, kind in zip(self._settings.columns, self._types, strict=True):
+        for column, kind in zip(self._settings.columns, self._types, strict=True):
             try:
-                made.append(column_value(found, one.keys, kind, one.name))
+                made.append(column_value(parsed, column.keys, kind, column.name))
             except RefusedValue:
                 if misfits is None:
                     raise
-                misfits.add(field_name(*one.keys))
+                misfits.add(field_name(*column.keys))
                 made.append(None)
         return made
 
     def _convert(
         self, raw: pa.RecordBatch, given: Indices, refused: dict[int, str], misfits: dict[int, set[str]]
     ) -> pa.RecordBatch:
-        """The declared types; what does not fit, or is missing, refuses its row, unless misfits land."""
+        """The declared types; a value that does not fit, or is missing, refuses its row, unless misfits land."""
         columns = []
         judged = np.zeros(len(raw), np.bool_)
         judged[given] = True
         judged[list(refused)] = False
-        for column, kind, one in zip(raw.columns, self._types, self._settings.columns, strict=True):
-            found = converted(column, kind)
-            columns.append(found.column)
-            for row in found.bad.tolist():
+        for raw_column, kind, column in zip(raw.columns, self._types, self._settings.columns, strict=True):
+            result = converted(raw_column, kind)
+            columns.append(result.column)
+            for row in result.bad.tolist():
                 if self._lands:
-                    misfits.setdefault(row, set()).add(field_name(*one.keys))
+                    misfits.setdefault(row, set()).add(field_name(*column.keys))
                 else:
-                    refused.setdefault(row, f"{one.name}: a value that is not a {one.type}")
-            if one.required:
-                for row in np.flatnonzero(judged & ~_valid(found.column if self._lands else column)).tolist():
-                    refused.setdefault(row, f"{one.name}: is required, and missing or null")
+                    refused.setdefault(row, f"{column.name}: a value that is not a {column.type}")
+            if column.required:
+                for row in np.flatnonzero(judged & ~_valid(result.column if self._lands else raw_column)).tolist():
+                    refused.setdefault(row, f"{column.name}: is required, and missing or null")
         made = pa.RecordBatch.from_arrays(columns, schema=self.columns)
         return _nulled(made, refused)
 
     def _unknown(self, values: pa.Array[Any], blocks: Iterable[Indices], refused: dict[int, str]) -> dict[str, int]:
-        """The unknown keys of the rows in ``blocks``, all of which can be read, except for rows that are refused."""
+        """The unknown keys of the readable rows in ``blocks``, except for rows that are refused."""
         kept = np.ones(len(values), np.bool_)
         kept[list(refused)] = False
         pieces: Iterable[Any] = (
@@ -234,41 +231,41 @@ class JsonColumns:
             for rows in (rows[kept[rows]] for rows in blocks)
             for first in range(0, len(rows), _DOCUMENTS)
         )
-        return summed(_unknown_keys([_document(one) for one in piece.to_pylist()], self._keys) for piece in pieces)
+        return summed(_unknown_keys([_document(block) for block in piece.to_pylist()], self._keys) for piece in pieces)
 
 
 def _document(value: bytes) -> dict[str, Any]:
-    """The document that ``value`` is known to hold; its numbers may be rounded."""
+    """The document in a valid ``value``; its numbers may be rounded."""
     try:
-        found: dict[str, Any] = from_json(value, cache_strings="keys")
+        parsed: dict[str, Any] = from_json(value, cache_strings="keys")
     except ValueError:
-        return document(value)  # which reads half a surrogate pair, numbers of any length, and a byte-order mark
-    return found
+        return document(value)  # it reads half a surrogate pair, numbers of any length, and a byte-order mark
+    return parsed
 
 
-def _all_known(found: Any, known: _Keys) -> bool:
-    """Whether the object that was ``found``, if it is one, and those within it have no unknown key."""
-    if not isinstance(found, dict):
+def _all_known(value: Any, known: _Keys) -> bool:
+    """True if ``value`` is no object, or if it and the objects within it have no unknown key."""
+    if not isinstance(value, dict):
         return True
-    inner = ((key, one) for key, one in known.items() if one is not None)
-    return found.keys() <= known.keys() and all(_all_known(found.get(key), one) for key, one in inner)
+    inner = ((key, below) for key, below in known.items() if below is not None)
+    return value.keys() <= known.keys() and all(_all_known(value.get(key), below) for key, below in inner)
 
 
 def _unknown_keys(documents: Sequence[dict[str, Any]], known: _Keys, *path: str) -> dict[str, int]:
-    """How many of ``documents``, which lie under ``path``, have each key that is not ``known``, by its name."""
+    """The number of ``documents``, all under ``path``, that have each key that is not ``known``, by its name."""
     counts = Counter(chain.from_iterable(documents))
-    found: Counter[str] = Counter()
+    unknown: Counter[str] = Counter()
     for key in counts.keys() - known.keys():
-        found[field_name(*path, key)] += counts[key]
+        unknown[field_name(*path, key)] += counts[key]
     for key, inner in known.items():
         if inner is not None and key in counts:
-            within = [one[key] for one in documents if isinstance(one.get(key), dict)]
-            found.update(_unknown_keys(within, inner, *path, key))
-    return found
+            within = [part[key] for part in documents if isinstance(part.get(key), dict)]
+            unknown.update(_unknown_keys(within, inner, *path, key))
+    return unknown
 
 
 def _nulled(rows: pa.RecordBatch, refused: dict[int, str]) -> pa.RecordBatch:
-    """``rows`` with all columns null where a row is refused."""
+    """``rows`` with all columns null in refused rows."""
     if not refused:
         return rows
     place = np.arange(len(rows))
@@ -278,23 +275,25 @@ def _nulled(rows: pa.RecordBatch, refused: dict[int, str]) -> pa.RecordBatch:
 
 
 def _tree(columns: tuple[JsonColumn, ...], fields: list[pa.Field[Any]]) -> dict[str, Any]:
-    """The keys of objects in one another, and the types of the columns that lie under the last ones."""
+    """The keys of nested objects, and at their ends the types of the columns there."""
     tree: dict[str, Any] = {}
-    for column, one in zip(columns, fields, strict=True):
+    for column, field in zip(columns, fields, strict=True):
         *outer, last = column.keys
         at = tree
         for key in outer:
             at = at.setdefault(key, {})
-        at[last] = one.type
+        at[last] = field.type
     return tree
 
 
 def _keys(tree: Mapping[str, Any]) -> _Keys:
-    return {key: _keys(one) if isinstance(one, dict) else None for key, one in tree.items()}
+    return {key: _keys(below) if isinstance(below, dict) else None for key, below in tree.items()}
 
 
 def _fields(tree: dict[str, Any]) -> list[pa.Field[Any]]:
-    return [pa.field(key, pa.struct(_fields(one)) if isinstance(one, dict) else one) for key, one in tree.items()]
+    return [
+        pa.field(key, pa.struct(_fields(below)) if isinstance(below, dict) else below) for key, below in tree.items()
+    ]
 
 
 def _odd(values: pa.Array[Any]) -> NDArray[np.bool_]:
@@ -326,9 +325,9 @@ def _mark(starts: NDArray[np.int32], data: NDArray[np.uint8], odd: NDArray[np.bo
 
 @helper
 def _has_constant(data: NDArray[np.uint8], at: int, end: int) -> bool:
-    """Whether an ``N`` or ``I`` stands outside of strings, as they do in NaN and Infinity.
+    """True if an ``N`` or ``I`` stands outside of strings, as in NaN and Infinity.
 
-    A string ends with the first quote that no backslash escapes: so it does in all that Arrow accepts.
+    A string ends with the first quote that no backslash escapes; this holds for every string that Arrow accepts.
     """
     quoted = False
     while at < end:
@@ -344,7 +343,7 @@ def _has_constant(data: NDArray[np.uint8], at: int, end: int) -> bool:
 
 
 def _cut(values: pa.Array[Any], wanted: Indices) -> list[Indices]:
-    """``wanted`` in blocks."""
+    """The rows ``wanted``, in blocks."""
     starts, _ = bounds(values)
     return [wanted[first:end] for first, end in blocks(starts[wanted + 1] - starts[wanted])]
 

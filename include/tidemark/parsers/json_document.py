@@ -1,7 +1,7 @@
-"""One JSON document after the other, by Python's own reader and by rules of ours: slow, and what is right.
+"""One JSON document after the other, with Python's own reader and rules of our own: slow, and the reference.
 
-A document is an object in UTF-8 by RFC 8259; a byte-order mark at its start is passed over. NaN and Infinity, more
-than MAX_DEPTH levels, and a key of a declared path that appears twice are refused. What is not declared is read over.
+A document is an object in UTF-8 according to RFC 8259; a byte-order mark at its start is skipped. NaN and Infinity,
+more than MAX_DEPTH levels, and a key of a declared path that appears twice are refused. Undeclared keys are skipped.
 A column of type ``json`` has the text of its part as the document writes it.
 """
 
@@ -23,9 +23,9 @@ MAX_DEPTH: Final = 128
 
 _BOM: Final = b"\xef\xbb\xbf"
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-"""A string, or what follows the last quote if nothing ends it: so each byte is looked at once."""
+"""A string, or the rest after the last quote if nothing ends it: so each byte is matched once."""
 _OPENING, _CLOSING, _BRACKET_BIT = b"{} "
-"""Braces; brackets are the same but for one bit."""
+"""Braces; brackets differ from them in one bit."""
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _TOKEN: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[\]{}]|[^ \t\n\r,:"\[\]{}]++')
@@ -40,30 +40,30 @@ class RefusedValue(ValueError):
 
 
 class _MinusZero(int):
-    """``-0``, which is a negative zero as a double and 0 as a whole number."""
+    """The number ``-0``: a negative zero as a double, and 0 as a whole number."""
 
 
 class _Endless(int):
-    """A whole number of more digits than anything can hold, and than Python reads."""
+    """A whole number with more digits than any column can hold, and than Python reads."""
 
 
 class _Number(float):
-    """A number with a fraction or exponent, and how it was written."""
+    """A number with a fraction or exponent, and its text."""
 
     text: str
 
 
 class _Twice(dict[str, Any]):
-    """An object with ``keys_twice``: keys that it has twice."""
+    """An object with repeated keys, which are in ``keys_twice``."""
 
     keys_twice: frozenset[str]
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    twice = _Twice(found)
+    members = dict(pairs)
+    if len(members) == len(pairs):
+        return members
+    twice = _Twice(members)
     twice.keys_twice = frozenset(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
     return twice
 
@@ -90,7 +90,7 @@ _DECODER: Final = json.JSONDecoder(
 
 
 def document(value: bytes) -> dict[str, Any]:
-    """The object that ``value`` holds. Raises RefusedValue."""
+    """The object in ``value``. Raises RefusedValue."""
     return read(value).root
 
 
@@ -102,24 +102,24 @@ class Document(NamedTuple):
 
 
 def read(value: bytes) -> Document:
-    """Read the document that ``value`` holds. Raises RefusedValue."""
+    """Read the document in ``value``. Raises RefusedValue."""
     data = value.removeprefix(_BOM)
     if levels(data) > MAX_DEPTH:
         raise RefusedValue(f"its JSON has more than {MAX_DEPTH} levels")
     try:
         text = data.decode()
-        found = _DECODER.decode(text)
+        parsed = _DECODER.decode(text)
     except UnicodeDecodeError as error:
         raise RefusedValue(f"is not valid UTF-8 at byte {error.start}") from error
     except json.JSONDecodeError as error:
         raise RefusedValue(shortened(f"is not valid JSON: {error}")) from error
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise RefusedValue("is JSON, but not an object")
-    return Document(found, text)
+    return Document(parsed, text)
 
 
 def levels(data: bytes) -> int:
-    """How many levels of objects and lists a document has, or a bound of it that is at most MAX_DEPTH."""
+    """The number of levels of objects and lists in a document, or a bound of it that is at most MAX_DEPTH."""
     opening = data.count(b"[") + data.count(b"{")
     if opening <= MAX_DEPTH:
         return opening
@@ -128,9 +128,9 @@ def levels(data: bytes) -> int:
     return int(depths.max(initial=0))
 
 
-def value_at(found: dict[str, Any], keys: Sequence[str]) -> Any:
-    """What lies under ``keys``, or None if nothing does. Raises RefusedValue where one of them leads nowhere else."""
-    at: Any = found
+def value_at(document: dict[str, Any], keys: Sequence[str]) -> Any:
+    """The value under ``keys``, None if there is none. Raises RefusedValue if a key leads through another type."""
+    at: Any = document
     for index, key in enumerate(keys):
         if not isinstance(at, dict):
             raise RefusedValue(f"{'.'.join(keys[:index])}: is {_kind(at)}, not an object")
@@ -142,15 +142,15 @@ def value_at(found: dict[str, Any], keys: Sequence[str]) -> Any:
     return at
 
 
-def column_value(found: Document, keys: Sequence[str], kind: ColumnType, name: str) -> Any:
-    """The value under ``keys`` as :func:`tidemark.parsers.type_conversion.raw_type` wants it. Raises RefusedValue."""
-    value = value_at(found.root, keys)
+def column_value(parsed: Document, keys: Sequence[str], kind: ColumnType, name: str) -> Any:
+    """The value under ``keys`` in :func:`tidemark.parsers.type_conversion.raw_type`. Raises RefusedValue."""
+    value = value_at(parsed.root, keys)
     if value is None or kind.leaf.name != "json":
         return _raw_value(value, kind, name)
-    at = _after_space(found.text, 0)
+    at = _after_space(parsed.text, 0)
     for key in keys:
-        at = _below(found.text, at, key)
-    return _part(found.text, at, kind, name)[0]
+        at = _below(parsed.text, at, key)
+    return _part(parsed.text, at, kind, name)[0]
 
 
 def _raw_value(value: Any, kind: ColumnType, name: str) -> Any:
@@ -229,7 +229,7 @@ def _decimal(value: Any, name: str) -> str:
 
 
 def _part(text: str, at: int, kind: ColumnType, name: str) -> tuple[Any, int]:
-    """The value at ``at`` of a valid document as its text, or as a list of texts; and the place behind it."""
+    """The value at ``at`` of a valid document as its text, or as a list of texts; and the index after it."""
     if text.startswith("null", at) or kind.element is None:
         end = _after_value(text, at)
         return None if text[at] == "n" else text[at:end], end
@@ -245,17 +245,17 @@ def _part(text: str, at: int, kind: ColumnType, name: str) -> tuple[Any, int]:
 
 
 def _below(text: str, at: int, key: str) -> int:
-    """The place of the value under ``key``, which the object at ``at`` of a valid document has once."""
+    """The index of the value under ``key``, which the object at ``at`` of a valid document has once."""
     while True:
-        found, at = scanstring(text, _after_space(text, at + 1) + 1)
+        other, at = scanstring(text, _after_space(text, at + 1) + 1)
         at = _after_space(text, _after_space(text, at) + 1)
-        if found == key:
+        if other == key:
             return at
         at = _after_space(text, _after_value(text, at))
 
 
 def _after_value(text: str, at: int) -> int:
-    """The place behind the value at ``at`` of a valid document."""
+    """The index after the value at ``at`` of a valid document."""
     depth = 0
     for token in _TOKEN.finditer(text, at):
         first = text[token.start()]
@@ -266,6 +266,6 @@ def _after_value(text: str, at: int) -> int:
 
 
 def _after_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    assert found is not None
-    return found.end()
+    space = _SPACE.match(text, at)
+    assert space is not None
+    return space.end()

@@ -1,4 +1,4 @@
-"""The columns of a document that are text of a part of it, quoted so that Arrow reads them as strings."""
+"""Quotes the parts of a document that become text columns, so that Arrow reads them as strings."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tidemark.parsers.json_parts_kernel import DECIMAL, JSON_TEXT, quote_parts
 from tidemark.parsers.settings import JsonColumn
 
 LARGEST: Final = 1 << 20
-"""Bytes of a document: quoting it takes up to three times as much again, so larger ones are read row by row."""
+"""The most bytes of a document: quoting it takes up to three times as much again. Larger ones are read row by row."""
 
 _Tree = dict[str, "int | _Tree"]
 
 
 class Quoted(NamedTuple):
-    """The documents with their parts quoted; empty where they are ``odd``, and to be read in another way."""
+    """The documents with their parts quoted; an ``odd`` one is empty, and must be read in another way."""
 
     values: pa.Array[Any]
     odd: NDArray[np.bool_]
 
 
 class PartQuotes:
-    """Quotes the parts that the columns of type ``json`` and ``decimal`` take."""
+    """Quotes the parts for the columns of type ``json`` and ``decimal``."""
 
     def __init__(self, columns: tuple[JsonColumn, ...]) -> None:
         tree: _Tree = {}
@@ -44,7 +44,7 @@ class PartQuotes:
         self._keys = np.array([key for node in nodes for key in node], np.int64).reshape(-1, 3)
 
     def quoted(self, values: pa.Array[Any]) -> Quoted:
-        """``values``, which are documents without control characters, of MAX_DEPTH levels at most."""
+        """Quote the parts in ``values``, documents without control characters and of at most MAX_DEPTH levels."""
         starts, data = bounds(values)
         odd = np.zeros(len(values), np.bool_)
         made = np.empty(2 * (int(starts[-1]) - int(starts[0])), np.uint8)
@@ -67,7 +67,7 @@ def _put(tree: _Tree, keys: tuple[str, ...], kind: int) -> None:
 
 
 def _number(tree: _Tree, names: bytearray, nodes: list[list[tuple[int, int, int]]]) -> int:
-    """Give ``tree`` and those below it their numbers in ``nodes``; its own."""
+    """Give ``tree`` and the trees below it their numbers in ``nodes``; return its own."""
     node: list[tuple[int, int, int]] = []
     nodes.append(node)
     number = len(nodes) - 1

@@ -1,12 +1,12 @@
-"""Quotes around the parts of documents that become text, so that Arrow, which reads no such type, reads strings.
+"""Quotes the parts of documents that become text, so that Arrow, which reads no such type, reads them as strings.
 
 ``{"price": 1.50, "a": [1, true]}`` becomes ``{"price": "1.50", "a": "[1, true]"}``. All else is copied as it is. A part
 is quoted only if it is valid JSON and follows a colon that is outside of strings. So Arrow accepts the new document if,
 and only if, the old one is valid. Only objects on the columns' paths are entered.
 
-A document that takes more than these loops know is marked, and :mod:`tidemark.parsers.json_document` reads it: a key of
-an entered object has an escape, or a number is very long. The caller has left out documents with control characters, so
-that space is the only white space, and documents of more than MAX_DEPTH levels.
+A document beyond these loops is marked, and :mod:`tidemark.parsers.json_document` reads it: a key of an entered object
+has an escape, or a number is very long. The caller has left out documents with control characters, so that space is the
+only white space, and documents of more than MAX_DEPTH levels.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidemark.parsers.json_document import MAX_DEPTH
 JSON_TEXT: Final = -1
 DECIMAL: Final = -2
 _OTHER: Final = -3
-"""What lies under a key: the next node of the columns' paths, or one of these."""
+"""The value of a key: the next node of the columns' paths, or one of these."""
 
 _SPACE, _QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS, _PLUS, _POINT, _ZERO, _NINE = b' "\\,:-+.09'
 _OPENING, _CLOSING, _OPENING_LIST, _CLOSING_LIST, _BRACKET_BIT = b"{}[] "
@@ -58,10 +58,10 @@ def quote_parts(
     made_starts: NDArray[np.int64],
     odd: NDArray[np.bool_],
 ) -> None:
-    """Write the documents to ``made``, which has twice their size; one that is ``odd`` has no bytes there.
+    """Write the documents to ``made``, which has twice their size; an ``odd`` document has no bytes there.
 
-    The keys of a node of the columns' paths are ``keys[first[node]:first[node + 1]]``: where each one's name starts and
-    ends in ``names``, and what lies under it.
+    The keys of a node of the columns' paths are ``keys[first[node]:first[node + 1]]``: start and end of the name in
+    ``names``, and the value below.
     """
     outer = np.empty(MAX_DEPTH + 1, np.int64)
     to = 0
@@ -87,7 +87,7 @@ def _document(  # noqa: C901  # one pass over the keys as they lie; numba pays f
     to: int,
     outer: NDArray[np.int64],
 ) -> int:
-    """Write the document at ``data[at:end]``, which starts with a brace; where it ends in ``made``, or -1."""
+    """Write the document at ``data[at:end]``, which starts with a brace; return its end in ``made``, or -1."""
     copied = at
     depth = node = 0
     at += 1
@@ -141,15 +141,15 @@ def _document(  # noqa: C901  # one pass over the keys as they lie; numba pays f
 def _below(
     data: NDArray[np.uint8], at: int, end: int, names: NDArray[np.uint8], first: int, last: int, keys: NDArray[np.int64]
 ) -> int:
-    """What lies under the key ``data[at:end]``."""
-    for one in range(first, last):
-        start = keys[one, 0]
-        if keys[one, 1] - start == end - at:
+    """The value of the key ``data[at:end]``: a node, JSON_TEXT, DECIMAL or _OTHER."""
+    for key in range(first, last):
+        start = keys[key, 0]
+        if keys[key, 1] - start == end - at:
             same = True
             for place in range(end - at):
                 same &= data[at + place] == names[start + place]
             if same:
-                return int(keys[one, 2])
+                return int(keys[key, 2])
     return _OTHER
 
 
@@ -319,7 +319,7 @@ def _after_digits(data: NDArray[np.uint8], at: int, end: int) -> int:
 def _decimals(  # noqa: C901  # a line for each kind of token
     data: NDArray[np.uint8], at: int, end: int, made: NDArray[np.uint8], to: int
 ) -> tuple[int, int]:
-    """Copy a number, a string, or a list of lists of them and nulls, with numbers quoted; -1 for what is neither."""
+    """Copy a number, a string, or a list of lists of them and nulls, with numbers quoted; -1 for other values."""
     depth = 0
     while at < end:
         byte = data[at]
@@ -336,7 +336,7 @@ def _decimals(  # noqa: C901  # a line for each kind of token
             depth -= 1
             at += 1
         elif depth > 0 and byte != _OPENING and byte != _CLOSING:
-            at += 1  # a comma, a space, or a letter of null, of which Arrow judges
+            at += 1  # a comma, a space, or a letter of null; Arrow checks it
         else:
             return -1, to
         if at < 0:
@@ -356,7 +356,7 @@ def _decimals(  # noqa: C901  # a line for each kind of token
 
 @helper
 def _after_value(data: NDArray[np.uint8], at: int, end: int) -> int:
-    """Where the value at ``at`` is over, valid or not; -1 if it does not end."""
+    """The end of the value at ``at``, valid or not; -1 if it does not end."""
     depth = 0
     while at < end:
         byte = data[at]
@@ -379,7 +379,7 @@ def _after_value(data: NDArray[np.uint8], at: int, end: int) -> int:
 
 @helper
 def _after_plain_string(data: NDArray[np.uint8], at: int, end: int) -> int:
-    """Behind the string at ``at``; -1 if it does not end, or has escapes."""
+    """The index after the string at ``at``; -1 if it does not end, or has escapes."""
     at += 1
     while at < end and data[at] != _QUOTE and data[at] != _BACKSLASH:
         at += 1

@@ -1,4 +1,4 @@
-"""The columns of a parser by which a table is partitioned beside ``dt``.
+"""The parser's columns that partition a table, beside ``dt``.
 
 A column's values are listed in the settings, see :mod:`tidemark.formats.partitioning`. A row with another value is
 refused like one that does not fit its column's type; with ``misfits: land`` its column is null, and counted by name.
@@ -24,20 +24,20 @@ from tidemark.parsers.settings import BytesParser, FunctionParser, JsonParser, P
 
 
 def partitioned_parser(settings: ParserSettings, partition_by: Sequence[PartitionColumn], topic: str) -> Parser:
-    """The parser that ``settings`` describe, which refuses rows that have no partition.
+    """The parser of ``settings``, which refuses rows that have no partition.
 
     Raises:
         ConfigError: it cannot be made, or a table of its columns cannot be partitioned so; names ``topic``.
     """
     parser = parser_of(settings, topic)
     if problems := list(_problems(partition_by[1:], parser.columns)):
-        raise ConfigError(f"topic {topic}", [("partition_by", one) for one in problems])
-    listed = [one for one in partition_by if one.values]
+        raise ConfigError(f"topic {topic}", [("partition_by", problem) for problem in problems])
+    listed = [column for column in partition_by if column.values]
     return _Bounded(parser, settings, listed) if listed else parser
 
 
 def typed(text: str, kind: pa.DataType) -> str | int | date:
-    """The value of a partition column of type ``kind`` that Delta writes as ``text``.
+    """The value of type ``kind`` that Delta writes as ``text``.
 
     Raises:
         ValueError: the type has no such value, or it is written in another way.
@@ -62,79 +62,83 @@ def typed(text: str, kind: pa.DataType) -> str | int | date:
 
 def values_of(texts: Iterable[str], kind: pa.DataType) -> pa.Array[Any]:
     """The values of a partition column of type ``kind``, from their texts."""
-    return pa.array([typed(one, kind) for one in texts], kind)
+    return pa.array([typed(text, kind) for text in texts], kind)
 
 
 class _Bounded:
-    """``parser``, whose ``columns`` have no other values than those that are listed."""
+    """A parser that lets only listed values into ``columns``."""
 
     def __init__(self, parser: Parser, settings: ParserSettings, columns: Sequence[PartitionColumn]) -> None:
         self._parser, self._settings = parser, settings
         self._values = value_sets(columns, parser.columns)
         lands = not isinstance(settings, BytesParser | FunctionParser) and settings.misfits == "land"
         declared = settings.columns if isinstance(settings, JsonParser) else ()
-        required = {one.name for one in declared if one.required}
-        self._land = {one.column for one in columns if lands and one.column not in required}
+        required = {column.name for column in declared if column.required}
+        self._land = {column.column for column in columns if lands and column.column not in required}
         self.columns, self.version = parser.columns, parser.version
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
         """See :meth:`tidemark.parsers.base.Parser.parse`."""
-        found = self._parser.parse(rows)
+        parsed = self._parser.parse(rows)
         for name in self._values:
-            valid = found.columns.column(name).is_valid().to_numpy(zero_copy_only=False)
-            unlisted = np.asarray(valid, np.bool_) & (places_of(found.columns, name, self._values) < 0)
-            unlisted[list(found.refused)] = False
-            if found.filtered is not None:
-                unlisted &= ~found.filtered
+            valid = parsed.columns.column(name).is_valid().to_numpy(zero_copy_only=False)
+            unlisted = np.asarray(valid, np.bool_) & (places_of(parsed.columns, name, self._values) < 0)
+            unlisted[list(parsed.refused)] = False
+            if parsed.filtered is not None:
+                unlisted &= ~parsed.filtered
             if unlisted.any():
-                found = self._without(found, name, np.flatnonzero(unlisted))
-        return found
+                parsed = self._without(parsed, name, np.flatnonzero(unlisted))
+        return parsed
 
-    def _without(self, found: Parsed, name: str, rows: Indices) -> Parsed:
-        """``found`` without the values of ``rows`` that are not listed, or without these rows."""
+    def _without(self, parsed: Parsed, name: str, rows: Indices) -> Parsed:
+        """``parsed`` without the unlisted values of ``rows``, or without these rows."""
         if name in self._land and not isinstance(self._settings, BytesParser):
-            return without(found, rows, {name}, self._settings.event_time)
-        values = found.columns.column(name).take(array(pa.int64(), rows)).to_pylist()
+            return without(parsed, rows, {name}, self._settings.event_time)
+        values = parsed.columns.column(name).take(array(pa.int64(), rows)).to_pylist()
         rule = "is not one of the values that partition_by lists"
         reasons = (shortened(f"{name}: {value!r} {rule}") for value in values)
-        return replace(found, refused={**found.refused, **dict(zip(rows.tolist(), reasons, strict=True))})
+        return replace(parsed, refused={**parsed.refused, **dict(zip(rows.tolist(), reasons, strict=True))})
 
 
 def value_sets(columns: Iterable[PartitionColumn], parsed: pa.Schema) -> dict[str, pa.Array[Any]]:
     """The values of each of the parser's columns among ``columns``."""
-    return {one.column: values_of(one.texts, parsed.field(one.column).type) for one in columns if one.column != HOUR}
+    return {
+        column.column: values_of(column.texts, parsed.field(column.column).type)
+        for column in columns
+        if column.column != HOUR
+    }
 
 
 def places_of(rows: pa.RecordBatch, name: str, values: Mapping[str, pa.Array[Any]]) -> Indices:
-    """Where each value of a column is among those that it may have; -1 for null and for others."""
-    found: Any = pc.index_in(rows.column(name), value_set=values[name])
-    return np.asarray(pc.fill_null(found, -1).to_numpy(zero_copy_only=False), np.int64)
+    """The places of a column's values in its list of values; -1 for null and for others."""
+    places: Any = pc.index_in(rows.column(name), value_set=values[name])
+    return np.asarray(pc.fill_null(places, -1).to_numpy(zero_copy_only=False), np.int64)
 
 
 def _problems(columns: Sequence[PartitionColumn], parsed: pa.Schema) -> Iterator[str]:
-    """Why the parser's columns cannot be those by which the table is partitioned."""
+    """The reasons why the parser's columns cannot partition the table."""
     names = ", ".join(parsed.names) or "none"
-    for one in columns:
-        if one.column == HOUR:
+    for column in columns:
+        if column.column == HOUR:
             if same := [name for name in parsed.names if name.casefold() == HOUR]:
                 yield f"hour: the parser has a column {same[0]}; give that another name, or leave out hour"
-        elif one.column not in parsed.names:
-            yield f"{one.column}: is not a column of the parser, which has: {names}"
+        elif column.column not in parsed.names:
+            yield f"{column.column}: is not a column of the parser, which has: {names}"
         else:
-            yield from _wrong_values(one, parsed.field(one.column).type)
+            yield from _wrong_values(column, parsed.field(column.column).type)
 
 
-def _wrong_values(one: PartitionColumn, kind: pa.DataType) -> Iterator[str]:
+def _wrong_values(column: PartitionColumn, kind: pa.DataType) -> Iterator[str]:
     if pa.types.is_boolean(kind):
-        if one.values:
-            yield f"{one.column}: a boolean column needs no values"
+        if column.values:
+            yield f"{column.column}: a boolean column needs no values"
     elif not (pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_date(kind)):
-        yield f"{one.column}: is {kind}; a partition column must be a string, an integer, a boolean or a date"
-    elif not one.values:
-        yield f"{one.column}: needs values, all that it may have, so that the table's partitions are bounded"
+        yield f"{column.column}: is {kind}; a partition column must be a string, an integer, a boolean or a date"
+    elif not column.values:
+        yield f"{column.column}: needs values, all that it may have, so that the table's partitions are bounded"
     else:
-        for text in one.values:
+        for text in column.values:
             try:
                 typed(text, kind)
             except ValueError as error:
-                yield f"{one.column}: {text!r} is not a value of {kind}: {error}"
+                yield f"{column.column}: {text!r} is not a value of {kind}: {error}"

@@ -1,9 +1,9 @@
-"""Protobuf: records as one message of a descriptor set, by a compiled loop or else by Google's library.
+"""Protobuf: records as one message of a descriptor set, with a compiled loop or else with Google's library.
 
-``protobuf_tables`` says which messages the loop reads.
+``protobuf_tables`` decides if the loop can read a message.
 
-A field is unknown if the descriptor lacks its number, or if Google's library keeps it as unknown for another reason: it
-has another type on the wire; it is the number of an enum in proto2 that has no name; it is an entry of a map with more
+A field is unknown if the descriptor lacks its number, or if Google's library keeps it as unknown for another reason:
+its type on the wire differs; it is the number of an enum in proto2 that has no name; it is an entry of a map with more
 than a key and a value, which is then not in the map. Extensions, which no column takes, count too. Its name is the path
 of the message around it, and then its number: ``customer.12``.
 """
@@ -33,7 +33,7 @@ from tidemark.parsers.settings import ProtobufParser
 from tidemark.parsers.slots import BlockReader, Unsupported
 
 _OUT_OF_MEMORY: Final = "Arena alloc failed"
-"""What Google's library says in a DecodeError where memory runs out (upb's ``kUpb_DecodeStatus_OutOfMemory``)."""
+"""Google's words in a DecodeError when memory runs out (upb's ``kUpb_DecodeStatus_OutOfMemory``)."""
 
 
 class ProtobufColumns:
@@ -52,32 +52,32 @@ class ProtobufColumns:
             registry = SchemaRegistry(settings.registry, "PROTOBUF")
             self._writers = ProtobufWriters(registry, message, settings.misfits)
         fields = message_fields(message)
-        # FindInitializationErrors of protobuf 7.36.2 may end the process where a message with a map is within another.
+        # FindInitializationErrors of protobuf 7.36.2 may end the process if a message within another has a map.
         self._has_maps = has_maps(message)
         self._unknown = UnknownFields(message)
-        self._takes = [(name, one.take) for name, one in fields]
-        self.columns: pa.Schema = pa.schema([pa.field(name, one.kind) for name, one in fields])
+        self._takes = [(name, field.take) for name, field in fields]
+        self.columns: pa.Schema = pa.schema([pa.field(name, field.kind) for name, field in fields])
         self._loop: BlockReader | None = None
         with suppress(Unsupported):
             self._loop = block_reader(message, self.columns)
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
-        """Decode each value as the message; one that this cannot read is refused with the reason."""
+        """Decode each value as the message; a value that cannot be read is refused with the reason."""
         return self.parse_by(rows, vectorised=True)
 
     def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
-        """... in blocks where that is possible, or row by row."""
+        """Decode like :meth:`parse`, in blocks if that is possible, or row by row."""
         values = rows.column(f"kafka_{self._settings.columns_from}")
         if self._writers is None:
             return self._parsed(values, vectorised=vectorised)
         framed, numbers = numbered(values)
         named = by_frequency(numbers)
         self._writers.learn(named)
-        found = self._parsed(values, vectorised=vectorised)
+        parsed = self._parsed(values, vectorised=vectorised)
         for number in named:
             if misfits := self._writers.misfits.get(number):
-                found = without(found, framed[numbers == number], misfits, self._settings.event_time)
-        return found
+                parsed = without(parsed, framed[numbers == number], misfits, self._settings.event_time)
+        return parsed
 
     def _parsed(self, values: pa.Array[Any], *, vectorised: bool) -> Parsed:
         return parse_in_blocks(
@@ -89,7 +89,7 @@ class ProtobufColumns:
         )
 
     def _groups(self, values: pa.Array[Any]) -> Iterator[Group]:
-        """The rows that are framed as they should be."""
+        """The rows with the expected framing."""
         if self._loop is None:
             return
         if self._writers is not None:
@@ -115,15 +115,15 @@ class ProtobufColumns:
                     f"has message {list(indexes)} of its file, but {self._settings.message} is {list(wanted)}"
                 )
         try:
-            found: Any = self._class.FromString(value)
+            message: Any = self._class.FromString(value)
         except (DecodeError, UnicodeDecodeError) as error:
             if _OUT_OF_MEMORY in str(error):
-                raise MemoryError(str(error)) from error  # what other records have taken may be the reason
+                raise MemoryError(str(error)) from error  # other records may have taken the memory
             raise RefusedRecord(f"is not a valid {self._settings.message}: {error}") from error
-        if not found.IsInitialized():
-            missing = "" if self._has_maps else ": " + ", ".join(found.FindInitializationErrors())
+        if not message.IsInitialized():
+            missing = "" if self._has_maps else ": " + ", ".join(message.FindInitializationErrors())
             raise RefusedRecord(f"lacks fields that {self._settings.message} requires{missing}")
         try:
-            return Record({name: take(found) for name, take in self._takes}, self._unknown.of(found))
+            return Record({name: take(message) for name, take in self._takes}, self._unknown.of(message))
         except ValueError as error:
             raise RefusedRecord(f"has a value that no column holds: {error}") from error

@@ -1,4 +1,4 @@
-"""Protobuf's descriptors: a message by its name, from a descriptor set or as a registry has them."""
+"""Protobuf's descriptors: a message by its name, from a descriptor set or from a registry's schemas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemark.parsers.schema_registry import Written
 from tidemark.parsers.settings import SettingsFile
 
 REGISTERED: Final = "registered.proto"
-"""The name of a file that a registry has; what it imports has names of its own."""
+"""The name of a registry's file; its imports have names of their own."""
 
 _KNOWN: Final = tuple(f"google/protobuf/{name}.proto" for name in ("any", "duration", "empty", "timestamp", "wrappers"))
 
@@ -28,13 +28,13 @@ def message_of(descriptors: SettingsFile, name: str) -> Descriptor:
     except DecodeError as error:
         raise ValueError(f"descriptors: {descriptors.path} is not a valid FileDescriptorSet: {error}") from error
     pool = descriptor_pool.DescriptorPool()
-    present = {one.name for one in files.file}
+    present = {file.name for file in files.file}
     try:
         for known in _KNOWN:
             if known not in present:
                 pool.AddSerializedFile(_well_known(known))
-        for one in files.file:
-            pool.AddSerializedFile(one.SerializeToString())
+        for file in files.file:
+            pool.AddSerializedFile(file.SerializeToString())
         return pool.FindMessageTypeByName(name)
     except KeyError as error:
         raise ValueError(f"message: {descriptors.path} has no message {name}") from error
@@ -46,28 +46,28 @@ def _well_known(name: str) -> bytes:
     from google.protobuf import any_pb2, duration_pb2, empty_pb2, timestamp_pb2, wrappers_pb2
 
     modules: tuple[Any, ...] = (any_pb2, duration_pb2, empty_pb2, timestamp_pb2, wrappers_pb2)
-    found: dict[str, bytes] = {one.DESCRIPTOR.name: one.DESCRIPTOR.serialized_pb for one in modules}
-    return found[name]
+    files: dict[str, bytes] = {module.DESCRIPTOR.name: module.DESCRIPTOR.serialized_pb for module in modules}
+    return files[name]
 
 
 def indexes_of(message: Descriptor) -> tuple[int, ...]:
-    """From the file's messages inward, as Confluent's framing counts them."""
+    """The message's indexes from the file's messages inward, as Confluent's framing has them."""
     outer = message.containing_type
     if outer is None:
-        names = [one.full_name for one in message.file.message_types_by_name.values()]
+        names = [sibling.full_name for sibling in message.file.message_types_by_name.values()]
         return (names.index(message.full_name),)
-    names = [one.full_name for one in outer.nested_types]
+    names = [sibling.full_name for sibling in outer.nested_types]
     return (*indexes_of(outer), names.index(message.full_name))
 
 
 def registered_files(written: Written) -> FileDescriptorSet:
     """The descriptor set of a registered schema and its references. Raises ValueError."""
-    found = FileDescriptorSet()
+    files = FileDescriptorSet()
     for name, text in zip((*written.names, REGISTERED), written.texts, strict=True):
         try:
             file = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
         except (binascii.Error, DecodeError, ValueError) as error:
             raise ValueError(f"{name}: the registry does not give its descriptor (format=serialized)") from error
         file.name = name
-        found.file.append(file)
-    return found
+        files.file.append(file)
+    return files

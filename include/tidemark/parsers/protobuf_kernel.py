@@ -1,9 +1,9 @@
-"""The compiled loop that reads Protobuf messages, by tables of what each message may hold.
+"""The compiled loop that reads Protobuf messages, with tables of the fields that each message may hold.
 
-What it reads, it reads as Google's library does. What it does not mark as read is for that library to decide: damaged
-bytes, and what is valid but unusual, such as groups, and enum values without a name.
+The loop reads a message exactly as Google's library does, or leaves it to that library: damaged bytes, and valid but
+unusual values, such as groups, and enum values without a name.
 
-Source: Protobuf's documentation, "Encoding"; and that library for what it leaves open.
+Source: Protobuf's documentation, "Encoding"; and that library for all that it leaves open.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ WRAPPER = 14
 """``FIRST`` is the kind of its value."""
 
 NUMBER, WIRE, KIND, COLUMN, ITEMS, ITEM, FIRST, COUNT, MEMBERS, MEMBER_COUNT = range(10)
-"""Of a field: its number and wire type; its kind and column; level and column of its items, or -1; what its kind needs;
-and the columns of its oneof in ``Tables.members``."""
+"""Entries of a field: its number and wire type; its kind and column; level and column of its items, or -1; arguments of
+its kind; and the columns of its oneof in ``Tables.members``."""
 
 LEVEL, FIELDS, FIELD_COUNT, LOOKUP, LOOKUP_SIZE, INITS, INIT_COUNT, REQUIRED, REQUIRED_COUNT, KEY, KEY_KIND = range(11)
-"""Of a message: its level; its fields; where they are by their number, below ``LOOKUP_SIZE``; how a new message begins;
-the columns that it must have; and for a map's entry, which has column 0 of its level, the column and the kind of its
+"""Entries of a message: its level; its fields; their places by number, below ``LOOKUP_SIZE``; the beginning of a new
+message; its required columns; and for a map's entry, which has column 0 of its level, the column and the kind of its
 key, else -1."""
 
 FIELD_WIDTH: Final = 10
 MESSAGE_WIDTH: Final = 11
 INIT_WIDTH: Final = 3
-"""Of what a column begins with: the column, a slot, and how many columns are null instead, or 0."""
+"""Width of a column's beginning: the column, a slot, and the number of columns that are null instead, or 0."""
 
 WHERE, WHICH, ROWS, LAST = range(4)
-"""Of an unknown field: its message, its number, how many rows have it, and the last of them."""
+"""Entries of an unknown field: its message, its number, the number of rows that have it, and the last of them."""
 
 UNKNOWN_WIDTH: Final = 4
 MOST_UNKNOWN: Final = 1024
@@ -74,7 +74,7 @@ _UNREAD = -2
 
 
 class Tables(NamedTuple):
-    """What messages may hold."""
+    """The fields that messages may hold."""
 
     messages: NDArray[np.int64]
     fields: NDArray[np.int64]
@@ -84,12 +84,12 @@ class Tables(NamedTuple):
     required: Indices
     enums: Indices
     frames: NDArray[np.int64]
-    """Memory for the messages around the one that is being read: which they are, and their ends."""
+    """Memory for the messages around the message that is being read, and their ends."""
     before: Indices
     """Memory for lengths of levels."""
     unknown: NDArray[np.int64]
     """The fields that were met and that a message may not hold, at places by their hash: the message and the number (0
-    at a free place), in how many rows, and the last of these, counted from 1."""
+    at a free place), the number of rows, and the last of these, counted from 1."""
 
 
 def rows(lists: list[list[int]], width: int) -> NDArray[np.int64]:
@@ -106,7 +106,7 @@ TABLES: Final = type_of(Tables(_NO_ROWS, _NO_ROWS, _NONE, _NO_ROWS, _NONE, _NONE
 def read_messages(
     data: NDArray[np.uint8], starts: Indices, ends: Indices, tables: Tables, slots: Slots, good: Bits
 ) -> int:
-    """A :data:`~tidemark.parsers.slots.Loop`, with tables, of which the first message is that of the values."""
+    """Run the loop, a :data:`~tidemark.parsers.slots.Loop`, with tables; their first message is that of the values."""
     slots.lengths[:] = 0
     tables.unknown[:] = 0
     for row in range(len(starts)):
@@ -126,7 +126,7 @@ def read_messages(
 def _read_message(  # noqa: C901  # one loop: numba pays for state, and for tuples of arrays, that go through calls
     data: NDArray[np.uint8], at: int, end: int, row: int, tables: Tables, slots: Slots
 ) -> int:
-    """_READ, _UNREAD, or the level that is too short. Rows are counted from 1."""
+    """Read a message: _READ, _UNREAD, or the level that is too short. Rows are counted from 1."""
     messages, fields, lookup = tables.messages, tables.fields, tables.lookup
     starts, strides, lengths = slots.starts, slots.strides, slots.lengths
     depth = 0
@@ -175,7 +175,7 @@ def _read_message(  # noqa: C901  # one loop: numba pays for state, and for tupl
         column = here + fields[field, COLUMN] * stride
         items = fields[field, ITEMS]
         if wire != fields[field, WIRE]:
-            # Numbers one after the other, or another type, which is an unknown field.
+            # Packed numbers, or another type, which is an unknown field.
             if wire != LENGTH or items < 0 or fields[field, WIRE] == LENGTH:
                 return _UNREAD
             while at < stop:
@@ -207,7 +207,7 @@ def _read_message(  # noqa: C901  # one loop: numba pays for state, and for tupl
                 here = place
                 stride = strides[items]
             if items >= 0 or slots.valid[place] == 0:
-                # The slot of a struct has no use of its own: that of a map's entry tells the map.
+                # The slot of a struct is free: that of a map's entry identifies the map.
                 put(slots, place, column)
                 _begin(messages[message], tables.inits, slots, here, stride)
             continue
@@ -218,7 +218,7 @@ def _read_message(  # noqa: C901  # one loop: numba pays for state, and for tupl
             value = bytes_slot(at, stop - at)
             at = stop
         elif kind in (TIMESTAMP, WRAPPER):
-            # Twice the same message is one message of both.
+            # A message that occurs twice is one message merged from both.
             if items < 0 and slots.valid[column] == 1 and slots.values[column] != 0:
                 return _UNREAD
             if kind == TIMESTAMP:
@@ -234,7 +234,7 @@ def _read_message(  # noqa: C901  # one loop: numba pays for state, and for tupl
 
 @helper
 def _begin(message: Indices, inits: NDArray[np.int64], slots: Slots, here: int, stride: int) -> None:
-    """What a message has before its first field."""
+    """Put the content of a message before its first field."""
     for index in range(message[INITS], message[INITS] + message[INIT_COUNT]):
         column = here + inits[index, 0] * stride
         if inits[index, 2] > 0:
@@ -262,7 +262,7 @@ def _noted(unknown: NDArray[np.int64], message: int, number: int, row: int) -> b
 
 @helper
 def _forget(unknown: NDArray[np.int64], row: int) -> None:
-    """Take back what was counted of a row, which is the last."""
+    """Undo the counts of a row, which is the last."""
     for place in range(len(unknown)):
         if unknown[place, LAST] == row:
             unknown[place, LAST] = 0
@@ -271,7 +271,7 @@ def _forget(unknown: NDArray[np.int64], row: int) -> None:
 
 @helper
 def _lacks(message: Indices, required: Indices, valid: NDArray[np.uint8], here: int, stride: int) -> bool:
-    """Whether a message lacks what it must have."""
+    """True if a message lacks a required field."""
     lacking = False
     for index in range(message[REQUIRED], message[REQUIRED] + message[REQUIRED_COUNT]):
         lacking |= valid[here + required[index] * stride] == 0
@@ -280,7 +280,7 @@ def _lacks(message: Indices, required: Indices, valid: NDArray[np.uint8], here: 
 
 @helper
 def _is_another(data: NDArray[np.uint8], message: Indices, values: Indices, first: int, here: int, stride: int) -> bool:
-    """Whether a map has an entry with this one's key, or too many to see; its level begins at ``first``."""
+    """True if a map has another entry with this entry's key, or too many to check; its level begins at ``first``."""
     column = message[KEY] * stride
     key = values[here + column]
     other = here - 1
@@ -295,25 +295,25 @@ def _is_another(data: NDArray[np.uint8], message: Indices, values: Indices, firs
 @helper
 def _find(message: Indices, fields: NDArray[np.int64], number: int) -> int:
     """The field of this number, or -1."""
-    found = -1
+    field = -1
     for index in range(message[FIELDS], message[FIELDS] + message[FIELD_COUNT]):
         if fields[index, NUMBER] == number:
-            found = index
-    return found
+            field = index
+    return field
 
 
 @helper
 def _has_another(field: Indices, members: Indices, valid: NDArray[np.uint8], here: int, stride: int) -> bool:
-    """Whether another member of the field's oneof is there, which this field would remove."""
-    found = False
+    """True if another member of the field's oneof is there, which this field would remove."""
+    other = False
     for index in range(field[MEMBERS], field[MEMBERS] + field[MEMBER_COUNT]):
-        found |= members[index] != field[COLUMN] and valid[here + members[index] * stride] == 1
-    return found
+        other |= members[index] != field[COLUMN] and valid[here + members[index] * stride] == 1
+    return other
 
 
 @helper
 def _small(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
-    """(a tag or a length, index after it); the index is -1 for what is not read."""
+    """(a tag or a length, index after it); the index is -1 if it cannot be read."""
     if at < end and data[at] < 0x80:
         return int(np.int64(data[at])), at + 1
     raw, at = unsigned_varint(data, at, end, 5)
@@ -323,7 +323,7 @@ def _small(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
 
 @helper
 def _behind(data: NDArray[np.uint8], at: int, end: int, wire: int) -> int:
-    """The index behind an unknown field that has no length, or -1."""
+    """The index after an unknown field that has no length, or -1."""
     if wire == VARINT:
         _, at = unsigned_varint(data, at, end, 10)
         return at
@@ -335,7 +335,7 @@ def _behind(data: NDArray[np.uint8], at: int, end: int, wire: int) -> int:
 def _number(  # noqa: C901  # a line for each kind
     data: NDArray[np.uint8], at: int, end: int, kind: int, enums: Indices, first: int, count: int
 ) -> tuple[int, int]:
-    """(the slot of a number, index after it), of an enum by its numbers; the index is -1 for what is not read."""
+    """(the slot of a number, index after it), for an enum from its numbers; the index is -1 if it cannot be read."""
     value = 0
     if kind == FIXED64:
         if end - at < 8:
@@ -369,14 +369,14 @@ def _number(  # noqa: C901  # a line for each kind
 
 @helper
 def _place(number: int, enums: Indices, first: int, count: int) -> int:
-    """Which of an enum's values it is, counted from 1; -1 for a number that the enum does not have."""
+    """The place of a number among an enum's values, counted from 1; -1 if the enum does not have it."""
     if 0 <= number < count and enums[first + number] == number:
         return number + 1
-    found = -1
+    place = -1
     for index in range(count):
         if enums[first + index] == number:
-            found = index + 1
-    return found
+            place = index + 1
+    return place
 
 
 @helper
@@ -387,7 +387,7 @@ def _signed(value: int) -> int:
 
 @helper
 def _timestamp(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
-    """(microseconds of a Timestamp, ``end``); the index is -1 for what is not read."""
+    """(microseconds of a Timestamp, ``end``); the index is -1 if it cannot be read."""
     seconds = 0
     nanos = 0
     while at < end:
@@ -406,7 +406,7 @@ def _timestamp(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
 
 @helper
 def _wrapped(data: NDArray[np.uint8], at: int, end: int, kind: int, wire: int) -> tuple[int, int]:
-    """(the slot of a wrapper's value, ``end``); the index is -1 for what is not read."""
+    """(the slot of a wrapper's value, ``end``); the index is -1 if it cannot be read."""
     if at == end:
         return 0, at
     tag, at = _small(data, at, end)

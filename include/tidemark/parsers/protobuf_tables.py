@@ -1,7 +1,7 @@
-"""From a message's descriptor to the tables that read it, and to the columns that it fills.
+"""Compiles a message's descriptor to the tables that read it, and to the columns that it fills.
 
-A message that has extensions, groups, or required fields within a map has no tables: :class:`Unsupported` says why, and
-Google's library reads it.
+A message that has extensions, groups, or required fields within a map has no tables: :class:`Unsupported` has the
+reason, and Google's library reads it.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _KINDS: Final = {
 }
 _MAX_LOOKUP: Final = 1024
 _MAX_DEPTH: Final = 64
-"""Google's library reads no more than 100 messages within one another."""
+"""The most levels; Google's library reads no more than 100 messages within one another."""
 
 
 def block_reader(message: Descriptor, columns: pa.Schema) -> BlockReader:
-    """What reads values that are such a message into these columns.
+    """The reader of values that are such a message into these columns.
 
     Raises:
         Unsupported: Google's library must read them.
@@ -81,7 +81,7 @@ def block_reader(message: Descriptor, columns: pa.Schema) -> BlockReader:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """Its row in the table of messages, its columns, how it begins, and whether it has required fields."""
+    """A message's row in the table of messages, its columns, their beginning, and if it has required fields."""
 
     row: int
     nodes: tuple[Node, ...]
@@ -91,7 +91,7 @@ class _Message:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """Where a value is put, what the table of fields says of it, how it begins if it is there from the beginning."""
+    """The place of a value, its entries in the table of fields, and its beginning if it is there from the start."""
 
     node: Node
     kind: int
@@ -148,25 +148,25 @@ class _Builder:
         return _Message(row, tuple(nodes), inits, requires)
 
     def _look_up(self, fields: list[list[int]]) -> int:
-        """Add where the fields will be by number; how many numbers that are."""
-        places = {one[op.NUMBER]: len(self.fields) + index for index, one in enumerate(fields)}
+        """Add the future places of the fields by number; return the number of places."""
+        places = {field[op.NUMBER]: len(self.fields) + index for index, field in enumerate(fields)}
         size = max((number + 1 for number in places if number < _MAX_LOOKUP), default=0)
         self.lookup += [places.get(number, -1) for number in range(size)]
         return size
 
     def _add_members(self, message: Descriptor, fields: list[list[int]]) -> None:
-        by_number = {one[op.NUMBER]: one for one in fields}
+        by_number = {field[op.NUMBER]: field for field in fields}
         for oneof in message.oneofs:
             if len(oneof.fields) > 1:
-                members = [by_number[one.number] for one in oneof.fields]
-                for one in members:
-                    one[op.MEMBERS], one[op.MEMBER_COUNT] = len(self.members), len(members)
-                self.members += [one[op.COLUMN] for one in members]
+                members = [by_number[member.number] for member in oneof.fields]
+                for member in members:
+                    member[op.MEMBERS], member[op.MEMBER_COUNT] = len(self.members), len(members)
+                self.members += [member[op.COLUMN] for member in members]
 
     def _field(
         self, field: FieldDescriptor, kind: pa.DataType, level: int, *, entry: bool
     ) -> tuple[list[int], list[list[int]], Node, bool]:
-        """(its row, how it begins, its column, whether required fields are within it)."""
+        """(its row, its beginning, its column, true if required fields are within it)."""
         if field.is_repeated:
             assert isinstance(kind, pa.ListType)
             index = self.layout.column(level)
@@ -196,7 +196,7 @@ class _Builder:
     def _message(self, message: Descriptor, kind: pa.StructType, level: int, *, entry: bool = False) -> _Value:
         index = self.layout.column(level)
         made = self.message(message, list(kind), level, entry=entry)
-        # Those of its columns that are of this level follow its own.
+        # Its columns of this level follow its own.
         count = self.layout.columns[level] - index
         node = Node(kind, level, index, count, made.nodes)
         return _Value(node, op.MESSAGE, op.LENGTH, made.row, 0, [[index, 0, 0], *made.inits], made.requires)
@@ -222,10 +222,10 @@ class _Builder:
         if field.enum_type is None:
             node = Node(kind, level, index, unsigned=pa.types.is_decimal(kind))
             return _Value(node, code, wire, 0, 0, [[index, 0, 0]])
-        names = {number: one.name for number, one in sorted(field.enum_type.values_by_number.items())}
+        names = {number: value.name for number, value in sorted(field.enum_type.values_by_number.items())}
         first = len(self.enums)
         self.enums += names
-        # An item of a list does not begin before it is there, and has no default.
+        # An item of a list has no beginning before it is there, and no default.
         start = 0 if field.is_repeated else list(names).index(field.default_value) + 1
         node = Node(kind, level, index, texts=pa.array(["", *names.values()], pa.string()))
         return _Value(node, code, wire, first, len(names), [[index, start, 0]])

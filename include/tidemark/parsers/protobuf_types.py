@@ -1,4 +1,4 @@
-"""Protobuf's messages as columns: for each field its type, and how its value is taken from a message."""
+"""Protobuf's messages as columns: the type of each field, and the function that takes its value from a message."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ WRAPPERS: Final = {
     for name in ("Bool", "Int32", "UInt32", "Int64", "UInt64", "Float", "Double", "String", "Bytes")
 }
 _SECONDS: Final = range(-62_135_596_800, 253_402_300_800)
-"""The years 1 to 9999, which is what a Timestamp may say."""
+"""The years 1 to 9999, the range of a Timestamp."""
 
 Take = Callable[[Any], Any]
 
 
 class Taken(NamedTuple):
-    """A column's type, and what makes its value of a message, or of a value of a field."""
+    """A column's type, and the function that takes its value from a message, or converts a value of a field."""
 
     kind: pa.DataType
     take: Take
@@ -56,13 +56,13 @@ def message_fields(message: Descriptor, path: str = "", above: tuple[str, ...] =
     if not message.fields:
         raise ValueError(f"{path or message.full_name}: a message without fields cannot be a column")
     above = (*above, message.full_name)
-    return [(one.name, _field(one, f"{path}.{one.name}".lstrip("."), above)) for one in message.fields]
+    return [(field.name, _field(field, f"{path}.{field.name}".lstrip("."), above)) for field in message.fields]
 
 
 def has_maps(message: Descriptor) -> bool:
-    """Whether ``message``, which does not hold itself, or a message within it has a map."""
-    inner = [one.message_type for one in message.fields if one.message_type is not None]
-    return any(one.GetOptions().map_entry or has_maps(one) for one in inner)
+    """True if ``message``, which does not hold itself, or a message within it has a map."""
+    inner = [field.message_type for field in message.fields if field.message_type is not None]
+    return any(kind.GetOptions().map_entry or has_maps(kind) for kind in inner)
 
 
 def _field(field: FieldDescriptor, path: str, above: tuple[str, ...]) -> Taken:
@@ -73,10 +73,10 @@ def _field(field: FieldDescriptor, path: str, above: tuple[str, ...]) -> Taken:
     inner = _value(field, path, above)
     convert = inner.take
     if field.is_repeated:
-        return Taken(pa.list_(inner.kind), lambda found: [convert(one) for one in getattr(found, name)])
+        return Taken(pa.list_(inner.kind), lambda message: [convert(item) for item in getattr(message, name)])
     if field.has_presence:
-        return Taken(inner.kind, lambda found: convert(getattr(found, name)) if found.HasField(name) else None)
-    return Taken(inner.kind, lambda found: convert(getattr(found, name)))
+        return Taken(inner.kind, lambda message: convert(getattr(message, name)) if message.HasField(name) else None)
+    return Taken(inner.kind, lambda message: convert(getattr(message, name)))
 
 
 def _map(name: str, message: Descriptor, path: str, above: tuple[str, ...]) -> Taken:
@@ -84,13 +84,13 @@ def _map(name: str, message: Descriptor, path: str, above: tuple[str, ...]) -> T
     value = _value(message.fields_by_name["value"], path, above)
     kind = pa.list_(pa.struct([pa.field("key", key.kind), pa.field("value", value.kind)]))
 
-    def take(found: Any) -> Any:
-        entries = getattr(found, name)
+    def take(holder: Any) -> Any:
+        entries = getattr(holder, name)
         try:
             keys = sorted(entries)
         except TypeError as error:  # proto2 takes any bytes for text, and hands them out as bytes
             raise ValueError("keys of a map that are not UTF-8") from error
-        return [{"key": key.take(one), "value": value.take(entries[one])} for one in keys]
+        return [{"key": key.take(each), "value": value.take(entries[each])} for each in keys]
 
     return Taken(kind, take)
 
@@ -105,11 +105,11 @@ def _value(field: FieldDescriptor, path: str, above: tuple[str, ...]) -> Taken:
     if message.full_name == "google.protobuf.Timestamp":
         return Taken(TIMESTAMP_TYPE, _timestamp)
     if message.full_name in WRAPPERS:
-        return Taken(_SIMPLE[message.fields_by_name["value"].type], lambda found: found.value)
+        return Taken(_SIMPLE[message.fields_by_name["value"].type], lambda wrapper: wrapper.value)
     fields = message_fields(message, path, above)
-    takes = [(name, one.take) for name, one in fields]
-    kind = pa.struct([pa.field(name, one.kind) for name, one in fields])
-    return Taken(kind, lambda found: {name: take(found) for name, take in takes})
+    takes = [(name, inner.take) for name, inner in fields]
+    kind = pa.struct([pa.field(name, inner.kind) for name, inner in fields])
+    return Taken(kind, lambda inner: {name: take(inner) for name, take in takes})
 
 
 def _enum(enum: EnumDescriptor) -> Take:
@@ -121,11 +121,11 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _timestamp(found: Any) -> int:
-    """Whole microseconds since 1970. Raises ValueError beyond what a Timestamp may say."""
-    if found.seconds not in _SECONDS or not 0 <= found.nanos < 1_000_000_000:
-        raise ValueError(f"a Timestamp of {found.seconds} seconds and {found.nanos} nanoseconds")
-    return int(found.seconds) * 1_000_000 + int(found.nanos) // 1000
+def _timestamp(value: Any) -> int:
+    """Microseconds since 1970, rounded down. Raises ValueError beyond the range of a Timestamp."""
+    if value.seconds not in _SECONDS or not 0 <= value.nanos < 1_000_000_000:
+        raise ValueError(f"a Timestamp of {value.seconds} seconds and {value.nanos} nanoseconds")
+    return int(value.seconds) * 1_000_000 + int(value.nanos) // 1000
 
 
 def check_column(field: FieldDescriptor) -> None:

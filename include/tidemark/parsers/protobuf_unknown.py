@@ -1,4 +1,4 @@
-"""Which fields a message has that its descriptor lacks, as Google's library tells it."""
+"""Fields of a message that its descriptor lacks, as Google's library finds them."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ _Within = Callable[[Any], Iterable[Any]]
 
 
 class UnknownFields:
-    """Finds the unknown fields of messages of one kind, which does not hold itself, and of those within them."""
+    """Finds the unknown fields of messages of one kind, and of the messages within; the kind does not hold itself."""
 
     def __init__(self, message: Descriptor, *path: str) -> None:
-        """For a message that lies under ``path``."""
+        """Make the finder of messages under ``path``."""
         self._path = path
         self._is_extendable = message.is_extendable
-        self._inner = [_inner(one, path) for one in message.fields if _message(one) is not None]
+        self._inner = [_inner(field, path) for field in message.fields if _message(field) is not None]
 
-    def of(self, found: Any) -> set[str]:
-        """The names of the unknown fields, and of extensions, in ``found``."""
+    def of(self, message: Any) -> set[str]:
+        """The names of the unknown fields, and of extensions, in ``message``."""
         names: set[str] = set()
-        self._add(found, names)
+        self._add(message, names)
         return names
 
-    def _add(self, found: Any, names: set[str]) -> None:
-        unknown: Any = UnknownFieldSet(found)
-        for one in unknown:
-            names.add(field_name(*self._path, str(one.field_number)))
+    def _add(self, message: Any, names: set[str]) -> None:
+        unknown: Any = UnknownFieldSet(message)
+        for entry in unknown:
+            names.add(field_name(*self._path, str(entry.field_number)))
         if self._is_extendable:
-            for field, _ in found.ListFields():
+            for field, _ in message.ListFields():
                 if field.is_extension:
                     names.add(field_name(*self._path, str(field.number)))
         for within, inner in self._inner:
-            for message in within(found):
-                inner._add(message, names)
+            for part in within(message):
+                inner._add(part, names)
 
 
 def _message(field: FieldDescriptor) -> Descriptor | None:
-    """The kind of messages that a field has, or a map in its values."""
+    """The message type of a field, or of a map's values; None if there is none."""
     kind = field.message_type
     if kind is not None and kind.GetOptions().map_entry:
         return kind.fields_by_name["value"].message_type
@@ -55,8 +55,8 @@ def _inner(field: FieldDescriptor, path: tuple[str, ...]) -> tuple[_Within, Unkn
     assert kind is not None
     assert message is not None
     if kind.GetOptions().map_entry:
-        return lambda found: getattr(found, name).values(), UnknownFields(message, *path, name, "value")
+        return lambda holder: getattr(holder, name).values(), UnknownFields(message, *path, name, "value")
     inner = UnknownFields(message, *path, name)
     if field.is_repeated:
-        return lambda found: getattr(found, name), inner
-    return lambda found: (getattr(found, name),) if found.HasField(name) else (), inner
+        return lambda holder: getattr(holder, name), inner
+    return lambda holder: (getattr(holder, name),) if holder.HasField(name) else (), inner

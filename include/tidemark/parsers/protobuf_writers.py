@@ -1,7 +1,7 @@
-"""The schemas by which Protobuf records were written, as far as their registry knows them.
+"""The schemas that wrote Protobuf records, as far as their registry knows them.
 
-Protobuf reads a record by any schema that has its fields' numbers, whether they mean the same or not. So a schema is
-compared with the table's before its records are read: where a number has another name or type, they are refused.
+Protobuf reads a record with any schema that has its fields' numbers, even if they mean other fields. So a schema is
+compared with the table's before its records are read: if a number has another name or type, they are refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark.parsers.schema_registry import Schemas, Unreadable, Written
 from tidemark.parsers.settings import Misfits, SettingsFile
 
 MAX_KNOWN: Final = 4096
-"""Numbers that one task looks up; records that name another are refused, and a replay looks again."""
+"""The most numbers that one task looks up; records with others are refused, and a replay looks again."""
 
 Indexes = tuple[int, ...]
 
@@ -33,32 +33,32 @@ class ProtobufWriters:
         self.misfits: dict[int, frozenset[str]] = {}
         """By number, the columns that are null in records of schemas that do not agree, if these land."""
         self.readable: dict[Indexes, list[int]] = {}
-        """The numbers of schemas that agree with the table's, by where the message is in their files."""
+        """The numbers of schemas that agree with the table's, by the message's indexes in their files."""
 
     def learn(self, numbers: Sequence[int]) -> None:
-        """Look up those of ``numbers`` that are new. Raises as ``schema_registry.Schemas.find`` does."""
+        """Look up the new ones of ``numbers``. Raises the errors of ``schema_registry.Schemas.find``."""
         new = [number for number in numbers if number not in self._found][: MAX_KNOWN - len(self._found)]
         if not new:
             return
-        for number, found in self._schemas.find(new).items():
-            judged = self._judged(number, found)
+        for number, answer in self._schemas.find(new).items():
+            judged = self._judged(number, answer)
             self._found[number] = judged
             if not isinstance(judged, str):
                 self.readable.setdefault(judged, []).append(number)
 
     def indexes(self, number: int) -> Indexes:
-        """Where the message is in the file of this number, which was learnt. Raises RefusedRecord."""
-        found = self._found.get(number, f"is not looked up: the task has looked up {MAX_KNOWN}; a replay looks again")
-        if isinstance(found, str):
-            raise RefusedRecord(f"names schema {number}, which {found}")
-        return found
+        """The message's indexes in the file of a number that was learnt. Raises RefusedRecord."""
+        judged = self._found.get(number, f"is not looked up: the task has looked up {MAX_KNOWN}; a replay looks again")
+        if isinstance(judged, str):
+            raise RefusedRecord(f"names schema {number}, which {judged}")
+        return judged
 
-    def _judged(self, number: int, found: Written | Unreadable) -> Indexes | str:
-        """Where the message is, or why its records cannot be read."""
-        if isinstance(found, Unreadable):
-            return found.reason
+    def _judged(self, number: int, answer: Written | Unreadable) -> Indexes | str:
+        """The message's indexes, or the reason why its records cannot be read."""
+        if isinstance(answer, Unreadable):
+            return answer.reason
         try:
-            files = registered_files(found).SerializeToString()
+            files = registered_files(answer).SerializeToString()
             theirs = message_of(SettingsFile("registered", files), self._message.full_name)
         except ValueError as error:
             return f"cannot be read: {error}"
@@ -71,24 +71,24 @@ class ProtobufWriters:
 
 
 def disagreements(ours: Descriptor, theirs: Descriptor) -> dict[str, str]:
-    """The fields of ``ours``, and in words what their numbers mean otherwise in ``theirs``, there or within."""
-    both = ((one, theirs.fields_by_number.get(one.number)) for one in ours.fields)
-    found = {one.name: _problem(one, other, one.name, ()) for one, other in both if other is not None}
-    return {name: problem for name, problem in found.items() if problem is not None}
+    """The fields of ``ours``, each with the difference in the meaning of its number in ``theirs``, there or within."""
+    both = ((field, theirs.fields_by_number.get(field.number)) for field in ours.fields)
+    problems = {field.name: _problem(field, other, field.name, ()) for field, other in both if other is not None}
+    return {name: problem for name, problem in problems.items() if problem is not None}
 
 
 def _disagreement(ours: Descriptor, theirs: Descriptor, path: str, above: tuple[str, ...]) -> str | None:
-    """The first of them in a message within others."""
+    """The first disagreement in a message within others."""
     if ours.full_name in above:
         return None
     above = (*above, ours.full_name)
-    both = ((one, theirs.fields_by_number.get(one.number)) for one in ours.fields)
-    problems = (_problem(one, other, f"{path}{one.name}", above) for one, other in both if other is not None)
-    return next((one for one in problems if one is not None), None)
+    both = ((field, theirs.fields_by_number.get(field.number)) for field in ours.fields)
+    problems = (_problem(field, other, f"{path}{field.name}", above) for field, other in both if other is not None)
+    return next((problem for problem in problems if problem is not None), None)
 
 
 def _problem(ours: FieldDescriptor, theirs: FieldDescriptor, place: str, above: tuple[str, ...]) -> str | None:
-    """What a field of the same number has otherwise."""
+    """The difference between two fields of the same number, in words; None if there is none."""
     if theirs.name != ours.name:
         return f"the name {theirs.name} for field {ours.number}, which the table has as {place}"
     narrower = theirs.is_repeated == ours.is_repeated and (theirs.type, ours.type) in _NARROWER
@@ -105,7 +105,7 @@ def _problem(ours: FieldDescriptor, theirs: FieldDescriptor, place: str, above: 
 
 
 def _kind(field: FieldDescriptor) -> str:
-    """A field's type in words, messages and enums without their names: those may change."""
+    """A field's type in words, messages and enums without their names that may change."""
     name = _NAMES.get(field.type, "message")
     return f"repeated {name}" if field.is_repeated else name
 
@@ -114,7 +114,7 @@ _NARROWER: Final = (
     (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64),
     (FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SINT64),
 )
-"""Types of which the second reads what the first has written."""
+"""Pairs of types; the second can read values of the first."""
 
 _NAMES: Final = {
     number: name.removeprefix("TYPE_").lower()

@@ -1,4 +1,4 @@
-"""The parser that adds nothing: keys, values and headers as they are."""
+"""The parser that adds no columns: keys, values and headers stay as they are."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""HTTP to a schema registry: authentication by variables or an Airflow connection, a CA of one's own, no redirects.
+"""HTTP to a schema registry: authentication by variables or an Airflow connection, a private CA, no redirects.
 
-Secrets come from the environment of the process, or from the Airflow connection that the settings name. They go nowhere
-but into the header of a request to the host of ``registry.url``: redirects are not followed, and errors name variables
-and connections and never what they hold.
+Secrets come from the environment of the process, or from the Airflow connection that the settings name. They are sent
+only in the header of a request to the host of ``registry.url``: redirects are not followed, and errors name variables
+and connections and never their content.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from tidemark.parsers.settings import Registry
 
 CONNECT_SECONDS: Final = 5.0
 READ_SECONDS: Final = 10.0
-"""Without a byte."""
+"""The longest wait for a byte."""
 
 DEADLINE_SECONDS: Final = 30.0
-"""For a whole answer."""
+"""The longest wait for a whole answer."""
 
 BRIEF_SECONDS: Final = 3.0
-"""For each of these, where somebody waits who can do without an answer."""
+"""The limit of each wait if a person waits and can do without an answer."""
 
 _MAX_BYTES: Final = 8 << 20
-"""Of an answer: JSON may spell each character of a schema in six."""
+"""The most bytes of an answer: JSON may spell each character of a schema in six."""
 
 _CHUNK: Final = 1 << 16
 
 
 class HttpAnswer(NamedTuple):
-    """A status, and the object that came with it; None if none did, or one too large."""
+    """A status, and the object in the body; None if there was none, or one too large."""
 
     status: int
     document: dict[str, Any] | None
 
 
 class RegistryHttp:
-    """Connections to a registry, kept open. Threads may share it."""
+    """Connections to a registry, kept open. Threads may share them."""
 
     def __init__(self, settings: Registry, connections: int, *, brief: bool = False) -> None:
         self._settings = settings
@@ -65,7 +65,7 @@ class RegistryHttp:
         )
 
     def get(self, path: str) -> HttpAnswer:
-        """One request.
+        """Send one request, and return the answer.
 
         Raises:
             ConfigError: a secret is missing, or the certificate is not trusted.
@@ -90,7 +90,7 @@ class RegistryHttp:
         return HttpAnswer(answer.status, _document(answer.status, body))
 
     def denied(self, status: int) -> ConfigError:
-        """The error of an answer that lets nothing be read."""
+        """The error for an answer that denies access."""
         if (named := self._settings.connection) is not None:
             return self._error("connection", f"the registry answers {status} to what {named} holds; correct it")
         auth = self._settings.auth
@@ -100,7 +100,7 @@ class RegistryHttp:
         return self._error("auth", f"the registry answers {status} to what {names} hold; correct them, or their rights")
 
     def no_registry(self, path: str, status: int) -> ConfigError:
-        """The error of an answer that no registry gives."""
+        """The error for an answer that no registry gives."""
         if 300 <= status < 400:
             return self._error("url", f"{path} is answered by a redirect ({status}); set the URL that it leads to")
         return self._error("url", f"{path} is answered by {status} without an error code, as no registry answers")
@@ -110,29 +110,29 @@ class RegistryHttp:
 
     def _variables(self) -> tuple[str, ...]:
         kinds = {"basic": ("USER", "PASSWORD"), "bearer": ("TOKEN",)}
-        return tuple(f"{self._settings.variables}_{one}" for one in kinds[self._settings.auth])
+        return tuple(f"{self._settings.variables}_{suffix}" for suffix in kinds[self._settings.auth])
 
     def _authorization(self) -> dict[str, str]:
         if self._settings.connection is not None:
             return self._of_connection(self._settings.connection)
         if self._settings.auth == "none":
             return {}
-        held = []
+        secrets = []
         for name in self._variables():
-            found = os.environ.get(name, "").strip()
-            if not found or not found.isprintable() or (name.endswith("_USER") and ":" in found):
+            value = os.environ.get(name, "").strip()
+            if not value or not value.isprintable() or (name.endswith("_USER") and ":" in value):
                 raise self._error("auth", f"the environment variable {name} must be set, in one line, where tasks run")
-            held.append(found)
+            secrets.append(value)
         if self._settings.auth == "bearer":
-            if not held[0].isascii():
+            if not secrets[0].isascii():
                 raise self._error("auth", f"the environment variable {self._variables()[0]} must be ASCII")
-            return {"Authorization": f"Bearer {held[0]}"}
-        return _basic(*held)
+            return {"Authorization": f"Bearer {secrets[0]}"}
+        return _basic(*secrets)
 
     def _of_connection(self, name: str) -> dict[str, str]:
-        found = connection(name)
-        password = found.password or ""
-        login = found.login or ""
+        credentials = connection(name)
+        password = credentials.password or ""
+        login = credentials.login or ""
         if not password or not f"{login}{password}".isprintable() or ":" in login:
             raise self._error("connection", f"{name} must have a login and a password, or a token as its password")
         if login:
@@ -162,13 +162,13 @@ def _body(answer: urllib3.BaseHTTPResponse, seconds: float) -> bytes | None:
 
 
 def _document(status: int, body: bytes | None) -> dict[str, Any] | None:
-    """What the body says. Raises ValueError if a good answer says nothing."""
+    """The object in the body; None if there is none. Raises ValueError if a good answer is not valid JSON."""
     if body is None:
         return None
     try:
-        found = json.loads(body)
+        content = json.loads(body)
     except (ValueError, RecursionError) as error:
         if status == 200:
             raise ValueError(f"did not answer with valid JSON: {error}") from error
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None

@@ -1,4 +1,4 @@
-"""Parsers whose library is called once for each record: from what it answers to Arrow, in pieces of bounded size."""
+"""Parsers with a library that is called once for each record: from its answers to Arrow, in pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemark.parsers.unknown_fields import summed
 
 PIECE_ROWS: Final = 4096
 PIECE_BYTES: Final = 4 << 20
-"""Rows and bytes of values that are Python objects at a time: a byte may become some hundred bytes of objects."""
+"""The most rows, and bytes of values, that are Python objects at a time: a byte may become 100 bytes of objects."""
 
 
 class RefusedRecord(ValueError):
@@ -23,14 +23,14 @@ class RefusedRecord(ValueError):
 
 
 class Record(NamedTuple):
-    """What a library reads of a record: its fields, and the names of those that no column takes."""
+    """A library's reading of a record: its fields, and the names of its unknown fields."""
 
     fields: dict[str, Any]
     unknown: Collection[str] = ()
 
 
 class RowsRead(NamedTuple):
-    """Columns, why rows are refused, and how many of the others have each field that no column takes."""
+    """Columns, the reasons of refused rows, and the number of other rows with each field that no column takes."""
 
     columns: pa.RecordBatch
     refused: dict[int, str]
@@ -38,25 +38,25 @@ class RowsRead(NamedTuple):
 
 
 def read_rows(values: pa.Array[Any], read: Callable[[bytes], Record], raw: pa.Schema, columns: pa.Schema) -> RowsRead:
-    """Each of ``values`` that is not null, by ``read``, which raises RefusedRecord.
+    """Read each of ``values`` that is not null with ``read``, which raises RefusedRecord.
 
-    The fields that it answers are those of ``raw``, and are cast to ``columns``, of the same names.
+    The fields that it returns are those of ``raw``, and are cast to ``columns``, of the same names.
     """
     refused: dict[int, str] = {}
     unknown: dict[str, int] = {}
     batches: list[pa.RecordBatch] = []
     for start, end in _cut(values):
-        found = _piece(values.slice(start, end - start), start, read, raw, columns)
-        batches += found.batches
-        refused |= found.refused
-        unknown = summed((unknown, found.unknown))
+        piece = _piece(values.slice(start, end - start), start, read, raw, columns)
+        batches += piece.batches
+        refused |= piece.refused
+        unknown = summed((unknown, piece.unknown))
     table = pa.Table.from_batches(batches, columns).combine_chunks()
     [batch] = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=columns)]
     return RowsRead(batch, refused, unknown)
 
 
 def _cut(values: pa.Array[Any]) -> list[tuple[int, int]]:
-    """Where pieces start and end: each is of at most PIECE_ROWS and, but for its last row, less than PIECE_BYTES."""
+    """Starts and ends of pieces: each has at most PIECE_ROWS and, but for its last row, less than PIECE_BYTES."""
     starts, _ = bounds(values)
     pieces = []
     start = 0
@@ -77,7 +77,7 @@ class _Piece(NamedTuple):
 def _piece(
     values: pa.Array[Any], first: int, read: Callable[[bytes], Record], raw: pa.Schema, columns: pa.Schema
 ) -> _Piece:
-    found: list[dict[str, Any] | None] = []
+    records: list[dict[str, Any] | None] = []
     refused: dict[int, str] = {}
     unknown: dict[int, Collection[str]] = {}
     for row, value in enumerate(values.to_pylist(), first):
@@ -86,7 +86,7 @@ def _piece(
         except RefusedRecord as error:
             refused[row] = shortened(str(error))
             record = None
-        found.append(record and record.fields)
+        records.append(record and record.fields)
         if record and record.unknown:
             unknown[row] = record.unknown
     kind = pa.struct(list(raw))
@@ -94,7 +94,7 @@ def _piece(
 
     def made(start: int, end: int) -> pa.Array[Any]:
         try:
-            return pa.array(found[start:end], kind).cast(target)
+            return pa.array(records[start:end], kind).cast(target)
         except (ArithmeticError, TypeError) as error:
             raise ValueError(str(error)) from error
 
@@ -105,13 +105,13 @@ def _piece(
             refused[first + row] = shortened(f"its values do not fit the table: {error}")
             return pa.nulls(1, target)
 
-    batches = [_columns(one, columns) for _, _, one in bisected(len(found), made, alone)]
+    batches = [_columns(structs, columns) for _, _, structs in bisected(len(records), made, alone)]
     names = (name for row, names in unknown.items() if row not in refused for name in names)
     return _Piece(batches, refused, Counter(names))
 
 
 def _columns(structs: pa.Array[Any], columns: pa.Schema) -> pa.RecordBatch:
-    """The fields of ``structs``, null where a struct is."""
+    """The fields of ``structs``, null where a struct is null."""
     batch = pa.RecordBatch.from_struct_array(cast("pa.StructArray", structs))
     if not structs.null_count:
         return batch

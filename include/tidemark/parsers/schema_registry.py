@@ -1,16 +1,16 @@
 """Schemas by their number, from a registry or from files. A number's schema never changes, so it is kept once found.
 
-What a registry answers is one of three things:
+A registry's answer concerns one of three things:
 
-* of the number alone, and for good: the schema, or why there is none that can be read. The records that name it are
-  refused with that reason.
-* of the registry for now: no connection, no answer in time, 408, 425, 429, 5xx. It is asked again, TRIES times with
+* The number alone, and for good: the schema, or the reason why there is none that can be read. The records that name it
+  are refused with that reason.
+* The registry for now: no connection, no answer in time, 408, 425, 429, 5xx. It is asked again, TRIES times with
   pauses; then :class:`tidemark.errors.RegistryUnavailable` ends the task, which Spark tries again.
-* of the settings: 401 and 403, a certificate that is not trusted, a redirect, 4xx in a form that is not a registry's.
-  That is a :class:`tidemark.errors.ConfigError`. A 403 for one number, where others may be asked for, is of the number.
+* The settings: 401 and 403, a certificate that is not trusted, a redirect, 4xx in a form that is not a registry's.
+  That is a :class:`tidemark.errors.ConfigError`. A 403 for one number concerns the number if others may be asked for.
 
-"There is none of this number" is believed by the task that asked and no longer: its records were written before it
-asked, and a producer registers a schema before it writes by it.
+A task believes "there is none of this number" until its end, and no other task does: its records were written before it
+asked, and a producer registers a schema before it writes with it.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ TRIES: Final = 4
 PAUSES_SECONDS: Final = (0.2, 1.0, 3.0)
 CONNECTIONS: Final = 8
 MAX_TEXT: Final = 1 << 20
-"""Characters of a schema with those that it refers to; Kafka's default for a message, which a registry keeps it in."""
+"""The most characters of a schema with its references; Kafka's default for a message, in which a registry keeps it."""
 
 MAX_REFERENCES: Final = 100
 MAX_NUMBER: Final = (1 << 31) - 1
 MAX_KEPT_TEXT: Final = 64 << 20
-"""Characters of schemas that a process keeps."""
+"""The most characters of schemas that a process keeps."""
 
 _TRANSIENT: Final = {408, 425, 429}
 _DENIED: Final = 403
 
 
 SchemaKind = Literal["AVRO", "PROTOBUF", "JSON"]
-"""``schemaType`` of a registry's answer, which has none for Avro."""
+"""``schemaType`` of a registry's answer; for Avro the answer has none."""
 
 _ARTICLES: Final[Mapping[SchemaKind, str]] = {
     "AVRO": "an Avro schema",
@@ -58,9 +58,9 @@ _ARTICLES: Final[Mapping[SchemaKind, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A schema's text, and before it the texts of those that it refers to, each after those that itself refers to.
+    """The texts of a schema and its references, each after its own references; the schema's own is the last.
 
-    ``names`` are those by which they are referred to. A Protobuf schema's text is its FileDescriptorProto in base64.
+    ``names`` are the names of the references. A Protobuf schema's text is its FileDescriptorProto in base64.
     """
 
     texts: tuple[str, ...]
@@ -68,19 +68,19 @@ class Written:
 
     @property
     def size(self) -> int:
-        """How many characters the schema's text has."""
+        """The number of characters of all texts."""
         return sum(map(len, self.texts))
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """There is no schema to read by; ``reason`` goes on after "names schema 7, which"."""
+    """There is no readable schema; ``reason`` continues "names schema 7, which"."""
 
     reason: str
 
 
 class Registered(NamedTuple):
-    """The newest schema of a subject: its number in the registry, its version in the subject, and itself."""
+    """The newest schema of a subject: its number in the registry, its version in the subject, and its texts."""
 
     number: int
     version: int
@@ -101,21 +101,21 @@ class Schemas(Protocol):
 
 
 class SchemaFiles(Schemas):
-    """Schemas that the topics file names."""
+    """Schemas in files that the topics file names."""
 
     def __init__(self, contents: Mapping[int, SettingsFile]) -> None:
         self._contents = contents
 
     @override
     def find(self, numbers: Sequence[int]) -> Mapping[int, Written | Unreadable]:
-        return {number: self._one(number) for number in numbers}
+        return {number: self._read(number) for number in numbers}
 
-    def _one(self, number: int) -> Written | Unreadable:
-        found = self._contents.get(number)
-        if found is None:
+    def _read(self, number: int) -> Written | Unreadable:
+        content = self._contents.get(number)
+        if content is None:
             return Unreadable("is unknown")
         try:
-            return Written((found.data.decode(),))
+            return Written((content.data.decode(),))
         except UnicodeDecodeError as error:
             return Unreadable(f"is not valid UTF-8: {error}")
 
@@ -124,9 +124,9 @@ _Key = tuple[str, SchemaKind, int]
 
 
 class _Kept:
-    """The schemas that a process has found, by registry, kind and number; the least used go first.
+    """The schemas that a process has found, by registry, kind and number; the least recently used are dropped first.
 
-    By kind, because a number may be asked for as one kind after another, to learn which it has.
+    The kind is part of the key because a number may be asked for as one kind after another, to learn its kind.
     """
 
     def __init__(self) -> None:
@@ -136,16 +136,16 @@ class _Kept:
 
     def get(self, key: _Key) -> Written | None:
         with self._lock:
-            found = self._found.get(key)
-            if found is not None:
+            written = self._found.get(key)
+            if written is not None:
                 self._found.move_to_end(key)
-            return found
+            return written
 
-    def keep(self, key: _Key, found: Written) -> None:
+    def keep(self, key: _Key, written: Written) -> None:
         with self._lock:
             if key not in self._found:
-                self._found[key] = found
-                self._size += found.size
+                self._found[key] = written
+                self._size += written.size
             while self._size > MAX_KEPT_TEXT:
                 self._size -= self._found.popitem(last=False)[1].size
 
@@ -154,20 +154,20 @@ _kept: Final = _Kept()
 
 
 class _OfTheNumber(Exception):
-    """What the registry says of one number, for good; the message is the reason."""
+    """The registry's lasting answer to one number; the message is the reason."""
 
 
 def _number(document: Any, name: str) -> int:
-    found = document.get(name)
-    if not isinstance(found, int):
+    number = document.get(name)
+    if not isinstance(number, int):
         raise _OfTheNumber(f"has no {name}")
-    return found
+    return number
 
 
 class SchemaRegistry(Schemas):
-    """``GET <url>/schemas/ids/<number>`` of Confluent's API; what it finds is kept for the process.
+    """``GET <url>/schemas/ids/<number>`` of Confluent's API; the schemas found are kept for the process.
 
-    Who is ``brief`` asks once and waits for seconds, instead of TRIES times.
+    With ``brief`` it asks once and waits for seconds, instead of TRIES times.
     """
 
     def __init__(self, settings: Registry, kind: SchemaKind = "AVRO", *, brief: bool = False) -> None:
@@ -192,7 +192,7 @@ class SchemaRegistry(Schemas):
             raise ConfigError(self._url, [("parser.schema.subject", rule)]) from reason
 
     def find(self, numbers: Sequence[int]) -> Mapping[int, Written | Unreadable]:
-        """See :class:`Schemas`; several numbers at a time, over connections that stay open."""
+        """The schemas, see :class:`Schemas`; several numbers at a time, over connections that stay open."""
         answers: dict[int, Written | Unreadable] = {}
         for number in numbers:
             if number > MAX_NUMBER:
@@ -208,26 +208,26 @@ class SchemaRegistry(Schemas):
 
     def _find(self, number: int) -> Written | Unreadable:
         try:
-            found = self._whole(self._schema(f"/schemas/ids/{number}"))
+            written = self._whole(self._schema(f"/schemas/ids/{number}"))
         except _OfTheNumber as reason:
             return Unreadable(str(reason))
-        _kept.keep(self._key(number), found)
-        return found
+        _kept.keep(self._key(number), written)
+        return written
 
     def _whole(self, main: Any) -> Written:
-        """The schema of the answer ``main``, with what it refers to. Raises _OfTheNumber."""
+        """The schema of the answer ``main``, with its references. Raises _OfTheNumber."""
         others: dict[tuple[str, int], tuple[str, str]] = {}
         self._gather(main, others, ())
         texts = (*(text for _, text in others.values()), main["schema"])
-        found = Written(texts, tuple(name for name, _ in others.values()))
-        if found.size > MAX_TEXT:
+        written = Written(texts, tuple(name for name, _ in others.values()))
+        if written.size > MAX_TEXT:
             raise _OfTheNumber(f"has more than {MAX_TEXT} characters")
-        return found
+        return written
 
     def _gather(
         self, schema: Any, others: dict[tuple[str, int], tuple[str, str]], above: tuple[tuple[str, int], ...]
     ) -> None:
-        """Add what ``schema`` refers to, after what that refers to."""
+        """Add the references of ``schema``, each after its own references."""
         for reference in schema.get("references") or ():
             try:
                 at = reference["subject"], reference["version"]
@@ -242,11 +242,11 @@ class SchemaRegistry(Schemas):
             if len(others) + len(above) >= MAX_REFERENCES:
                 raise _OfTheNumber(f"refers to more than {MAX_REFERENCES} others")
             try:
-                found = self._schema(f"/subjects/{quote(at[0], safe='')}/versions/{at[1]}")
-                self._gather(found, others, (*above, at))
+                answer = self._schema(f"/subjects/{quote(at[0], safe='')}/versions/{at[1]}")
+                self._gather(answer, others, (*above, at))
             except _OfTheNumber as reason:
                 raise _OfTheNumber(f"refers to {at[0]} version {at[1]}, which {reason}") from reason
-            others[at] = str(reference.get("name", "")), found["schema"]
+            others[at] = str(reference.get("name", "")), answer["schema"]
 
     def _schema(self, path: str) -> Any:
         """The registry's answer, with the text of a schema of this kind. Raises _OfTheNumber."""
@@ -264,7 +264,7 @@ class SchemaRegistry(Schemas):
         return answer.document
 
     def _refuse(self, path: str, answer: HttpAnswer) -> None:
-        """Raise what an answer other than 200 means."""
+        """Raise the error of an answer other than 200."""
         if answer.status == _DENIED and self._ask("/schemas/types").status not in {401, 403}:
             raise _OfTheNumber("the registry does not let us read (403)")
         if answer.status in {401, 403}:
@@ -275,7 +275,7 @@ class SchemaRegistry(Schemas):
         raise _OfTheNumber("is unknown" if answer.status == 404 else f"the registry refuses ({answer.status}, {code})")
 
     def _ask(self, path: str) -> HttpAnswer:
-        """Ask until there is an answer that lasts. Raises RegistryUnavailable."""
+        """Ask until an answer is not transient. Raises RegistryUnavailable."""
         problem = ""
         for pause in (*self._pauses, None):
             try:
@@ -286,5 +286,5 @@ class SchemaRegistry(Schemas):
             except (OSError, ValueError) as error:
                 problem = str(error)
             if pause is not None:
-                time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads what asks at the same time
+                time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads requests of the same time
         raise RegistryUnavailable(f"{self._url}{path}", problem)

@@ -1,4 +1,4 @@
-"""What a topics file may say of a topic's parser. Files that it names are read here, once, and travel with it."""
+"""Settings of a topic's parser in a topics file. Files that they name are read here, once, and travel with them."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ MAX_SCHEMAS: Final = 10_000
 Source = Literal["value", "key"]
 Framing = Literal["none", "confluent"]
 Misfits = Literal["quarantine", "land"]
-"""What becomes of a record with a field that its column cannot hold: it is refused, or the column is null."""
+"""The fate of a record with a field that its column cannot hold: it is refused, or the column is null."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """A file that settings name: its path as they name it, and what it held when they were read."""
+    """A file that settings name: its path as they name it, and its content when they were read."""
 
     path: str
     data: bytes
 
     @property
     def sha256(self) -> str:
-        """Identifies what the file held, wherever it lay."""
+        """The digest of the file's content, wherever the file lay."""
         return hashlib.sha256(self.data).hexdigest()
 
 
@@ -85,12 +85,12 @@ def _read_directory(value: object, info: ValidationInfo) -> object:
     paths = sorted(folder.glob("*.avsc")) if folder.is_dir() else []
     if not paths or len(paths) > MAX_SCHEMAS:
         raise ValueError(f"{folder} must be a directory with 1 to {MAX_SCHEMAS} files <id>.avsc")
-    found: dict[int, SettingsFile] = {}
+    files: dict[int, SettingsFile] = {}
     for path in paths:
         if not (path.stem.isascii() and path.stem.isdigit()) or str(int(path.stem)) != path.stem:
             raise ValueError(f"{path} must be named by a schema's number, such as 7.avsc")
-        found[int(path.stem)] = _content(path, str(PurePosixPath(value) / path.name))
-    return found
+        files[int(path.stem)] = _content(path, str(PurePosixPath(value) / path.name))
+    return files
 
 
 def _content(path: Path, name: str) -> SettingsFile:
@@ -117,7 +117,7 @@ def _digest(content: SettingsFile) -> str:
 
 
 def _digests(contents: Mapping[int, SettingsFile]) -> dict[int, str]:
-    return {number: one.sha256 for number, one in contents.items()}
+    return {number: content.sha256 for number, content in contents.items()}
 
 
 File = Annotated[SettingsFile, BeforeValidator(_read), PlainSerializer(_digest)]
@@ -130,7 +130,7 @@ Directory = Annotated[dict[int, SettingsFile], BeforeValidator(_read_directory),
 
 
 class EventTime(Settings):
-    """Which of the parser's columns makes ``dt``: a timestamp, a date, or a whole number of ``unit`` since 1970."""
+    """The parser's column that makes ``dt``: a timestamp, a date, or a whole number of ``unit`` since 1970."""
 
     field: str = Field(min_length=1)
     unit: Literal["s", "ms", "us", "ns"] | None = None
@@ -151,12 +151,12 @@ class Column(Settings):
 
     @property
     def parsed_type(self) -> ColumnType:
-        """The type, taken apart."""
+        """The type, parsed."""
         return column_type(self.type)
 
 
 class JsonColumn(Column):
-    """... and where it lies in a document: ``a.b.c``, or a list of keys that may have points in them."""
+    """A column, and its place in a document: ``a.b.c``, or a list of keys that may have points in them."""
 
     path: str | tuple[str, ...] | None = None
 
@@ -174,25 +174,25 @@ class _Parser(Settings):
 
 
 class _Declared(_Parser):
-    """A parser whose columns the topics file declares."""
+    """A parser with columns that the topics file declares."""
 
     def _check_declared(self, columns: tuple[Column, ...]) -> None:
         if not columns:
             raise ValueError("columns: at least one is needed; the parser for none is bytes")
-        check_names(one.name for one in columns)
+        check_names(column.name for column in columns)
         if self.event_time:
-            check_event_time(self.event_time, {one.name: one.parsed_type for one in columns})
+            check_event_time(self.event_time, {column.name: column.parsed_type for column in columns})
 
 
 def check_event_time(event_time: EventTime, columns: Mapping[str, ColumnType]) -> None:
-    """Raise ValueError unless ``event_time`` names one of ``columns`` that can be one."""
-    found = columns.get(event_time.field)
-    if found is None:
+    """Raise ValueError unless ``event_time`` names one of ``columns`` with a suitable type."""
+    kind = columns.get(event_time.field)
+    if kind is None:
         raise ValueError(f"event_time.field: {event_time.field} is not one of the columns {', '.join(columns)}")
-    if found.name.startswith("int"):
+    if kind.name.startswith("int"):
         if event_time.unit is None:
             raise ValueError(f"event_time.unit: {event_time.field} is a number, so its unit is needed")
-    elif found.name not in {"timestamp", "date"}:
+    elif kind.name not in {"timestamp", "date"}:
         raise ValueError(f"event_time.field: {event_time.field} is neither a time nor a whole number")
     elif event_time.unit is not None:
         raise ValueError(f"event_time.unit: {event_time.field} has the type of a time, which states its unit")
@@ -221,12 +221,12 @@ CertificateFile = Annotated[File, AfterValidator(_certificates)]
 
 
 class Registry(Settings):
-    """Where schemas are found by their number, by the API of Confluent's registry.
+    """A registry of schemas by their number, with the API of Confluent's registry.
 
     Secrets are not settings: ``basic`` and ``bearer`` take them from the environment of the tasks, from
     ``<variables>_USER`` and ``<variables>_PASSWORD``, or ``<variables>_TOKEN``. ``connection`` names an Airflow
-    connection instead, with login and password, or with a token as its password. No row depends on how the registry is
-    reached, so only ``url`` is part of the configuration's digest.
+    connection instead, with login and password, or with a token as its password. No row depends on the way to the
+    registry, so only ``url`` is part of the configuration's digest.
     """
 
     url: str = Field(pattern=r"^https?://[^/@?#\s]+(/[^@?#\s]*)?$")
@@ -286,7 +286,7 @@ class JsonParser(_Declared):
     misfits: Misfits = "quarantine"
 
     def adopting(self, definition: SettingsFile) -> JsonParser:
-        """These settings with columns, which ``definition`` has as JSON, instead of where they are to be taken from."""
+        """These settings with the columns in ``definition``, as JSON, instead of the registry's schema."""
         columns = TypeAdapter(tuple[JsonColumn, ...]).validate_json(definition.data)
         return self.model_copy(update={"columns": columns, "followed": None})
 
@@ -298,21 +298,21 @@ class JsonParser(_Declared):
             return self
         self._check_declared(self.columns)
         paths: dict[tuple[str, ...], str] = {}
-        for one in self.columns:
-            if not one.keys:
-                raise ValueError(f"column {one.name}: its path has no key")
+        for column in self.columns:
+            if not column.keys:
+                raise ValueError(f"column {column.name}: its path has no key")
             for other, name in paths.items():
-                shorter = min(len(other), len(one.keys))
-                if other[:shorter] == one.keys[:shorter]:
+                shorter = min(len(other), len(column.keys))
+                if other[:shorter] == column.keys[:shorter]:
                     raise ValueError(
-                        f"column {one.name}: its path is that of column {name}, or one is inside the other"
+                        f"column {column.name}: its path is that of column {name}, or one is inside the other"
                     )
-            paths[one.keys] = one.name
+            paths[column.keys] = column.name
         return self
 
 
 class AvroParser(_Parser):
-    """Avro's binary encoding. ``schema`` is the table's: what was written by another is resolved into it."""
+    """Avro's binary encoding. ``schema`` is the table's: records of another schema are resolved into it."""
 
     kind: Literal["avro"]
     schema_file: Annotated[
@@ -325,17 +325,17 @@ class AvroParser(_Parser):
 
     @property
     def followed(self) -> RegistrySchema | None:
-        """Where the schema is to be taken from; None if it is there."""
+        """The registry's schema to follow; None if the schema is a file."""
         return self.schema_file if isinstance(self.schema_file, RegistrySchema) else None
 
     def adopting(self, definition: SettingsFile) -> AvroParser:
-        """These settings with a schema, which is that of a record, instead of where it is to be taken from."""
+        """These settings with ``definition``, the schema of a record, instead of the registry's schema."""
         known = {"registry": self.followed.registry} if self.followed else {}
         return self.model_copy(update={"schema_file": definition, **known})
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        sources = [one for one in (self.registry, self.schemas) if one is not None]
+        sources = [source for source in (self.registry, self.schemas) if source is not None]
         if isinstance(self.schema_file, RegistrySchema):
             if self.framing == "none" or sources:
                 raise ValueError("a schema of a registry needs framing: confluent, and names registry itself")
@@ -348,14 +348,14 @@ class AvroParser(_Parser):
         fields = document.get("fields") if isinstance(document, dict) else None
         if not isinstance(fields, list) or document.get("type") != "record":
             raise ValueError(f"schema: {self.schema_file.path} must be the schema of a record")
-        names = [one["name"] for one in fields if isinstance(one, dict) and isinstance(one.get("name"), str)]
+        names = [field["name"] for field in fields if isinstance(field, dict) and isinstance(field.get("name"), str)]
         check_names(names)
         _check_root(self.event_time, names)
         return self
 
 
 class ProtobufParser(_Parser):
-    """Protobuf's wire format; ``descriptors`` is what ``protoc --include_imports --descriptor_set_out`` writes."""
+    """Protobuf's wire format; ``descriptors`` is a file of ``protoc --include_imports --descriptor_set_out``."""
 
     kind: Literal["protobuf"]
     descriptors: File | None = None
@@ -366,7 +366,7 @@ class ProtobufParser(_Parser):
     registry: Registry | None = None
 
     def adopting(self, definition: SettingsFile) -> ProtobufParser:
-        """These settings with a descriptor set, instead of where it is to be taken from."""
+        """These settings with a descriptor set, instead of the registry's schema."""
         known = {"registry": self.followed.registry} if self.followed else {}
         return self.model_copy(update={"descriptors": definition, "followed": None, **known})
 
@@ -382,7 +382,7 @@ class ProtobufParser(_Parser):
 
 
 class FunctionParser(_Declared):
-    """``module:function``, called with Arrow batches; ``version`` is its author's, changed with what it does."""
+    """``module:function``, called with Arrow batches; ``version`` is its author's, changed with its behaviour."""
 
     kind: Literal["function"]
     function: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
@@ -395,7 +395,7 @@ class FunctionParser(_Declared):
         return self
 
     def load(self) -> Any:
-        """The function itself. Raises ValueError if it cannot be imported."""
+        """The function, imported. Raises ValueError if it cannot be imported."""
         module, _, name = self.function.partition(":")
         try:
             return getattr(importlib.import_module(module), name)
@@ -411,14 +411,14 @@ def _check_root(event_time: EventTime | None, names: list[str]) -> None:
 ParserSettings = Annotated[
     BytesParser | JsonParser | AvroParser | ProtobufParser | FunctionParser, Discriminator("kind")
 ]
-"""What ``parser`` of a topic may be; ``kind`` says which."""
+"""The settings of a topic's ``parser``, distinguished by ``kind``."""
 
 FollowingParser = AvroParser | JsonParser | ProtobufParser
-"""Those whose schema a registry may have."""
+"""The parsers that can follow a schema of a registry."""
 
 
 def followed_by(settings: ParserSettings) -> RegistrySchema | None:
-    """Where the schema of ``settings`` is to be taken from; None if they have it, or need none."""
+    """The registry's schema that ``settings`` follow; None if they have a schema of their own, or need none."""
     return settings.followed if isinstance(settings, FollowingParser) else None
 
 

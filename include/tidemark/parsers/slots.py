@@ -1,12 +1,12 @@
-"""Columns that a compiled loop fills row by row, and what makes Arrow of them.
+"""Columns that a compiled loop fills row by row, and their conversion to Arrow.
 
-A *level* is what has a length of its own: the rows, and the items of each list. Each column belongs to a level, and has
-a *slot* of 64 bits and a byte of validity for each row or item of it. A number lies in its slot. Text and bytes stay
-where they are: their slot has the place (upper half) and the size (lower half). The slot of a list has the number of
+A *level* has a length of its own: the rows are one, and so are the items of each list. Each column belongs to a level,
+and has a *slot* of 64 bits and a byte of validity for each row or item of it. A number lies in its slot. Text and bytes
+stay in the data: their slot has the place (upper half) and the size (lower half). The slot of a list has the number of
 items up to its end; that of a struct has nothing.
 
 The columns of a struct, and of structs within it, follow the struct's own if they are of its level. Within a null
-struct they have slots of zero that are valid, as in what ``pa.array`` makes of None: zero, no text, an empty list.
+struct they have slots of zero that are valid, as ``pa.array`` makes them of None: zero, no text, an empty list.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tidemark.decode.schema import array, variable
 from tidemark.parsers.base import Bits, Indices, blocks, bounds
 
 MAX_SLOTS: Final = 8 << 20
-"""Of a block's columns together, 9 bytes each. A record that needs more by itself is read in another way."""
+"""The most of a block's columns together, 9 bytes each. A record that needs more by itself is left to the library."""
 
 MAX_COLUMNS: Final = 4096
 
 NO_LEVEL: Final = -1
-"""Of a loop: all levels were long enough."""
+"""Result of a loop: all levels were long enough."""
 
 _SIZE_BITS = 32
 _SIZE = (1 << 32) - 1
@@ -41,7 +41,7 @@ class Unsupported(Exception):
 
 
 class Slots(NamedTuple):
-    """By level: where its first column starts, slots of a column, and how many are in use. Then all columns' slots."""
+    """By level: the start of its first column, slots of a column, and slots in use. Then all columns' slots."""
 
     starts: Indices
     strides: Indices
@@ -51,7 +51,7 @@ class Slots(NamedTuple):
 
     @classmethod
     def sized(cls, columns: list[int], lengths: list[int]) -> Slots:
-        """For so many columns of so many slots by level."""
+        """Slots for these numbers of columns, and of slots in a column, by level."""
         sizes = [count * length for count, length in zip(columns, lengths, strict=True)]
         starts = np.cumsum([0, *sizes[:-1]])
         total = sum(sizes)
@@ -66,9 +66,9 @@ SLOTS: Final = type_of(Slots.sized([1], [1]))
 class Node:
     """A column of the table, or a part of one.
 
-    ``index`` is its place among the columns of its level, ``count`` how many there are with those within it. ``texts``
-    are an enum's, of which the slot has the number; the first is empty. A decimal's slot is ``unsigned`` or not. The
-    entries of a list that is ``ordered`` are put in the order of their keys.
+    ``index`` is its place among the columns of its level, ``count`` the number of columns with those within it.
+    ``texts`` are an enum's; the slot has the number of a text, and the first is empty. A decimal's slot is ``unsigned``
+    or not. The entries of a list that is ``ordered`` are sorted by their keys.
     """
 
     type: pa.DataType
@@ -88,12 +88,12 @@ class Layout:
         self.columns: list[int] = [0]
 
     def level(self) -> int:
-        """A level more: its number."""
+        """Add a level; return its number."""
         self.columns.append(0)
         return len(self.columns) - 1
 
     def column(self, level: int) -> int:
-        """A column more in this level: its index. Raises Unsupported if there are too many."""
+        """Add a column to this level; return its index. Raises Unsupported if there are too many."""
         self.columns[level] += 1
         if sum(self.columns) > MAX_COLUMNS:
             raise Unsupported(f"has more than {MAX_COLUMNS} columns")
@@ -101,12 +101,12 @@ class Layout:
 
 
 Loop = Callable[[NDArray[np.uint8], Indices, Indices, Slots, Bits], int]
-"""Reads the values between starts and ends into slots, and marks those that it has read; answers the level that is too
+"""Reads the values between starts and ends into slots, and marks those that it has read; returns the level that is too
 short, or NO_LEVEL. A value that it leaves unmarked has left nothing in the slots."""
 
 
 class Block(NamedTuple):
-    """Which values were read, their columns, and how many of them have each field that no column takes."""
+    """The numbers of the values read, their columns, and the number of values with each field that no column takes."""
 
     rows: Indices
     columns: pa.RecordBatch
@@ -114,9 +114,9 @@ class Block(NamedTuple):
 
 
 class BlockReader:
-    """Reads values by a compiled loop, block by block.
+    """Reads values with a compiled loop, block by block.
 
-    ``unknown`` says which fields that no column takes the loop has met in the values that it read when last called.
+    ``unknown`` returns the fields that no column takes in the values of the loop's last call.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class BlockReader:
         self._items = [1] * len(layout.columns)
 
     def read(self, data: NDArray[np.uint8], starts: Indices, ends: Indices) -> Iterator[Block]:
-        """Read the values between ``starts`` and ``ends``; those that are in no block are for another reader."""
+        """Read the values between ``starts`` and ``ends``; values in no block are for another reader."""
         waiting = list(reversed(blocks(ends - starts)))
         while waiting:
             first, end = waiting.pop()
@@ -146,14 +146,14 @@ class BlockReader:
                     middle = (first + end) // 2
                     waiting += [(middle, end), (first, middle)]
             elif good.any():
-                columns = [_arrow(one, slots, data) for one in self._columns]
+                columns = [_arrow(node, slots, data) for node in self._columns]
                 batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
                 yield Block(first + np.flatnonzero(good), batch, self._unknown())
 
     def _filled(self, data: NDArray[np.uint8], starts: Indices, ends: Indices, good: Bits) -> Slots | None:
         """The slots of a block; None if they were too many."""
         rows = len(starts)
-        lengths = [rows, *(rows * one for one in self._items[1:])]
+        lengths = [rows, *(rows * items for items in self._items[1:])]
         if self._slots(lengths) > MAX_SLOTS:
             lengths = [rows] * len(lengths)
         while self._slots(lengths) <= MAX_SLOTS:
@@ -179,8 +179,8 @@ def _arrow(node: Node, slots: Slots, data: NDArray[np.uint8]) -> pa.Array[Any]:
     if pa.types.is_struct(kind) or pa.types.is_list(kind):
         return _nested(node, slots, data, values, bits)
     if node.texts is not None:
-        found: pa.Array[Any] = node.texts.take(array(pa.int64(), values.copy(), bits))
-        return found
+        texts: pa.Array[Any] = node.texts.take(array(pa.int64(), values.copy(), bits))
+        return texts
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         offsets = _offsets(np.cumsum(values & _SIZE))
         copied = np.empty(offsets[-1], np.uint8)
@@ -193,10 +193,10 @@ def _nested(
     node: Node, slots: Slots, data: NDArray[np.uint8], values: Indices, bits: NDArray[np.uint8] | None
 ) -> pa.Array[Any]:
     validity = None if bits is None else pa.py_buffer(bits.data)
-    children = [_arrow(one, slots, data) for one in node.children]
+    children = [_arrow(child, slots, data) for child in node.children]
     if pa.types.is_struct(node.type):
         return pa.Array.from_buffers(node.type, len(values), [validity], children=children)
-    # A list that is empty or null ends where the one before it does.
+    # A list that is empty or null ends with the one before it.
     offsets = _offsets(np.maximum.accumulate(values))
     if node.ordered:
         children = [_by_key(children[0], offsets)]
@@ -204,21 +204,21 @@ def _nested(
 
 
 def _offsets(ends: Indices) -> NDArray[np.int32]:
-    found = np.zeros(len(ends) + 1, np.int32)
-    found[1:] = ends
-    return found
+    offsets = np.zeros(len(ends) + 1, np.int32)
+    offsets[1:] = ends
+    return offsets
 
 
 def _by_key(entries: pa.Array[Any], offsets: NDArray[np.int32]) -> pa.Array[Any]:
-    """``entries``, of which those between two offsets are in one list, by list and key."""
+    """``entries`` sorted by list and key; the entries between two offsets are in one list."""
     lists = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     columns = [array(pa.int64(), lists), pc.struct_field(entries, [0])]
     order = pc.sort_indices(
         pa.RecordBatch.from_arrays(columns, names=["list", "key"]),
         sort_keys=[("list", "ascending"), ("key", "ascending")],
     )
-    found: pa.Array[Any] = entries.take(order)
-    return found
+    ordered: pa.Array[Any] = entries.take(order)
+    return ordered
 
 
 def _fixed_width(node: Node, values: Indices, bits: NDArray[np.uint8] | None) -> pa.Array[Any]:
@@ -231,7 +231,7 @@ def _fixed_width(node: Node, values: Indices, bits: NDArray[np.uint8] | None) ->
         made[:, 0] = values
         made[:, 1] = 0 if node.unsigned else values >> 63
     elif pa.types.is_float32(kind):
-        # By way of a double, as Python's numbers are: that is seen in the bits of what is not a number.
+        # By way of a double, like Python's numbers: the bits of NaN show it.
         with np.errstate(invalid="ignore"):
             made = values.astype(np.int32).view(np.float32).astype(np.float64).astype(np.float32)
     else:
@@ -242,7 +242,7 @@ def _fixed_width(node: Node, values: Indices, bits: NDArray[np.uint8] | None) ->
 
 @kernel(READ_ONLY_BYTES, NUMBERS, BYTES)
 def _copy_all(data: NDArray[np.uint8], values: Indices, copied: NDArray[np.uint8]) -> None:
-    """Copy the bytes that ``values`` are the slots of, one after the other."""
+    """Copy the bytes of the slots ``values``, one after the other."""
     at = 0
     for value in values:
         size = value & _SIZE
@@ -257,13 +257,13 @@ def bytes_slot(at: int, size: int) -> int:
 
 
 @helper
-def same_bytes(data: NDArray[np.uint8], one: int, other: int) -> bool:
-    """Whether two slots are of the same bytes."""
-    size = one & _SIZE
+def same_bytes(data: NDArray[np.uint8], slot: int, other: int) -> bool:
+    """True if two slots are of the same bytes."""
+    size = slot & _SIZE
     same = size == other & _SIZE
     at = 0
     while same and at < size:
-        same = data[(one >> _SIZE_BITS) + at] == data[(other >> _SIZE_BITS) + at]
+        same = data[(slot >> _SIZE_BITS) + at] == data[(other >> _SIZE_BITS) + at]
         at += 1
     return same
 
@@ -277,7 +277,7 @@ def put(slots: Slots, at: int, value: int) -> None:
 
 @helper
 def put_nulls(slots: Slots, at: int, stride: int, count: int) -> None:
-    """Make the slot at ``at`` null, and those of the other ``count`` - 1 columns that are within its column empty."""
+    """Make the slot at ``at`` null, and the slots of the other ``count`` - 1 columns within its column empty."""
     slots.values[at] = 0
     slots.valid[at] = 0
     for _ in range(count - 1):
@@ -286,7 +286,7 @@ def put_nulls(slots: Slots, at: int, stride: int, count: int) -> None:
 
 
 def value_places(values: pa.Array[Any]) -> tuple[NDArray[np.uint8], Indices, Indices]:
-    """The bytes of binary ``values``, and where each value starts and ends."""
+    """The bytes of binary ``values``, and the start and end of each value."""
     starts, data = bounds(values)
     places = starts.astype(np.int64)
     return data, places[:-1], places[1:]

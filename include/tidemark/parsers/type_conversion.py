@@ -1,4 +1,4 @@
-"""From what JSON can say (whole number, number, text, truth) to the declared types, column by column.
+"""Conversion of JSON's values (whole number, number, text, truth) to the declared types, column by column.
 
 Each value is judged by itself, so it does not matter which rows stand beside it.
 """
@@ -50,7 +50,7 @@ _TEXTS: Final = {"string", "json", "binary", "date", "decimal"}
 
 
 class Converted(NamedTuple):
-    """A column of its declared type, and the rows whose value does not fit it; null there."""
+    """A column of its declared type, null at the rows ``bad``: their values do not fit it."""
 
     column: pa.Array[Any]
     bad: NDArray[np.int64]
@@ -66,7 +66,7 @@ def arrow_type(kind: ColumnType) -> pa.DataType:
 
 
 def raw_type(kind: ColumnType) -> pa.DataType:
-    """As what the values of a declared column are read: bool, int64, double, string, or lists of them."""
+    """The type in which the values of a declared column are read: bool, int64, double, string, or lists of them."""
     if kind.element:
         return pa.list_(raw_type(kind.element))
     if kind.name == "boolean":
@@ -77,7 +77,7 @@ def raw_type(kind: ColumnType) -> pa.DataType:
 
 
 def converted(raw: pa.Array[Any], kind: ColumnType) -> Converted:
-    """``raw``, of :func:`raw_type`, as the declared type."""
+    """``raw``, of :func:`raw_type`, converted to the declared type."""
     if kind.element:
         return _list(raw, kind.element)
     if kind.name in _BITS:
@@ -131,7 +131,7 @@ def _instants(raw: pa.Array[Any], unit: str) -> Converted:
 
 
 def _floored(raw: pa.Array[Any]) -> pa.Array[Any]:
-    """Whole microseconds of nanoseconds; earlier than 1970, too, the last one that is over."""
+    """Nanoseconds as microseconds, rounded down before 1970 too."""
     values = _filled(raw, 0) // 1000
     validity = None if not raw.null_count else pa.py_buffer(np.packbits(_valid(raw), bitorder="little").data)
     return pa.Array.from_buffers(pa.int64(), len(raw), [validity, pa.py_buffer(values.data)])
@@ -160,7 +160,7 @@ def _microseconds(text: str) -> int:
 
 
 def is_instant(text: str) -> bool:
-    """Whether a column of type ``timestamp(iso8601)`` holds ``text``."""
+    """True if a column of type ``timestamp(iso8601)`` can hold ``text``."""
     try:
         _microseconds(text)
     except ValueError:
@@ -169,7 +169,7 @@ def is_instant(text: str) -> bool:
 
 
 def is_date(text: str) -> bool:
-    """Whether a column of type ``date`` holds ``text``."""
+    """True if a column of type ``date`` can hold ``text``."""
     try:
         _date(text)
     except ValueError:
@@ -188,7 +188,7 @@ def _base64(text: str) -> bytes:
 
 
 def _decimals(raw: pa.Array[Any], kind: ColumnType) -> Converted:
-    """By Arrow where a number is written out, and has no more digits than the type before and behind the point."""
+    """Convert with Arrow if a number is written out and has no more digits than the type around the point."""
     dtype = arrow_type(kind)
     whole = rf"\d{{1,{kind.precision - kind.scale}}}" if kind.precision > kind.scale else "0"
     fraction = rf"(\.\d{{1,{kind.scale}}})?" if kind.scale else ""
@@ -202,7 +202,7 @@ def _decimals(raw: pa.Array[Any], kind: ColumnType) -> Converted:
 
 
 def _decimal(text: str, kind: ColumnType) -> Decimal:
-    """The very value, if it has no more digits than the type."""
+    """The exact value, if it has no more digits than the type."""
     with localcontext() as context:
         context.prec = 60
         value = Decimal(text)
@@ -233,8 +233,8 @@ def _by_value(raw: pa.Array[Any], dtype: pa.DataType, convert: Callable[[str], A
 
 def _filled(column: pa.Array[Any], value: float) -> NDArray[Any]:
     filled = column.fill_null(value) if column.null_count else column
-    found: NDArray[Any] = filled.to_numpy(zero_copy_only=False)
-    return found
+    values: NDArray[Any] = filled.to_numpy(zero_copy_only=False)
+    return values
 
 
 def _valid(column: pa.Array[Any]) -> NDArray[np.bool_]:
