@@ -45,8 +45,9 @@ def raw_topic(deployment: Deployment, topic: TopicSettings) -> Dataset:
     endpoint = resolver_of(deployment.raw).resolve(topic.cluster, topic.topic, 0)
     return at("/".join(part for part in (endpoint.store, endpoint.prefix, topic.cluster, topic.topic) if part))
 
+
+def packs_of(deployment: Deployment, topic: TopicSettings) -> Dataset:
     """The packs with the newest batches of the topic, which also hold batches of other topics."""
-    """The packs with the newest batches of the topic; they hold those of other topics as well."""
     endpoint = resolver_of(deployment.raw).resolve(topic.cluster, topic.topic, 0)
     return packs(endpoint.store, endpoint.prefix, topic.cluster)
 
