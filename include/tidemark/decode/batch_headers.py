@@ -1,7 +1,7 @@
 """Scans a segment's bytes, or a range of them, for batch headers; the first step of Spark's tasks.
 
-Promises: for the same bytes the result is that of :class:`tidemark.kafka_log.SegmentScanner`: rule, position and
-expected offset.
+Promises: for equal bytes the result is that of :class:`tidemark.kafka_log.SegmentScanner`: rule, position and expected
+offset.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Headers = NDArray[Any]
 """A one-dimensional array of HEADER_DTYPE, in the order of the log."""
 
 HEADERS = from_dtype(HEADER_DTYPE)[::1]
-"""The type of such an array to kernels."""
+"""The type of a Headers array in kernels."""
 
 _ROWS_PER_CALL = 1 << 15
 
@@ -72,12 +72,11 @@ def scan_headers(
     max_batch_bytes: int = MAX_BATCH_BYTES,
     verify: bool = True,
 ) -> Headers:
-    """The headers of all batches in ``data``, each batch's checksum verified, unless ``verify`` is false.
+    """The headers of all batches in ``data``, with their checksums verified, unless ``verify`` is false.
 
     ``data`` is a segment based at ``base_offset``, or the part of it from byte ``position``, which must be the start
     of a batch; then ``expected`` is the lowest offset that may come next, if known. Raises :class:`SegmentError` for
-    the first rule that is broken; with ``allow_partial_tail`` an unfinished batch, or zeros to the end, only end the
-    scan.
+    the first broken rule; with ``allow_partial_tail`` an unfinished batch, or zeros to the end, only end the scan.
     """
     buffer = as_array(data)
     at, next_offset = 0, base_offset if expected is None else expected
@@ -105,7 +104,7 @@ def as_array(data: Buffer | NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _verify_checksums(buffer: NDArray[np.uint8], rows: Headers, name: str, position: int, expected: int) -> None:
-    """Raise for the first batch that is damaged; ``expected`` is the offset that had to come before ``rows``."""
+    """Raise the error of the first damaged batch; ``expected`` is the offset that had to come before ``rows``."""
     view = buffer.data
     fields = (rows["position"] - position, rows["size"], rows["magic"], rows["crc"])
     for index, (at, size, magic, crc) in enumerate(zip(*(field.tolist() for field in fields), strict=True)):

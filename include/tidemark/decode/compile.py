@@ -11,7 +11,7 @@ from tidemark.decode import kernel_cache
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compile what is missing, for this user or for all users of this environment; 1 if it cannot be written."""
+    """Compile the missing kernels, for this user or for all users of this environment; 1 if they cannot be written."""
     parser = argparse.ArgumentParser(prog="python -m tidemark.decode.compile", description=__doc__)
     parser.add_argument(
         "--installation",

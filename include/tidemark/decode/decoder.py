@@ -1,7 +1,7 @@
 """Decodes record batches to Arrow.
 
 Promises: one row for every data record of the selected batches, in the order of the log; memory bounded by
-:class:`DecodeLimits` and the largest batch. Any bytes give rows, or an error that names file, byte, offset and rule.
+:class:`DecodeLimits` and the largest batch. Any bytes make rows, or an error that names file, byte, offset and rule.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def decode_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The records of the batches in ``headers``, as Arrow record batches of :data:`tidemark.decode.schema.SCHEMA`.
 
-    ``segment`` is what :func:`scan_headers` read ``headers`` from, with the same ``position``; ``headers`` may be a
-    part of what it found. Control batches are skipped, and those outside the mask ``select``. Only offsets in
+    :func:`scan_headers` has read ``headers`` from ``segment``, with the same ``position``; ``headers`` may be a part of
+    its result. Control batches are skipped, and those outside the mask ``select``. Only offsets in
     [from_offset, to_offset) become rows.
 
-    Raises :class:`SegmentError` for a batch that breaks a rule, or, with ``on_refused``, calls that for each and goes
-    on; a batch is refused as a whole. Header keys must be UTF-8, as the protocol has it.
+    Raises :class:`SegmentError` for a batch that breaks a rule, or, with ``on_refused``, calls that for each and
+    continues; a batch is refused as a whole. Header keys must be UTF-8, as in the protocol.
     """
     if limits.arena_bytes + max(limits.records_bytes, MAX_BATCH_BYTES) > _MAX_CHUNK_BYTES:
         raise ValueError(f"{limits} would let a chunk grow beyond what Arrow's 32-bit offsets can address")
@@ -78,7 +78,7 @@ def decode_batches(
 
 
 def _runs(headers: Headers) -> list[Headers]:
-    """Cut where the format (v0/v1 or v2) or the timestamp type changes."""
+    """Cut ``headers`` where the format (v0/v1 or v2) or the timestamp type changes."""
     kind = (headers["magic"] < 2) * 2 + (headers["attributes"] & APPEND_TIME != 0)
     return [run for run in np.split(headers, np.flatnonzero(np.diff(kind)) + 1) if len(run)]
 
@@ -96,7 +96,7 @@ def _decode_v2(
     for chunk in chunks(buffer, headers, position, limits, arena, refuse):
         columns, totals = _columns(chunk, from_offset, to_offset, refuse)
         del chunk
-        arena.shrink()  # what a large batch took, before its rows are used
+        arena.shrink()  # free the memory of a large batch before its rows are used
         if totals[0]:
             yield columns, totals
             del columns
@@ -117,7 +117,7 @@ def _columns(chunk: Chunk, from_offset: int, to_offset: int, refuse: Refuse) -> 
 def _record_batch(
     columns: Columns, totals: Totals, partition: int, incarnation: int, timestamp_type: str
 ) -> pa.RecordBatch:
-    """Columns as Arrow, without a copy; validity bits only where there are nulls."""
+    """Columns as Arrow, without a copy; validity bits only for columns with nulls."""
     rows = totals[0]
     no_timestamp, no_key, no_value, no_header_value = totals[6:]
     header_keys = variable(pa.string(), columns.header_key_offsets, columns.header_key_data)
@@ -127,7 +127,7 @@ def _record_batch(
         columns.header_value_data,
         columns.header_value_bits if no_header_value else None,
     )
-    found = {
+    arrays = {
         "kafka_incarnation": array(pa.int32(), np.full(rows, incarnation, np.int32)),
         "kafka_partition": array(pa.int32(), np.full(rows, partition, np.int32)),
         "kafka_offset": array(pa.int64(), columns.offset),
@@ -140,4 +140,4 @@ def _record_batch(
         "kafka_headers": headers_column(columns.header_offsets, header_keys, header_values),
         "kafka_leader_epoch": array(pa.int32(), columns.leader_epoch),
     }
-    return pa.RecordBatch.from_arrays([found[name] for name in SCHEMA.names], schema=SCHEMA)
+    return pa.RecordBatch.from_arrays([arrays[name] for name in SCHEMA.names], schema=SCHEMA)

@@ -1,9 +1,10 @@
-"""Decompression of a batch's records into one reused arena, with a bound on what a batch may expand to.
+"""Decompression of a batch's records into one reused arena, with a bound on the result of a batch.
 
 Every framing that clients of any language have written is read: several zstd frames, lz4 frames or gzip members in a
 row; zstd without content size; snappy as one raw block (librdkafka) or in the blocks of snappy-java, also several such
 streams in a row, and with the version bytes of any writer. Fresh memory for each batch would cost as much as lz4
-itself. Only what does not fit is decompressed twice: first to count it, so that memory for it is fetched once.
+itself. Only records that do not fit the arena are decompressed twice: first to count them, so that memory for them is
+fetched once.
 
 Source: Kafka's ``Compression`` classes (KIP-110 zstd, KIP-57 lz4), the xerial ``SnappyOutputStream``.
 """
@@ -29,11 +30,11 @@ _GZIP_MAX_RATIO: Final = 1032
 """258 bytes for 2 bits."""
 
 _STEP_BYTES: Final = 1 << 14
-"""Of input at a time, where the bound allows it: the libraries bound no output."""
+"""The most bytes of input at a time, if the bound allows it: the libraries bound no output."""
 
 _LZ4_STEP_BYTES: Final = 1 << 16
 _LZ4_STEP_RATIO: Final = 8
-"""What records rarely expand beyond: one step then, and memory that the allocator need not fetch each time."""
+"""Records rarely expand beyond this: they take one step, and memory that the allocator need not fetch each time."""
 
 _SNAPPY_MAX_RATIO: Final = 32
 """A snappy copy of 3 bytes stands for at most 64."""
@@ -50,7 +51,7 @@ _FAILURES: Final[tuple[type[Exception], ...]] = (
     CorruptRecords,
     zstandard.ZstdError,
     RuntimeError,  # lz4's
-    EOFError,  # likewise
+    EOFError,  # lz4's, too
     isal_zlib.error,  # type: ignore[assignment]  # the stub has an instance for the class
     cramjam.DecompressionError,
 )
@@ -66,7 +67,7 @@ class Arena:
 
     @property
     def room(self) -> int:
-        """Bytes that it takes without growing."""
+        """Bytes that it can take without growing."""
         return len(self.data) - self.used
 
     def reserve(self, size: int) -> memoryview:
@@ -83,7 +84,7 @@ class Arena:
         self.used += len(piece)
 
     def shrink(self) -> None:
-        """Empty it, and give back what it grew by if that is more than it began with."""
+        """Empty the arena; free the memory that it grew by if that is more than it began with."""
         self.used = 0
         if len(self.data) > 2 * self._capacity:
             self.data = np.empty(self._capacity, np.uint8)
@@ -98,7 +99,7 @@ class Decompressor:
         self._zstd = zstandard.ZstdDecompressor()  # refuses windows over 128 MiB, as Kafka's zstd-jni does
 
     def append(self, codec: Codec, source: memoryview, arena: Arena) -> int:
-        """Decompress all of ``source`` to the end of ``arena``: the number of bytes appended.
+        """Decompress all of ``source`` to the end of ``arena``; return the number of bytes appended.
 
         Raises :class:`CorruptRecords`, with the arena as before.
         """
@@ -148,11 +149,11 @@ class Decompressor:
         return iter((source,))
 
     def _step(self, ratio: int) -> int:
-        """How much of the input makes no more than the bound."""
+        """The number of input bytes that cannot exceed the bound."""
         return max(1, min(_STEP_BYTES, self._max_bytes // ratio))
 
     def _lz4(self, source: memoryview) -> Iterator[bytes]:
-        """The library's own decompressor object copies all that is left for each frame."""
+        """The content of lz4 frames. The library's own decompressor object copies the whole rest for each frame."""
         context = lz4.frame.create_decompression_context()  # it begins anew after each frame
         most = max(_LZ4_STEP_BYTES, min(_LZ4_STEP_RATIO * len(source), self._max_bytes + 1))  # allocated at once
         at, ended = 0, False
@@ -165,7 +166,7 @@ class Decompressor:
 
 
 def _frames(new: Callable[[], Any], source: memoryview, step: int) -> Iterator[bytes]:
-    """What zstd frames or gzip members in a row hold, of ``step`` bytes at a time."""
+    """The content of zstd frames or gzip members in a row, from ``step`` bytes at a time."""
     frame = new()
     for at in range(0, len(source), step):
         piece: bytes | memoryview = source[at : at + step]
@@ -174,12 +175,12 @@ def _frames(new: Callable[[], Any], source: memoryview, step: int) -> Iterator[b
                 frame = new()
             yield frame.decompress(piece)
             piece = frame.unused_data
-    if not frame.eof:  # not an error to the libraries
+    if not frame.eof:  # no error for the libraries
         raise CorruptRecords("the frame is not complete")
 
 
 def _append_snappy(source: memoryview, arena: Arena, most: int) -> None:
-    """The size of a block is in its first bytes, so that the sum is known before anything is decompressed."""
+    """Append snappy's blocks. A block starts with its size, so the sum is known before any is decompressed."""
     blocks = list(_snappy_blocks(source))
     sizes = [_snappy_size(block) for block in blocks]
     if sum(sizes) > most:
@@ -215,7 +216,7 @@ def _snappy_blocks(source: memoryview) -> Iterator[memoryview]:
 def _snappy_size(block: memoryview) -> int:
     """The size that a block claims to have when decompressed."""
     if not len(block):
-        raise CorruptRecords("a block is empty")  # not an error to the library
+        raise CorruptRecords("a block is empty")  # no error for the library
     size = cramjam.snappy.decompress_raw_len(block)
     if size > _SNAPPY_MAX_RATIO * len(block):
         raise CorruptRecords("a block claims more than it can hold")

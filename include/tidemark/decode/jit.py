@@ -1,7 +1,7 @@
-"""How the compiled loops are declared, and the two memory operations that numba lacks.
+"""The declaration of compiled loops, and the two memory operations that numba lacks.
 
 A :func:`kernel` is called from Python and names the types of its arguments, for which it is compiled once per machine:
-see ``kernel_cache``. What only kernels call is a :func:`helper`, compiled as a part of each of them. All
+see ``kernel_cache``. A function that only kernels call is a :func:`helper`, compiled as a part of each of them. All
 release the GIL.
 
 ``NUMBA_BOUNDSCHECK=1`` makes each array access checked; :func:`copy_bytes` is checked always.
@@ -32,8 +32,8 @@ NUMBER_ROWS = types.int64[:, ::1]
 
 def type_of(value: object) -> types.Type:
     """The type of an argument like ``value``."""
-    found: types.Type = typeof(value)  # type: ignore[no-untyped-call]  # numba has no types here
-    return found
+    kind: types.Type = typeof(value)  # type: ignore[no-untyped-call]  # numba has no types here
+    return kind
 
 
 def helper(function: Function) -> Function:

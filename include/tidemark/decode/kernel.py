@@ -1,7 +1,7 @@
 """The compiled loop over the records of v2 batches: bytes to column buffers.
 
 It runs twice over a chunk. The first pass checks everything and counts, so that the column buffers can be allocated at
-their exact sizes; the second fills them. Nothing is read outside a record, a record never outside its batch, and a
+their exact sizes; the second fills them. The loop reads no byte outside a record, and no record outside its batch; a
 batch that breaks a rule leaves no trace in any column.
 
 Source: Kafka's ``DefaultRecord`` and ``ByteUtils`` (zigzag varints).
@@ -79,7 +79,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def sized(cls, totals: Totals) -> Columns:
-        """Buffers of exactly the size that ``totals`` asks for."""
+        """Buffers of exactly the sizes in ``totals``."""
         rows, key_bytes, value_bytes, headers, header_key_bytes, header_value_bytes, *_ = totals
 
         def offsets(count: int) -> NDArray[np.int32]:
@@ -136,7 +136,7 @@ def parse_batches(
     """Parse the records of batch k, at ``memory[starts[k]:ends[k]]`` with header ``headers[k]``, for every k.
 
     Rows with offsets outside [from_offset, to_offset) are checked and left out. The first pass (not ``fill``) sets
-    ``errors[k]`` to (rule, record number); the second must follow on the same memory, and skips what has an error.
+    ``errors[k]`` to (rule, record number); the second must follow on the same memory, and skips batches with an error.
     """
     totals = NO_TOTALS
     for index in range(len(starts)):
@@ -163,7 +163,7 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
     columns: Columns,
     totals: Totals,
 ) -> tuple[int, int, Totals]:
-    """(rule broken, by which record, ``totals`` with this batch added)."""
+    """(the broken rule, the record that breaks it, ``totals`` with this batch added)."""
     rows, keys, values, headers, header_keys, header_values, no_time, no_key, no_value, no_header_value = totals
     append_time = header.attributes & APPEND_TIME != 0
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
@@ -173,14 +173,14 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
         if at < 0 or size < MIN_RECORD_BYTES - 1 or size > end - at:
             return _LENGTH, record, totals
         record_end = at + size
-        timestamp_delta, at = varint(memory, at + 1, record_end, 10)  # past the attributes, of which none is in use
+        timestamp_delta, at = varint(memory, at + 1, record_end, 10)  # after the attributes; none of them is in use
         delta, at = varint(memory, at, record_end, 5)
         if at < 0 or delta <= last_delta or delta > header.last_offset_delta:
             return _OFFSET, record, totals
         last_delta = delta
         milliseconds = header.max_timestamp
         if not append_time:
-            # Not by adding first: a signed overflow is undefined to the compiler.
+            # No addition before the check: a signed overflow is undefined for the compiler.
             if timestamp_delta > 0 and base_timestamp > _MAX_INT64 - timestamp_delta:
                 return _TIMESTAMP, record, totals
             if timestamp_delta < 0 and base_timestamp < _MIN_INT64 - timestamp_delta:

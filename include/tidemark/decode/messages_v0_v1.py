@@ -1,4 +1,4 @@
-"""Decodes messages of the formats before Kafka 0.11 (v0 and v1), which a broker still serves from disk; not fast.
+"""Decodes messages of the formats before Kafka 0.11 (v0 and v1), which brokers still serve from disk; not fast.
 
 A compressed message wraps a message set. Its inner offsets are absolute in v0. In v1 they are relative to a base that
 follows from the wrapper's offset, which is that of the last inner message. The set is scanned like a segment, with
@@ -47,7 +47,7 @@ def decode_legacy(
     limits: DecodeLimits,
     refuse: Refuse,
 ) -> Iterator[tuple[Columns, Totals]]:
-    """As the v2 decoder: the messages of these entries with offsets in [from_offset, to_offset)."""
+    """Decode the messages of these entries with offsets in [from_offset, to_offset), like the v2 decoder."""
     view = buffer.data
     messages: list[LegacyMessage] = []
     size, next_offset = 0, 0
@@ -55,12 +55,12 @@ def decode_legacy(
         header = BatchHeader(*row.item())
         at = header.position - position
         try:
-            found = read_messages(view[at : at + header.size], header, next_offset, limits.records_bytes)
+            decoded = read_messages(view[at : at + header.size], header, next_offset, limits.records_bytes)
         except CorruptRecords as error:
             refuse(row, str(error))
             continue
         next_offset = header.next_offset
-        for message in found:
+        for message in decoded:
             if from_offset <= message.offset < to_offset:
                 messages.append(message)
                 size += len(message.key or b"") + len(message.value or b"")
@@ -72,9 +72,9 @@ def decode_legacy(
 
 
 def read_messages(entry: memoryview, header: BatchHeader, next_offset: int, max_bytes: int) -> list[LegacyMessage]:
-    """The messages that an entry is or wraps, one or more, at ``next_offset`` or later.
+    """The messages of an entry, itself one or a wrapper of several, at ``next_offset`` or later.
 
-    Raises :class:`CorruptRecords`; ``max_bytes`` bounds what a wrapper may decompress to.
+    Raises :class:`CorruptRecords`; ``max_bytes`` bounds the decompressed content of a wrapper.
     """
     key, value = _key_and_value(entry, header.magic)
     if header.codec == "none":
@@ -114,7 +114,7 @@ def _key_and_value(entry: memoryview, magic: int) -> tuple[bytes | None, bytes |
 
 
 def _field(entry: memoryview, at: int) -> tuple[bytes | None, int]:
-    """Read a length and what follows: (bytes or null, index after them)."""
+    """Read a field after its length: (bytes or null, index after them)."""
     if at + _LENGTH.size > len(entry):
         raise CorruptRecords("a message ends inside its key or value")
     (size,) = _LENGTH.unpack_from(entry, at)
@@ -127,7 +127,7 @@ def _field(entry: memoryview, at: int) -> tuple[bytes | None, int]:
 
 
 def _mend_lz4_header(frame: bytes) -> bytes:
-    """v0 clients took the checksum of an lz4 frame's header over its magic too (KAFKA-3160): set it right."""
+    """Correct the checksum of an lz4 frame's header: v0 clients included the frame's magic in it (KAFKA-3160)."""
     size = 15 if len(frame) > 4 and frame[4] & 0x08 else 7  # with the content's size or without
     if len(frame) < size:
         return frame

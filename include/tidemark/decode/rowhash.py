@@ -1,6 +1,6 @@
-"""Evidence that two sets of rows are the same: a sum of row hashes, whatever the order of the rows.
+"""Evidence that two sets of rows are equal: a sum of row hashes, independent of the order of the rows.
 
-It is computed only from Arrow columns, so that Parquet gives it again after the raw segments are gone. It detects
+It is computed only from Arrow columns, so that Parquet yields it again after the raw segments are gone. It detects
 accidents, not forgery.
 
 The hash of a row has two lanes, of the seeds 0 and 0x9E3779B97F4A7C15. In each, with H(bytes, seed) = XXH64:
@@ -8,12 +8,12 @@ The hash of a row has two lanes, of the seeds 0 and 0x9E3779B97F4A7C15. In each,
     h = H(fixed, seed)      where fixed is, little-endian: incarnation int32, partition int32, offset int64,
                             timestamp int64 (microseconds; 0 if null), number of headers uint32,
                             nulls uint32 (1: timestamp, 2: key, 4: value)
-    h = H(key, h)           a null key or value as an empty one, which ``nulls`` tells apart
+    h = H(key, h)           a null key or value as an empty one, from which ``nulls`` distinguishes it
     h = H(value, h)
     h = H(header key, h)    and then, for each header in its order,
     h = H(header value, h)  a null header value instead: h = H("", h XOR 0xFFFFFFFFFFFFFFFF)
 
-As each hash is the seed of the next and lengths are part of XXH64, moving a byte from one field to another changes it.
+Each hash is the seed of the next and lengths are part of XXH64, so moving a byte from one field to another changes it.
 The sum of a set of rows is that of each lane modulo 2^64, written as one number: lane 1 * 2^64 + lane 0. No rows: 0.
 """
 
@@ -51,7 +51,7 @@ class _Variable(NamedTuple):
 
 
 def row_hash_sum(rows: pa.RecordBatch) -> int:
-    """The sum (128 bits) over ``rows``, which has the columns that are hashed, by name, among any others.
+    """The sum (128 bits) over ``rows``; the hashed columns are found by name, and others are ignored.
 
     Raises ValueError for a column of another type than in :data:`tidemark.decode.schema.SCHEMA`: cast it first.
     """
@@ -144,7 +144,7 @@ def _fixed(rows: pa.RecordBatch, name: str, dtype: pa.DataType, numbers: type[Nu
 
 
 def _numbers(column: pa.Array[Any], dtype: type[Number], count: int) -> NDArray[Number]:
-    """``count`` numbers of a column's values or offsets, from where the column's slice starts."""
+    """Read ``count`` numbers of a column's values or offsets, from the start of the column's slice."""
     if not len(column):
         return octets(pa.py_buffer(bytes(count * np.dtype(dtype).itemsize))).view(dtype)
     return octets(column.buffers()[1]).view(dtype)[column.offset : column.offset + count]

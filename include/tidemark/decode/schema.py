@@ -1,4 +1,4 @@
-"""The columns that every decoded record has, in every table, before a parser adds its own."""
+"""The columns of every decoded record, in every table, before a parser adds its own."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def arrow_field(column: BaseColumn) -> pa.Field[Any]:
     return pa.field(column.name, _TYPES[column.type], nullable=column.nullable)
 
 
-SCHEMA: Final = pa.schema([arrow_field(one) for one in BASE_COLUMNS])
-"""``kafka_timestamp`` is null only where the record's milliseconds do not fit int64 microseconds (beyond the year
+SCHEMA: Final = pa.schema([arrow_field(column) for column in BASE_COLUMNS])
+"""``kafka_timestamp`` is null only if the record's milliseconds do not fit int64 microseconds (beyond the year
 294000; a producer may send anything): see :func:`unrepresentable_timestamps`. "No timestamp" is -1 ms, as in Kafka's
 clients. ``kafka_timestamp_type`` is ``create`` or ``append``. ``kafka_leader_epoch`` is -1 in v0 and v1.
 """
 
 MAX_MILLISECONDS: Final = ((1 << 63) - 1) // 1000
-"""The largest |milliseconds| whose microseconds fit."""
+"""The largest |milliseconds| that fit as microseconds."""
 
 
 def representable(milliseconds: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of ``milliseconds`` fit int64 microseconds. Not by absolute value: -2^63 has none."""
+    """A mask of the ``milliseconds`` that fit int64 microseconds. It uses no absolute value: -2^63 has none."""
     return (milliseconds <= MAX_MILLISECONDS) & (milliseconds >= -MAX_MILLISECONDS)
 
 
 def unrepresentable_timestamps(rows: pa.RecordBatch) -> list[tuple[int, int]]:
-    """(row, milliseconds) of each null ``kafka_timestamp``, which the decoder left there under the null.
+    """(row, milliseconds) of each null ``kafka_timestamp``; the decoder left the milliseconds under the null.
 
     ``rows`` is a record batch as the decoder yielded it, or a slice of one.
     """
@@ -92,6 +92,6 @@ def constant_text(text: str, rows: int) -> pa.Array[Any]:
 
 
 def headers_column(offsets: NDArray[np.int32], keys: pa.Array[Any], values: pa.Array[Any]) -> pa.Array[Any]:
-    """Make a column of HEADERS_TYPE of which row k has the keys and values from offsets[k] to offsets[k + 1]."""
+    """Make a column of HEADERS_TYPE. Row k has the keys and values from offsets[k] to offsets[k + 1]."""
     entries = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
     return pa.Array.from_buffers(HEADERS_TYPE, len(offsets) - 1, [None, pa.py_buffer(offsets.data)], children=[entries])

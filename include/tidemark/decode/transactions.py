@@ -1,4 +1,4 @@
-"""Which batches belong to aborted transactions: what a reader at ``read_committed`` leaves out.
+"""Batches of aborted transactions, which a reader at ``read_committed`` leaves out.
 
 Source: Kafka's ``CompletedFetch`` (the consumer's side of KIP-98).
 """
@@ -19,8 +19,8 @@ def aborted_mask(headers: Headers, aborted: Iterable[AbortedTransaction]) -> NDA
     """True for each data batch of a transaction in ``aborted``, which may be in any order.
 
     ``aborted`` comes from the ``.txnindex`` of the segment and of those after it
-    (:func:`tidemark.kafka_log.parse_txn_index`). A producer's transactions do not overlap, so the one that a batch may
-    belong to is the last to start at or before it.
+    (:func:`tidemark.kafka_log.parse_txn_index`). A producer's transactions do not overlap, so a batch can belong only
+    to the last one that starts at or before it.
     """
     data = headers["attributes"] & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL
     mask = np.zeros(len(headers), np.bool_)
@@ -34,6 +34,6 @@ def aborted_mask(headers: Headers, aborted: Iterable[AbortedTransaction]) -> NDA
         batches = order[np.searchsorted(sorted_ids, producer) : np.searchsorted(sorted_ids, producer, "right")]
         transactions = ordered[bounds[number] : bounds[number + 1]]
         offsets = headers["base_offset"][batches]
-        found = np.searchsorted(transactions[:, 1], offsets, "right") - 1
-        mask[batches] = (found >= 0) & (offsets <= transactions[found, 2])
+        places = np.searchsorted(transactions[:, 1], offsets, "right") - 1
+        mask[batches] = (places >= 0) & (offsets <= transactions[places, 2])
     return mask

@@ -1,4 +1,4 @@
-"""Runs of batches whose records lie uncompressed in one piece of memory, of bounded size."""
+"""Runs of batches with uncompressed records in one piece of memory, of bounded size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Chunk(NamedTuple):
 
 
 class DecodeLimits(NamedTuple):
-    """How much of a log is decoded at once."""
+    """The size of the part of a log that is decoded at once."""
 
     arena_bytes: int = 16 << 20
     """Records of a chunk, uncompressed: a chunk ends with the batch that reaches this."""
@@ -86,6 +86,6 @@ def _check_size(held: int, most: int) -> None:
 
 
 def _check_count(count: int, held: int) -> None:
-    """Before anything is allocated per record."""
+    """Refuse an impossible record count before anything is allocated per record."""
     if MIN_RECORD_BYTES * count > held:
         raise CorruptRecords(f"{held} bytes cannot hold {count} records")

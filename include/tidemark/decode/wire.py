@@ -1,4 +1,4 @@
-"""What several kernels read from bytes: numbers of variable length, and text."""
+"""Reading of bytes that several kernels share: numbers of variable length, and text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def varint(memory: NDArray[np.uint8], at: int, end: int, most_bytes: int) -> tup
 
 @helper
 def unsigned_varint(memory: NDArray[np.uint8], at: int, end: int, most_bytes: int) -> tuple[np.uint64, int]:
-    """... of a varint without a sign. Bits beyond the 64th are dropped."""
+    """(number, index after it) of a varint without a sign, like :func:`varint`. Bits beyond the 64th are dropped."""
     if at < 0:
         return np.uint64(0), -1
     raw = np.uint64(0)
@@ -35,7 +35,7 @@ def unsigned_varint(memory: NDArray[np.uint8], at: int, end: int, most_bytes: in
 
 @helper
 def is_utf8(memory: NDArray[np.uint8], at: int, end: int) -> bool:
-    """Whether the bytes are UTF-8 as RFC 3629 has it: no surrogates, no overlong forms, nothing above U+10FFFF."""
+    """True if the bytes are UTF-8 according to RFC 3629: no surrogates or overlong forms, nothing above U+10FFFF."""
     while at < end:
         while end - at >= 8 and load_u64(memory, at) & _HIGH_BITS == 0:
             at += 8

@@ -29,7 +29,7 @@ def xxh64_pair(
     """XXH64 of ``data[at : at + size]`` with the seed ``low``, and with ``high``.
 
     One pass for both reads each word once and multiplies it once, and neither waits for the other. NOT checked: the
-    caller knows that the bytes are there.
+    caller guarantees that the bytes are there.
     """
     end = at + size
     if size >= 32:
@@ -74,7 +74,7 @@ def _rotate(value: np.uint64, bits: np.uint64) -> np.uint64:
 
 @helper
 def _stirred(lane: np.uint64, product: np.uint64) -> np.uint64:
-    """A round of ``lane`` with a word, of which ``product`` is that with the second prime."""
+    """A round of ``lane`` with a word; ``product`` is the word times the second prime."""
     return _rotate(lane + product, _31) * _P1
 
 

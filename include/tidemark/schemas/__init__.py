@@ -1,1 +1,1 @@
-"""Schemas that follow a registry: what a newer one adds is adopted, and the rest waits for a person."""
+"""Schemas that follow a registry: additions of a newer schema are adopted, and other changes wait for a person."""

@@ -12,7 +12,7 @@ from tidemark.topics import TopicSettings
 
 
 def read_state(store: Store, keys: TableKeys) -> Version[SchemaState] | None:
-    """What was adopted for a topic; None if nothing was. Raises StoreError and FormatError."""
+    """The schema adopted for a topic; None if there is none. Raises StoreError and FormatError."""
     try:
         return SchemaState.load_version(store, keys.schema)
     except NotFound:
@@ -20,17 +20,17 @@ def read_state(store: Store, keys: TableKeys) -> Version[SchemaState] | None:
 
 
 def with_adopted(topic: TopicSettings, store: Store, keys: TableKeys) -> TopicSettings:
-    """``topic`` with the schema that was adopted, if it follows one and one was."""
+    """``topic`` with its adopted schema, if it follows one and has adopted any."""
     if followed_by(topic.parser) is None:
         return topic
-    found = read_state(store, keys)
-    if found is None or found.value.kind != topic.parser.kind:
+    state = read_state(store, keys)
+    if state is None or state.value.kind != topic.parser.kind:
         return topic
-    return with_definition(topic, found.value.adopted, found.value.subject)
+    return with_definition(topic, state.value.adopted, state.value.subject)
 
 
 def with_definition(topic: TopicSettings, definition: Definition, subject: str) -> TopicSettings:
-    """``topic``, which follows ``subject``, with ``definition``. Raises ConfigError if this cannot be read."""
+    """``topic``, which follows ``subject``, with ``definition``. Raises ConfigError if that cannot be read."""
     parser = topic.parser
     assert isinstance(parser, FollowingParser)
     name = f"{subject}, version {definition.version}"

@@ -1,4 +1,4 @@
-"""Merges Avro schemas. The result reads what either wrote, by Avro's own rules of resolution.
+"""Merges Avro schemas. The result reads the records of both, by Avro's own rules of resolution.
 
 https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
 """
@@ -23,7 +23,7 @@ _ABSENT: Final = object()
 
 
 def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Merge:
-    """``adopted``, which a merge has made, and ``newest``, which is taken whole where nothing is adopted yet.
+    """The merge of ``adopted``, which is itself a merge or None, and ``newest``, which is taken whole after None.
 
     Raises:
         ValueError: ``newest`` is not the schema of a record, or none of its fields can be a column.
@@ -40,13 +40,15 @@ def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Me
     merge = _Merge(old, new, widen=widen)
     root = merge.root()
     if not merge.named[root]["fields"]:
-        raise ValueError("; ".join(f"{one.path}: {one.detail}" for one in merge.changes.found) or "has no field")
+        raise ValueError(
+            "; ".join(f"{change.path}: {change.detail}" for change in merge.changes.found) or "has no field"
+        )
     body = json.dumps(_declared(root, merge.named, set()), separators=(",", ":"), ensure_ascii=False).encode()
     return Merge(body, tuple(merge.changes.found))
 
 
 class _Schema:
-    """A schema in which named types stand by their names; ``named`` has what they are."""
+    """A schema in which named types stand by their names; ``named`` has their declarations."""
 
     def __init__(self, texts: list[str] | tuple[str, ...]) -> None:
         self.named: dict[str, dict[str, Any]] = {}
@@ -63,7 +65,7 @@ class _Schema:
 
     def _by_name(self, schema: Any) -> Any:
         if isinstance(schema, list):
-            return [self._by_name(one) for one in schema]
+            return [self._by_name(branch) for branch in schema]
         if isinstance(schema, str):
             return schema
         kind = schema["type"]
@@ -85,17 +87,17 @@ class _Schema:
         if kind == "record":
             body["fields"] = [
                 {
-                    "name": one["name"],
-                    "type": self._by_name(one["type"]),
-                    **({"default": one["default"]} if "default" in one else {}),
+                    "name": field["name"],
+                    "type": self._by_name(field["type"]),
+                    **({"default": field["default"]} if "default" in field else {}),
                 }
-                for one in schema["fields"]
+                for field in schema["fields"]
             ]
         return name
 
 
 class _Merge:
-    """``named`` are the named types of the result."""
+    """A merge of two schemas; ``named`` are the named types of the result."""
 
     def __init__(self, old: _Schema, new: _Schema, *, widen: bool) -> None:
         self._old = old
@@ -103,7 +105,7 @@ class _Merge:
         self._widen = widen
         self._done: set[str] = set()
         self.named: dict[str, dict[str, Any]] = {**new.named, **old.named}
-        self.changes = Changes([one["name"] for one in old.named[old.root]["fields"]])
+        self.changes = Changes([field["name"] for field in old.named[old.root]["fields"]])
 
     def root(self) -> str:
         """The name of the merged record."""
@@ -116,24 +118,24 @@ class _Merge:
         return name
 
     def _record(self, old: str, new: str, path: str) -> None:
-        """Merge the record that is ``new`` in the newer schema into ``old``, once."""
+        """Merge the newer schema's record ``new`` into ``old``, once."""
         if old in self._done:
             return
         self._done.add(old)
-        theirs = {one["name"]: one for one in self._new.named[new]["fields"]}
+        theirs = {field["name"]: field for field in self._new.named[new]["fields"]}
         fields = [
-            self._field(one, theirs.pop(one["name"], None), f"{path}{one['name']}")
-            for one in self._old.named[old]["fields"]
+            self._field(field, theirs.pop(field["name"], None), f"{path}{field['name']}")
+            for field in self._old.named[old]["fields"]
         ]
         self.named[old] = {**self.named[old], "fields": fields}
-        for one in theirs.values():
-            place = f"{path}{one['name']}"
+        for field in theirs.values():
+            place = f"{path}{field['name']}"
             if path:
-                self.changes.note(place, "wider", f"{_shown(one['type'])}, {NESTED}")
+                self.changes.note(place, "wider", f"{_shown(field['type'])}, {NESTED}")
                 if self._widen:
-                    fields.append(_with_default(one))
-            elif self._can_be_column(one):
-                fields.append(_with_default(one))
+                    fields.append(_with_default(field))
+            elif self._can_be_column(field):
+                fields.append(_with_default(field))
 
     def _can_be_column(self, field: Mapping[str, Any]) -> bool:
         alone = {"type": "record", "name": "alone", "fields": [{"name": field["name"], "type": field["type"]}]}
@@ -146,17 +148,17 @@ class _Merge:
         return self.changes.takes(field["name"], _shown(field["type"]))
 
     def _used_again(self, kind: Any, path: str) -> None:
-        """Merge the types that the adopted schema has, too, wherever ``kind`` has them."""
+        """Merge types of the adopted schema wherever the new ``kind`` uses them again."""
         if isinstance(kind, list):
-            for one in kind:
-                self._used_again(one, path)
+            for branch in kind:
+                self._used_again(branch, path)
         elif isinstance(kind, dict):
             self._used_again(kind.get("items", kind.get("values")), path)
         elif kind in self._old.named and kind in self._new.named:
             self._named(kind, kind, path)
         elif kind in self._new.named:
-            for one in self._new.named[kind].get("fields", ()):
-                self._used_again(one["type"], f"{path}.{one['name']}")
+            for field in self._new.named[kind].get("fields", ()):
+                self._used_again(field["type"], f"{path}.{field['name']}")
 
     def _field(self, old: dict[str, Any], new: dict[str, Any] | None, path: str) -> dict[str, Any]:
         if new is None:
@@ -167,7 +169,7 @@ class _Merge:
         return _field(old["name"], kind, default, nullable=nullable)
 
     def _value(self, old: Any, new: Any, path: str) -> tuple[Any, bool]:
-        """(the merged type without null, whether it may be null)."""
+        """(the merged type without null, true if it may be null)."""
         before, nullable = _without_null(old)
         after, also = _without_null(new)
         return self._type(before, after, path), nullable or also
@@ -196,7 +198,7 @@ class _Merge:
         elif kind == "record":
             self._record(old, new, f"{path}.")
         elif kind == "enum":
-            more = [one for one in after["symbols"] if one not in before["symbols"]]
+            more = [symbol for symbol in after["symbols"] if symbol not in before["symbols"]]
             self.named[old] = {**before, "symbols": [*before["symbols"], *more]}
         elif {**before, "name": ""} != {**after, "name": ""}:
             self.changes.note(path, "misfit", f"{_of(before)} becomes {_of(after)}")
@@ -204,7 +206,7 @@ class _Merge:
 
 
 def _with_default(field: Mapping[str, Any]) -> dict[str, Any]:
-    """``field`` so that records without it can be read: null, unless the schema says what it is then."""
+    """``field`` with a default, so that records without it can be read: the schema's, or else null."""
     kind, nullable = _without_null(field["type"])
     default = field.get("default", _ABSENT)
     return _field(field["name"], kind, None if default is _ABSENT else default, nullable=nullable or default is _ABSENT)
@@ -221,14 +223,14 @@ def _field(name: str, kind: Any, default: Any, *, nullable: bool) -> dict[str, A
 def _without_null(kind: Any) -> tuple[Any, bool]:
     if not isinstance(kind, list):
         return kind, False
-    others = [one for one in kind if one != "null"]
+    others = [branch for branch in kind if branch != "null"]
     return others[0] if len(others) == 1 else others, len(others) < len(kind)
 
 
 def _declared(kind: Any, named: Mapping[str, Any], done: set[str]) -> Any:
-    """``kind`` with each named type declared where it is first used."""
+    """``kind`` with each named type declared at its first use."""
     if isinstance(kind, list):
-        return [_declared(one, named, done) for one in kind]
+        return [_declared(branch, named, done) for branch in kind]
     if isinstance(kind, str):
         if kind not in named or kind in done:
             return kind
@@ -236,8 +238,9 @@ def _declared(kind: Any, named: Mapping[str, Any], done: set[str]) -> Any:
         body = named[kind]
         if body["type"] != "record":
             return body
-        return {**body, "fields": [{**one, "type": _declared(one["type"], named, done)} for one in body["fields"]]}
-    return {key: _declared(one, named, done) if key in {"items", "values"} else one for key, one in kind.items()}
+        fields = [{**field, "type": _declared(field["type"], named, done)} for field in body["fields"]]
+        return {**body, "fields": fields}
+    return {key: _declared(part, named, done) if key in {"items", "values"} else part for key, part in kind.items()}
 
 
 def _is(kind: Any, name: str) -> bool:
@@ -245,10 +248,10 @@ def _is(kind: Any, name: str) -> bool:
 
 
 def _is_longer_decimal(old: Any, new: Any) -> bool:
-    """Whether both are decimals in bytes, and ``new`` has each value of ``old``."""
+    """True if both are decimals in bytes, and ``new`` can hold each value of ``old``."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return False
-    if any(one.get("logicalType") != "decimal" or one["type"] != "bytes" for one in (old, new)):
+    if any(kind.get("logicalType") != "decimal" or kind["type"] != "bytes" for kind in (old, new)):
         return False
     digits = new["precision"] - old["precision"]
     return bool(new.get("scale", 0) == old.get("scale", 0) and digits > 0)
@@ -265,7 +268,7 @@ def _of(body: Mapping[str, Any]) -> str:
 def _shown(kind: Any) -> str:
     """A type in words."""
     if isinstance(kind, list):
-        return " or ".join(_shown(one) for one in kind)
+        return " or ".join(_shown(branch) for branch in kind)
     if isinstance(kind, str):
         return _unqualified(kind)
     if kind["type"] in {"array", "map"}:

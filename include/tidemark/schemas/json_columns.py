@@ -1,7 +1,7 @@
 """Columns of JSON documents from JSON Schema, and their merge.
 
-Objects with properties become a column for each property within: ``customer.name`` is ``customer_name``. What has no
-type of a column becomes its JSON text.
+Objects with properties become a column for each property within: ``customer.name`` is ``customer_name``. A value
+without a column type becomes its JSON text.
 https://json-schema.org/draft/2020-12/json-schema-core
 """
 
@@ -21,7 +21,7 @@ _MAX_DEPTH: Final = 16
 
 
 class _Place(NamedTuple):
-    """Where a value lies in a document, and its column's type."""
+    """The path of a value in a document, and its column's type."""
 
     keys: tuple[str, ...]
     kind: str
@@ -36,30 +36,32 @@ class _Place(NamedTuple):
 
 
 def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Merge:
-    """``adopted``, which a merge has made, and ``newest``. No type of JSON Schema is a wider one of another.
+    """The merge of ``adopted``, itself a merge or None, and ``newest``. No type of JSON Schema is wider than another.
 
     Raises:
         ValueError: ``newest`` is not a JSON Schema of objects, or no property of it can be a column.
     """
     del widen
     columns: list[dict[str, Any]] = json.loads(adopted) if adopted is not None else []
-    places = {one.keys: one for one in _Schema(newest).places()}
-    changes = Changes([one["name"] for one in columns])
-    for one in columns:
-        keys = tuple(one["path"])
-        place = places.pop(keys, None)
-        if place is None:
+    places = {place.keys: place for place in _Schema(newest).places()}
+    changes = Changes([column["name"] for column in columns])
+    for column in columns:
+        keys = tuple(column["path"])
+        known = places.pop(keys, None)
+        if known is None:
             changes.note(".".join(keys), "removed", "is null in new records")
-        elif place.kind != one["type"]:
-            changes.note(".".join(keys), "misfit", f"{one['type']} becomes {place.kind}")
-    taken = [tuple(one["path"]) for one in columns]
+        elif known.kind != column["type"]:
+            changes.note(".".join(keys), "misfit", f"{column['type']} becomes {known.kind}")
+    taken = [tuple(column["path"]) for column in columns]
     for place in places.values():
         if any(_within(place.keys, other) for other in taken):
             changes.note(".".join(place.keys), "misfit", "lies within a column, or has one within")
         elif changes.takes(place.name, place.kind):
             columns.append(place.column)
     if not columns:
-        raise ValueError("; ".join(f"{one.path}: {one.detail}" for one in changes.found) or "has no properties")
+        raise ValueError(
+            "; ".join(f"{change.path}: {change.detail}" for change in changes.found) or "has no properties"
+        )
     return Merge(json.dumps(columns, ensure_ascii=False, separators=(",", ":")).encode(), tuple(changes.found))
 
 
@@ -77,8 +79,8 @@ class _Schema:
         yield from self._within(root, self._root, ())
 
     def _within(self, schema: Any, document: Any, keys: tuple[str, ...]) -> Iterator[_Place]:
-        for name, one in self._properties(schema, document).items():
-            yield from self._value(one, document, (*keys, name))
+        for name, part in self._properties(schema, document).items():
+            yield from self._value(part, document, (*keys, name))
 
     def _value(self, schema: Any, document: Any, keys: tuple[str, ...]) -> Iterator[_Place]:
         schema, document = self._target(schema, document)
@@ -104,7 +106,7 @@ class _Schema:
 
     @staticmethod
     def _kind(schema: Any) -> str:
-        """The one type beside null that a value may have; empty if there is none, or more."""
+        """The single type beside null that a value may have; empty if there is none, or more than one."""
         if not isinstance(schema, dict):
             return ""
         kinds = schema.get("type")
@@ -112,27 +114,27 @@ class _Schema:
             return "object"
         if kinds is None:
             values = schema.get("enum", [schema["const"]] if "const" in schema else [])
-            return "string" if values and all(isinstance(one, str) for one in values if one is not None) else ""
-        found = [one for one in (kinds if isinstance(kinds, list) else [kinds]) if one != "null"]
-        return str(found[0]) if len(found) == 1 else ""
+            return "string" if values and all(isinstance(value, str) for value in values if value is not None) else ""
+        others = [name for name in (kinds if isinstance(kinds, list) else [kinds]) if name != "null"]
+        return str(others[0]) if len(others) == 1 else ""
 
     def _properties(self, schema: Any, document: Any) -> dict[str, Any]:
-        """Those of ``schema`` and of all of its ``allOf``."""
-        found: dict[str, Any] = {}
+        """The properties of ``schema`` and of all parts of its ``allOf``."""
+        properties: dict[str, Any] = {}
         if not isinstance(schema, dict):
-            return found
-        for one in schema.get("allOf") or ():
-            target, _ = self._target(one, document)
-            found |= self._properties(target, document)
+            return properties
+        for part in schema.get("allOf") or ():
+            target, _ = self._target(part, document)
+            properties |= self._properties(target, document)
         own = schema.get("properties")
-        return found | (own if isinstance(own, dict) else {})
+        return properties | (own if isinstance(own, dict) else {})
 
     def _target(self, schema: Any, document: Any) -> tuple[Any, Any]:
-        """What ``schema`` stands for, if it is a reference, or null or one other; and the document that it is in."""
+        """The schema behind a reference or a choice of null and one other, and its document; else ``schema`` itself."""
         for _ in range(_MAX_DEPTH):
             if not isinstance(schema, dict):
                 break
-            choices = [one for key in ("oneOf", "anyOf") for one in schema.get(key) or () if not _is_null(one)]
+            choices = [part for key in ("oneOf", "anyOf") for part in schema.get(key) or () if not _is_null(part)]
             if isinstance(schema.get("$ref"), str):
                 schema, document = self._found(schema["$ref"], document)
             elif len(choices) == 1 and "type" not in schema:
@@ -150,13 +152,13 @@ class _Schema:
             if name not in self._others:
                 raise ValueError(f"refers to {name}, which is not among its references")
             document = self._others[name]
-        found = document
+        target = document
         for part in pointer.strip("/").split("/") if pointer.strip("/") else ():
             key = part.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, dict) or key not in found:
+            if not isinstance(target, dict) or key not in target:
                 raise ValueError(f"refers to {reference}, which is not there")
-            found = found[key]
-        return found, document
+            target = target[key]
+        return target, document
 
 
 def _parsed(text: str) -> Any:

@@ -1,7 +1,7 @@
-"""What the merges of all kinds of schemas share.
+"""Parts that the merges of all kinds of schemas share.
 
-A merge makes of the adopted definition and a newer schema one that reads the records of both: it has all columns that
-were ever adopted, with their types, and those that the newer schema adds.
+A merge of the adopted definition and a newer schema reads the records of both: it has all columns that were ever
+adopted, with their types, and the columns that the newer schema adds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NESTED = "is new within a struct, so all rows are written again to have it"
 
 
 class Merge(NamedTuple):
-    """A definition, and what the newer schema has otherwise than the adopted one; some of it is not in the definition.
+    """A definition, and the differences of the newer schema from the adopted one; the definition lacks some of them.
 
     With ``widen`` the definition has the ``wider`` columns, too.
     """
@@ -25,18 +25,18 @@ class Merge(NamedTuple):
 
 
 class Changes:
-    """Collects changes. ``columns`` are the names of the columns that there are."""
+    """Collects changes. ``columns`` are the names of the existing columns."""
 
     def __init__(self, columns: list[str]) -> None:
         self._columns = list(columns)
         self.found: list[SchemaChange] = []
 
     def note(self, path: str, kind: ChangeKind, detail: str) -> None:
-        """A change more."""
+        """Add a change."""
         self.found.append(SchemaChange(path=path, kind=kind, detail=detail))
 
     def takes(self, column: str, detail: str) -> bool:
-        """Whether a column may be added, by its name; notes it, or why not."""
+        """True if a column of this name may be added; the addition, or the reason against it, becomes a change."""
         try:
             check_names([*self._columns, column])
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Merges Protobuf's descriptors. The result reads what either wrote: fields go by their numbers.
+"""Merges Protobuf's descriptors. The result reads the records of both: fields are matched by their numbers.
 
 https://protobuf.dev/programming-guides/proto3/#updating
 """
@@ -24,11 +24,11 @@ from tidemark.schemas.merge import NESTED, Changes, Merge
 
 _F: Final = FieldDescriptor
 _WIDER: Final = {(_F.TYPE_INT32, _F.TYPE_INT64), (_F.TYPE_SINT32, _F.TYPE_SINT64)}
-"""Types of the same encoding of which the second has each value of the first, in the table's columns, too."""
+"""Pairs of types with one encoding; the second has each value of the first, in the table's columns, too."""
 
 
 def merged(adopted: bytes | None, newest: Written, message: str, *, widen: bool = False) -> Merge:
-    """``adopted``, which a merge has made, and ``newest``, which is taken whole where nothing is adopted yet.
+    """The merge of ``adopted``, which is itself a merge or None, and ``newest``, which is taken whole after None.
 
     Raises:
         ValueError: ``newest`` has no descriptors, or not this message, or no field of it can be a column.
@@ -47,7 +47,9 @@ def merged(adopted: bytes | None, newest: Written, message: str, *, widen: bool 
     merge = _Merge(_Messages(ours), new, message, widen=widen)
     merge.run(ours)
     if not merge.old.found[message].field:
-        raise ValueError("; ".join(f"{one.path}: {one.detail}" for one in merge.changes.found) or "has no field")
+        raise ValueError(
+            "; ".join(f"{change.path}: {change.detail}" for change in merge.changes.found) or "has no field"
+        )
     return Merge(ours.SerializeToString(deterministic=True), tuple(merge.changes.found))
 
 
@@ -57,14 +59,14 @@ class _Messages:
     def __init__(self, files: FileDescriptorSet) -> None:
         self.found: dict[str, DescriptorProto] = {}
         for file in files.file:
-            for one in file.message_type:
-                self._add(file.package, one)
+            for message in file.message_type:
+                self._add(file.package, message)
 
     def _add(self, space: str, message: DescriptorProto) -> None:
         name = f"{space}.{message.name}" if space else message.name
         self.found[name] = message
-        for one in message.nested_type:
-            self._add(name, one)
+        for inner in message.nested_type:
+            self._add(name, inner)
 
 
 class _Merge:
@@ -74,15 +76,15 @@ class _Merge:
         self._message = message
         self._widen = widen
         self._done: set[str] = set()
-        self.changes = Changes([one.name for one in old.found[message].field])
+        self.changes = Changes([field.name for field in old.found[message].field])
 
     def run(self, files: FileDescriptorSet) -> None:
-        """Merge the message in ``files``, which are those of the adopted definition."""
+        """Merge the message in ``files``, the adopted definition."""
         root = self.old.found[self._message]
         before = len(root.field)
         self._fields(self._message, "")
-        for one in self.old.found.values():
-            for field in one.field:
+        for message in self.old.found.values():
+            for field in message.field:
                 if field.label == _F.LABEL_REQUIRED:  # records of other versions may lack it
                     field.label = FieldDescriptorProto.LABEL_OPTIONAL
         described = message_of(SettingsFile(self._message, files.SerializeToString()), self._message)
@@ -99,19 +101,19 @@ class _Merge:
         return self.changes.takes(field.name, _shown(field))
 
     def _fields(self, name: str, path: str) -> None:
-        """Merge the fields of the message ``name`` that both have, and add those of the newer one."""
+        """Merge the fields of the message ``name`` that both have, and add the newer one's other fields."""
         if name in self._done or name not in self._new.found:
             return
         self._done.add(name)
         ours, theirs = self.old.found[name], self._new.found[name]
-        numbers = {one.number: one for one in theirs.field}
-        for one in ours.field:
-            other = numbers.pop(one.number, None)
+        numbers = {field.number: field for field in theirs.field}
+        for field in ours.field:
+            other = numbers.pop(field.number, None)
             if other is None:
-                self.changes.note(f"{path}{one.name}", "removed", "is null, or its default, in new records")
+                self.changes.note(f"{path}{field.name}", "removed", "is null, or its default, in new records")
             else:
-                self._field(one, other, f"{path}{one.name}")
-        names = {one.name for one in ours.field}
+                self._field(field, other, f"{path}{field.name}")
+        names = {field.name for field in ours.field}
         for other in numbers.values():
             place = f"{path}{other.name}"
             if other.name in names:
@@ -146,19 +148,19 @@ class _Merge:
 
 
 def _graft_files(ours: FileDescriptorSet, theirs: FileDescriptorSet) -> None:
-    """Add the files, imports, messages and enum values that only ``theirs`` have; to no message a field."""
-    known = {one.name: one for one in ours.file}
-    order = [one.name for one in theirs.file]
+    """Add the files, imports, messages and enum values that only ``theirs`` has; no message gets a field."""
+    known = {file.name: file for file in ours.file}
+    order = [file.name for file in theirs.file]
     for file in theirs.file:
         there = known.get(file.name)
         if there is None:
             known[file.name] = FileDescriptorProto.FromString(file.SerializeToString())
             continue
-        there.dependency.extend(one for one in file.dependency if one not in there.dependency)
+        there.dependency.extend(name for name in file.dependency if name not in there.dependency)
         _graft(there, file)
-    gone = [one.name for one in ours.file if one.name not in order]
+    gone = [file.name for file in ours.file if file.name not in order]
     files = [known[name] for name in (*gone, *order)]  # a file comes after its imports
-    copies = [FileDescriptorProto.FromString(one.SerializeToString()) for one in files]
+    copies = [FileDescriptorProto.FromString(file.SerializeToString()) for file in files]
     del ours.file[:]
     ours.file.extend(copies)
 
@@ -169,13 +171,13 @@ def _graft(
 ) -> None:
     mine = ours.message_type if isinstance(ours, FileDescriptorProto) else ours.nested_type
     other = theirs.message_type if isinstance(theirs, FileDescriptorProto) else theirs.nested_type
-    messages = {one.name: one for one in mine}
+    messages = {message.name: message for message in mine}
     for message in other:
         if message.name in messages:
             _graft(messages[message.name], message)
         else:
             mine.append(message)
-    enums = {one.name: one for one in ours.enum_type}
+    enums = {enum.name: enum for enum in ours.enum_type}
     for enum in theirs.enum_type:
         if enum.name in enums:
             _graft_values(enums[enum.name], enum)
@@ -184,19 +186,21 @@ def _graft(
 
 
 def _graft_values(ours: EnumDescriptorProto, theirs: EnumDescriptorProto) -> None:
-    known = {one.number for one in ours.value}
-    names = {one.name for one in ours.value}
-    ours.value.extend(one for one in theirs.value if one.number not in known and one.name not in names)
+    known = {value.number for value in ours.value}
+    names = {value.name for value in ours.value}
+    ours.value.extend(value for value in theirs.value if value.number not in known and value.name not in names)
+
+    """Add ``field`` of ``theirs`` to ``ours``, in the oneof of its oneof's name, which is added if missing."""
 
 
 def _add_field(ours: DescriptorProto, theirs: DescriptorProto, field: FieldDescriptorProto) -> None:
-    """Add ``field`` of ``theirs`` to ``ours``, without its oneof: whether it is there is all that a column says."""
+    """Add ``field`` of ``theirs`` to ``ours``, and to a new oneof unless its own exists."""
     added = ours.field.add()
     added.CopyFrom(field)
     if not field.HasField("oneof_index"):
         return
     name = theirs.oneof_decl[field.oneof_index].name
-    names = [one.name for one in ours.oneof_decl]
+    names = [oneof.name for oneof in ours.oneof_decl]
     if name in names:
         added.oneof_index = names.index(name)
     else:
@@ -206,8 +210,8 @@ def _add_field(ours: DescriptorProto, theirs: DescriptorProto, field: FieldDescr
 
 
 def _synthetic_last(message: DescriptorProto) -> None:
-    """Put the oneofs of ``optional`` fields behind the others, as descriptors must have them."""
-    synthetic = {one.oneof_index for one in message.field if one.proto3_optional}
+    """Move the oneofs of ``optional`` fields after the others; descriptors require that."""
+    synthetic = {field.oneof_index for field in message.field if field.proto3_optional}
     order = sorted(range(len(message.oneof_decl)), key=lambda index: index in synthetic)
     names = [message.oneof_decl[index].name for index in order]
     for declared, name in zip(message.oneof_decl, names, strict=True):
