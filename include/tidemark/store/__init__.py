@@ -1,9 +1,8 @@
 """The interface to object storage: few operations, conditional writes, errors that tell failed from unknown outcomes.
 
 :func:`open_store` returns a :class:`Store` for a URL of :data:`tidemark.store.schemes.SCHEMES`. Keys are relative to
-it. Tidemark writes everything through this interface; delta-rs alone removes what expires of a Delta log. botocore
-and obstore are imported when a store that needs them is first opened, so that the modules that Airflow parses stay
-light.
+it. Tidemark writes everything through this interface; only delta-rs removes expired parts of a Delta log. botocore and
+obstore are imported when a store that needs them is first opened, so that the modules that Airflow parses stay light.
 """
 
 from tidemark.store.base import Body, Fetched, ObjectInfo, Store, check_size, put_once, put_over

@@ -1,4 +1,4 @@
-"""What a store does, and the one way to create an object exactly once."""
+"""The operations of a store, and the one way to create an object exactly once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ObjectInfo(NamedTuple):
-    """An object without its bytes; ``size`` in bytes, ``crc32c`` where the store knows it (never in listings)."""
+    """An object without its bytes; ``size`` in bytes, ``crc32c`` if the store knows it (never in listings)."""
 
     key: str
     size: int
@@ -41,11 +41,11 @@ class Body(Protocol):
 
     @property
     def size(self) -> int:
-        """How many bytes there are in all."""
+        """The number of bytes in all."""
         ...
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Fill ``buffer`` with the next bytes, or a part of it, and return how many; 0 once all ``size`` were given.
+        """Fill ``buffer``, or a part of it, with the next bytes; return their number, 0 once all ``size`` were given.
 
         Raises UnknownOutcome if they end early or come too slowly.
         """
@@ -84,7 +84,7 @@ class Store(Protocol):
     def get(self, key: str, *, if_match: str | None = None, limit: int | None = None) -> Fetched:
         """The whole object. Raises NotFound, or PreconditionFailed if it is another version now.
 
-        One of more than ``limit`` bytes raises FormatError before its bytes are received: see :func:`check_size`.
+        An object of more than ``limit`` bytes raises FormatError before its bytes are received: see :func:`check_size`.
         """
         ...
 
@@ -113,11 +113,11 @@ class Store(Protocol):
         ...
 
     def now(self) -> datetime:
-        """The time by the store's clock, by which it says when an object was ``modified``; maybe cut to the second."""
+        """The time of the store's clock, which also dates ``modified`` of objects; maybe cut to the second."""
         ...
 
     def copy(self, source: str, target: str, *, source_etag: str) -> str:
-        """Copy within the store if the source still is that version; returns the copy's ETag."""
+        """Copy within the store if the source still is that version; return the copy's ETag."""
         ...
 
     def delete(self, key: str, *, if_match: str | None = None) -> None:
@@ -133,19 +133,19 @@ def check_size(name: str, size: int, limit: int | None) -> None:
 
 
 def check_key(key: str) -> None:
-    """Raise StoreError if ``key`` has a part that a file system or a URL would take for something else."""
+    """Raise StoreError if a file system or a URL would misread a part of ``key``."""
     if not key or any(part in {"", ".", ".."} for part in key.split("/")):
         raise StoreError(key, "is not a valid key: empty, absolute, or with an empty, '.' or '..' part")
 
 
 def put_once(store: Store, key: str, body: bytes) -> str:
-    """Create ``key`` with ``body``, or find that it holds ``body`` already; returns the ETag.
+    """Create ``key`` with ``body``, or find that it holds ``body`` already; return the ETag.
 
     The write is tried again if the store has no such object after an unknown outcome. The call may be repeated after
     any failure.
 
     Raises:
-        PreconditionFailed: the key holds something else.
+        PreconditionFailed: the key holds other bytes.
     """
     tries = Tries(Retry())
     while True:
@@ -166,7 +166,7 @@ def put_once(store: Store, key: str, body: bytes) -> str:
 
 
 def put_over(store: Store, key: str, body: bytes) -> str:
-    """Write ``key`` whatever it holds, again after an unknown outcome; returns the ETag.
+    """Write ``key`` over any content, again after an unknown outcome; return the ETag.
 
     For objects that have one writer, or for which the last write counts.
     """

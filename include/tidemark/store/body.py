@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 _PIECE = 256 << 10
-"""Bytes that are asked of a connection at a time: its client library copies each piece once."""
+"""The most bytes that are asked of a connection at a time: its client library copies each piece once."""
 
 
 class FileBody:
@@ -24,7 +24,7 @@ class FileBody:
         self._left = size
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """See :meth:`tidemark.store.base.Body.readinto`."""
+        """Read the file, see :meth:`tidemark.store.base.Body.readinto`."""
         view = memoryview(buffer).cast("B")[: self._left]
         count = self._file.readinto(view) if view else 0  # type: ignore[attr-defined]  # of BinaryIO, typeshed lacks it
         if not count and view:
@@ -39,7 +39,7 @@ class ReplyBody:
     def __init__(
         self, reply: Any, name: str, failures: tuple[type[Exception], ...], failed: Callable[[Any], StoreError]
     ) -> None:
-        """``failed`` makes of what the client raises, one of ``failures``, what is raised here."""
+        """``failed`` translates an error of the client, of a type in ``failures``, to the error raised here."""
         self._body = reply["Body"]
         self._name = name
         self._failures, self._failed = failures, failed
@@ -48,7 +48,7 @@ class ReplyBody:
         self._left = self.size
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """See :meth:`tidemark.store.base.Body.readinto`."""
+        """Read the reply, see :meth:`tidemark.store.base.Body.readinto`."""
         view = memoryview(buffer).cast("B")[: min(self._left, _PIECE)]
         if not view:
             return 0
@@ -62,5 +62,5 @@ class ReplyBody:
         return count
 
     def close(self) -> None:
-        """Give the connection back if all was read; else it is closed, as what is left would have to be received."""
+        """Give the connection back if all was read; else close it, as the rest would have to be received."""
         self._body.close()

@@ -1,4 +1,4 @@
-"""The store's clock, which all hosts use for times that one host writes and another compares, as hosts' clocks differ.
+"""The store's clock, used for all times that one host writes and another compares, as hosts' clocks differ.
 
 An agent asks the store for the time and writes times by it (:mod:`uploader_agent.clock`). Code that judges ages and
 finality asks the store as well. It never takes a written time as later than the time at which the store got the object
@@ -21,18 +21,18 @@ MOST: Final = timedelta(minutes=1)
 """A larger difference is reported."""
 
 LEAST: Final = timedelta(seconds=2)
-"""A smaller difference is none: stores tell the time to the second, and an answer takes a while."""
+"""A smaller difference counts as none: stores state the time to the second, and an answer takes a while."""
 
 _PROMPT: Final = timedelta(seconds=1)
-"""When an answer that takes no longer was given is known well enough."""
+"""An answer that takes no longer than this has a well-known time."""
 
 _SECOND: Final = timedelta(seconds=1)
 
 
 class ClockReading(NamedTuple):
-    """What comparing the clocks gave: how far this host's is ahead, and the store's time.
+    """The result of comparing the clocks: the lead of this host's, and the store's time.
 
-    Where a slow answer proves only that the clocks differ, ``skew`` is the least that it proves, and not ``exact``.
+    If a slow answer proves only that the clocks differ, ``skew`` is the least proved difference, and not ``exact``.
     """
 
     skew: timedelta
@@ -41,10 +41,11 @@ class ClockReading(NamedTuple):
 
 
 def read(store: Store, host_now: Callable[[], datetime] | None = None) -> ClockReading | None:
-    """Compare this host's clock with the store's; None if the answer took so long that it says nothing.
+    """Compare this host's clock with the store's; None if the answer was too slow to prove anything.
 
-    The store told the time after it was asked and before it answered, so the skew lies between two bounds. They are as
-    far apart as the answer took, however late the request or the answer was: slowness alone never looks like a skew.
+    The store read its clock after it was asked and before it answered, so the skew lies between two bounds. Their
+    distance is the time that the answer took, for a slow request and a slow answer alike: slowness alone never looks
+    like a skew.
 
     Raises:
         StoreError: the store failed.
@@ -64,9 +65,9 @@ def read(store: Store, host_now: Callable[[], datetime] | None = None) -> ClockR
 
 
 def problem(url: str, options: StoreOptions) -> str:
-    """What a person should know of this host's clock, and whether it can be compared; empty if all is well.
+    """A warning about this host's clock, or that it cannot be compared; empty if all is well.
 
-    The store is asked once. A directory that is not there yet is not made.
+    The store is asked once. A missing directory is not made.
     """
     if url.startswith("file://") and not Path(url.removeprefix("file://")).is_dir():
         return ""
@@ -83,6 +84,6 @@ def problem(url: str, options: StoreOptions) -> str:
 
 
 def described(skew: timedelta) -> str:
-    """A difference as messages show it."""
+    """``skew`` as messages show it."""
     direction = "ahead of" if skew > timedelta() else "behind"
     return f"{round(abs(skew).total_seconds())} s {direction} the store's clock"

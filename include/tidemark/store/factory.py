@@ -43,20 +43,20 @@ OPENED_BY: Final[dict[str, Callable[[str, StoreOptions, Traffic], Store]]] = {
     "az": _object_store,
     "file": _directory,
 }
-"""What opens the stores of each of :data:`tidemark.store.schemes.SCHEMES`, given the URL without a prefix."""
+"""Functions that open the stores of :data:`tidemark.store.schemes.SCHEMES`, from the URL without a prefix."""
 
 
 def open_store(url: str, options: StoreOptions | None = None, traffic: Traffic | None = None) -> Store:
     """The store at ``s3://bucket``, ``gs://bucket``, ``az://container`` or ``file:///directory``.
 
     ``traffic`` is asked before anything is sent. A URL of another scheme is opened by the class that
-    ``options.backend`` names. Reads are repeated by :mod:`tidemark.retry`; those of a directory are not, as nothing
-    that passes can happen to them.
+    ``options.backend`` names. Reads are repeated according to :mod:`tidemark.retry`, except those of a directory, which
+    has no transient failures.
 
     Raises:
         FormatError: none of these, or with a path below the bucket (a prefix is given apart), or an option is set that
             a store of this scheme does not know.
-        ConfigError: there is no such class; or what the scheme needs is not installed, or its environment is not
+        ConfigError: there is no such class; or a package of the scheme is not installed, or its environment is not
             complete.
     """
     chosen = options or StoreOptions()

@@ -1,4 +1,4 @@
-"""The identity of a writer as the store and this machine know it, recorded beside the name that a person gives."""
+"""The identity of a writer for the store and this machine, recorded beside the name that a person gives."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ log = logging.getLogger(__name__)
 def identity(options: StoreOptions, *urls: str) -> str:
     """``<principal in the store> by <user>@<host>``; without a store on S3 among ``urls`` the second half alone.
 
-    The principal is what AWS's STS says of the credentials (``GetCallerIdentity``, which nobody can be refused); at
-    another server, or where STS does not answer, it is the access key's public half. The user is what this process
-    runs as.
+    The principal comes from AWS's STS (``GetCallerIdentity``, which nobody can be refused); at another server, or if
+    STS does not answer, it is the access key's public half. The user is that of this process.
     """
     here = f"{_user()}@{socket.gethostname()}"
     principal = _principal(options) if any(url.startswith("s3://") for url in urls) else None
@@ -37,8 +36,8 @@ def _principal(options: StoreOptions) -> str | None:
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
-    found = access()
-    session, options = found.session, found.reached(options)
+    aws = access()
+    session, options = aws.session, aws.reached(options)
     credentials = session.get_credentials()
     if credentials is None:
         return None
@@ -48,6 +47,6 @@ def _principal(options: StoreOptions) -> str | None:
             sts = session.client("sts", region_name=options.region, config=config)
             return str(sts.get_caller_identity()["Arn"])
         except (BotoCoreError, ClientError) as error:
-            # The key says as much to who looks it up.
+            # The key identifies the principal, too, to people who can look it up.
             log.info("STS does not say whose the credentials are: %s", error)
     return f"key {credentials.get_frozen_credentials().access_key}"

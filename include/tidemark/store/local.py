@@ -1,7 +1,8 @@
 """A directory that behaves like a bucket: for tests, for trying things out, and for a shared file system.
 
-An object is a file; its ETag names the very file (inode, time of change, size). Writes go to a temporary file that is
-renamed into place, or linked where it must be the first. Conditions are checked under a lock on the whole directory.
+An object is a file; its ETag identifies this very file (inode, time of change, size). Writes go to a temporary file
+that is renamed into place, or linked if it must be the first. Conditions are checked under a lock on the whole
+directory.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class LocalStore:
         if_match: str | None = None,
         if_none_match: bool = False,
     ) -> str:
-        """See :meth:`tidemark.store.base.Store.put`."""
+        """Write a file, see :meth:`tidemark.store.base.Store.put`."""
         target = self._path(key)
         with tempfile.NamedTemporaryFile(dir=self._private, delete=False) as temporary:
             try:
@@ -66,7 +67,7 @@ class LocalStore:
         return etag
 
     def get(self, key: str, *, if_match: str | None = None, limit: int | None = None) -> Fetched:
-        """See :meth:`tidemark.store.base.Store.get`."""
+        """Read a file, see :meth:`tidemark.store.base.Store.get`."""
         with self._opened(key, if_match) as (file, status):
             check_size(key, status.st_size, limit)
             return Fetched(file.read(), _etag(status))
@@ -114,7 +115,7 @@ class LocalStore:
                 continue  # deleted since the folder was read, as on S3
 
     def now(self) -> datetime:
-        """See :meth:`tidemark.store.base.Store.now`: the file system's, which may be that of another host."""
+        """The file system's time, maybe that of another host; see :meth:`tidemark.store.base.Store.now`."""
         with tempfile.TemporaryFile(dir=self._private) as file:
             return datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime, UTC)
 
@@ -158,7 +159,7 @@ class LocalStore:
 
 
 def _check(key: str, there: str | None, if_match: str | None, if_none_match: bool) -> None:
-    """Whether the conditions of a write hold for the ETag that is there."""
+    """Raise PreconditionFailed unless the conditions of a write hold for the present ETag."""
     if if_none_match and there is not None:
         raise PreconditionFailed(key, "exists already")
     if if_match is not None and there != if_match:
@@ -166,7 +167,7 @@ def _check(key: str, there: str | None, if_match: str | None, if_none_match: boo
 
 
 def _create(key: str, source: Path, target: Path) -> None:
-    """Give ``source`` the name ``target``, unless that exists: a program that does not know the lock may make it."""
+    """Give ``source`` the name ``target``, unless that exists: a program that ignores the lock may make it."""
     try:
         target.hardlink_to(source)
     except FileExistsError as error:
@@ -175,7 +176,7 @@ def _create(key: str, source: Path, target: Path) -> None:
 
 
 def _copy(key: str, source: BinaryIO, target: IO[bytes], size: int | None, crc32c: int | None) -> None:
-    """``size`` bytes of ``source``, or all, with the checksum that is said."""
+    """Copy ``size`` bytes of ``source``, or all; raise StoreError if their checksum is not ``crc32c``."""
     copied = checksum = 0
     while chunk := source.read(_CHUNK if size is None else min(_CHUNK, size - copied)):
         target.write(chunk)

@@ -1,13 +1,13 @@
-"""A bucket of Google Cloud Storage or a container of Azure Blob Storage, by obstore.
+"""A bucket of Google Cloud Storage or a container of Azure Blob Storage, through obstore.
 
-What obstore cannot ask of them is done with more requests, or proved by reading. docs/storage.md says what is weaker
-than on S3:
+Operations that obstore lacks take more requests, or are proved by reading. docs/storage.md lists the weaker guarantees
+compared with S3:
 
-* An update goes by the object's generation on Google Cloud Storage, which is looked up by its ETag first.
-* No checksum is sent along: what was written under one is read back.
-* Conditions are for single requests alone. What is only to be created goes in parts to a place of its own, and is
-  copied from there on condition that there is nothing yet; what replaces a version goes in one request.
-* Neither a copy nor a removal can be conditional on the version: it is looked at after the one and before the other.
+* An update on Google Cloud Storage names the object's generation, which is looked up by its ETag first.
+* No checksum is sent along: bytes that were written with a checksum are read back.
+* Conditions hold for single requests alone. A large object that may only be created is written in parts under a
+  temporary name, and copied from there on condition that its own name is free. A replacement takes one request.
+* Neither a copy nor a removal can be conditional on the version: it is checked after a copy and before a removal.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
     from obstore import BytesStream, GetOptions, GetResult, ObjectMeta, PutMode
 
 _HIDDEN: Final = ".tidemark-store"
-"""The folder of what is not complete. It is in no listing."""
+"""The folder of incomplete objects. It is in no listing."""
 
 _MOST_PARTS: Final = 10_000
 _CHUNK: Final = 1 << 20
 _READ_BACK: Final = 8 << 20
 _PIECE: Final = 64 << 10
-"""Bytes of a reply that are received at a time, at least."""
+"""The least bytes of a reply that are received at a time."""
 
 _KEYS: Final = 1000
-"""Objects of a listing that are taken over at a time."""
+"""The number of a listing's objects that are fetched at a time."""
 
 log = logging.getLogger(__name__)
 
 
 class ObjectStore:
-    """A bucket, each request to which is tried once."""
+    """A bucket; each request is tried once."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class ObjectStore:
         if_match: str | None = None,
         if_none_match: bool = False,
     ) -> str:
-        """See :meth:`tidemark.store.base.Store.put`. What is sent under a checksum is read back."""
+        """Write an object, see :meth:`tidemark.store.base.Store.put`. With a checksum, its bytes are read back."""
         check_key(key)
         if isinstance(body, bytes):
             size, body = len(body), BytesIO(body)
@@ -102,26 +102,26 @@ class ObjectStore:
         return etag
 
     def get(self, key: str, *, if_match: str | None = None, limit: int | None = None) -> Fetched:
-        """See :meth:`tidemark.store.base.Store.get`. What is larger than a part is asked for in parts."""
-        found = self._open(key, 0, None, if_match)
-        size, etag = found.meta["size"], _quoted(found.meta["e_tag"])
+        """Read an object, see :meth:`tidemark.store.base.Store.get`. More bytes than a part are read in parts."""
+        result = self._open(key, 0, None, if_match)
+        size, etag = result.meta["size"], _quoted(result.meta["e_tag"])
         check_size(self._name(key), size, limit)
         if size > self._part_size:
             step = self._part_size
-            del found  # which ends its reply
+            del result  # which ends its reply
             parts = (self.get_range(key, at, min(size, at + step), if_match=etag) for at in range(0, size, step))
             return Fetched(b"".join(parts), etag)
         with self._failing(key):
-            body = bytes(found.bytes())
+            body = bytes(result.bytes())
         return Fetched(self._whole(key, body, size), etag)
 
     def get_range(self, key: str, start: int, end: int, *, if_match: str | None = None) -> bytes:
         """See :meth:`tidemark.store.base.Store.get_range`."""
         if start == end:
             return b""
-        found = self._open(key, start, end, if_match)
+        result = self._open(key, start, end, if_match)
         with self._failing(key):
-            body = bytes(found.bytes())
+            body = bytes(result.bytes())
         return self._whole(key, body, end - start)
 
     @contextmanager
@@ -129,15 +129,15 @@ class ObjectStore:
         self, key: str, start: int = 0, end: int | None = None, *, if_match: str | None = None
     ) -> Iterator[ChunkedBody]:
         """See :meth:`tidemark.store.base.Store.stream`."""
-        found = self._open(key, start, end, if_match)
-        first, last = found.range
-        etag, chunks = _quoted(found.meta["e_tag"]), found.stream(_PIECE)
-        del found
+        result = self._open(key, start, end, if_match)
+        first, last = result.range
+        etag, chunks = _quoted(result.meta["e_tag"]), result.stream(_PIECE)
+        del result
         with closing(ChunkedBody(chunks, self._name(key), etag, last - first)) as body:
             yield body
 
     def head(self, key: str) -> ObjectInfo:
-        """See :meth:`tidemark.store.base.Store.head`. The checksum is none that obstore asks for."""
+        """The object's facts, see :meth:`tidemark.store.base.Store.head`; without a checksum, which obstore lacks."""
         try:
             return _info(self._head(key))
         except NotFound:
@@ -150,20 +150,20 @@ class ObjectStore:
         with self._failing(prefix):
             self._traffic.request("ListObjectsV2")
             for page in obstore.list(self._clients.read(), folder or None, offset=start_after, chunk_size=_KEYS):
-                for found in page:
-                    key = found["path"]
+                for meta in page:
+                    key = meta["path"]
                     if not key.startswith(prefix) or key.startswith(f"{_HIDDEN}/"):
                         continue
                     # A server that does not know Azure's startFrom lists all.
                     if start_after is None or key > start_after:
-                        yield _info(found)
+                        yield _info(meta)
 
     def now(self) -> datetime:
         """See :meth:`tidemark.store.base.Store.now`."""
         return self._now()
 
     def copy(self, source: str, target: str, *, source_etag: str) -> str:
-        """See :meth:`tidemark.store.base.Store.copy`. What was copied is compared with that version, byte by byte."""
+        """Copy an object, see :meth:`tidemark.store.base.Store.copy`; compare the copy with the source by checksum."""
         check_key(target)
         with self._failing(source):
             self._traffic.request("CopyObject")
@@ -177,7 +177,7 @@ class ObjectStore:
         return _quoted(copied["e_tag"])
 
     def delete(self, key: str, *, if_match: str | None = None) -> None:
-        """See :meth:`tidemark.store.base.Store.delete`. Between the look and the removal, others may write."""
+        """Remove an object, see :meth:`tidemark.store.base.Store.delete`. Others may write after the version check."""
         check_key(key)
         try:
             if if_match is not None:
@@ -191,7 +191,7 @@ class ObjectStore:
             return
 
     def _check_copied(self, source: str, etag: str, copied: ObjectMeta) -> None:
-        """Raise PreconditionFailed if ``source`` is another version than that of ``etag``, of which it is a copy."""
+        """Raise PreconditionFailed if ``copied`` is not a copy of version ``etag`` of ``source``."""
         there = self._head(source)
         if _quoted(there["e_tag"]) != etag:
             raise PreconditionFailed(self._name(source), f"is another version now: {there['e_tag']} and not {etag}")
@@ -212,13 +212,13 @@ class ObjectStore:
             options["range"] = {"offset": start}
         with self._failing(key):
             self._traffic.request("GetObject")
-            found = obstore.get(self._clients.read(), key, options=options)
-        etag, size = _quoted(found.meta["e_tag"]), found.meta["size"]
+            result = obstore.get(self._clients.read(), key, options=options)
+        etag, size = _quoted(result.meta["e_tag"]), result.meta["size"]
         if if_match not in {None, etag}:
             raise PreconditionFailed(self._name(key), f"is another version now: {etag} and not {if_match}")
         if end is not None and end > size:
             raise StoreError(self._name(key), f"has no bytes {start} to {end}: it has {size}")
-        return found
+        return result
 
     def _head(self, key: str) -> ObjectMeta:
         check_key(key)
@@ -246,7 +246,7 @@ class ObjectStore:
         return {"e_tag": if_match, "version": generation}
 
     def _put_in_parts(self, key: str, body: BinaryIO, size: int, crc32c: int | None, *, if_none_match: bool) -> str:
-        """A large body, a part at a time. Under a condition it is complete before it gets its name."""
+        """Write a large body, a part at a time. Under a condition it is complete before it gets its name."""
         target = f"{_HIDDEN}/{uuid.uuid4().hex}" if if_none_match else key
         part = max(self._part_size, -(-size // _MOST_PARTS))
         chunks = CheckedChunks(self._name(key), body, size, crc32c, self._traffic)
@@ -263,7 +263,7 @@ class ObjectStore:
         return etag
 
     def _renamed(self, key: str, complete: str) -> str:
-        """``key`` with the bytes of ``complete``, if there is nothing yet; its ETag."""
+        """Give the bytes of ``complete`` the name ``key``, if that is free; return the new ETag."""
         try:
             with self._failing(key):
                 self._traffic.request("CopyObject")
@@ -274,20 +274,20 @@ class ObjectStore:
         return _quoted(self._head(key)["e_tag"])
 
     def _discard(self, hidden: str) -> None:
-        """What cannot be removed is in no listing, and goes by the bucket's rule for the folder."""
+        """Delete a hidden object; if that fails, the bucket's rule for the hidden folder removes it."""
         try:
             self.delete(hidden)
         except StoreError as error:
             log.info("left for the bucket's own clean-up: %s", error)
 
     def _prove(self, key: str, size: int, etag: str, crc32c: int) -> None:
-        """Raise StoreError unless that very version has the bytes of ``crc32c``."""
+        """Raise StoreError unless this very version has the bytes of ``crc32c``."""
         if self._checksum(key, size, etag) != crc32c:
             rule = f"the store has other bytes than those of CRC32C {crc32c:08x}; send it again"
             raise StoreError(self._name(key), rule)
 
     def _checksum(self, key: str, size: int, etag: str) -> int:
-        """CRC32C of that very version, by reading it."""
+        """CRC32C of this very version, by reading it."""
         value, stored = 0, repeating(self, Retry())
         for start in range(0, size, _READ_BACK):
             value = crc32c_of(stored.get_range(key, start, min(size, start + _READ_BACK), if_match=etag), value)
@@ -299,7 +299,7 @@ class ObjectStore:
         return body
 
     def _check_bucket(self, key: str) -> None:
-        """Raise BucketMissing if that is why HEAD found nothing: its replies have no body that would tell."""
+        """Raise BucketMissing if the bucket is missing: a HEAD's reply has no body that would show that."""
         try:
             next(iter(self.list(f"{_HIDDEN}/none/")), None)
         except BucketMissing as error:
@@ -312,20 +312,20 @@ class ObjectStore:
         try:
             yield
         except FAILURES as error:
-            found = translated(self._name(key), error)
-            if isinstance(found, AccessDenied):
+            failure = translated(self._name(key), error)
+            if isinstance(failure, AccessDenied):
                 self._clients.renew()
-            raise found from error
+            raise failure from error
 
     def _name(self, key: str) -> str:
         return f"{self.url}/{key}"
 
 
 class CheckedChunks:
-    """The bytes of a body that is written, the last of them only if all are what was announced. They are read once."""
+    """The bytes of a body to write; the last are given only if all match the announcement. They are read once."""
 
     def __init__(self, name: str, body: BinaryIO, size: int | None, announced: int | None, traffic: Traffic) -> None:
-        """``size`` bytes of ``body``, or all, as fast as ``traffic`` lets them go; ``announced`` is their CRC32C."""
+        """Give ``size`` bytes of ``body``, or all, at the pace of ``traffic``; ``announced`` is their CRC32C."""
         self._name = name
         self._body, self._size = body, size
         self._announced = announced
@@ -333,21 +333,21 @@ class CheckedChunks:
         self.crc32c = 0
 
     def __iter__(self) -> Iterator[bytes]:
-        """Raises StoreError instead of the last bytes if there are fewer, or others."""
-        read, behind = 0, b""
+        """Yield the bytes. Raises StoreError instead of the last ones if there are fewer, or others."""
+        read, held = 0, b""
         while chunk := self._body.read(_CHUNK if self._size is None else min(_CHUNK, self._size - read)):
             self._await_turn(len(chunk))
             read, self.crc32c = read + len(chunk), crc32c_of(chunk, self.crc32c)
-            if behind:
-                yield behind
-            behind = chunk
+            if held:
+                yield held
+            held = chunk
         if self._size not in {None, read}:
             rule = f"the file has {read} bytes and not {self._size}; it changed while it was read"
             raise StoreError(self._name, rule)
         if self._announced not in {None, self.crc32c}:
             rule = f"CRC32C of the bytes is {self.crc32c:08x} and not {self._announced:08x}"
             raise StoreError(self._name, f"{rule}; read the file again")
-        yield behind
+        yield held
 
     def _await_turn(self, size: int) -> None:
         total = self._size or size
@@ -356,7 +356,7 @@ class CheckedChunks:
 
 
 class ChunkedBody:
-    """The body of a reply, as it comes in chunks. See :class:`tidemark.store.base.Body`."""
+    """The body of a reply that arrives in chunks. See :class:`tidemark.store.base.Body`."""
 
     def __init__(self, chunks: BytesStream, name: str, etag: str, size: int) -> None:
         self._chunks: Iterator[memoryview] = (memoryview(chunk) for chunk in chunks)
@@ -366,7 +366,7 @@ class ChunkedBody:
         self._left = size
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """See :meth:`tidemark.store.base.Body.readinto`."""
+        """Read the reply, see :meth:`tidemark.store.base.Body.readinto`."""
         view = memoryview(buffer).cast("B")[: self._left]
         if not view:
             return 0
@@ -379,7 +379,7 @@ class ChunkedBody:
         return count
 
     def close(self) -> None:
-        """End the transfer: what is left of it is not received."""
+        """End the transfer: the rest is not received."""
         self._chunks, self._chunk = iter(()), memoryview(b"")
 
     def _next(self) -> memoryview:
@@ -393,11 +393,11 @@ class ChunkedBody:
 
 
 def _quoted(etag: str | None) -> str:
-    """An ETag as HTTP has it; Azure's listings leave out the quotation marks."""
+    """An ETag in HTTP's form; Azure's listings leave out the quotation marks."""
     if etag is None:
         raise UnknownOutcome("the store", "a reply has no ETag; is this the store that the URL says?")
     return etag if etag.endswith('"') else f'"{etag}"'
 
 
-def _info(found: ObjectMeta) -> ObjectInfo:
-    return ObjectInfo(found["path"], found["size"], _quoted(found["e_tag"]), found["last_modified"])
+def _info(meta: ObjectMeta) -> ObjectInfo:
+    return ObjectInfo(meta["path"], meta["size"], _quoted(meta["e_tag"]), meta["last_modified"])

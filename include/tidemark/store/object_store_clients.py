@@ -1,6 +1,6 @@
-"""obstore's clients of Google Cloud Storage and Azure Blob Storage, limited in time, and none of which tries again.
+"""obstore's clients of Google Cloud Storage and Azure Blob Storage, limited in time; none of them tries again.
 
-obstore is imported here: it is the extra ``tidemark-kafka[object-store]``, and nothing needs it but ``gs://`` and ``az://``.
+obstore is imported here: it is the extra ``tidemark-kafka[object-store]``, and only ``gs://`` and ``az://`` need it.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
 _SMALL: Final = 1 << 20
-"""Bytes up to which requests share one limit in time."""
+"""The most bytes of requests that share one limit in time."""
 
 _ONE_TRY: Final[RetryConfig] = {"max_retries": 0, "retry_timeout": timedelta(minutes=3)}
 
 
 class Clients:
-    """Clients by how long their requests may take. Thread-safe; made again when credentials are refused.
+    """Clients by the time that their requests may take. Thread-safe; made again when credentials are refused.
 
     obstore limits a client's requests alike, so there is one for each size of request: up to 1 MiB, up to a part,
-    and each size above. What is written gets no limit for each read, as the time to send the body would count.
+    and each size above. Writes get no limit for each read, as the time to send the body would count.
     """
 
     def __init__(self, connect: Callable[[ClientConfig], Client], options: StoreOptions) -> None:
-        """``connect`` makes a client with the limits that it is given."""
+        """``connect`` makes a client with given limits."""
         self._connect = connect
         self._options = options
         self._made: dict[tuple[int, bool], Client] = {}
 
     def read(self) -> Client:
-        """For requests whose reply has at most a part."""
+        """The client for requests with a reply of at most a part."""
         return self._client(self._options.part_size, progress=True)
 
     def write(self, size: int = 0) -> Client:
-        """For requests that send ``size`` bytes."""
+        """The client for requests that send ``size`` bytes."""
         part = self._options.part_size
         return self._client(_SMALL if size <= _SMALL else max(part, size), progress=False)
 
@@ -74,7 +74,7 @@ class Clients:
 
 
 def google(bucket: str, base: str, limits: ClientConfig) -> Client:
-    """A client of a bucket of Google Cloud Storage. Raises ConfigError if the environment lacks what it needs."""
+    """A client of a bucket of Google Cloud Storage. Raises ConfigError if the environment is not complete."""
     from obstore.exceptions import BaseError
     from obstore.store import GCSStore
 
@@ -85,7 +85,7 @@ def google(bucket: str, base: str, limits: ClientConfig) -> Client:
 
 
 def azure(container: str, base: str, limits: ClientConfig) -> Client:
-    """A client of a container of Azure. Raises ConfigError if the environment lacks what it needs."""
+    """A client of a container of Azure. Raises ConfigError if the environment is not complete."""
     from obstore.exceptions import BaseError
     from obstore.store import AzureStore
 
@@ -102,7 +102,7 @@ def azure(container: str, base: str, limits: ClientConfig) -> Client:
 
 
 CONNECT: Final = {"gs": google, "az": azure}
-"""What makes a client, by scheme."""
+"""Functions that make a client, by scheme."""
 
 
 def _allowing_http(base: str, limits: ClientConfig) -> ClientConfig:
@@ -115,7 +115,7 @@ def _no_client(variables: str, error: Exception) -> ConfigError:
 
 
 def store_time(url: str, options: StoreOptions) -> datetime:
-    """What time it is by the Date of the server's answer to an anonymous request; one that refuses it tells it, too.
+    """The Date of the server's answer to an anonymous request; a refusal has it, too.
 
     Raises:
         UnknownOutcome: no answer.
@@ -123,13 +123,13 @@ def store_time(url: str, options: StoreOptions) -> datetime:
     """
     request = urllib.request.Request(url, method="HEAD")  # noqa: S310  # the options allow http and https alone
     try:
-        with urllib.request.urlopen(request, timeout=options.no_progress.total_seconds()) as reply:  # noqa: S310  # likewise
-            said = reply.headers.get("Date")
+        with urllib.request.urlopen(request, timeout=options.no_progress.total_seconds()) as reply:  # noqa: S310  # see above
+            date = reply.headers.get("Date")
     except HTTPError as refusal:
         with refusal:
-            said = refusal.headers.get("Date")
+            date = refusal.headers.get("Date")
     except OSError as error:
         raise UnknownOutcome(url, f"no answer when asked for the time: {error}") from error
-    if said is None:
+    if date is None:
         raise StoreError(url, "the server's answers have no Date, so its clock cannot be asked for")
-    return parsedate_to_datetime(said)
+    return parsedate_to_datetime(date)

@@ -1,4 +1,4 @@
-"""Translates obstore's errors to Tidemark's, which tell failed from unknown outcomes."""
+"""Translates obstore's errors to Tidemark's, which distinguish failed from unknown outcomes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tidemark.errors import (
 )
 
 FAILURES: Final = (BaseError, FileNotFoundError, NotImplementedError, ValueError)
-"""What obstore raises: a missing object is a FileNotFoundError, a key that is none a ValueError."""
+"""obstore's errors: a missing object is a FileNotFoundError, an invalid key a ValueError."""
 
 _STATUS: Final = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
-"""A reply's status, which obstore tells in its message alone; the latter of one reply of Azure's to a batch."""
+"""A reply's status, which only obstore's message has; the second form is for a reply within Azure's batch."""
 
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 _SLOW_DOWN: Final = {429, 503}
@@ -36,11 +36,11 @@ _DENIED: Final = {401, 403}
 
 
 def translated(name: str, error: Exception) -> StoreError:
-    """The error of ours that says what is known about the outcome."""
+    """The error of ours that states the known outcome."""
     reason = _reason(error)
-    found = _STATUS.search(reason)
-    status = int(found[1] or found[2]) if found else None
-    if status == 404 and any(one in reason for one in _NO_BUCKET):
+    match = _STATUS.search(reason)
+    status = int(match[1] or match[2]) if match else None
+    if status == 404 and any(words in reason for words in _NO_BUCKET):
         return BucketMissing(name)
     if isinstance(error, FileNotFoundError):
         return NotFound(name, "there is no such object")
@@ -58,7 +58,7 @@ def translated(name: str, error: Exception) -> StoreError:
 
 
 def _without_credentials(name: str, reason: str, status: int | None) -> StoreError:
-    """Nothing was asked of the store yet: the server that issues tokens refused, or did not answer."""
+    """The error of a server that issues tokens and refused, or did not answer; the store was not asked yet."""
     rule = f"{reason}; give credentials as docs/storage.md says"
     return UnknownOutcome(name, rule) if status is None or status >= 500 else AccessDenied(name, rule)
 

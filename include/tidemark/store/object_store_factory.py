@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def open_object_store(url: str, options: StoreOptions, traffic: Traffic) -> ObjectStore:
-    """The process's store at ``gs://bucket`` or ``az://container``: to make its clients takes long.
+    """The process's store at ``gs://bucket`` or ``az://container``: making its clients takes long.
 
     Raises:
-        ConfigError: obstore is not installed, or the environment does not say whose account it is.
+        ConfigError: obstore is not installed, or the environment does not name the account.
     """
     return _opened(url, options.model_dump_json(), endpoint(url, options), cast("Hashable", traffic))
 
 
 def forget_clients() -> None:
-    """Make new clients for all stores that are opened from now on; for a process whose credentials change."""
+    """Make new clients for all stores opened from now on; for a process with credentials that change."""
     _opened.cache_clear()
 
 

@@ -1,6 +1,6 @@
-"""Where the clouds that obstore reaches are. What obstore and delta-rs are told, both alike.
+"""Addresses of the clouds that obstore reaches, and the same settings for obstore and delta-rs.
 
-Each finds its credentials by itself, in the same places: it is the same Rust library under both.
+Each finds its credentials by itself, in the same places: both use one Rust library.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ ACCOUNT: Final = "AZURE_STORAGE_ACCOUNT_NAME"
 
 
 class Cloud(NamedTuple):
-    """The URL below which a cloud's buckets lie, and what delta-rs needs to know beside it.
+    """The URL below which a cloud's buckets lie, and delta-rs's further settings.
 
-    With ``by_generation``, a condition on a write names an object's generation, and its ETag elsewhere.
+    With ``by_generation``, a condition on a write names an object's generation; otherwise it names its ETag.
     """
 
     endpoint: Callable[[StoreOptions], str]
@@ -71,4 +71,4 @@ CLOUDS: Final = {
         lambda base: {"azure_storage_account_name": azure_account(), "azure_storage_endpoint": base},
     ),
 }
-"""By scheme; :data:`tidemark.store.object_store_clients.CONNECT` has the clients."""
+"""Clouds by scheme; :data:`tidemark.store.object_store_clients.CONNECT` has the clients."""

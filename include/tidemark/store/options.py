@@ -1,4 +1,4 @@
-"""How to reach a store, what to say with every object that is written, and how long to wait for it."""
+"""Options to reach a store, attributes of every object that is written, and limits on waiting."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _TAG = re.compile(r"[\w\s+\-=.:/@]*")
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 StorageClass = Literal["STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR"]
-"""Those from which an object can be read at once: what is uploaded is read again."""
+"""Classes from which an object can be read at once: uploaded objects are read again."""
 
 
 class StoreOptions(Settings):
-    """How to reach a store. Credentials are never here: the store's own tools say where they are looked for.
+    """Options of a store. Credentials are never here: the store's own tools look for them in their usual places.
 
     ``path_style`` puts the bucket of S3, or the account of Azure, into the path (true) or the host name (false); by
     default AWS gets the latter and any other S3 endpoint the former.
@@ -39,7 +39,7 @@ class StoreOptions(Settings):
     :class:`tidemark.store.Store`. It serves the URLs of schemes that :mod:`tidemark.store.schemes` does not have.
 
     On S3 an object gets the KMS key, storage class and tags of the options, and no request reaches a bucket of another
-    account than ``expected_bucket_owner``. Which options a scheme knows, :mod:`tidemark.store.schemes` says.
+    account than ``expected_bucket_owner``. :mod:`tidemark.store.schemes` has the options that a scheme does not know.
     """
 
     backend: ObjectName | None = None
@@ -70,7 +70,7 @@ class StoreOptions(Settings):
     @field_validator("tags")
     @classmethod
     def _check_tags(cls, tags: dict[str, str]) -> dict[str, str]:
-        """S3's own rules for tags."""
+        """Check S3's own rules for tags."""
         for name, value in tags.items():
             if not 1 <= len(name) <= 128 or len(value) > 256:
                 raise ValueError(f"the tag {name!r} must have a name of 1 to 128 and a value of at most 256 characters")
@@ -92,6 +92,6 @@ class StoreOptions(Settings):
 
     @property
     def is_private(self) -> bool:
-        """Whether TLS or the loopback interface keeps others off the wire."""
+        """True if TLS or the loopback interface keeps others off the wire."""
         url = urlsplit(self.endpoint_url or "https://")
         return url.scheme == "https" or url.hostname in _LOOPBACK

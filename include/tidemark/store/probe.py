@@ -1,7 +1,7 @@
-"""What a store lets these credentials do, tried without leaving anything behind.
+"""Probes of the rights that a store grants these credentials, without leaving anything behind.
 
 Reading is tried. Writing is tried by a request that cannot succeed: to replace a version of an object that does not
-exist. A store that lets us write answers that there is no such version; one that does not says so.
+exist. A store that lets us write answers that there is no such version; a store that does not answers so.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tidemark.store.retrying import RepeatingStore
 Outcome = Literal["yes", "no", "unknown", "not tried"]
 
 _NO_VERSION: Final = '"00000000000000000000000000000000"'
-"""An ETag that no object of the probe's key has, for there is no such object."""
+"""An ETag that no object has under the probe's key, as there is no such object."""
 CLOCK: Final = "this host's clock"
 TRIED: Final = "tried with the credentials of this command"
 
 
 class Tried(NamedTuple):
-    """Whether something works; ``detail`` says how that is known, what was answered, or why it was not tried."""
+    """A probe's outcome; ``detail`` is the reason for it, the store's answer, or the reason not to try."""
 
     what: str
     outcome: Outcome
@@ -37,22 +37,22 @@ class Tried(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether it was tried, and does not work."""
+        """True if it was tried, and does not work."""
         return self.outcome in {"no", "unknown"}
 
     @property
     def line(self) -> str:
-        """A line of what was tried; what failed is explained by :attr:`complaint`."""
+        """A line about the probe; :attr:`complaint` explains a failure."""
         return f"{self.outcome:9}  {self.what}" + ("" if self.failed else f": {self.detail}")
 
     @property
     def complaint(self) -> str:
-        """What failed, and why."""
+        """The failed operation, and the reason."""
         return f"{self.what}: {self.detail}"
 
 
 def tried(what: str, ask: Callable[[], object]) -> Tried:
-    """Whether the store did what ``ask`` asked."""
+    """The outcome of the request ``ask``."""
     try:
         ask()
     except Refused as error:
@@ -63,29 +63,29 @@ def tried(what: str, ask: Callable[[], object]) -> Tried:
 
 
 def try_to_list(store: Store, folder: str) -> Tried:
-    """Whether objects below ``folder`` can be listed."""
+    """Try to list objects below ``folder``."""
     return tried(f"list {store.url}", lambda: list(islice(store.list(folder), 1)))
 
 
 def try_to_get(store: Store, key: str) -> Tried:
-    """Whether the object ``key`` can be read, which need not exist."""
+    """Try to read the object ``key``, which need not exist."""
     return tried(f"get from {store.url}", lambda: _head(store, key))
 
 
 def try_to_put(store: Store, folder: str) -> Tried:
-    """Whether an object can be written below ``folder``, which does not end in a slash."""
+    """Try to write an object below ``folder``, which does not end in a slash."""
     return tried(f"put to {store.url}/{folder}".rstrip("/"), lambda: _put_nothing(store, probe_key(folder)))
 
 
 def probe_key(folder: str) -> str:
-    """A key of nobody in ``folder``."""
+    """A key in ``folder`` that no object has."""
     return f"{folder}/_probe/{secrets.token_hex(16)}".lstrip("/")
 
 
 def try_store(url: str, options: StoreOptions, folder: str, *, writes: bool) -> Iterator[Tried]:
-    """List, get, and put if ``writes``, in ``folder``; each asked once. What cannot be listed is left at that.
+    """Try to list, get, and put if ``writes``, in ``folder``; each once, and no more if listing fails.
 
-    A directory that is not there yet is not made.
+    A missing directory is not made.
     """
     if url.startswith("file://") and not Path(url.removeprefix("file://")).is_dir():
         yield Tried(f"list {url}", "not tried", "the directory does not exist yet; what writes there first makes it")
@@ -102,7 +102,7 @@ def try_store(url: str, options: StoreOptions, folder: str, *, writes: bool) -> 
 
 
 def try_clock(url: str, options: StoreOptions) -> Tried:
-    """Whether this host's clock is that of the store at ``url``, which answers."""
+    """Compare this host's clock with that of the store at ``url``, which answers."""
     problem = clock.problem(url, options)
     return Tried(CLOCK, "no", problem) if problem else Tried(CLOCK, "yes", "it is the store's, to a minute")
 
@@ -113,10 +113,10 @@ def _head(store: Store, key: str) -> None:
 
 
 def _put_nothing(store: Store, key: str) -> None:
-    """Raises BucketMissing where the answer would be that of any bucket."""
+    """Try a write that cannot succeed. Raises BucketMissing if any bucket's answer would be the same."""
     try:
         store.put(key, b"", if_match=_NO_VERSION)
-    except PreconditionFailed:  # of a store that would let us write, or of one that looks at conditions first
+    except PreconditionFailed:  # from a store that would let us write, or that checks conditions first
         with suppress(AccessDenied):
             next(iter(store.list(key)), None)
     else:

@@ -1,4 +1,4 @@
-"""A store that repeats reads where that may help, including their bodies; it tries each write once.
+"""A store that repeats failed reads, their bodies included, if that may help; it tries each write once.
 
 Deletes are repeated as well, since deleting an object twice does no harm.
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 _PROGRESS: Final = 64 << 10
-"""Bytes that a try must have brought for the tries to be counted from zero."""
+"""The bytes that a try must have brought for the tries to be counted from zero."""
 
 
 def repeating(store: Store, retry: Retry) -> Store:
@@ -30,7 +30,7 @@ def repeating(store: Store, retry: Retry) -> Store:
 
 
 class RepeatingStore:
-    """``inner``, whose reads go by ``retry``."""
+    """``inner`` with reads that are repeated according to ``retry``."""
 
     def __init__(self, inner: Store, retry: Retry) -> None:
         self.url = inner.url
@@ -99,7 +99,7 @@ class RepeatingStore:
 
 
 class _Resumed:
-    """A body that is asked for again from where it broke off. See :class:`tidemark.store.base.Body`."""
+    """A body that is requested again from the byte where it broke off. See :class:`tidemark.store.base.Body`."""
 
     def __init__(
         self, store: Store, tries: Tries, opened: ExitStack, key: str, start: int, end: int | None, etag: str | None
@@ -114,7 +114,7 @@ class _Resumed:
         self._end = start + self.size
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """See :meth:`tidemark.store.base.Body.readinto`."""
+        """Read the body, see :meth:`tidemark.store.base.Body.readinto`."""
         while self._at != self._end:
             try:
                 count = self._body.readinto(buffer)

@@ -1,7 +1,7 @@
-"""A bucket on S3 or on a server that speaks its protocol.
+"""A bucket on S3 or on a server with its protocol.
 
 Writes are never repeated by the client library: a repeated conditional PUT whose first reply was lost answers
-"precondition failed" although it took effect. So a write is tried once, and what is unknown is reported as such.
+"precondition failed" although it took effect. So a write is tried once, and an unknown outcome is reported as such.
 Reads are tried once, too: :class:`tidemark.store.retrying.RepeatingStore` repeats them.
 """
 
@@ -33,7 +33,7 @@ _READ_BACK = 8 << 20
 
 
 class S3Store:
-    """A bucket, each request to which is tried once."""
+    """A bucket; each request is tried once."""
 
     def __init__(self, bucket: str, clients: Clients, options: StoreOptions) -> None:
         self.url = f"s3://{bucket}"
@@ -74,13 +74,13 @@ class S3Store:
                 **self._target, **self._attributes, **extra, **conditions, Key=key, Body=body
             )["ETag"]
         except FAILURES as error:
-            found = self._failed(key, error)
-            if if_match is not None and isinstance(found, NotFound):
-                raise PreconditionFailed(found.key, "is gone, and was to be replaced") from error
-            raise found from error
+            failure = self._failed(key, error)
+            if if_match is not None and isinstance(failure, NotFound):
+                raise PreconditionFailed(failure.key, "is gone, and was to be replaced") from error
+            raise failure from error
 
     def get(self, key: str, *, if_match: str | None = None, limit: int | None = None) -> Fetched:
-        """See :meth:`tidemark.store.base.Store.get`. What arrives is compared with the stored checksum."""
+        """Read an object, see :meth:`tidemark.store.base.Store.get`; compare the bytes with the stored checksum."""
         return self._get(key, if_match, limit, ChecksumMode="ENABLED")
 
     def get_range(self, key: str, start: int, end: int, *, if_match: str | None = None) -> bytes:
@@ -116,10 +116,10 @@ class S3Store:
         try:
             reply = self._clients.read.head_object(**self._target, Key=key, ChecksumMode="ENABLED")
         except FAILURES as error:
-            found = self._failed(key, error)
-            if isinstance(found, NotFound):
+            failure = self._failed(key, error)
+            if isinstance(failure, NotFound):
                 self._check_bucket(key)
-            raise found from error
+            raise failure from error
         return ObjectInfo(key, reply["ContentLength"], reply["ETag"], reply["LastModified"], decoded(reply))
 
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
@@ -131,13 +131,13 @@ class S3Store:
                 for item in page.get("Contents", ()):
                     yield ObjectInfo(item["Key"], item["Size"], item["ETag"], item["LastModified"])
         except FAILURES as error:
-            found = self._failed(prefix, error)
-            if isinstance(found, AccessDenied):
-                found = AccessDenied(found.key, f"{found.reason}; to list it takes s3:ListBucket on {self.url}")
-            raise found from error
+            failure = self._failed(prefix, error)
+            if isinstance(failure, AccessDenied):
+                failure = AccessDenied(failure.key, f"{failure.reason}; to list it takes s3:ListBucket on {self.url}")
+            raise failure from error
 
     def now(self) -> datetime:
-        """See :meth:`tidemark.store.base.Store.now`. An answer that refuses the request tells the time as well."""
+        """The store's time, see :meth:`tidemark.store.base.Store.now`. A refusal has the time as well."""
         refusal: ClientError | None = None
         try:
             reply: Any = self._clients.read.head_bucket(**self._target)
@@ -145,12 +145,12 @@ class S3Store:
             reply, refusal = error.response, error
         except FAILURES as error:
             raise self._failed("", error) from error
-        said = reply["ResponseMetadata"]["HTTPHeaders"].get("date")
-        if said is None and refusal is not None:  # as of something between us and the store
+        date = reply["ResponseMetadata"]["HTTPHeaders"].get("date")
+        if date is None and refusal is not None:  # an answer from something between us and the store
             raise self._failed("", refusal) from refusal
-        if said is None:
+        if date is None:
             raise StoreError(self.url, "the server's answers have no Date, so its clock cannot be asked for")
-        return parsedate_to_datetime(said)
+        return parsedate_to_datetime(date)
 
     def copy(self, source: str, target: str, *, source_etag: str) -> str:
         """See :meth:`tidemark.store.base.Store.copy`."""
@@ -204,14 +204,14 @@ class S3Store:
         return etag
 
     def _checksum(self, key: str, size: int, etag: str) -> int:
-        """CRC32C of that very version, by reading it."""
+        """CRC32C of this very version, by reading it."""
         value, stored = 0, repeating(self, Retry())
         for start in range(0, size, _READ_BACK):
             value = crc32c_of(stored.get_range(key, start, min(size, start + _READ_BACK), if_match=etag), value)
         return value
 
     def _check_bucket(self, key: str) -> None:
-        """Raise BucketMissing if that is why HEAD found nothing: its replies have no body that would tell."""
+        """Raise BucketMissing if the bucket is missing: a HEAD's reply has no body that would show that."""
         try:
             self._clients.read.head_bucket(**self._target)
         except FAILURES as error:
@@ -219,22 +219,22 @@ class S3Store:
                 raise BucketMissing(self._name(key)) from error
 
     def _failed(self, key: str, error: ClientError | BotoCoreError | HTTPError) -> StoreError:
-        found = translated(self._name(key), error)
-        if isinstance(found, AccessDenied):
+        failure = translated(self._name(key), error)
+        if isinstance(failure, AccessDenied):
             self._clients.renew()
-        return found
+        return failure
 
     def _name(self, key: str) -> str:
         return f"{self.url}/{key}"
 
 
 def _attributes(options: StoreOptions) -> dict[str, Any]:
-    """What every object that is written gets, as parameters of PutObject, CreateMultipartUpload and CopyObject."""
-    found: dict[str, Any] = {}
+    """Attributes of every object that is written: parameters of PutObject, CreateMultipartUpload and CopyObject."""
+    attributes: dict[str, Any] = {}
     if options.sse_kms_key_id is not None:
-        found |= {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": options.sse_kms_key_id}
+        attributes |= {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": options.sse_kms_key_id}
     if options.storage_class is not None:
-        found["StorageClass"] = options.storage_class
+        attributes["StorageClass"] = options.storage_class
     if options.tags:
-        found["Tagging"] = urlencode(options.tags)
-    return found
+        attributes["Tagging"] = urlencode(options.tags)
+    return attributes

@@ -27,9 +27,9 @@ _NOBODY = FreeTraffic()
 
 
 class Clients:
-    """One for writes, and one for reads, whose signature needs no hash. Both keep to the limits. Thread-safe.
+    """A client for writes, and one for reads, which sign no hash of a body. Both keep to the limits. Thread-safe.
 
-    A client keeps the credentials that it was made with, or their absence; those from a role it renews by itself.
+    A client keeps the credentials that it was made with, or their absence; those of a role it renews by itself.
     """
 
     def __init__(self, options: StoreOptions, traffic: Traffic = _NOBODY) -> None:
@@ -39,7 +39,7 @@ class Clients:
         self._make()
 
     def renew(self) -> None:
-        """Look for credentials again, after some were refused; not more often than every five seconds."""
+        """Look for credentials again, after some were refused; at most every five seconds."""
         with self._lock:
             if time.monotonic() - self._made_at >= _RENEWAL_SECONDS:
                 self._make()
@@ -51,8 +51,8 @@ class Clients:
             if source is None:
                 create, options = session().create_client, self._options
             else:
-                found = source()
-                create, options = found.session.client, found.reached(self._options)
+                aws = source()
+                create, options = aws.session.client, aws.reached(self._options)
             self.write = self._client(create, options, sign_payload=not options.is_private)
             self.read = self._client(create, options)
         except (BotoCoreError, ValueError) as error:
@@ -67,8 +67,8 @@ class Clients:
     ) -> S3Client:
         """A client that tries a request once.
 
-        Every PUT carries a checksum that the server verifies, and the signature covers the checksum. Where others are
-        off the wire that is enough; on an open wire a CRC could be forged, and the body is hashed into the signature.
+        Every PUT carries a checksum that the server verifies, and the signature covers the checksum. That is enough if
+        others are off the wire; on an open wire a CRC could be forged, and the signature covers the body's hash.
         """
         addressing: Any = {
             "addressing_style": _ADDRESSING[options.path_style],
@@ -82,8 +82,8 @@ class Clients:
             s3=addressing,
         )
         client: S3Client = create("s3", endpoint_url=options.endpoint_url, region_name=options.region, config=config)
-        client.meta.events.register("before-send.s3", self._told)
-        # botocore offers no way to choose the connections' class; the tests of the limits see whether this works.
+        client.meta.events.register("before-send.s3", self._count)
+        # botocore has no way to choose the connections' class; the tests of the limits show if this works.
         http: Any = client._endpoint.http_session  # type: ignore[attr-defined]
         http._pool_classes_by_scheme.update(pool_classes(self._limits(), self._traffic))
         return client
@@ -97,7 +97,7 @@ class Clients:
             options.min_rate,
         )
 
-    def _told(self, event_name: str, **_: object) -> None:
+    def _count(self, event_name: str, **_: object) -> None:
         self._traffic.request(event_name.rpartition(".")[2])
 
 
@@ -107,10 +107,10 @@ def _shared(connection: str, traffic: Hashable, _source: object) -> Clients:
 
 
 def clients(options: StoreOptions, traffic: Traffic = _NOBODY) -> Clients:
-    """The process's clients for these options. Raises ConfigError where AWS's settings allow none."""
+    """The process's clients for these options. Raises ConfigError if AWS's settings allow none."""
     return _shared(options.model_dump_json(), cast("Hashable", traffic), s3_credentials.source())
 
 
 def forget_clients() -> None:
-    """Make new clients for all stores that are opened from now on; for a process whose credentials change."""
+    """Make new clients for all stores opened from now on; for a process with credentials that change."""
     _shared.cache_clear()

@@ -1,4 +1,4 @@
-"""What an answer of S3, or none, says about the outcome."""
+"""Translates the answers of S3, and missing answers, to known or unknown outcomes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tidemark.errors import (
 from tidemark.store.s3_timeouts import overrun
 
 FAILURES = (ClientError, BotoCoreError, HTTPError)
-"""What a client raises. botocore lets urllib3's errors through where the body of an error's reply does not come."""
+"""A client's errors. botocore lets urllib3's errors through if the body of an error's reply does not arrive."""
 
 _NOT_FOUND = {"NoSuchKey", "404", "NotFound"}
 _CONDITION = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409", "304"}
@@ -39,7 +39,7 @@ _TOKENS = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAcces
 
 
 def translated(name: str, error: ClientError | BotoCoreError | HTTPError) -> StoreError:
-    """The error of ours that says what is known about the outcome."""
+    """The error of ours that states the known outcome."""
     if isinstance(error, ClientError):
         return _answered(name, error)
     if isinstance(error, _CREDENTIALS):

@@ -1,6 +1,6 @@
-"""AWS's descriptions of its API as botocore needs them to send requests: without the documentation in them.
+"""AWS's descriptions of its API, without their documentation, for botocore to send requests with.
 
-botocore keeps what it has read of a service for as long as a client lives. Half of it is documentation.
+botocore keeps the description of a service for as long as a client lives. Half of it is documentation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNPACKED_BY: Final[dict[str, Callable[[bytes], bytes]]] = {".json": bytes, ".js
 
 
 class _Undocumented(JSONFileLoader):
-    """Leaves the documentation out while it parses: what was parsed and dropped would leave holes in the heap."""
+    """Leaves the documentation out while it parses: dropping it afterwards would leave holes in the heap."""
 
     @override
     def load_file(self, file_path: str) -> Any:
@@ -39,7 +39,7 @@ def session() -> Session:
 
 
 def _without_documentation(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of the file; botocore looks for some documentation, so the name stays."""
+    """An object of the file without documentation; its name stays, as botocore looks for some."""
     return {sys.intern(name): "" if _is_documentation(name, value) else value for name, value in pairs}
 
 

@@ -1,7 +1,7 @@
-"""A large object in parts, under the same conditions as a small one, and proved by a checksum of all its bytes.
+"""A large object in parts, under the conditions of a small one, and proved by a checksum of all its bytes.
 
-Each part is verified by the server against its own CRC32C, and the parts together against that of the whole. A server
-that does not say so in its reply is not believed: what it stored is read back.
+Each part is verified by the server against its own CRC32C, and all parts together against that of the whole. If the
+server's reply does not confirm that, the stored bytes are read back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHUNK = 1 << 20
 
 
 class Upload:
-    """One multipart upload. ``target`` names bucket and key, ``creating`` also what the object gets."""
+    """One multipart upload. ``target`` names bucket and key, ``creating`` adds the object's attributes."""
 
     def __init__(self, client: S3Client, name: str, target: dict[str, Any], creating: dict[str, Any]) -> None:
         self._client = client
@@ -38,9 +38,9 @@ class Upload:
     def put(
         self, body: BinaryIO, size: int, crc32c: int | None, part_size: int, conditions: dict[str, Any]
     ) -> tuple[str, int | None]:
-        """Send ``size`` bytes from the body's position; returns the ETag, and the whole's CRC32C if that is unproved.
+        """Send ``size`` bytes from the body's position; return the ETag, and the whole's CRC32C if that is unproved.
 
-        Raises what the client raises, and StoreError if the bytes are not those of ``crc32c``; nothing is left then.
+        Raises the client's errors, and StoreError if the bytes are not those of ``crc32c``; nothing is left then.
         """
         begun = self._client.create_multipart_upload(
             **self._target, **self._creating, ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT"
@@ -58,7 +58,7 @@ class Upload:
                 MpuObjectSize=size,
             )
         except BaseException:
-            # What cannot be removed is invisible, and goes by the bucket's rule for incomplete uploads.
+            # If that fails, the parts are invisible, and the bucket's rule for incomplete uploads removes them.
             with suppress(*FAILURES):
                 self._client.abort_multipart_upload(**upload)
             raise
@@ -69,7 +69,7 @@ class Upload:
             raise StoreError(self._name, f"CRC32C of the bytes is {whole:08x} and not {crc32c:08x}")
 
     def _send_parts(self, upload: dict[str, Any], body: BinaryIO, size: int, part_size: int) -> tuple[list[Any], int]:
-        """Send all parts, one after the other; what completes them, and the CRC32C of all bytes."""
+        """Send all parts, one after the other; return the list that completes them, and the CRC32C of all bytes."""
         start, whole = body.tell(), 0
         parts: list[Any] = []
         for at in range(0, size, part_size):
@@ -108,7 +108,7 @@ class FilePart(io.RawIOBase):
         self.size = size
 
     def chunks(self) -> Iterator[bytes]:
-        """All of it, once, in pieces of 1 MiB; the part is at its beginning afterwards."""
+        """All bytes of the part, once, in pieces of 1 MiB; the part is at its beginning afterwards."""
         self._body.seek(self._start)
         left = self.size
         while left and (chunk := self._body.read(min(_CHUNK, left))):
@@ -116,7 +116,7 @@ class FilePart(io.RawIOBase):
             yield chunk
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Fill ``buffer`` as far as the part goes."""
+        """Fill ``buffer``, up to the end of the part."""
         view = memoryview(buffer).cast("B")
         self._body.seek(self._start + self._at)
         data = self._body.read(min(len(view), self.size - self._at))
@@ -130,13 +130,13 @@ class FilePart(io.RawIOBase):
         return self._at
 
     def tell(self) -> int:
-        """The position."""
+        """The position in the part."""
         return self._at
 
     def readable(self) -> bool:
-        """It is."""
+        """True: it can be read."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """True: it can be moved in."""
         return True

@@ -1,9 +1,9 @@
-"""Limits on every request that hold whatever the server does: connecting, sending, waiting, and receiving.
+"""Limits on every request, for any behaviour of the server: connecting, sending, waiting, and receiving.
 
-``urllib3`` knows a limit for connecting and one for each read. It sends with whatever limit the socket happens to
-have, and has none for a whole request, so that a server which takes or gives a byte now and then holds a thread for
-ever. Here every call on the socket is given what is left: of ``no_progress``, and of the time that the whole request
-may have. Only time spent in the socket counts, so our own pauses (a slow disk, a bandwidth cap) never fail a request.
+``urllib3`` has a limit for connecting and one for each read. It sends with the socket's present limit, and has none for
+a whole request, so that a server which takes or gives a byte now and then holds a thread for ever. Here every call on
+the socket gets the rest of ``no_progress`` and of the time for the whole request. Only time spent in the socket counts,
+so our own pauses (a slow disk, a bandwidth cap) never fail a request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 _BLOCK = 256 << 10
-"""Bytes of a body that are read and sent at a time; http.client's 16 KiB cost a fifth more CPU."""
+"""The bytes of a body that are read and sent at a time; http.client's 16 KiB cost a fifth more CPU."""
 
 T = TypeVar("T")
 
@@ -43,11 +43,11 @@ class TimeLimits(NamedTuple):
 
 
 class Overrun(TimeoutError):
-    """A request was ended because it broke a limit, which the message names."""
+    """A request broke a limit, which the message names."""
 
 
 class TimedSocket:
-    """A connected socket whose calls end in time; replaces the plain socket in a connection."""
+    """A connected socket with limited calls; replaces the plain socket in a connection."""
 
     def __init__(self, sock: socket.socket, limits: TimeLimits, traffic: Traffic) -> None:
         self._sock = sock
@@ -57,17 +57,17 @@ class TimedSocket:
         self._total = 0
 
     def begin(self, size: int) -> None:
-        """A request with ``size`` bytes of body starts."""
+        """Start the time of a request with ``size`` bytes of body."""
         self._total = size
         self._left = self._allowed = self._limits.deadline + size / self._limits.min_rate
 
     def extend(self, size: int) -> None:
-        """A reply with ``size`` bytes of body has started."""
+        """Add the time of a reply with ``size`` bytes of body."""
         self._left += size / self._limits.min_rate
         self._allowed += size / self._limits.min_rate
 
     def sendall(self, data: ReadableBuffer) -> None:
-        """As a socket's, but any progress restarts ``no_progress``."""
+        """Send all bytes, like a socket; any progress restarts ``no_progress``."""
         view = memoryview(data).cast("B")
         while view:
             piece = view[: self._traffic.admit(len(view), self._total)]
@@ -76,23 +76,23 @@ class TimedSocket:
                 piece, view = piece[sent:], view[sent:]
 
     def makefile(self, mode: str = "rb", buffering: int = -1) -> io.RawIOBase | io.BufferedReader:
-        """What replies are read from."""
+        """The file that replies are read from."""
         assert mode == "rb"
         raw = self._sock.makefile("rb", buffering=0)
         return _Reader(self, raw, eof_is_error=True) if buffering == 0 else io.BufferedReader(_Reader(self, raw))
 
     def settimeout(self, seconds: float | None) -> None:
-        """Ignored: the limits rule."""
+        """Do nothing: the limits of this class hold."""
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """The socket's descriptor."""
         return self._sock.fileno()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
 
     def timed(self, call: Callable[[], T]) -> T:
-        """``call`` within what is left. Raises :class:`Overrun`."""
+        """The result of ``call`` within the remaining time. Raises :class:`Overrun`."""
         within = min(self._limits.no_progress, self._left)
         if within <= 0:
             raise self._overrun()
@@ -112,10 +112,10 @@ class TimedSocket:
 
 
 class _Reader(io.RawIOBase):
-    """What a timed socket receives.
+    """The bytes that a timed socket receives.
 
-    With ``eof_is_error``, as for the unbuffered file on which botocore awaits ``100 Continue``: at the end of the
-    stream it would read empty lines for ever.
+    ``eof_is_error`` is for the unbuffered file on which botocore awaits ``100 Continue``: at the end of the stream it
+    would read empty lines for ever.
     """
 
     def __init__(self, sock: TimedSocket, raw: io.RawIOBase, *, eof_is_error: bool = False) -> None:
@@ -125,24 +125,24 @@ class _Reader(io.RawIOBase):
         self._eof_is_error = eof_is_error
 
     def readable(self) -> bool:
-        """It is."""
+        """True: it can be read."""
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Receive something."""
+        """Receive some bytes."""
         count = self._sock.timed(lambda: self._raw.readinto(buffer)) or 0
         if count == 0 and self._eof_is_error:
             raise ConnectionResetError(errno.ECONNRESET, "the server closed the connection before it replied")
         return count
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Release the socket."""
         self._raw.close()
         super().close()
 
 
 class _Timed(AWSHTTPConnection):
-    """What a connection of ours does besides; mixed in before botocore's own classes."""
+    """The limits of our connections; mixed in before botocore's own classes."""
 
     limits: TimeLimits
     traffic: Traffic
@@ -153,7 +153,7 @@ class _Timed(AWSHTTPConnection):
         self._size = 0
 
     def connect(self) -> None:
-        """Connect, within ``connect_timeout``, and put the limits on what follows."""
+        """Connect, within ``connect_timeout``, and put the limits on all later calls."""
         super().connect()
         timed = TimedSocket(self.sock, self.limits, self.traffic)
         timed.begin(self._size)
@@ -167,7 +167,7 @@ class _Timed(AWSHTTPConnection):
         return super().request(method, url, body, headers, *args, **options)
 
     def getresponse(self) -> Any:
-        """Await the reply; its body gets the time that its size allows."""
+        """Await the reply; add the time that its size allows for its body."""
         timed = cast("TimedSocket", self.sock)
         response = super().getresponse()
         timed.extend(int(response.headers.get("Content-Length") or 0))
@@ -175,7 +175,7 @@ class _Timed(AWSHTTPConnection):
 
 
 def pool_classes(limits: TimeLimits, traffic: Traffic) -> dict[str, type]:
-    """Connection pools by scheme, as ``urllib3`` takes them, whose requests keep to ``limits``."""
+    """Connection pools by scheme, in ``urllib3``'s form, with requests that keep to ``limits``."""
     rules: dict[str, Any] = {"limits": limits, "traffic": traffic}
     http = type("Http", (_Timed, AWSHTTPConnection), rules)
     https = type("Https", (_Timed, AWSHTTPSConnection), rules)
@@ -186,7 +186,7 @@ def pool_classes(limits: TimeLimits, traffic: Traffic) -> dict[str, type]:
 
 
 def overrun(error: BaseException | None) -> Overrun | None:
-    """The limit that ``error`` came from, if it did."""
+    """The limit that caused ``error``; None if none did."""
     while error is not None and not isinstance(error, Overrun):
         error = error.__cause__ or error.__context__
     return error

@@ -1,6 +1,6 @@
-"""Which URLs name a store, by scheme, and which options mean something to it.
+"""Schemes of URLs that name a store, and the options that such a store does not know.
 
-To add a scheme takes a line here, and one in :mod:`tidemark.store.factory`, which opens its stores.
+A new scheme takes a line here, and one in :mod:`tidemark.store.factory`, which opens its stores.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from tidemark.store.options import StoreOptions
 
 
 class Scheme(NamedTuple):
-    """``url`` as messages show it; the rule for the bucket's name, None where there is a path instead.
+    """``url`` as messages show it; the rule for the bucket's name, None if there is a path instead.
 
-    ``credentials`` is how the names of the environment's variables begin that hold its credentials, empty without any:
-    jobs get these, and no log shows what they say. ``unused`` names the options that such a store does not know: to set
-    one is an error, as nobody may rely on it.
+    ``credentials`` is the prefix of the environment's variables that hold its credentials, empty without any: jobs get
+    these, and no log shows their values. ``unused`` names the options that such a store does not know: setting one is
+    an error, as it would have no effect.
     """
 
     url: str
@@ -46,7 +46,7 @@ SCHEMES: Final = {
 }
 
 CREDENTIALS: Final = tuple(scheme.credentials for scheme in SCHEMES.values() if scheme.credentials)
-"""How the names of all variables with credentials of stores begin."""
+"""Prefixes of all variables with credentials of stores."""
 
 
 def scheme_of(url: str) -> str:
@@ -56,14 +56,14 @@ def scheme_of(url: str) -> str:
 
 
 def check_options(url: str, options: StoreOptions) -> None:
-    """Check that each option that is set means something to the store of ``url``.
+    """Check that the store of ``url`` knows each option that is set.
 
     Raises:
-        FormatError: naming the options that do not.
+        FormatError: it names the options that the store does not know.
     """
     scheme = scheme_of(url)
     if scheme not in SCHEMES:
-        return  # a class of somebody else's, which takes what it wants of them
+        return  # for a class of ``store.backend``, which decides by itself
     usual = StoreOptions()
     wrong = sorted(name for name in SCHEMES[scheme].unused if getattr(options, name) != getattr(usual, name))
     if wrong:

@@ -1,4 +1,4 @@
-"""Who meters what goes to a store."""
+"""Metering of the bytes and requests sent to a store."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Protocol
 
 
 class Traffic(Protocol):
-    """The hook that is called for what is sent to the store, and may slow it down."""
+    """The hook that is called for each request and its bytes, and may slow them down."""
 
     def request(self, operation: str) -> None:
-        """A request of this operation, by its name on S3, is about to be sent."""
+        """Note that a request of this operation, by its name on S3, is about to be sent."""
         ...
 
     def admit(self, size: int, total: int) -> int:
-        """Wait until some of the next ``size`` bytes of a request of ``total`` bytes may be sent; returns how many."""
+        """Wait until some of the next ``size`` bytes of a request of ``total`` bytes may be sent; return how many."""
         ...
 
 
 class FreeTraffic:
-    """Nobody is told, and all may go at once."""
+    """Traffic without metering or limits."""
 
     def request(self, operation: str) -> None:
         """See :class:`Traffic`."""

@@ -1,4 +1,4 @@
-"""Compare-and-set: how several processes change one object without losing what another one wrote."""
+"""Compare-and-set: several processes change one object without losing each other's changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidemark.errors import PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.store.base import Store
 
 TRIES: Final = 8
-"""An object that others change more often in a row is left to the caller's next turn."""
+"""The most tries: an object that others change more often in a row is left to the caller's next turn."""
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +31,10 @@ def update(
     then: str,
     tries: int = TRIES,
 ) -> Object:
-    """Apply ``change`` to what ``read`` gives: the object and its ETag, None if there is no object yet.
+    """Apply ``change`` to the object that ``read`` returns with its ETag, None if there is no object yet.
 
-    Both are called again if somebody else was faster, or if it is not known whether the object was written, so
-    ``change`` must bear repetition. Nothing is written where it changes nothing. Returns the object as it is then.
+    Both are called again if another writer was faster, or if it is not known whether the object was written, so
+    ``change`` must be repeatable. Nothing is written if it changes nothing. Returns the object after the change.
 
     Raises:
         PreconditionFailed: others were faster every time; ``then`` says what comes next.

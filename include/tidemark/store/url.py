@@ -21,10 +21,10 @@ def split_store_url(url: str, *, any_scheme: bool = False) -> tuple[str, str]:
     """
     known = SCHEMES.get(scheme_of(url))
     if known is None:
-        if any_scheme and (found := _OTHER_URL.fullmatch(url)):
-            if found[2] is None:
+        if any_scheme and (match := _OTHER_URL.fullmatch(url)):
+            if match[2] is None:
                 return url.rstrip("/"), ""
-            return f"{found[1]}://{found[2]}", (found[3] or "").strip("/")
+            return f"{match[1]}://{match[2]}", (match[3] or "").strip("/")
     elif known.bucket is None:
         if url.startswith("file:///") and len(url) > len("file:///"):
             return url.rstrip("/"), ""
@@ -32,6 +32,6 @@ def split_store_url(url: str, *, any_scheme: bool = False) -> tuple[str, str]:
         root, _, prefix = url.removeprefix(f"{scheme_of(url)}://").partition("/")
         if known.bucket.fullmatch(root):
             return f"{scheme_of(url)}://{root}", prefix.strip("/")
-    forms = [one.url for one in SCHEMES.values()]
+    forms = [scheme.url for scheme in SCHEMES.values()]
     rule = f"must be {', '.join(forms[:-1])} or {forms[-1]}"
     raise FormatError(url, f"{rule}; others need store.backend")
