@@ -1,4 +1,4 @@
-"""How both programs answer in a terminal: tables, JSON, and how far a long command has come."""
+"""The output of both programs in a terminal: tables, JSON, and the progress of a long command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EVERY_SECONDS: Final = 5.0
 
 
 class Output(StrEnum):
-    """How an answer is printed: for people or for programs."""
+    """The form of an answer: for people or for programs."""
 
     text = "text"
     json = "json"
@@ -22,7 +22,7 @@ class Output(StrEnum):
 def columns(rows: Iterable[Sequence[object]], *, right: bool = False) -> str:
     """``rows`` of equal length, the first one the heads, padded to columns; None is a dash.
 
-    With ``right``, cells are aligned to the right, as numbers are.
+    With ``right``, cells are aligned to the right, like numbers.
 
     >>> print(columns([("PARTITION", "BYTES"), ("orders-0", 12), ("orders-10", None)]))
     PARTITION  BYTES
@@ -37,7 +37,7 @@ def columns(rows: Iterable[Sequence[object]], *, right: bool = False) -> str:
 
 
 class Progress:
-    """Says on standard error how far a command has come: after 3 s, every 5 s, and at the end if it has said anything.
+    """Reports progress on standard error: after 3 s, every 5 s, and at the end if it has reported any.
 
     Use it with ``with``.
     """
@@ -47,7 +47,7 @@ class Progress:
         self._told, self._text = "", ""
 
     def say(self, text: str) -> None:
-        """What is done so far; mostly not printed."""
+        """Set the text of the progress; mostly it is not printed."""
         self._text = text
         self._tell_if_due()
 
@@ -74,7 +74,7 @@ class Progress:
 
 
 class Counting(Progress):
-    """Progress of what is counted, with its speed; ``unit`` is a plural."""
+    """Progress of a count, with its speed; ``unit`` is a plural."""
 
     def __init__(self, unit: str) -> None:
         super().__init__()
@@ -82,11 +82,11 @@ class Counting(Progress):
         self._count = self._size = 0
 
     def add(self, count: int, size: int) -> None:
-        """So many more, of so many bytes."""
+        """Add ``count`` items with ``size`` bytes."""
         self.set(self._count + count, self._size + size)
 
     def set(self, count: int, size: int) -> None:
-        """So many in all."""
+        """Set the totals."""
         self._count, self._size = count, size
         self._tell_if_due()
 

@@ -1,4 +1,4 @@
-"""Times as they are stated in stored objects and in their keys: UTC, to the millisecond."""
+"""Times in the form of stored objects and of their keys: UTC, to the millisecond."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def utc_now() -> datetime:
 
 
 def stamp(at: datetime) -> str:
-    """A UTC time as in keys, to the millisecond: ``20261120T120000123Z``. Later times sort later."""
+    """A UTC time in the form of keys, to the millisecond: ``20261120T120000123Z``. Later times sort later."""
     return f"{at:%Y%m%dT%H%M%S}{at.microsecond // 1000:03d}Z"

@@ -1,4 +1,4 @@
-"""The topics file: what a deployment ingests, where raw segments and tables lie, and how each topic is treated."""
+"""The topics file: a deployment's topics, the places of raw segments and tables, and the settings of each topic."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ class SaneTimestamps(Settings):
 
 
 class BatchWindow(Settings):
-    """A run starts when this much has been uploaded or waited for, whichever comes first."""
+    """A run starts when this size has been uploaded or this age is reached, whichever comes first."""
 
     size: Size = Field(default=64 << 20, ge=1)
     age: Duration = timedelta(seconds=60)
 
 
 class Compaction(Settings):
-    """How small files are merged: up to ``target`` bytes; of a date that is not closed, where there are ``files``."""
+    """The merge of small files: up to ``target`` bytes; in a date that is not closed, from ``files`` files on."""
 
     target: Size = Field(default=128 << 20, ge=1 << 20, le=1 << 30)
     files: int = Field(default=32, ge=2)
 
 
 class RetentionSettings(Settings):
-    """How long a topic is kept; what is not set is kept for ever, and nothing goes before ``apply`` says so.
+    """The time that a topic is kept: for ever by default; nothing is removed before ``apply`` is set.
 
-    ``table`` counts from a date's end. ``raw`` is the backfill window: for so long after its upload, and after its last
-    record, a segment can be converted again.
+    ``table`` counts from a date's end. ``raw`` is the backfill window: for this time after its upload, and after its
+    last record, a segment can be converted again.
     """
 
     table: Duration | None = Field(default=None, ge=timedelta(days=1))
@@ -67,18 +67,18 @@ class RetentionSettings(Settings):
 
 
 class QuarantineAlert(Settings):
-    """People are told if more than ``rate`` of the records that were parsed in the time ``over`` was refused."""
+    """People are alerted if more than ``rate`` of the records parsed in the time ``over`` were refused."""
 
     rate: Share = 0.001
     over: Duration = Field(default=timedelta(hours=1), ge=timedelta(minutes=1))
 
 
 class WorkLimits(Settings):
-    """What converting may take; a batch or record that takes more goes to quarantine.
+    """Limits of converting; a batch or record that takes more goes to quarantine.
 
-    ``batch`` bounds the records of a batch when decompressed; ``memory`` what decoding, parsing and writing may take
-    beyond what the process has when it begins; ``time``, and what the bytes at hand take at ``rate`` a second, the
-    processor time for decoding or parsing them, which may take six times as long where a process waits.
+    ``batch`` bounds the records of a batch when decompressed; ``memory`` the memory of decoding, parsing and writing
+    beyond that of the process when it begins. ``time``, plus the time of the bytes at hand at ``rate`` a second, bounds
+    the processor time of decoding or parsing them; it may take six times as long while a process waits.
     """
 
     batch: Size = Field(default=128 << 20, ge=1 << 20, le=1 << 30)
@@ -101,18 +101,18 @@ _MEMORY_OF_BATCH: Final = 16
 _LATE_AFTER: Final = timedelta(minutes=15)
 
 LIVE_BYTES: Final = 256 << 20
-"""The most bytes of a topic that a live landing takes; what has more behind is left to the topic's own runs."""
+"""The most bytes of a topic that a live landing takes; a larger backlog is left to the topic's own runs."""
 
 _LIVE_MISSED: Final = 3
-"""After so many times its ``freshness``, what a live landing has not taken is landed by the topic's own runs."""
+"""After this multiple of its ``freshness``, offsets that live landings left are landed by the topic's own runs."""
 
 
 class TopicSettings(Settings):
-    """How one topic is ingested.
+    """The settings of one topic.
 
     ``freshness`` is the promise from append to query. A topic that has one is landed live with others of its cluster,
-    and its own runs take what is left; without one its own runs land it all. ``catalogs`` names those that list its
-    table; None means all.
+    and its own runs land the rest; without one its own runs land it all. ``catalogs`` names those that list its table;
+    None means all.
     """
 
     topic: TopicName
@@ -153,12 +153,12 @@ class TopicSettings(Settings):
 
     @property
     def late_after(self) -> timedelta:
-        """How long what could be landed may wait before people are told: ``freshness``, or 15 minutes without one."""
+        """Time that landable offsets may wait before people are alerted: ``freshness``, or 15 minutes without one."""
         return self.freshness or _LATE_AFTER
 
     @property
     def window(self) -> BatchWindow:
-        """When a run of the topic's own starts: of a topic with a ``freshness``, for what live landings leave."""
+        """The start of the topic's own runs: with a ``freshness``, for offsets that live landings leave."""
         if self.freshness is None:
             return self.batch
         return BatchWindow(size=LIVE_BYTES, age=_LIVE_MISSED * self.freshness)
@@ -170,7 +170,7 @@ class TopicSettings(Settings):
 
     @property
     def digest(self) -> str:
-        """What identifies the settings that rows depend on: 16 hexadecimal digits."""
+        """The identity of the settings that rows depend on: 16 hexadecimal digits."""
         names = {"topic", "cluster", "time_zone", "sane_timestamps", "keep", "limits", "parser"}
         if self.partition_by != BY_DATE:
             names.add("partition_by")
@@ -179,7 +179,7 @@ class TopicSettings(Settings):
 
 
 class WatchSettings(Settings):
-    """How the watch judges. An agent writes its index every minute at least, so it is ``agent_gone`` after three."""
+    """Settings of the watch. An agent writes its index every minute at least, so it is ``agent_gone`` after three."""
 
     agent_gone: Duration = Field(default=timedelta(minutes=3), ge=timedelta(seconds=1))
 
@@ -209,7 +209,7 @@ class Deployment(Settings):
         defaults = value.pop("defaults", None) or {}
         if not isinstance(defaults, dict):
             rule = "defaults must be a mapping of keys to values, as a topic is"
-            raise ValueError(rule)  # noqa: TRY004 - what pydantic takes for a broken rule
+            raise ValueError(rule)  # noqa: TRY004 - pydantic takes it for a broken rule
         shared |= defaults
         topics = value.get("topics")
         if isinstance(topics, list):
@@ -220,13 +220,13 @@ class Deployment(Settings):
 
     @model_validator(mode="after")
     def _check_unique(self) -> Self:
-        for what, names in (
-            ("topic", [f"{one.cluster}/{one.topic}" for one in self.topics]),
-            ("table", [one.table for one in self.topics]),
+        for kind, names in (
+            ("topic", [f"{topic.cluster}/{topic.topic}" for topic in self.topics]),
+            ("table", [topic.table for topic in self.topics]),
         ):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
-                raise ValueError(f"{what} {', '.join(twice)} appears twice; each must be unique in a deployment")
+                raise ValueError(f"{kind} {', '.join(twice)} appears twice; each must be unique in a deployment")
         return self
 
     @model_validator(mode="after")
@@ -238,7 +238,7 @@ class Deployment(Settings):
     def _check_catalogs(self) -> Self:
         if self.catalogs and scheme_of(self.lake) == "az":
             raise ValueError("catalogs: engines do not know az:// URLs, so no catalog can list tables of such a lake")
-        names = [one.name for one in self.catalogs]
+        names = [catalog.name for catalog in self.catalogs]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"catalogs: {', '.join(twice)} appears twice; each needs a name of its own")
@@ -248,9 +248,9 @@ class Deployment(Settings):
                 rule = f"{unknown[0]} is not one of the catalogs of the file; {hint(unknown[0], names)}"
                 raise ValueError(f"topic {topic.cluster}/{topic.topic}: catalogs: {rule}")
         for catalog in self.catalogs:
-            listed = [catalog_table(one.table) for one in self.topics]
+            listed = [catalog_table(topic.table) for topic in self.topics]
             if catalog.delta_suffix is not None:
-                listed += [delta_table(one.table, catalog.delta_suffix) for one in self.topics]
+                listed += [delta_table(topic.table, catalog.delta_suffix) for topic in self.topics]
             twice = sorted({name for name in listed if listed.count(name) > 1})
             if twice:
                 raise ValueError(f"catalogs: two tables would have the name {', '.join(twice)} there; rename one")
@@ -258,42 +258,43 @@ class Deployment(Settings):
 
     def catalogs_of(self, topic: TopicSettings) -> tuple[CatalogSettings, ...]:
         """The catalogs that list the table of ``topic``."""
-        return tuple(one for one in self.catalogs if topic.catalogs is None or one.name in topic.catalogs)
+        return tuple(catalog for catalog in self.catalogs if topic.catalogs is None or catalog.name in topic.catalogs)
 
     def topic(self, name: str, cluster: str | None = None) -> TopicSettings:
-        """The settings of a topic; ``cluster`` is needed only where two clusters have the name.
+        """The settings of a topic; ``cluster`` is needed only if two clusters have a topic of this name.
 
         Raises:
             ConfigError: there is none, or more than one.
         """
-        found = [one for one in self.topics if one.topic == name and cluster in {None, one.cluster}]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            rule = f"{name} is a topic of several clusters, {', '.join(one.cluster for one in found)}: name one of them"
+        named = [topic for topic in self.topics if topic.topic == name and cluster in {None, topic.cluster}]
+        if len(named) == 1:
+            return named[0]
+        if named:
+            clusters = ", ".join(topic.cluster for topic in named)
+            rule = f"{name} is a topic of several clusters, {clusters}: name one of them"
         elif cluster is not None and cluster not in self.clusters:
             rule = f"no topic is of a cluster {cluster}; {hint(cluster, self.clusters)}"
         else:
-            rule = f"{name} is not a topic of the file; {hint(name, [one.topic for one in self.topics])}"
+            rule = f"{name} is not a topic of the file; {hint(name, [topic.topic for topic in self.topics])}"
         raise ConfigError("the topics file", [("topics", rule)])
 
     def table_keys(self, topic: TopicSettings) -> TableKeys:
-        """Where the table of ``topic`` and its ledger lie, below :attr:`lake_store`."""
+        """The keys of the table of ``topic`` and of its ledger, below :attr:`lake_store`."""
         return TableKeys(split_store_url(self.lake)[1], topic.cluster, topic.topic, topic.table)
 
     def deployment_keys(self, cluster: str) -> DeploymentKeys:
-        """Where what is known of all tables of ``cluster`` lies, below :attr:`lake_store`."""
+        """The keys of objects about all tables of ``cluster``, below :attr:`lake_store`."""
         return DeploymentKeys(split_store_url(self.lake)[1], cluster)
 
     def live_topics(self, cluster: str) -> tuple[TopicSettings, ...]:
         """The topics of ``cluster`` that have a ``freshness``, by name."""
-        live = (one for one in self.topics if one.cluster == cluster and one.freshness is not None)
-        return tuple(sorted(live, key=lambda one: one.topic))
+        live = (topic for topic in self.topics if topic.cluster == cluster and topic.freshness is not None)
+        return tuple(sorted(live, key=lambda topic: topic.topic))
 
     @property
     def clusters(self) -> tuple[str, ...]:
         """The clusters that topics name, in order."""
-        return tuple(sorted({one.cluster for one in self.topics}))
+        return tuple(sorted({topic.cluster for topic in self.topics}))
 
     @property
     def lake_store(self) -> str:
@@ -311,7 +312,7 @@ def _with_defaults(item: object, shared: dict[str, object]) -> object:
 
 
 def check_exists(path: Path) -> None:
-    """Raise ConfigError, which says how a topics file is named, if there is no file ``path``."""
+    """Raise ConfigError, with the ways to name a topics file, if there is no file ``path``."""
     if not path.exists():
         rule = "does not exist; name the topics file by --topics or TIDEMARK_TOPICS, in Airflow by [tidemark] topics"
         raise ConfigError(str(path), [("", rule)])

@@ -1,4 +1,4 @@
-"""Numbers in messages, as people say them."""
+"""Numbers in the words of messages."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def plural(count: int, noun: str) -> str:
 
 
 def duration(length: timedelta | float) -> str:
-    """A length of time, which is a number of seconds or a timedelta, in the unit that it has at least two of.
+    """A length of time, in seconds or as a timedelta, in the largest unit that it has two of.
 
     >>> duration(20 / 3), duration(20), duration(150), duration(timedelta(hours=36)), duration(timedelta(days=31))
     ('6.7 s', '20 s', '2.5 min', '36 h', '31 days')
     """
     seconds = length.total_seconds() if isinstance(length, timedelta) else length
-    size, unit = next((one for one in _UNITS if seconds >= 2 * one[0]), (1.0, "s"))
+    size, unit = next((pair for pair in _UNITS if seconds >= 2 * pair[0]), (1.0, "s"))
     return f"{seconds / size:.1f}".removesuffix(".0") + f" {unit}"

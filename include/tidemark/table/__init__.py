@@ -1,1 +1,1 @@
-"""One topic's Delta table: its committed ledger, the evidence of its rows, and whether another program changed it."""
+"""One topic's Delta table: its committed ledger, the evidence of its rows, and checks for changes by other programs."""

@@ -1,4 +1,4 @@
-"""Reads a table's Delta log: which ledger is committed, which files are live. Needs ``tidemark-kafka[table]``.
+"""Reads a table's Delta log: the committed ledger, the live files. Needs ``tidemark-kafka[table]``.
 
 deltalake is imported when it is first needed, so that the modules that Airflow parses stay light.
 """
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class TopicTable(NamedTuple):
-    """One topic's table: its location and how to reach it.
+    """One topic's table: its location and the way to reach it.
 
-    ``topic`` has the schema that was adopted for it, or the one of the version that a rebuild ``accepts``. ``log`` is
-    read whenever the table is opened.
+    ``topic`` has the schema that was adopted for it, or that of the version that a rebuild ``accepts``. ``log`` is read
+    whenever the table is opened.
     """
 
     deployment: Deployment
@@ -48,13 +48,13 @@ class TopicTable(NamedTuple):
 
     @property
     def delta_options(self) -> dict[str, str]:
-        """Storage options where delta-rs itself reads the lake: for versions of the past, and what of a log expires.
+        """Storage options with which delta-rs itself reads the lake: past versions, and expired parts of a log.
 
-        They are the lake's location, and S3 credentials where delta-rs would find others.
+        They are the lake's location, and S3 credentials if delta-rs would find others.
         """
         options = self.deployment.store
-        # delta-rs repeats requests by itself, as often as our own reads are; but not for each body that breaks off.
-        found = {
+        # delta-rs repeats requests by itself, as often as our own reads; but not for each body that breaks off.
+        settings = {
             "max_retries": str(retry.ATTEMPTS - 1),
             "retry_timeout": _milliseconds(retry.SECONDS),
             "backoff_config.init_backoff": _milliseconds(retry.FIRST_PAUSE),
@@ -63,19 +63,19 @@ class TopicTable(NamedTuple):
             "timeout": _milliseconds(options.deadline.total_seconds()),
         }
         of_scheme = SETTINGS_OF_DELTA.get(scheme_of(self.url))
-        return found | (of_scheme(self.url, options) if of_scheme else {})
+        return settings | (of_scheme(self.url, options) if of_scheme else {})
 
 
 def _s3_settings(_url: str, options: StoreOptions) -> dict[str, str]:
     if s3_credentials.source() is not None:
         options = s3_credentials.access().reached(options)
     endpoint = options.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    found = s3_credentials.delta_credentials()
+    settings = s3_credentials.delta_credentials()
     if endpoint:
-        found |= {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": str(endpoint.startswith("http://")).lower()}
+        settings |= {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": str(endpoint.startswith("http://")).lower()}
     if options.region:
-        found["AWS_REGION"] = options.region
-    return found
+        settings["AWS_REGION"] = options.region
+    return settings
 
 
 SETTINGS_OF_DELTA: Final[dict[str, Callable[[str, StoreOptions], dict[str, str]]]] = {
@@ -83,11 +83,11 @@ SETTINGS_OF_DELTA: Final[dict[str, Callable[[str, StoreOptions], dict[str, str]]
     "gs": delta_settings,
     "az": delta_settings,
 }
-"""The options that delta-rs needs for the stores of a scheme, by URL and options; none for a directory."""
+"""Functions from URL and options to the options of delta-rs for the stores of a scheme; none for a directory."""
 
 
 def _milliseconds(seconds: float) -> str:
-    """A time as delta-rs takes it: a whole number with its unit."""
+    """A time in delta-rs's form: a whole number with its unit."""
     return f"{round(seconds * 1000)}ms"
 
 
@@ -106,13 +106,13 @@ class LiveFile(NamedTuple):
 
 
 def configured_table(deployment: Deployment, topic: TopicSettings) -> TopicTable:
-    """The table of ``topic`` as the topics file has it, for what does not ask for columns."""
+    """The table of ``topic`` as the topics file has it, for callers that do not ask for columns."""
     store = open_store(deployment.lake_store, deployment.store)
     return TopicTable(deployment, topic, store, deployment.table_keys(topic), LogCopy())
 
 
 def open_topic_table(deployment: Deployment, topic: TopicSettings) -> TopicTable:
-    """The table of ``topic``, with the schema that was adopted for it if it follows a registry's.
+    """The table of ``topic``, with the schema adopted for it if it follows a registry's.
 
     Raises:
         StoreError, FormatError: that schema cannot be read.
@@ -124,7 +124,7 @@ def open_topic_table(deployment: Deployment, topic: TopicSettings) -> TopicTable
 def open_delta(table: TopicTable) -> DeltaTable | None:
     """The table at its current version, or None while nothing has landed.
 
-    delta-rs reads a copy of the log alone: no data, and no version below the last checkpoint.
+    delta-rs reads only a copy of the log: no data, and no version below the last checkpoint.
 
     Raises:
         ConfigError: the Delta table there is not Tidemark's.
@@ -146,14 +146,14 @@ def open_delta(table: TopicTable) -> DeltaTable | None:
 
 def _check_ours(table: TopicTable, delta: DeltaTable) -> None:
     if delta.transaction_version(LEDGER_TRANSACTION) is not None:
-        return  # whatever became of it since
+        return  # the table was Tidemark's, even if it was changed since
     if delta.metadata().partition_columns[:1] != [DT] or delta.get_add_actions().num_rows:
         rule = f"{table.url} has a Delta table that Tidemark did not make; give the topic another table, or lake"
         raise ConfigError(f"topic {table.topic.cluster}/{table.topic.topic}", [("table", rule)])
 
 
 def ledger_of(table: TopicTable, delta: DeltaTable | None) -> Ledger:
-    """The ledger that ``table``'s version names; the genesis if it names none."""
+    """The ledger that this version of the table names; the genesis if it names none."""
     n = delta.transaction_version(LEDGER_TRANSACTION) if delta is not None else None
     attempt = delta.transaction_version(ATTEMPT_TRANSACTION) if delta is not None else None
     if n is None or attempt is None:
@@ -163,7 +163,7 @@ def ledger_of(table: TopicTable, delta: DeltaTable | None) -> Ledger:
 
 
 def oldest_ledger_in_log(table: TopicTable) -> int:
-    """The number of the ledger that the oldest version names that Delta's log can still show.
+    """The number of the ledger in the oldest version that Delta's log can still show.
 
     It is 0 if that version names none, or cannot be opened at the moment.
     """
@@ -171,7 +171,7 @@ def oldest_ledger_in_log(table: TopicTable) -> int:
     from deltalake.exceptions import DeltaError
 
     folder = f"{table.keys.root}/_delta_log/"
-    names = [found.key.removeprefix(folder) for found in table.store.list(folder)]
+    names = [info.key.removeprefix(folder) for info in table.store.list(folder)]
     # A version can be shown from the first one on, or from a checkpoint on.
     starts = [int(name[:20]) for name in names if name == _FIRST_VERSION or _CHECKPOINT.match(name)]
     try:
@@ -182,7 +182,7 @@ def oldest_ledger_in_log(table: TopicTable) -> int:
 
 
 def committed_ledger(table: TopicTable) -> Ledger:
-    """What the table holds now."""
+    """The ledger of the table's newest version."""
     return ledger_of(table, open_delta(table))
 
 
@@ -203,7 +203,7 @@ def live_files(delta: DeltaTable) -> list[LiveFile]:
 
 
 def path_in_log(path: str) -> str:
-    """The path of a file, relative to the table, from how the Delta log writes it: as a URI."""
+    """A file's path relative to the table, from the URI in the Delta log."""
     return unquote(path)
 
 

@@ -1,11 +1,11 @@
-"""Which evidence is effective: what landed attempts say of each offset, without what was replaced since.
+"""The effective evidence: that of landed attempts, without the parts that were replaced since.
 
 Three rules decide. A row of class ``landed`` is effective while its file is live. A row of class ``quarantined`` or
 ``filtered`` is effective until a row of class ``superseded`` names its file. If a partition has left a branch of its
 log, its attempt has a row of class ``superseded`` without a file: no row that landed before and lies at or above the
 ``first`` of that row is effective, even if a program makes its file live again. Memory grows with the superseded files,
-with one attempt's evidence and with the rows that are asked for, but never with all evidence; what the reader keeps is
-bounded (:mod:`tidemark.table.evidence_reader`).
+with one attempt's evidence and with the requested rows, but never with all evidence; the reader's cache is bounded
+(:mod:`tidemark.table.evidence_reader`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COLUMNS = ["incarnation", "partition", "first", "next", "class", "rows", "dt", 
 
 
 class Reach(NamedTuple):
-    """What evidence says of a partition from ``start`` on: the table's files, and by date the files set aside."""
+    """The evidence of a partition from ``start`` on: the table's files, and by date the files set aside."""
 
     start: int
     files: tuple[str, ...]
@@ -37,7 +37,7 @@ class Reach(NamedTuple):
 
 
 class Told(NamedTuple):
-    """The content of some rows of records by (incarnation, partition): offsets, number of records, and hash.
+    """The content of some rows, by (incarnation, partition): offsets, number of records, and hash.
 
     The offsets are hulls: records of other rows may lie between. ``aside`` are the rows that have not landed.
     """
@@ -49,26 +49,26 @@ class Told(NamedTuple):
 
 
 class _Only(NamedTuple):
-    """Which rows to read, by class, partition and offsets; applied before rows become Python objects."""
+    """A choice of rows by class, partition and offsets; applied before rows become Python objects."""
 
     classes: tuple[str, ...] = ()
     partition: tuple[int, int] | None = None
     offsets: tuple[int, int] | None = None
 
     def expression(self) -> pc.Expression:
-        """The choice as Arrow makes it."""
+        """The choice as an expression of Arrow."""
         import pyarrow.compute as pc
 
-        found = pc.scalar(True)
+        choice = pc.scalar(True)
         if self.classes:
-            found &= pc.field("class").isin(self.classes)
+            choice &= pc.field("class").isin(self.classes)
         if self.partition is not None:
             incarnation, partition = self.partition
-            found &= (pc.field("incarnation") == incarnation) & (pc.field("partition") == partition)
+            choice &= (pc.field("incarnation") == incarnation) & (pc.field("partition") == partition)
         if self.offsets is not None:
             start, end = self.offsets
-            found &= (pc.field("first") < end) & (pc.field("next") > start)
-        return found
+            choice &= (pc.field("first") < end) & (pc.field("next") > start)
+        return choice
 
 
 class EffectiveEvidence:
@@ -77,7 +77,7 @@ class EffectiveEvidence:
     def __init__(
         self, table: TopicTable, ledger: Ledger, live: dict[str, LiveFile], reader: EvidenceReader | None = None
     ) -> None:
-        """Read which rows were superseded. ``reader`` may have read some of the evidence before."""
+        """Read the superseded rows. ``reader`` may have read some of the evidence before."""
         self.ledger = ledger
         self._reader = reader or EvidenceReader()
         self.table, self.live = table, live
@@ -97,7 +97,7 @@ class EffectiveEvidence:
 
     @classmethod
     def of(cls, table: TopicTable, reader: EvidenceReader | None = None) -> EffectiveEvidence:
-        """The evidence that is effective by the ledger and the live files of one version of the table."""
+        """The evidence that is effective for the ledger and the live files of one version of the table."""
         delta = open_delta(table)
         live = live_files(delta) if delta is not None else []
         return cls.at(table, ledger_of(table, delta), live, reader)
@@ -106,8 +106,8 @@ class EffectiveEvidence:
     def at(
         cls, table: TopicTable, ledger: Ledger, live: Iterable[LiveFile], reader: EvidenceReader | None = None
     ) -> EffectiveEvidence:
-        """The evidence that holds by ``ledger`` and the ``live`` files of its version of the table."""
-        return cls(table, ledger, {one.path: one for one in live}, reader)
+        """The evidence that is effective for ``ledger`` and the ``live`` files of its version of the table."""
+        return cls(table, ledger, {file.path: file for file in live}, reader)
 
     def by_attempt(self) -> Iterator[list[EvidenceRow]]:
         """The effective rows by attempt, in the order in which they landed; without segments and hashes."""
@@ -124,13 +124,13 @@ class EffectiveEvidence:
 
     def rows_by_date(self, offset_class: OffsetClass) -> dict[str, int]:
         """The number of effective rows of a class by ISO date; rows without a date count under the empty string."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for row in self._effective(_Only(classes=(offset_class,))):
-            found[row.day] = found.get(row.day, 0) + row.rows
-        return found
+            counts[row.day] = counts.get(row.day, 0) + row.rows
+        return counts
 
     def told(self, wanted: Callable[[str, str], bool]) -> Told:
-        """The content of the landed, quarantined and filtered rows whose (date, file) is ``wanted``.
+        """The content of the landed, quarantined and filtered rows with a ``wanted`` (date, file).
 
         Dates are ISO, and empty for rows without a date.
         """
@@ -147,8 +147,8 @@ class EffectiveEvidence:
             files.add(row.file)
             rows, total = sums.get(row.key, (0, 0))
             sums[row.key] = rows + row.rows, combine(total, row.hash128 or 0)
-        offsets = {key: Intervals(found) for key, found in spans.items()}
-        aside.sort(key=lambda one: (*one.key, one.day, one.first))
+        offsets = {key: Intervals(parts) for key, parts in spans.items()}
+        aside.sort(key=lambda row: (*row.key, row.day, row.first))
         return Told(offsets, sums, frozenset(files), tuple(aside))
 
     def set_aside(self, dates: Collection[str] | None = None) -> tuple[EvidenceRow, ...]:
@@ -156,7 +156,7 @@ class EffectiveEvidence:
         return self.told(lambda dt, file: file not in self.live and (dates is None or dt in dates)).aside
 
     def from_offset(self, key: tuple[int, int], offset: int) -> Reach:
-        """The files and rows at and above the last offset, at or below ``offset``, that no file and no row spans.
+        """The files and rows from the last offset, at or below ``offset``, that none of them spans.
 
         Raises:
             ContinuityError: a file there has rows that the evidence does not give to the partition ``key``.
@@ -168,28 +168,28 @@ class EffectiveEvidence:
         set_aside: dict[str, list[str]] = {}
         for rows in self.by_attempt():
             for file, spans in _by_file(rows, key).items():
-                if min(one.first for one in spans) < start:
+                if min(row.first for row in spans) < start:
                     continue
                 if spans[0].offset_class == "landed":
                     self._check_whole(file, spans)
                     files.append(file)
                 else:
                     set_aside.setdefault(spans[0].day, []).append(file)
-        aside = {dt: tuple(sorted(found)) for dt, found in sorted(set_aside.items())}
+        aside = {dt: tuple(sorted(names)) for dt, names in sorted(set_aside.items())}
         return Reach(start, tuple(sorted(files)), aside)
 
     def _start(self, key: tuple[int, int], offset: int) -> int:
         """The lowest offset of the files and rows that span ``offset``; ``offset`` if none does."""
-        found = offset
+        lowest = offset
         for rows in self.by_attempt():
-            spans = [(one.first, one.next) for one in rows if one.key == key and not one.file]
+            spans = [(row.first, row.next) for row in rows if row.key == key and not row.file]
             files = _by_file(rows, key).values()
-            spans += [(min(one.first for one in parts), max(one.next for one in parts)) for parts in files]
-            found = min([found, *(first for first, after in spans if first < offset < after)])
-        return found
+            spans += [(min(row.first for row in parts), max(row.next for row in parts)) for parts in files]
+            lowest = min([lowest, *(first for first, after in spans if first < offset < after)])
+        return lowest
 
     def _check_whole(self, file: str, spans: list[EvidenceRow]) -> None:
-        rows = sum(one.rows for one in spans)
+        rows = sum(row.rows for row in spans)
         if rows != self.live[file].rows:
             raise ContinuityError(
                 f"{self.table.url}/{file}: has {self.live[file].rows} rows, of which evidence gives {rows} to "
@@ -222,8 +222,8 @@ class EffectiveEvidence:
                 if attempt not in self.missing:
                     self.missing.append(attempt)
                 continue
-            for one in table["attempt"].unique().to_pylist():
-                self._order.setdefault(int(one or 0), len(self._order))
+            for landed_by in table["attempt"].unique().to_pylist():
+                self._order.setdefault(int(landed_by or 0), len(self._order))
             chosen = table if only is None else table.filter(only.expression())
             yield _rows_of(chosen.select(columns) if columns else chosen)
 
@@ -233,8 +233,8 @@ def _rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def _by_file(rows: list[EvidenceRow], key: tuple[int, int]) -> dict[str, list[EvidenceRow]]:
-    found: dict[str, list[EvidenceRow]] = {}
-    for one in rows:
-        if one.file and one.key == key:
-            found.setdefault(one.file, []).append(one)
-    return found
+    files: dict[str, list[EvidenceRow]] = {}
+    for row in rows:
+        if row.file and row.key == key:
+            files.setdefault(row.file, []).append(row)
+    return files

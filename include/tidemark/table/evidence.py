@@ -1,34 +1,34 @@
 """Evidence: for each run of offsets, its class, the bytes it came from and its file. Needs ``tidemark-kafka[table]``.
 
 There is one Parquet object per attempt, ``evidence/<attempt>.parquet``, written before the attempt's commit. All its
-rows count if the committed ledger lists the attempt as landed. The object of a fold holds the rows of the attempts
-that it folded, each with its own ``attempt``, and replaces them in that list. Which rows are effective:
+rows count if the committed ledger lists the attempt as landed. The object of a fold holds the rows of the attempts that
+it folded, each with its own ``attempt``, and replaces them in that list. A row is effective by these rules:
 
 * A row of class ``landed`` is effective while its ``file`` is live in the table. A compaction's attempt repeats the
   rows of the files that it merged, under the new names.
 * A row of class ``quarantined`` or ``filtered`` is effective until a row of class ``superseded`` with the same ``file``
   counts. A rebuild or a replay writes that row, and its other rows give those offsets their new classes.
 * If a partition leaves a branch of its log that was cut off, its attempt has a row of class ``truncated`` for the
-  landed offsets of that branch from the cut on (none where the cut lies above them, and took only a marker that
-  decided them), and a row of class ``superseded`` without a file. No row of the partition that
-  landed before and lies at or above the ``first`` of the latter is effective.
+  landed offsets of that branch from the cut on (none if the cut lies above them, and removed only a marker that
+  decided them), and a row of class ``superseded`` without a file. No row of the partition that landed before and lies
+  at or above the ``first`` of the latter is effective.
 
-So by the effective rows, each offset below a partition's ``next_offset`` has one class. Truncated offsets come in
+So each offset below a partition's ``next_offset`` has one class in the effective rows. Truncated offsets come in
 addition, since the new branch has other records under the same numbers.
 :class:`tidemark.table.effective_evidence.EffectiveEvidence` implements these rules.
 
 A row covers offsets in ``[first, next)`` of one class. In classes other than ``landed`` it is a run of adjacent
 offsets, unless a byte range has more than :data:`MAX_RUNS` runs of one class: then one row covers all of them. ``rows``
-is the number of offsets that the row covers, which is less than ``next - first`` where other classes lie between. An
-ingest moves its partitions on by the sum of ``rows`` over its rows, less those of class ``superseded`` without a file,
-and not counting ``truncated`` ones.
+is the number of offsets that the row covers, which is less than ``next - first`` if other classes lie between. An
+ingest advances its partitions by the sum of ``rows`` over its rows, less those of class ``superseded`` without a file,
+and without ``truncated`` ones.
 
 Retention writes a row of class ``expired`` for each row of a date that it removes from the table, with all of its
 values except the file.
 
 ``hash128`` is :func:`tidemark.decode.rowhash.row_hash_sum` of the rows, 16 bytes, big-endian; it is 0 for batches that
 cannot be decoded, and null for rows that are not landed, quarantined, filtered or expired. ``segment`` with its bytes
-is null where no segment holds the offsets. ``dt`` of quarantined and filtered rows is the date of the record's
+is null if no segment holds the offsets. ``dt`` of quarantined and filtered rows is the date of the record's
 timestamp, and null if that timestamp is not plausible. ``file`` of quarantined rows is a path below the quarantine's
 folder; ``file`` of filtered rows is only a name.
 """
@@ -57,23 +57,23 @@ OffsetClass = Literal[
     "deleted_before_upload",
     "expired",
 ]
-"""What can become of an offset below ``next_offset``; held, corrupt and LOST offsets stay at or above it.
+"""The classes of an offset below ``next_offset``; held, corrupt and LOST offsets stay at or above it.
 
 ``expired`` offsets were removed by retention: from the table with their date, or from raw before the table began.
 """
 
 EvidenceClass = OffsetClass | Literal["superseded", "truncated"]
-"""... or that earlier rows are no longer effective, and which offsets of a branch were cut off."""
+"""A class of offsets, or of a row that ends the effect of earlier rows, or of a branch's offsets that were cut off."""
 
 Kept = Literal["landed", "quarantined", "filtered"]
 PARSED: Final[tuple[Kept, ...]] = ("landed", "quarantined", "filtered")
-"""The classes of records; another parser may give a record another one of these."""
+"""The classes of records; another parser may change a record's class to another of these."""
 
 MAX_RUNS: Final = 256
 
 
 class EvidenceRow(NamedTuple):
-    """One row.
+    """One row of evidence.
 
     ``configuration``, ``code`` and ``attempt`` are those that it landed with; a run's own rows get them when they are
     written.
@@ -97,7 +97,7 @@ class EvidenceRow(NamedTuple):
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> EvidenceRow:
-        """A row of an evidence object, of which columns may be left out."""
+        """A row of an evidence object; some of its columns may be missing."""
         hash128 = row.get("hash128")
         return cls(
             row["incarnation"],
@@ -124,7 +124,7 @@ class EvidenceRow(NamedTuple):
 
     @property
     def day(self) -> str:
-        """``dt`` as ISO, and empty where there is none."""
+        """``dt`` as ISO, empty if there is none."""
         return self.dt.isoformat() if self.dt else ""
 
 
@@ -158,7 +158,7 @@ def evidence_key(table: TopicTable, attempt: int) -> str:
 
 
 def to_parquet(rows: Iterable[EvidenceRow], *, configuration: str, code: str, attempt: int) -> bytes:
-    """The evidence object of an attempt; the same rows give the same bytes."""
+    """The evidence object of an attempt; equal rows give equal bytes."""
     import pyarrow as pa
 
     items = [
@@ -175,7 +175,7 @@ def to_parquet(rows: Iterable[EvidenceRow], *, configuration: str, code: str, at
 
 
 def read_evidence(table: TopicTable, attempt: int) -> pa.Table:
-    """The evidence of one attempt, whether it counts or not. Raises NotFound if it wrote none."""
+    """The evidence of one attempt, even if it does not count. Raises NotFound if it wrote none."""
     return parse_evidence(table.store.get(evidence_key(table, attempt), limit=object_sizes.EVIDENCE).body)
 
 
@@ -189,7 +189,7 @@ def to_bytes(table: pa.Table) -> bytes:
 
 
 def parse_evidence(body: bytes) -> pa.Table:
-    """An evidence object's rows."""
+    """The rows of an evidence object."""
     import pyarrow.parquet as pq
 
     return pq.ParquetFile(io.BytesIO(body)).read()

@@ -1,8 +1,8 @@
 """Reads the evidence of many attempts: several objects at a time, and each one once.
 
-The evidence of an attempt never changes, so a reader keeps what it has read, as it came. A topic that lands every
-minute has up to some hundred objects, and most questions about it need all of them, some twice. Memory is bounded by
-what is kept and by what is read ahead; one object at a time is decoded.
+The evidence of an attempt never changes, so a reader keeps the bytes that it has read. A topic that lands every minute
+has up to some hundred objects, and most questions about it need all of them, some twice. Memory is bounded by the bytes
+kept and read ahead; one object at a time is decoded.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 KEPT_BYTES: Final = 64 << 20
-"""Of the objects that were read last."""
+"""The most bytes of the objects that were read last."""
 
 AHEAD_BYTES: Final = 64 << 20
-"""Of the objects that are read before their turn."""
+"""The most bytes of the objects that are read before their turn."""
 
 
 class EvidenceReader:
-    """Threads may share it."""
+    """A reader of evidence. Threads may share it."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
-        """Nothing is read yet; at most ``kept_bytes`` will be kept."""
+        """Keep at most ``kept_bytes`` of the objects read."""
         self._kept_bytes = kept_bytes
         self._bodies: OrderedDict[tuple[str, str], bytes] = OrderedDict()
         self._size = 0
         self._lock = Lock()
 
     def read(self, table: TopicTable, attempts: Sequence[int]) -> Iterator[tuple[int, pa.Table | None]]:
-        """Each attempt with its evidence, in the order of ``attempts``; None for one that has no object.
+        """Each attempt with its evidence, in the order of ``attempts``; None if it has no object.
 
         Raises:
             StoreError: the store failed.
@@ -58,9 +58,9 @@ class EvidenceReader:
                 yield attempt, None if body is None else parse_evidence(body)
 
     def _sizes(self, table: TopicTable, attempts: Sequence[int]) -> Mapping[str, int]:
-        """The sizes of what is not kept, as it is listed; none is asked for if it is a single object."""
+        """The listed sizes of objects that are not kept; empty, without a request, if that is at most one object."""
         with self._lock:
-            unread = [one for one in attempts if self._name(table, one) not in self._bodies]
+            unread = [attempt for attempt in attempts if self._name(table, attempt) not in self._bodies]
         if len(unread) < 2:
             return {}
         return {info.key: info.size for info in table.store.list(table.keys.evidence)}
@@ -95,13 +95,13 @@ class EvidenceReader:
 
 def evidence_that_counts(table: TopicTable, landed: Iterable[int]) -> Iterator[tuple[int, pa.Table]]:
     """The evidence of the attempts that the committed ledger lists as ``landed``, as far as it is there."""
-    for attempt, found in EvidenceReader(kept_bytes=0).read(table, tuple(landed)):
-        if found is not None:
-            yield attempt, found
+    for attempt, rows in EvidenceReader(kept_bytes=0).read(table, tuple(landed)):
+        if rows is not None:
+            yield attempt, rows
 
 
 def folded(table: TopicTable, attempts: Sequence[int]) -> bytes:
-    """One evidence object with all rows of ``attempts``, unchanged; the same attempts give the same bytes.
+    """One evidence object with all rows of ``attempts``, unchanged; equal attempts give equal bytes.
 
     Raises:
         NotFound: an attempt has no evidence.
@@ -109,31 +109,31 @@ def folded(table: TopicTable, attempts: Sequence[int]) -> bytes:
     import pyarrow as pa
 
     parts: list[pa.Table] = []
-    for attempt, found in EvidenceReader(kept_bytes=0).read(table, attempts):
-        if found is None:
+    for attempt, rows in EvidenceReader(kept_bytes=0).read(table, attempts):
+        if rows is None:
             raise NotFound(evidence_key(table, attempt), "is gone, and with it the evidence of a landed attempt")
-        parts.append(found)
+        parts.append(rows)
     return to_bytes(pa.concat_tables(parts))
 
 
 def renamed(table: TopicTable, landed: Collection[int], names: Mapping[str, str], attempt: int) -> pa.Table:
-    """The rows of the files in ``names``, which are live, as those of ``attempt`` under each file's new name.
+    """The rows of the live files in ``names`` as rows of ``attempt``, under each file's new name.
 
     The other columns of a row stay, including the configuration and the code that it landed with. ``landed`` are the
-    attempts that the committed ledger lists. The same files give the same table, by incarnation, partition and offset.
+    attempts that the committed ledger lists. Equal files give an equal table, by incarnation, partition and offset.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     old = pa.array(sorted(names), pa.string())
-    new = pa.array([names[one] for one in sorted(names)], pa.string())
-    found = [schema().empty_table()]
+    new = pa.array([names[name] for name in sorted(names)], pa.string())
+    parts = [schema().empty_table()]
     for _, rows in evidence_that_counts(table, landed):
         chosen = rows.filter(pc.and_(pc.equal(rows["class"], pa.scalar("landed")), pc.is_in(rows["file"], old)))
         files = new.take(pc.index_in(chosen["file"], old))
         chosen = chosen.set_column(chosen.schema.get_field_index("file"), "file", files)
         attempts = pa.repeat(pa.scalar(attempt, pa.int64()), len(chosen))
-        found.append(chosen.set_column(chosen.schema.get_field_index("attempt"), "attempt", attempts).cast(schema()))
-    return pa.concat_tables(found).sort_by(
+        parts.append(chosen.set_column(chosen.schema.get_field_index("attempt"), "attempt", attempts).cast(schema()))
+    return pa.concat_tables(parts).sort_by(
         [("incarnation", "ascending"), ("partition", "ascending"), ("first", "ascending")]
     )

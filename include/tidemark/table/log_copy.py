@@ -1,8 +1,8 @@
 """A table's Delta log in a temporary directory, where delta-rs reads it and makes the next version.
 
 delta-rs asks the store for each version since the checkpoint some seven times, to open a table, to find its ledger and
-to commit. A copy takes one GET for the checkpoint and for each version since, and one LIST for each further look. What
-is in the store decides: a version counts once it was created there.
+to commit. A copy takes one GET for the checkpoint and for each version since, and one LIST for each further look. The
+store decides: a version counts once it was created there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _VERSION: Final = re.compile(r"([0-9]{20})\.json", re.ASCII)
 _CHECKPOINT: Final = re.compile(r"([0-9]{20})\.checkpoint\.parquet", re.ASCII)
 _COPIED: Final = re.compile(r"(?:_sidecars/)?[0-9a-zA-Z][0-9a-zA-Z._-]*", re.ASCII)
-"""What may be copied: no other name can lead out of the directory."""
+"""Names that may be copied: no other name can lead out of the directory."""
 
 _HINT: Final = "_last_checkpoint"
 _PREFIX: Final = "tidemark-log-"
@@ -41,16 +41,16 @@ _ABANDONED_SECONDS: Final = 3600.0
 """Age from which an unlocked directory is abandoned: a new one is locked a moment after it is made."""
 
 _TRIES: Final = 3
-"""How often a copy is begun anew because objects were removed while they were read, as expired versions are."""
+"""The number of times that a copy is begun anew because objects were removed during the read, like expired versions."""
 
 _MOST_FOLLOWED: Final = 100
 """Versions that are added to a copy before it begins anew at a checkpoint: delta-rs reads all of them again."""
 
 
 class _Folder:
-    """A directory of its own, which goes with the last that refers to it, or when the process ends.
+    """A directory of its own, removed with the last reference to it, or when the process ends.
 
-    It is locked. The next process removes those that nobody has locked any more, because their process was killed.
+    It is locked. The next process removes the directories without a lock: their processes were killed.
     """
 
     def __init__(self) -> None:
@@ -67,21 +67,21 @@ class LogCopy:
     """Holds the log of one table at a time. Thread-safe."""
 
     def __init__(self) -> None:
-        """Nothing is copied yet."""
+        """Start with no copy."""
         self._lock = RLock()
         self._root = ""
         self._folder: _Folder | None = None
-        self._versions: dict[int, str] = {}  # the ETags of those that the copy has, by number
+        self._versions: dict[int, str] = {}  # the ETags of the copied versions, by number
         self._delta: DeltaTable | None = None
 
     def look(self, store: Store, root: str) -> DeltaTable | None:
         """The table under ``root`` at its newest version; None if there is none.
 
-        A table that was made again, or restored from elsewhere, is seen by the ETag of the version that was the newest.
+        A table that was made again, or restored from elsewhere, is recognized by the ETag of the newest known version.
 
         Raises:
             StoreError: the store failed.
-            DeltaError: what is there is not a Delta log.
+            DeltaError: the object there is not a Delta log.
         """
         from deltalake import DeltaTable
 
@@ -90,14 +90,14 @@ class LogCopy:
                 self._begin(store, root)
             if self._delta is None and self._folder is not None:
                 self._delta = DeltaTable(self._folder.path)
-                weakref.finalize(self._delta, _let_go, self._folder)  # which is read for as long as the table is
+                weakref.finalize(self._delta, _let_go, self._folder)  # the table reads the folder as long as it lives
             return self._delta
 
     @contextmanager
     def next_version(self, store: Store, root: str) -> Iterator[Path]:
         """Take the version that the block makes, in the directory that it gets, and create it in the store.
 
-        With it goes the checkpoint that delta-rs may have made.
+        The checkpoint that delta-rs may have made is written with it.
 
         Raises:
             PreconditionFailed: another writer has created that version.
@@ -112,30 +112,30 @@ class LogCopy:
                 body = (folder.log / name).read_bytes()
                 self._versions[number] = store.put(f"{root}/_delta_log/{name}", body, if_none_match=True)
                 if (folder.log / checkpoint).exists():
-                    for one in (checkpoint, _HINT):
-                        put_over(store, f"{root}/_delta_log/{one}", (folder.log / one).read_bytes())
+                    for extra in (checkpoint, _HINT):
+                        put_over(store, f"{root}/_delta_log/{extra}", (folder.log / extra).read_bytes())
             except BaseException:
-                self._root = ""  # whatever the block has made must not be taken for a version of the store's
+                self._root = ""  # the block's files must not be taken for a version in the store
                 raise
             finally:
                 self._delta = None
 
     def _followed(self, store: Store) -> bool:
-        """Whether the copy is that of the newest version, after it was given what is new; it begins anew otherwise."""
+        """Add the new versions to the copy; return false if it must begin anew."""
         if not self._versions or len(self._versions) > _MOST_FOLLOWED:
             return False
         last = max(self._versions)
-        found = _versions(self._listed(store, f"{last:020d}"))
-        known = found.pop(last, None)
-        if known is None or known.etag != self._versions[last] or not _is_run(found, last + 1):
+        new = _versions(self._listed(store, f"{last:020d}"))
+        known = new.pop(last, None)
+        if known is None or known.etag != self._versions[last] or not _is_run(new, last + 1):
             return False
-        if not found:
+        if not new:
             return True
         try:
-            self._add(store, list(found.values()))
+            self._add(store, list(new.values()))
         except (NotFound, PreconditionFailed):
             return False
-        self._versions |= {number: info.etag for number, info in found.items()}
+        self._versions |= {number: info.etag for number, info in new.items()}
         self._delta = None
         return True
 
@@ -153,10 +153,10 @@ class LogCopy:
                 return
 
     def _wanted(self, store: Store) -> tuple[Sequence[ObjectInfo], dict[int, str]]:
-        """What to copy, from the newest checkpoint on; and the ETags of its versions, and of the checkpoint's own.
+        """The objects to copy, from the newest checkpoint on; and the ETags of its versions, the checkpoint's included.
 
-        Everything is copied where there is no checkpoint of one object, or a version since is missing: other programs
-        make checkpoints in several objects.
+        All are copied if there is no checkpoint of one object, or if a version since is missing: other programs make
+        checkpoints in several objects.
         """
         hint = self._hint(store)
         listed = self._listed(store, f"{hint:020d}" if hint is not None else None)
@@ -166,27 +166,27 @@ class LogCopy:
         newest = max(checkpoints, default=-1)
         since = {number: info for number, info in versions.items() if number > newest}
         if _is_run(since, newest + 1):
-            # To commit, delta-rs reads the newest version, also where the checkpoint is of that.
-            found = [checkpoints.get(newest), *(since.values() or [versions.get(newest)])]
-            wanted: Sequence[ObjectInfo] = [info for info in found if info is not None]
+            # To commit, delta-rs reads the newest version, even if the checkpoint is of that.
+            newest_on = [checkpoints.get(newest), *(since.values() or [versions.get(newest)])]
+            wanted: Sequence[ObjectInfo] = [info for info in newest_on if info is not None]
         else:
             wanted = listed
         return wanted, {number: info.etag for number, info in versions.items() if number >= newest}
 
     def _hint(self, store: Store) -> int | None:
-        """The version of the last checkpoint by its writer's note; None if there is none that can be read."""
+        """The version of the last checkpoint in its writer's note; None if there is no readable note."""
         key = f"{self._root}/_delta_log/{_HINT}"
         try:
-            found = parse_json(store.get(key, limit=object_sizes.SMALL).body, key)
+            note = parse_json(store.get(key, limit=object_sizes.SMALL).body, key)
         except (NotFound, FormatError):
             return None
-        number = found.get("version") if isinstance(found, dict) else None
+        number = note.get("version") if isinstance(note, dict) else None
         return number if isinstance(number, int) and 0 <= number < 10**20 else None
 
     def _listed(self, store: Store, after: str | None) -> list[ObjectInfo]:
         folder = f"{self._root}/_delta_log/"
-        found = store.list(folder, start_after=f"{folder}{after}" if after is not None else None)
-        return [info for info in found if _COPIED.fullmatch(info.key.removeprefix(folder))]
+        infos = store.list(folder, start_after=f"{folder}{after}" if after is not None else None)
+        return [info for info in infos if _COPIED.fullmatch(info.key.removeprefix(folder))]
 
     def _add(self, store: Store, wanted: Sequence[ObjectInfo]) -> None:
         if not wanted:
@@ -202,7 +202,7 @@ class LogCopy:
 
 
 def _remove(path: Path, lock: int, owner: int) -> None:
-    """Remove the directory, but not where a child of the process that made it ends."""
+    """Remove the directory, unless this is a child of the process that made it."""
     if os.getpid() == owner:
         shutil.rmtree(path, ignore_errors=True)
     os.close(lock)
@@ -223,7 +223,7 @@ def _sweep() -> None:
 
 
 def _let_go(_folder: _Folder) -> None:
-    """Nothing: what is referred to so long goes now."""
+    """Do nothing: the reference to the folder ends here."""
 
 
 def _versions(listed: Sequence[ObjectInfo]) -> dict[int, ObjectInfo]:
@@ -231,7 +231,7 @@ def _versions(listed: Sequence[ObjectInfo]) -> dict[int, ObjectInfo]:
 
 
 def _checkpoints(listed: Sequence[ObjectInfo]) -> dict[int, ObjectInfo]:
-    """Those of one object each."""
+    """The checkpoints that are one object each."""
     return _numbered(_CHECKPOINT, listed)
 
 
@@ -241,5 +241,5 @@ def _numbered(pattern: re.Pattern[str], listed: Sequence[ObjectInfo]) -> dict[in
 
 
 def _is_run(versions: dict[int, ObjectInfo], first: int) -> bool:
-    """Whether ``versions`` are all from ``first`` on, or none."""
+    """True if ``versions`` has no hole from ``first`` on; also if it is empty."""
     return sorted(versions) == list(range(first, first + len(versions)))
