@@ -27,8 +27,8 @@ CONTRACT: Final = (
     Mutant(
         "an epoch ends where the next one starts",
         "include/tidemark/kafka_log/lineage.py",
-        "return any(one == epoch for one, _ in self.entries) and (end is None or base_offset < end)",
-        "return any(one == epoch for one, _ in self.entries)",
+        "return any(known == epoch for known, _ in self.entries) and (end is None or base_offset < end)",
+        "return any(known == epoch for known, _ in self.entries)",
         (f"{_PACKER}::test_a_batch_of_an_epoch_that_has_ended_before_it_is_not_packed",),
     ),
     Mutant(
@@ -255,7 +255,7 @@ CONTRACT: Final = (
     Mutant(
         "what is put once is never replaced by other content",
         "include/tidemark/store/base.py",
-        "if there.body != body:",
+        "if stored.body != body:",
         "if False:",
         (f"{_STORE}::test_put_once_is_safe_to_repeat[local]",),
     ),

@@ -65,13 +65,13 @@ def chunks(
                 break
             try:
                 source = view[starts[index] : ends[index]]
-                held = decompressor.append(CODECS[codecs[index]], source, arena) if compressed else len(source)
-                _check_size(held, limits.records_bytes)
-                _check_count(counts[index], held)
-                start = arena.used - held if compressed else starts[index]
-                taken.append((index, start, start + held))
+                unpacked = decompressor.append(CODECS[codecs[index]], source, arena) if compressed else len(source)
+                _check_size(unpacked, limits.records_bytes)
+                _check_count(counts[index], unpacked)
+                start = arena.used - unpacked if compressed else starts[index]
+                taken.append((index, start, start + unpacked))
                 rows += counts[index]
-                size += held
+                size += unpacked
             except CorruptRecords as error:
                 refuse(headers[index], str(error))
             index += 1
@@ -80,12 +80,12 @@ def chunks(
             yield Chunk(as_array(arena.data) if compressed else segment, bounds[1], bounds[2], headers[bounds[0]])
 
 
-def _check_size(held: int, most: int) -> None:
-    if held > most:
-        raise CorruptRecords(f"its records have {held} bytes, and {most} is the bound of a batch")
+def _check_size(unpacked: int, most: int) -> None:
+    if unpacked > most:
+        raise CorruptRecords(f"its records have {unpacked} bytes, and {most} is the bound of a batch")
 
 
-def _check_count(count: int, held: int) -> None:
+def _check_count(count: int, unpacked: int) -> None:
     """Refuse an impossible record count before anything is allocated per record."""
-    if MIN_RECORD_BYTES * count > held:
-        raise CorruptRecords(f"{held} bytes cannot hold {count} records")
+    if MIN_RECORD_BYTES * count > unpacked:
+        raise CorruptRecords(f"{unpacked} bytes cannot hold {count} records")

@@ -93,7 +93,9 @@ class Lineage:
             at = max(at, min(ends)) if at is not None and ends else None
         for lineage, opposite in ((self, other), (other, self)):
             first_epoch, first_start = opposite.entries[0]
-            shared = max(first_epoch, max(common, default=first_epoch))  # ``opposite`` may have epochs up to here below
+            shared = max(
+                first_epoch, max(common, default=first_epoch)
+            )  # below its start, ``opposite`` may have epochs up to here
             at = next((start for epoch, start in lineage.entries if epoch > shared and start < first_start), at)
         return None if at is None or (end is not None and at >= end) else at
 

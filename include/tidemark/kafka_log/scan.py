@@ -69,7 +69,7 @@ class SegmentScanner:
 
     ``name`` is the file or object for messages, ``base_offset`` the segment's base, ``open_before`` the transactions
     open at its start, ``max_batch_bytes`` the largest batch believed. After a :class:`SegmentError` only
-    :meth:`summary`, of what came before the bad batch, is of use.
+    :meth:`summary`, of the batches before the bad one, is of use.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class SegmentScanner:
         deque(self.batches(chunk), maxlen=0)
 
     def batches(self, chunk: Buffer) -> Iterator[BatchHeader]:
-        """Take bytes like :meth:`feed`; yield the header of each batch that they complete and whose checksum is right.
+        """Take bytes like :meth:`feed`; yield the header of each batch that they complete and has the right checksum.
 
         The bytes count as taken when the iterator is exhausted; a caller that stops earlier is done with the scanner.
         """

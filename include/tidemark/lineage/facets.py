@@ -74,10 +74,10 @@ def output_statistics(*, rows: int, files: int, size: int | None) -> Facets:
     return _facet("outputStatistics", name, "1-0-2", **ours, **sized)
 
 
-def assertions(found: Iterable[Mapping[str, JsonValue]]) -> Facets:
+def assertions(tests: Iterable[Mapping[str, JsonValue]]) -> Facets:
     """The facet of a dataset's tests and their results."""
     name = "DataQualityAssertionsDatasetFacet"
-    return _facet("dataQualityAssertions", name, "1-1-0", assertions=[dict(assertion) for assertion in found])
+    return _facet("dataQualityAssertions", name, "1-1-0", assertions=[dict(test) for test in tests])
 
 
 def _facet(name: str, kind: str, number: str, **fields: JsonValue) -> Facets:

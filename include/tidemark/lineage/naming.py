@@ -1,7 +1,7 @@
 """The names of datasets, following OpenLineage's conventions (https://openlineage.io/docs/spec/naming).
 
 A dataset with a location is named after it, a table too; a table's names in catalogs are its symlinks. So programs that
-read files and programs that read the table by name mean the same dataset, whatever integration reports it.
+read files and programs that read the table by name mean the same dataset, in the reports of any integration.
 """
 
 from __future__ import annotations

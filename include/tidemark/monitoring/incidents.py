@@ -29,9 +29,9 @@ REOPENS_WITHIN: Final = timedelta(minutes=10)
 class Condition(Model):
     """A finding of now. ``start`` and ``end`` are offsets, half-open; ``offsets`` is the number of offsets affected.
 
-    ``title`` is one line, ``text`` says what happened, ``likely`` why, and ``mend`` gives the command or the place that
-    corrects it. If ``fact`` changes, the incident is reported again. A condition becomes an incident once it has lasted
-    for ``patience``.
+    ``title`` is one line, ``text`` is the event, ``likely`` its likely cause, and ``mend`` gives the command or the
+    place that corrects it. If ``fact`` changes, the incident is reported again. A condition becomes an incident once it
+    has lasted for ``patience``.
     """
 
     kind: IncidentKind

@@ -1,8 +1,8 @@
 """The judgement of a topic: its state and the state's consequences. All views use it, and so cannot disagree.
 
-A state follows from the store (ledger, watermark indexes, heads) and from the topic's open incidents, which add what
-only repeated observations show: a cause that has lasted for too long. The badge and the filter of the continuity page,
-``tidemark status`` and ``tidemark continuity`` show it, and the commands exit with its code. Pure.
+A state follows from the store (ledger, watermark indexes, heads) and from the topic's open incidents, which add causes
+that only repeated observations show, such as one that has lasted for too long. The badge and the filter of the
+continuity page, ``tidemark status`` and ``tidemark continuity`` show it, and the commands exit with its code. Pure.
 """
 
 from __future__ import annotations

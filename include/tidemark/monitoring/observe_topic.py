@@ -65,7 +65,7 @@ def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now:
     """
     from deltalake.exceptions import DeltaError
 
-    found: list[Condition] = []
+    conditions: list[Condition] = []
     unknown: list[Unknown] = []
     sighting = before
     steps: tuple[tuple[Step, Source], ...] = (
@@ -80,22 +80,22 @@ def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now:
             new, sighting = step(table, around, sighting, now)
         except (TidemarkError, DeltaError, OSError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
-            found.append(unreadable(table.topic.cluster, table.topic.topic, reason, now))
+            conditions.append(unreadable(table.topic.cluster, table.topic.topic, reason, now))
             unknown.append(Unknown(found_by(source), table.topic.topic))
         else:
-            found += new
+            conditions += new
     if around.led is not None:
         rotated = _rotated(around.led, sighting.rotated, now)
-        found += topic_conditions.stuck(table.topic, around.led, rotated, around.gone, now)
-        found += promise_conditions.unstored(table.topic, around.led, now)
-        found += promise_conditions.unmeasured(table.topic, around.led, around.gone, now)
+        conditions += topic_conditions.stuck(table.topic, around.led, rotated, around.gone, now)
+        conditions += promise_conditions.unstored(table.topic, around.led, now)
+        conditions += promise_conditions.unmeasured(table.topic, around.led, around.gone, now)
         if any(leader.broker in around.gone for leader in around.led.values()):
             unknown.append(Unknown(frozenset({"stuck"}), table.topic.topic))
         judged = frozenset(partition for partition, leader in around.led.items() if leader.entry.packs_known)
         if len(judged) < len(around.led):
             unknown.append(Unknown(frozenset({"stuck"}), table.topic.topic, known=judged))
         sighting = sighting.model_copy(update={"rotated": rotated})
-    return TopicLook(tuple(found), tuple(unknown), sighting)
+    return TopicLook(tuple(conditions), tuple(unknown), sighting)
 
 
 def _schema(
@@ -149,15 +149,15 @@ def _ledger(
     table: TopicTable, around: Around, before: TopicSighting, now: datetime
 ) -> tuple[list[Condition], TopicSighting]:
     """Conditions of the ledger, compared with the watermarks and by itself."""
-    found: list[Condition] = []
+    conditions: list[Condition] = []
     if around.led is not None:
         old = before.read_at is None or now - before.read_at > _REREAD_AFTER + _spread(table.topic.topic)
         digest = _digest(around)
         if old or digest != before.quiet:
             read, exact = _read(table, around, before, now, exact=old or not around.committed)
             uploaded = _uploaded(around.led, read.ledger, before.uploaded, now)
-            found = [*topic_conditions.gaps(read.health)]
-            found += topic_conditions.late(table.topic, read.health, uploaded, now, around.scanned_at)
+            conditions = [*topic_conditions.gaps(read.health)]
+            conditions += topic_conditions.late(table.topic, read.health, uploaded, now, around.scanned_at)
             quiet = not read.health.marks and not any(partition.gaps for partition in read.health.partitions)
             new = samples_of(table, read.ledger, before.n)
             update = {
@@ -174,8 +174,8 @@ def _ledger(
             ends = (leader.entry.log_end_offset for leader in around.led.values())
             before = before.model_copy(update={"summary": before.summary.with_log_ends(ends)})
     samples = latest(before.samples, now - table.topic.quarantine.over)
-    found += topic_conditions.quarantine(table.topic, samples, now)
-    return found, before.model_copy(update={"samples": samples})
+    conditions += topic_conditions.quarantine(table.topic, samples, now)
+    return conditions, before.model_copy(update={"samples": samples})
 
 
 class _Read(NamedTuple):

@@ -257,9 +257,9 @@ def _is_at_gap(partition: PartitionHealth) -> bool:
 
 def _why_late(oldest: PartitionHealth, health: TopicHealth, now: datetime, scanned_at: datetime | None) -> str:
     if oldest.held_by:
-        held = oldest.held_by[0]
+        open_ = oldest.held_by[0]
         return (
-            f"the transaction of producer {held.producer_id} is open since offset {held.first_offset} of partition "
+            f"the transaction of producer {open_.producer_id} is open since offset {open_.first_offset} of partition "
             f"{oldest.partition}: nothing after it can be decided; kafka-transactions.sh can abort one that hangs"
         )
     if scanned_at is not None and now - scanned_at > timedelta(minutes=5):

@@ -84,12 +84,12 @@ def _candidate(columns: pa.RecordBatch, wanted: EventTime, own: pa.Array[Any]) -
         return None
     known: list[int | None] = own.to_pylist()
     in_column: list[int | None] = times.to_pylist()
-    pairs = [(there, at) for there, at in zip(in_column, known, strict=True) if there is not None and at is not None]
+    pairs = [(event, at) for event, at in zip(in_column, known, strict=True) if event is not None and at is not None]
     dated = sum(at is not None for at in known)
     if not dated or len(pairs) < _LEAST_FILLED * dated:
         return None
     # As Python's numbers: a count taken for seconds is far outside of int64.
-    distances = sorted(abs(there - at) for there, at in pairs)
+    distances = sorted(abs(event - at) for event, at in pairs)
     median = distances[len(distances) // 2]
     if median > _FARTHEST / _MICROSECOND:
         return None

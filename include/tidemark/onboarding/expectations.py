@@ -109,8 +109,8 @@ def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions
         yield Line(f"storage: {subject}, {term}", 0.0, size * share * prices.stored)
 
 
-def _puts(what: str, requests: float, prices: Prices) -> Line:
-    return Line(what, requests, requests * prices.put)
+def _puts(subject: str, requests: float, prices: Prices) -> Line:
+    return Line(subject, requests, requests * prices.put)
 
 
 def _rotation(facts: TopicFacts, rate: Rate | None) -> timedelta:

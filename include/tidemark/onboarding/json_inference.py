@@ -24,7 +24,7 @@ MOST_COLUMNS: Final = 500
 """The most columns; a person cannot review more."""
 
 _MOST_KEYS: Final = 200
-"""An object with more different keys is taken for a map, whose keys are values."""
+"""An object with more different keys is taken for a map: its keys are values."""
 
 _MAX_DEPTH: Final = 8
 _INT64: Final = 1 << 63

@@ -47,11 +47,11 @@ def _of(role: str, tried: Tried) -> Right:
 
 
 def _agents(deployment: Deployment, topic: TopicSettings) -> Right:
-    what = "put segments of the topic"
+    right = "put segments of the topic"
     try:
         check_seen(deployment, topic)
     except NeverSeen as error:
-        return Right("agent", what, "unknown", str(error))
+        return Right("agent", right, "unknown", str(error))
     except (StoreError, FormatError) as error:
-        return Right("agent", what, "unknown", f"what the agents wrote cannot be read: {error}")
-    return Right("agent", what, "yes", "an agent has reported the topic")
+        return Right("agent", right, "unknown", f"what the agents wrote cannot be read: {error}")
+    return Right("agent", right, "yes", "an agent has reported the topic")

@@ -66,8 +66,8 @@ class _Types:
     def _records(self, writer: Any, reader: Any) -> bool:
         theirs = {field["name"]: field["type"] for field in writer["fields"]}
         for field in reader["fields"]:
-            there = [theirs[name] for name in _names(field) if name in theirs]
-            if not (there or "default" in field) or not all(self.resolve(kind, field["type"]) for kind in there):
+            kinds = [theirs[name] for name in _names(field) if name in theirs]
+            if not (kinds or "default" in field) or not all(self.resolve(kind, field["type"]) for kind in kinds):
                 return False
         return True
 

@@ -136,7 +136,7 @@ def plain_types(schema: Any) -> Any:
         return [plain_types(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
-    # Keys that start with two underscores tell fastavro that the schema is parsed already.
+    # Keys that start with two underscores mark a schema as parsed for fastavro.
     kept = {key: value for key, value in schema.items() if key != "logicalType" and not key.startswith("__")}
     if schema.get("logicalType") == "decimal":
         kept["logicalType"] = DECIMAL_MARK

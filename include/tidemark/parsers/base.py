@@ -103,10 +103,10 @@ def event_time_of(columns: pa.RecordBatch, wanted: EventTime | None) -> pa.Array
 
 def without(parsed: Parsed, rows: Indices, names: Collection[str], wanted: EventTime | None) -> Parsed:
     """``parsed`` with nulls in the columns ``names`` of ``rows``; the values lost count as unknown fields."""
-    there = np.ones(len(parsed.columns), np.bool_)
-    there[rows] = False
-    place = array(pa.int64(), np.arange(len(there)), np.packbits(there, bitorder="little"))
-    counted = ~there
+    keeps = np.ones(len(parsed.columns), np.bool_)
+    keeps[rows] = False
+    place = array(pa.int64(), np.arange(len(keeps)), np.packbits(keeps, bitorder="little"))
+    counted = ~keeps
     counted[list(parsed.refused)] = False
     columns, unknown = [], dict(parsed.unknown)
     for name, column in zip(parsed.columns.schema.names, parsed.columns.columns, strict=True):

@@ -1,7 +1,7 @@
 """Fields of records that no column takes, by name, with the number of rows that have each. The names are bounded.
 
 The counts of rows add up to the same result for any division into batches or tasks: the names kept are the first ones
-by their text, whatever their counts, and a name that is among the first of all is so in each part.
+by their text, for any counts, and a name that is among the first of all is so in each part.
 """
 
 from __future__ import annotations

@@ -152,12 +152,12 @@ def _graft_files(ours: FileDescriptorSet, theirs: FileDescriptorSet) -> None:
     known = {file.name: file for file in ours.file}
     order = [file.name for file in theirs.file]
     for file in theirs.file:
-        there = known.get(file.name)
-        if there is None:
+        file_of_ours = known.get(file.name)
+        if file_of_ours is None:
             known[file.name] = FileDescriptorProto.FromString(file.SerializeToString())
             continue
-        there.dependency.extend(name for name in file.dependency if name not in there.dependency)
-        _graft(there, file)
+        file_of_ours.dependency.extend(name for name in file.dependency if name not in file_of_ours.dependency)
+        _graft(file_of_ours, file)
     gone = [file.name for file in ours.file if file.name not in order]
     files = [known[name] for name in (*gone, *order)]  # a file comes after its imports
     copies = [FileDescriptorProto.FromString(file.SerializeToString()) for file in files]

@@ -1,4 +1,4 @@
-"""The interface to object storage: few operations, conditional writes, errors that tell failed from unknown outcomes.
+"""The interface to object storage: few operations, conditional writes, distinct errors for failed and unknown outcomes.
 
 :func:`open_store` returns a :class:`Store` for a URL of :data:`tidemark.store.schemes.SCHEMES`. Keys are relative to
 it. Tidemark writes everything through this interface; only delta-rs removes expired parts of a Delta log. botocore and

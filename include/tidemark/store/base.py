@@ -155,14 +155,14 @@ def put_once(store: Store, key: str, body: bytes) -> str:
         except (PreconditionFailed, UnknownOutcome) as error:
             failure = error
         try:
-            there = store.get(key)
+            stored = store.get(key)
         except NotFound:
             tries.failed(failure)
             continue
-        if there.body != body:
+        if stored.body != body:
             rule = "exists with other content; it is written once and never replaced"
             raise PreconditionFailed(key, rule) from failure
-        return there.etag
+        return stored.etag
 
 
 def put_over(store: Store, key: str, body: bytes) -> str:

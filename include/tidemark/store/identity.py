@@ -47,6 +47,6 @@ def _principal(options: StoreOptions) -> str | None:
             sts = session.client("sts", region_name=options.region, config=config)
             return str(sts.get_caller_identity()["Arn"])
         except (BotoCoreError, ClientError) as error:
-            # The key identifies the principal, too, to people who can look it up.
+            # The key identifies the principal, too, for people with access to AWS's list of keys.
             log.info("STS does not say whose the credentials are: %s", error)
     return f"key {credentials.get_frozen_credentials().access_key}"

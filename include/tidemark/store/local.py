@@ -127,9 +127,9 @@ class LocalStore:
         """See :meth:`tidemark.store.base.Store.delete`."""
         path = self._path(key)
         with self._locked():
-            there = self._etag(path)
-            if if_match is not None and there is not None and there != if_match:
-                raise PreconditionFailed(key, f"is another version now: {there}, not {if_match}")
+            present = self._etag(path)
+            if if_match is not None and present is not None and present != if_match:
+                raise PreconditionFailed(key, f"is another version now: {present}, not {if_match}")
             path.unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
@@ -158,12 +158,12 @@ class LocalStore:
             yield
 
 
-def _check(key: str, there: str | None, if_match: str | None, if_none_match: bool) -> None:
+def _check(key: str, present: str | None, if_match: str | None, if_none_match: bool) -> None:
     """Raise PreconditionFailed unless the conditions of a write hold for the present ETag."""
-    if if_none_match and there is not None:
+    if if_none_match and present is not None:
         raise PreconditionFailed(key, "exists already")
-    if if_match is not None and there != if_match:
-        raise PreconditionFailed(key, f"is another version now: {there}, not {if_match}")
+    if if_match is not None and present != if_match:
+        raise PreconditionFailed(key, f"is another version now: {present}, not {if_match}")
 
 
 def _create(key: str, source: Path, target: Path) -> None:

@@ -181,9 +181,9 @@ class ObjectStore:
         check_key(key)
         try:
             if if_match is not None:
-                there = _quoted(self._head(key)["e_tag"])
-                if there != if_match:
-                    raise PreconditionFailed(self._name(key), f"is another version now: {there} and not {if_match}")
+                etag = _quoted(self._head(key)["e_tag"])
+                if etag != if_match:
+                    raise PreconditionFailed(self._name(key), f"is another version now: {etag} and not {if_match}")
             with self._failing(key):
                 self._traffic.request("DeleteObject")
                 obstore.delete(self._clients.write(), key)
@@ -192,13 +192,13 @@ class ObjectStore:
 
     def _check_copied(self, source: str, etag: str, copied: ObjectMeta) -> None:
         """Raise PreconditionFailed if ``copied`` is not a copy of version ``etag`` of ``source``."""
-        there = self._head(source)
-        if _quoted(there["e_tag"]) != etag:
-            raise PreconditionFailed(self._name(source), f"is another version now: {there['e_tag']} and not {etag}")
-        if there["size"] != copied["size"]:
-            rule = f"has {copied['size']} bytes of {there['size']}: it is not complete yet; copy it again"
+        present = self._head(source)
+        if _quoted(present["e_tag"]) != etag:
+            raise PreconditionFailed(self._name(source), f"is another version now: {present['e_tag']} and not {etag}")
+        if present["size"] != copied["size"]:
+            rule = f"has {copied['size']} bytes of {present['size']}: it is not complete yet; copy it again"
             raise UnknownOutcome(self._name(copied["path"]), rule)
-        checksum = self._checksum(source, there["size"], etag)
+        checksum = self._checksum(source, present["size"], etag)
         self._prove(copied["path"], copied["size"], _quoted(copied["e_tag"]), checksum)
 
     def _open(self, key: str, start: int, end: int | None, if_match: str | None) -> GetResult:
@@ -235,10 +235,10 @@ class ObjectStore:
         if not self._by_generation:
             return {"e_tag": if_match}
         try:
-            there = self._head(key)
+            present = self._head(key)
         except NotFound as error:
             raise PreconditionFailed(self._name(key), "is gone, and was to be replaced") from error
-        etag, generation = _quoted(there["e_tag"]), there["version"]
+        etag, generation = _quoted(present["e_tag"]), present["version"]
         if etag != if_match:
             raise PreconditionFailed(self._name(key), f"is another version now: {etag} and not {if_match}")
         if generation is None:

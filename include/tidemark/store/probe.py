@@ -51,15 +51,15 @@ class Tried(NamedTuple):
         return f"{self.what}: {self.detail}"
 
 
-def tried(what: str, ask: Callable[[], object]) -> Tried:
+def tried(operation: str, ask: Callable[[], object]) -> Tried:
     """The outcome of the request ``ask``."""
     try:
         ask()
     except Refused as error:
-        return Tried(what, "no", error.reason)
+        return Tried(operation, "no", error.reason)
     except (StoreError, OSError) as error:
-        return Tried(what, "unknown", error.reason if isinstance(error, StoreError) else str(error))
-    return Tried(what, "yes", TRIED)
+        return Tried(operation, "unknown", error.reason if isinstance(error, StoreError) else str(error))
+    return Tried(operation, "yes", TRIED)
 
 
 def try_to_list(store: Store, folder: str) -> Tried:

@@ -1,7 +1,7 @@
 """A bucket on S3 or on a server with its protocol.
 
-Writes are never repeated by the client library: a repeated conditional PUT whose first reply was lost answers
-"precondition failed" although it took effect. So a write is tried once, and an unknown outcome is reported as such.
+Writes are never repeated by the client library: a repeated conditional PUT would answer "precondition failed" after a
+lost first reply, although it took effect. So a write is tried once, and an unknown outcome is reported as such.
 Reads are tried once, too: :class:`tidemark.store.retrying.RepeatingStore` repeats them.
 """
 
