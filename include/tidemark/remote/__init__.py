@@ -1,7 +1,7 @@
-"""Reads the remote tier, which is what the agents stored of a cluster, without a broker.
+"""Reads the remote tier, the agents' stored copy of a cluster, without a broker.
 
-``catalog`` finds which offsets of a partition are stored and where to read them; its module ``storage`` locates the
-cluster's objects. ``reader`` reads and decodes the records. Nothing here depends on a Kafka client.
+``catalog`` finds the stored offsets of a partition and their objects; its module ``storage`` locates the cluster's
+objects. ``reader`` reads and decodes the records. Nothing here depends on a Kafka client.
 """
 
 from tidemark.remote.catalog.storage import Storage

@@ -22,7 +22,7 @@ class RemoteTopics:
     """The topics of a storage's cluster. Thread-safe."""
 
     def __init__(self, storage: Storage, heads_seconds: float = 0.0) -> None:
-        """Nothing is read yet. The brokers' heads are looked at again after ``heads_seconds``."""
+        """Start with nothing read. The brokers' heads are refreshed after ``heads_seconds``."""
         self.storage = storage
         default = storage.default()
         self._control = ControlKeys(default.prefix, storage.cluster)
@@ -64,7 +64,7 @@ class RemoteTopics:
         return {info.key.removeprefix(folder).removesuffix(".json") for info in listed}
 
     def unseen(self, topic: str) -> str:
-        """What to say of a topic that no agent has seen."""
+        """A message about a topic that no agent has seen."""
         return f"no agent of cluster {self.storage.cluster} has ever seen this topic; {hint(topic, self.topics())}"
 
     def _incarnation(self, topic: str, topic_id: str | None) -> tuple[int, Incarnation] | None:

@@ -1,8 +1,8 @@
-"""Which aborted transactions touch a stretch: those that its segment and the ones after it list.
+"""Aborted transactions of a stretch, from the lists of its segment and of later segments.
 
 A transaction's end is recorded in the segment that holds its marker. So the transactions open at a segment's end are
 looked up in the later segments until each is decided: no longer listed as open there, and not above the last stable
-offset. The result for a transaction is kept, so that one which spans many segments is searched for once.
+offset. The result for a transaction is kept, so that a transaction that spans many segments is searched for once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KEPT: Final = 4096
 class Step(NamedTuple):
     """The first ``piece`` at or after an offset, None at the end; and the segments of a gap on the way there.
 
-    The records of those cannot be read, but the transactions that they list count.
+    The gap's records cannot be read, but the transactions that its segments list count.
     """
 
     piece: SegmentPiece | None
@@ -43,7 +43,7 @@ class Verdicts:
     """
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
+        """Start with no known outcome."""
         self._lock = threading.Lock()
         self._found: OrderedDict[tuple[int, int], tuple[AbortedTransaction, ...]] = OrderedDict()
 
@@ -52,10 +52,10 @@ class Verdicts:
         with self._lock:
             return self._found.get((opened.producer_id, opened.first_offset))
 
-    def keep(self, opened: OpenTransaction, found: tuple[AbortedTransaction, ...]) -> None:
-        """Remember what :meth:`get` answers."""
+    def keep(self, opened: OpenTransaction, aborts: tuple[AbortedTransaction, ...]) -> None:
+        """Remember the aborts for :meth:`get`."""
         with self._lock:
-            self._found[opened.producer_id, opened.first_offset] = found
+            self._found[opened.producer_id, opened.first_offset] = aborts
             if len(self._found) > _KEPT:
                 self._found.popitem(last=False)
 
@@ -64,7 +64,7 @@ class Aborts:
     """The aborted transactions of one partition. Thread-safe; no lock is held during a request."""
 
     def __init__(self, store: Store, refused: Callable[[Segment], None]) -> None:
-        """Nothing is known yet. ``refused`` is called with a segment whose ``.txnindex`` is not its manifest's."""
+        """``refused`` is called with a segment if its ``.txnindex`` differs from the one in its manifest."""
         self._store = store
         self._refused = refused
         self._lock = threading.Lock()
@@ -73,19 +73,19 @@ class Aborts:
     def of(
         self, piece: SegmentPiece, lineage: Lineage, verdicts: Verdicts, following: Next
     ) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions of ``piece``, whose offsets are all decided, by their markers."""
+        """The aborted transactions of ``piece``, by their markers; all of its offsets are decided."""
         bound = piece.end
-        found: set[AbortedTransaction] = set()
+        aborts: set[AbortedTransaction] = set()
         at, skipped = Step(piece, ())
         while at is not None:
-            listed = [one for segment in (*skipped, at.segment) for one in self._listed(segment, lineage)]
-            found |= {one for one in listed if one.first_offset < bound}
+            listed = [abort for segment in (*skipped, at.segment) for abort in self._listed(segment, lineage)]
+            aborts |= {abort for abort in listed if abort.first_offset < bound}
             if is_whole(at.segment, lineage, at.start):
-                opened = [one for one in at.segment.open_transactions if one.first_offset < bound]
-                found |= {one for each in opened for one in self._verdict(each, at, lineage, verdicts, following)}
+                opened = [opening for opening in at.segment.open_transactions if opening.first_offset < bound]
+                aborts |= {abort for each in opened for abort in self._verdict(each, at, lineage, verdicts, following)}
                 break
             at, skipped = following(live_until(at.segment, lineage, at.start))
-        return tuple(sorted(found, key=lambda one: (one.last_offset, one.first_offset)))
+        return tuple(sorted(aborts, key=lambda abort: (abort.last_offset, abort.first_offset)))
 
     def _verdict(
         self,
@@ -99,26 +99,27 @@ class Aborts:
         known = verdicts.get(opened)
         if known is not None:
             return known
-        found: tuple[AbortedTransaction, ...] = ()
+        aborts: tuple[AbortedTransaction, ...] = ()
         at, skipped = following(piece.segment.end)
         while at is not None:
-            listed = [one for segment in (*skipped, at.segment) for one in self._listed(segment, lineage)]
-            found = tuple(
-                one
-                for one in listed
-                if one.producer_id == opened.producer_id and one.first_offset <= opened.first_offset <= one.last_offset
+            listed = [abort for segment in (*skipped, at.segment) for abort in self._listed(segment, lineage)]
+            aborts = tuple(
+                abort
+                for abort in listed
+                if abort.producer_id == opened.producer_id
+                and abort.first_offset <= opened.first_offset <= abort.last_offset
             )
-            if found or (is_whole(at.segment, lineage, at.start) and not _is_open(opened, at.segment)):
+            if aborts or (is_whole(at.segment, lineage, at.start) and not _is_open(opened, at.segment)):
                 break
             at, skipped = following(live_until(at.segment, lineage, at.start))
         if at is None:
-            return found  # nothing decides it yet
-        verdicts.keep(opened, found)
-        return found
+            return aborts  # nothing decides it yet
+        verdicts.keep(opened, aborts)
+        return aborts
 
     def _listed(self, segment: Segment, lineage: Lineage) -> list[AbortedTransaction]:
-        """What the segment or its ``.txnindex`` lists, where the marker lies on ``lineage``."""
-        return [one for one in self._all_listed(segment) if agrees(segment, lineage, one.last_offset)]
+        """Aborts that the segment or its ``.txnindex`` lists and that have their marker on ``lineage``."""
+        return [abort for abort in self._all_listed(segment) if agrees(segment, lineage, abort.last_offset)]
 
     def _all_listed(self, segment: Segment) -> Sequence[AbortedTransaction]:
         if segment.aborts is None:
@@ -141,6 +142,6 @@ class Aborts:
 
 def _is_open(opened: OpenTransaction, segment: Segment) -> bool:
     return any(
-        one.producer_id == opened.producer_id and one.first_offset == opened.first_offset
-        for one in segment.open_transactions
+        other.producer_id == opened.producer_id and other.first_offset == opened.first_offset
+        for other in segment.open_transactions
     )

@@ -15,7 +15,7 @@ _MOST_BYTES: Final = 4 << 20
 
 
 class BatchWindow(NamedTuple):
-    """Whole batches: ``headers`` are those that start in ``data``, whose first byte is the log's byte ``position``."""
+    """Batches in ``data``, all whole: it starts at the log's byte ``position``, and ``headers`` are their headers."""
 
     data: bytes
     headers: Headers
@@ -23,7 +23,7 @@ class BatchWindow(NamedTuple):
 
 
 def windows(store: Store, segment: Segment, position: int) -> Iterator[BatchWindow]:
-    """The batches of ``segment`` from byte ``position`` of its object on, at which one starts.
+    """The batches of ``segment`` from byte ``position`` of its object on, where a batch starts.
 
     Small windows first, then larger ones.
 
@@ -41,7 +41,7 @@ def windows(store: Store, segment: Segment, position: int) -> Iterator[BatchWind
             yield BatchWindow(data, headers, position)
             position = int(headers["position"][-1] + headers["size"][-1])
             size = min(2 * size, _MOST_BYTES)
-        else:  # a batch larger than the window: its length field tells how large
+        else:  # a batch larger than the window: its length field has its size
             size = max(2 * size, _batch_size(data))
 
 

@@ -1,11 +1,11 @@
-"""The heads of a cluster's brokers, as all partitions of a reader share them.
+"""The heads of a cluster's brokers, which all partitions of a reader share.
 
 A look is one listing of the heads of a store and prefix, however many partitions ask. A head is read when a partition
 asks for it and its ETag has changed: one GET for each broker. The last ranges of many partitions lie in one pack, and
 their lines in its footer: one GET reads those of all partitions that have asked.
 
 A reader asks for heads first, and reads ``offset.wm`` then (docs/architecture.md, "The live end"). So a head that was
-read some seconds ago is not wrong, it only shows less.
+read some seconds ago is not wrong, but only incomplete.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidemark.store import Store
 _NEVER: Final = float("-inf")
 
 _MOST_FOOTER: Final = 1 << 20
-"""Bytes of a pack's footer that are read at once: about 2,000 lines."""
+"""The most bytes of a pack's footer that are read at once: about 2,000 lines."""
 
 _KEPT_FOOTERS: Final = 8
 
@@ -50,10 +50,10 @@ class _Footer(NamedTuple):
 
 
 class Heads:
-    """The heads in one store and prefix. Thread-safe: who asks while another one looks waits for that look."""
+    """The heads in one store and prefix. Thread-safe: a caller that asks during another one's look waits for it."""
 
     def __init__(self, store: Store, control: ControlKeys, seconds: float) -> None:
-        """Nothing is read yet. Heads are listed again after ``seconds``."""
+        """Heads are listed again after ``seconds``."""
         self._store, self._control, self._seconds = store, control, seconds
         self._lock = threading.Lock()
         self._looked_at = _NEVER
@@ -63,9 +63,9 @@ class Heads:
         self._footers: dict[str, _Footer] = {}
 
     def entries(self, wanted: PartitionOfId, brokers: Collection[int]) -> tuple[HeadEntry, ...]:
-        """What the heads of ``brokers`` say of a partition.
+        """Entries of a partition in the heads of ``brokers``.
 
-        A head that does not parse says nothing, with one warning: what its broker has packed is read once it is sealed.
+        A head that does not parse has none, with one warning: its broker's packs are read once they are sealed.
 
         Raises:
             StoreError: the heads cannot be listed or read.
@@ -77,14 +77,14 @@ class Heads:
             if time.monotonic() - self._looked_at >= self._seconds:
                 self._look()
             keys = {self._control.head(broker): broker for broker in sorted(brokers)}
-            there = {key: broker for key, broker in keys.items() if key in self._etags}
-            unread = {key: broker for key, broker in there.items() if key not in self._kept}
+            listed = {key: broker for key, broker in keys.items() if key in self._etags}
+            unread = {key: broker for key, broker in listed.items() if key not in self._kept}
             for key, entries in zip(unread, in_parallel(self._read, list(unread.values())), strict=True):
                 self._kept[key] = _Kept(self._etags[key], entries)
-            return tuple(entry for key in there for entry in self._kept[key].entries.get(wanted, ()))
+            return tuple(entry for key in listed for entry in self._kept[key].entries.get(wanted, ()))
 
     def line(self, store: Store, control: ControlKeys, pointer: RangePointer) -> PackedRange:
-        """As :func:`tidemark.formats.pack.read_range_line`; with the lines of other partitions, if heads name them."""
+        """The line of ``pointer``, like :func:`tidemark.formats.pack.read_range_line`; other lines are kept with it."""
         with self._lock:
             key, end = control.pack(pointer.name), pointer.position + pointer.length
             footer = self._footers.get(pointer.pack)
@@ -96,18 +96,18 @@ class Heads:
             return range_of_line(footer.body[pointer.position - footer.start : end - footer.start], key, pointer)
 
     def _around(self, pointer: RangePointer) -> tuple[int, int]:
-        """The bytes of a pack that hold the line of ``pointer`` and those that partitions are going to ask for."""
+        """Bounds of the bytes of a pack with the line of ``pointer`` and the lines that partitions will ask for."""
         entries = [
-            one for kept in self._kept.values() for wanted in self._asked for one in kept.entries.get(wanted, ())
+            entry for kept in self._kept.values() for wanted in self._asked for entry in kept.entries.get(wanted, ())
         ]
-        lines = [one.last for one in entries if one.last.pack == pointer.pack] or [pointer]
-        start, stop = min(one.position for one in lines), max(one.position + one.length for one in lines)
+        lines = [entry.last for entry in entries if entry.last.pack == pointer.pack] or [pointer]
+        start, stop = min(line.position for line in lines), max(line.position + line.length for line in lines)
         if start <= pointer.position and pointer.position + pointer.length <= stop <= start + _MOST_FOOTER:
             return start, stop
         return pointer.position, pointer.position + pointer.length
 
     def _look(self) -> None:
-        """List; what has changed is forgotten, and read when somebody asks for it."""
+        """List the heads, and forget changed ones until a partition asks for them."""
         began = time.monotonic()
         self._etags = {info.key: info.etag for info in self._store.list(self._control.heads)}
         self._kept = {key: kept for key, kept in self._kept.items() if self._etags.get(key) == kept.etag}
@@ -115,18 +115,18 @@ class Heads:
 
     def _read(self, broker: int) -> Mapping[PartitionOfId, tuple[HeadEntry, ...]]:
         try:
-            found = head.load(self._store, self._control, broker)
+            version = head.load(self._store, self._control, broker)
         except FormatError as error:
             log.warning("%s; what broker %s has packed is not read before it is sealed", error, broker)
             return {}
-        return {} if found is None else found.value.by_partition
+        return {} if version is None else version.value.by_partition
 
 
 class HeadsByPlace:
     """The heads of a storage's cluster, in each store and prefix that has some of its partitions. Thread-safe."""
 
     def __init__(self, storage: Storage, seconds: float) -> None:
-        """Nothing is read yet. Heads are listed again after ``seconds``."""
+        """Heads are listed again after ``seconds``."""
         self._storage, self._seconds = storage, seconds
         self._lock = threading.Lock()
         self._places: dict[tuple[str, str], Heads] = {}

@@ -1,4 +1,4 @@
-"""The last state of a cluster that the brokers' agents reported in their watermark indexes."""
+"""The last state of a cluster that the agents reported in their watermark indexes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Observations:
     """The watermark indexes of a cluster: listed again after five seconds, read if they changed. Thread-safe."""
 
     def __init__(self, storage: Storage) -> None:
-        """Nothing is read yet."""
+        """Start with no index read."""
         self._storage = storage
         self._lock = threading.Lock()
         self._looked_at: dict[Endpoint, float] = {}
@@ -41,7 +41,7 @@ class Observations:
         return [entry for index in indexes for entry in index.entries if entry.topic == topic]
 
     def log_end(self, topic: str, incarnation: int, partition: int, highest: int) -> tuple[int, datetime] | None:
-        """The log end that the leader's agent saw last, and when; ``highest`` is the leader epoch of ``offset.wm``."""
+        """The log end that the leader's agent last saw, and when; ``highest`` is the leader epoch of ``offset.wm``."""
         entries = [
             entry
             for entry in self.entries(topic, partition)

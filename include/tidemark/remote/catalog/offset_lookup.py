@@ -1,4 +1,4 @@
-"""Finds the byte of a segment's log at which to begin for an offset, by its ``.index``; a batch header proves it."""
+"""Finds the byte of a segment's log to read an offset from, by its ``.index``; a batch header proves it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemark.store import Store
 
 _ENTRY: Final = Struct(">ii")
 _KEPT_BYTES: Final = 4 << 20
-"""Of indexes in memory; that of a segment of 1 GiB has 2 MiB by Kafka's default."""
+"""The most bytes of indexes in memory; the index of a segment of 1 GiB has 2 MiB by Kafka's default."""
 
 
 class IndexObjects:
@@ -27,13 +27,13 @@ class IndexObjects:
     """
 
     def __init__(self) -> None:
-        """Nothing is read yet."""
+        """Start with no object read."""
         self._lock = threading.Lock()
         self._read: OrderedDict[tuple[str, str, str, str], bytes] = OrderedDict()
         self._size = 0
 
     def position(self, store: Store, segment: Segment, offset: int) -> int:
-        """A byte of the segment's object at which a batch at or below ``offset`` starts: its first if no index has one.
+        """The byte of the segment's object where a batch at or below ``offset`` starts; its first without an index.
 
         A range of a pack has no index.
         """
@@ -49,7 +49,7 @@ class IndexObjects:
         return entry.position if read_header(head, 0, entry.position).base_offset <= offset else 0
 
     def times(self, store: Store, segment: Segment) -> bytes:
-        """The segment's ``.timeindex``; empty if it has none, as a range of a pack."""
+        """The segment's ``.timeindex``; empty if it has none, like a range of a pack."""
         return b"" if segment.packed else self._sibling(store, segment, "timeindex")
 
     def _sibling(self, store: Store, segment: Segment, extension: str) -> bytes:
@@ -72,9 +72,9 @@ class IndexObjects:
 
 
 def floor_entry(raw: bytes, segment: Segment, offset: int) -> OffsetIndexEntry | None:
-    """The last entry of an ``.index`` whose offset is at most ``offset``, by bisection: it may have 260,000 entries.
+    """The last entry of an ``.index`` at or below ``offset``, by bisection: there may be 260,000 entries.
 
-    As ``OffsetIndex.lookup``. Entries that are out of order, or point out of the log, only give a worse hint.
+    Follows ``OffsetIndex.lookup``. Entries that are out of order, or point out of the log, only give a worse hint.
     """
     low, high = 0, len(raw) // INDEX_ENTRY_SIZE
     while low < high:

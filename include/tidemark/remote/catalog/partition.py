@@ -1,4 +1,4 @@
-"""A stored partition. It reads heads, then the watermark, then a listing, then those manifests that are needed.
+"""A stored partition. It reads heads, then the watermark, then a listing, then the manifests that are needed.
 
 Everything below the watermark is in the listing, since an agent writes the watermark last. A head's tail begins where
 the seals ended when it was written, so that nothing is between them if the seals are read later. Overlaps, replacements
@@ -46,12 +46,12 @@ _ATTEMPTS: Final = 3
 Result = TypeVar("Result")
 
 Observe = Callable[[int, int, int], tuple[int, datetime] | None]
-"""(incarnation, partition, highest leader epoch) → the log end that an agent saw last, and when."""
+"""(incarnation, partition, highest leader epoch) → the log end that an agent last saw, and when."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlace:
-    """A partition of one incarnation, and where its objects lie."""
+    """A partition of one incarnation, and the place of its objects."""
 
     topic: str
     partition: int
@@ -61,7 +61,7 @@ class PartitionPlace:
 
 
 class _Looked(NamedTuple):
-    """``offset.wm`` and its ETag, and what heads that were read before it say of the partition."""
+    """``offset.wm`` and its ETag, and the partition's entries in the heads that were read before it."""
 
     marks: Marks
     etag: str
@@ -69,9 +69,9 @@ class _Looked(NamedTuple):
 
 
 class RemotePartition:
-    """A partition of one incarnation, as the remote tier has it.
+    """A partition of one incarnation in the remote tier.
 
-    Thread-safe. Only :meth:`refresh` changes what is known. Methods that read the store raise
+    Thread-safe. Only :meth:`refresh` changes this knowledge. Methods that read the store raise
     :class:`tidemark.errors.StoreError` or one of its kinds, and :class:`tidemark.errors.FormatError` for an object
     that does not parse; none retries.
     """
@@ -79,7 +79,7 @@ class RemotePartition:
     def __init__(
         self, storage: Storage, place: PartitionPlace, indexes: IndexObjects, heads: HeadsByPlace, observe: Observe
     ) -> None:
-        """Nothing is read yet: refresh it once."""
+        """Start with nothing read: refresh the partition once."""
         self.topic, self.partition = place.topic, place.partition
         self.incarnation, self.topic_id = place.incarnation, place.topic_id
         self._storage, self._keys = storage, place.keys
@@ -95,7 +95,7 @@ class RemotePartition:
         self._buried_at = float("-inf")  # when tombstones were listed last
 
     def refresh(self, start_seconds: float = 0.0) -> None:
-        """Read the watermark, the tombstones of retention, and what is new, by a few small requests.
+        """Read the watermark, the tombstones of retention, and all that is new, by a few small requests.
 
         While nothing has changed, this takes one GET, and a listing of tombstones unless that was done less than
         ``start_seconds`` ago. If the watermark names tails, it also takes its part in the look at the heads and in the
@@ -120,7 +120,7 @@ class RemotePartition:
             self._view = replace(now, stable=max(start, now.stable))
 
     def _first_left(self, before: PartitionView, now: PartitionView, start_seconds: float) -> int:
-        """Where raw begins. Who finds that retention has removed more in the meantime refreshes, and lists again."""
+        """The first offset of raw. A caller that finds that retention has removed more refreshes, and lists again."""
         began = time.monotonic()
         if before.start >= now.start and began - self._buried_at < start_seconds:
             return before.start
@@ -129,7 +129,7 @@ class RemotePartition:
         return start
 
     def _look(self, before: PartitionView) -> _Looked | None:
-        """Read the heads and then the watermark, again while that names brokers whose heads were not read before."""
+        """Read the heads and then the watermark; again while it names brokers with heads that were not read before."""
         brokers: frozenset[int] = frozenset()
         named = before.brokers
         while True:
@@ -152,14 +152,14 @@ class RemotePartition:
         return self._heads.entries(PartitionOfId(self.topic_id, self.partition), brokers)
 
     def _same(self, before: PartitionView) -> PartitionView:
-        """The view by the same watermark: a person may have acknowledged gaps."""
+        """The view with the same watermark: a person may have acknowledged gaps."""
         if before.watermark is None or not before.gaps:
             return before
         gaps, passed = split(before.watermark, self._acknowledged())
         return replace(before, gaps=gaps, passed=passed, sealed=readable_end(before.watermark, passed))
 
     def _moved(self, before: PartitionView, looked: _Looked) -> PartitionView:
-        """The view by another watermark, with what is listed since; without its tail."""
+        """The view with another watermark and the segments listed since; without its tail."""
         line_1, watermark = looked.marks
         gaps, passed = split(watermark, self._acknowledged() if watermark.gaps else Intervals())
         sealed = readable_end(watermark, passed)
@@ -188,33 +188,33 @@ class RemotePartition:
 
     @property
     def branch(self) -> int:
-        """Grows when the lineage has changed below what could have been read before."""
+        """A number that grows when the lineage has changed below an offset that could have been read before."""
         return self._view.branch
 
     def end(self, *, committed: bool) -> int:
-        """The offset after the last that can be read; ``committed``: the remote last stable offset. No request."""
+        """The offset after the last readable one; with ``committed``, the remote last stable offset. No request."""
         view = self._view
         return view.stable if committed else view.end
 
     def gap_at(self, offset: int) -> Gap | None:
-        """The recorded, unacknowledged gap that ``offset`` lies in. No request."""
+        """The recorded, unacknowledged gap around ``offset``, if any. No request."""
         return self._view.gap_at(offset)
 
     def diverged(self, offset: int, leader_epoch: int) -> int | None:
-        """Where, below ``offset``, the log left the branch of a reader that last saw ``leader_epoch``; None: nowhere.
+        """The offset below ``offset`` at which the log left the branch of a reader in ``leader_epoch``, None if none.
 
-        As Kafka's OffsetsForLeaderEpoch (KIP-320). No request.
+        Follows Kafka's OffsetsForLeaderEpoch (KIP-320). No request.
         """
         return self._view.diverged(offset, leader_epoch)
 
     def observed_log_end(self) -> tuple[int, datetime] | None:
-        """The log end offset that the leader's agent saw last, and when; None if no agent has reported it."""
+        """The log end offset that the leader's agent last saw, and when; None if no agent has reported it."""
         watermark = self._view.watermark
         highest = sys.maxsize if watermark is None else watermark.leader_epoch  # no leader has a later one yet
         return self._observe(self.incarnation, self.partition, highest)
 
     def invalidate(self, segment: Segment) -> None:
-        """Read the manifest of ``segment`` again when it is needed: a repair made its objects again, or it is gone.
+        """Have the manifest of ``segment`` read again when needed: a repair made its objects again, or it is gone.
 
         A range of a pack stays, until seals hold it.
         """
@@ -222,21 +222,21 @@ class RemotePartition:
             self._segments.forget(segment.name)
 
     def next_stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
-        """What to read at ``offset``.
+        """The stretch to read at ``offset``.
 
         The result is a gap if ``offset`` lies in a recorded gap that is not acknowledged, or if the store lacks it
         without a record (reason ``unknown``). Acknowledged gaps are skipped: the stretch starts later then. None if
         there is nothing at or after ``offset`` yet.
 
         Raises:
-            FormatError: the tail ends at ``offset``, because what a head names there is damaged.
+            FormatError: the tail ends at ``offset``, because a head's object for it is damaged.
             OutOfRange: ``offset`` lies below :attr:`start`.
             PreconditionFailed: a repair is making a segment's objects again; ask again.
         """
         return self._on_what_is_there(lambda: self._stretch(offset, committed=committed))
 
     def packed_stretch(self, offset: int, *, committed: bool) -> Stretch | None:
-        """As :meth:`next_stretch`, if that is a range of the tail; otherwise None. Makes no request."""
+        """The stretch of :meth:`next_stretch` if it is a range of the tail, else None. Makes no request."""
         view = self._view
         piece, end = view.packed(offset), view.stable if committed else view.end
         if piece is None or offset >= end:
@@ -245,8 +245,8 @@ class RemotePartition:
 
     def _stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
         view = self._view
-        found = self._at(view, offset, view.stable if committed else view.end)
-        return self._stretch_of(view, found, committed=committed) if isinstance(found, SegmentPiece) else found
+        source = self._at(view, offset, view.stable if committed else view.end)
+        return self._stretch_of(view, source, committed=committed) if isinstance(source, SegmentPiece) else source
 
     def _stretch_of(self, view: PartitionView, piece: SegmentPiece, *, committed: bool) -> Stretch:
         try:
@@ -260,7 +260,7 @@ class RemotePartition:
         return Stretch(piece.segment, piece.start, piece.end, position, aborted)
 
     def _on_what_is_there(self, call: Callable[[], Result]) -> Result:
-        """``call``, again where it met a segment that was made again or removed since its manifest was read."""
+        """Call ``call``, again if it met a segment that was made again or removed since its manifest was read."""
         for _ in range(_ATTEMPTS):
             try:
                 return call()
@@ -275,18 +275,18 @@ class RemotePartition:
     ) -> OffsetForTime | None:
         """The first record with at least this timestamp, as Kafka's ListOffsets finds it (KIP-79); None if none has.
 
-        To Kafka a transaction's marker is a record, with the broker's time: without ``markers`` only data counts.
+        For Kafka a transaction's marker is a record, with the broker's time: without ``markers`` only data counts.
         """
         view = self._view
-        found = self._on_what_is_there(lambda: self._first_at(timestamp_ms, markers=markers))
-        return found if found is not None and found.offset < (view.stable if committed else view.end) else None
+        record = self._on_what_is_there(lambda: self._first_at(timestamp_ms, markers=markers))
+        return record if record is not None and record.offset < (view.stable if committed else view.end) else None
 
     def _first_at(self, timestamp: int, *, markers: bool) -> OffsetForTime | None:
         view = self._view
         return first_at(timestamp, self._segments, view, self._store, self._indexes, markers=markers)
 
     def _at(self, view: PartitionView, offset: int, end: int) -> SegmentPiece | Gap | None:
-        """What there is at ``offset``, up to ``end`` at most."""
+        """The piece or gap at ``offset``, up to ``end`` at most; None if there is nothing yet."""
         if offset < view.start:
             raise OutOfRange(self.topic, self.partition, offset, view.start, view.end)
         at = view.passed.contiguous_from(offset)

@@ -17,16 +17,16 @@ from tidemark.remote.catalog.segment_table import ANY_TIME, SegmentTable
 from tidemark.store import Store
 
 _KEPT: Final = 128
-"""How many segments' manifests stay in memory: about a KB each, and there may be many partitions."""
+"""The most manifests in memory: about a KB each, and there may be many partitions."""
 
 _AT_ONCE: Final = 8
 
 
 class StoredSegments:
-    """What is listed of a partition, and the manifests read last. Thread-safe; no lock is held during a request."""
+    """A partition's listed segments, and the manifests read last. Thread-safe; no lock is held during a request."""
 
     def __init__(self, store: Store, keys: PartitionKeys) -> None:
-        """Nothing is listed yet."""
+        """Start with nothing listed."""
         self._store, self._keys = store, keys
         self._lock = threading.Lock()
         self._table = SegmentTable()
@@ -34,21 +34,21 @@ class StoredSegments:
 
     @property
     def newest(self) -> int:
-        """The highest base that is known, from which on to list; 0 if none is."""
+        """The highest known base, from which on to list; 0 if there is none."""
         bases = self._table.bases
         return bases[-1] if bases else 0
 
     def relist(self, first: int, end: int | None = None) -> bool:
-        """List the segments that start in ``[first, end)``; whether any is new, replaced or gone."""
-        found = list(manifests(self._store, self._keys, first, end))
+        """List the segments that start in ``[first, end)``; return true if any is new, replaced or gone."""
+        entries = list(manifests(self._store, self._keys, first, end))
         with self._lock:
-            self._table, changed = self._table.listed(first, end, found)
+            self._table, changed = self._table.listed(first, end, entries)
             for name in changed:
                 self._read.pop(name, None)
         return bool(changed)
 
     def look_back(self, offset: int) -> bool:
-        """List what starts below ``offset``, from further and further, until something there is new.
+        """List the segments that start below ``offset``, in growing distances, until one of them is new.
 
         A leader with other segment boundaries may have stored a segment that starts far below the newest known.
         """
@@ -61,7 +61,7 @@ class StoredSegments:
         return False
 
     def forget(self, name: SegmentName) -> None:
-        """Read the manifest of the segment ``name`` again when it is needed."""
+        """Have the manifest of the segment ``name`` read again when it is needed."""
         with self._lock:
             self._read.pop(name, None)
             self._table.forget(name)
@@ -74,16 +74,16 @@ class StoredSegments:
         """
         unknown = lineage.epoch_at(offset) is None
         for names in _growing(self._table.reaching(offset, offset - LOOK_BACK[-1]), _AT_ONCE if unknown else 1):
-            found = [one for one in in_parallel(self.segment, names) if one is not None]
-            known = whole_lineage(lineage, Lineage(), found) if unknown else lineage
-            pieces = [SegmentPiece(one, offset, live_until(one, known, offset)) for one in found]
-            best = max(pieces, key=lambda one: (one.end, one.segment.base), default=None)
+            segments = [segment for segment in in_parallel(self.segment, names) if segment is not None]
+            known = whole_lineage(lineage, Lineage(), segments) if unknown else lineage
+            pieces = [SegmentPiece(segment, offset, live_until(segment, known, offset)) for segment in segments]
+            best = max(pieces, key=lambda piece: (piece.end, piece.segment.base), default=None)
             if best is not None and best.end > offset:
                 return best
         return None
 
     def last_end(self, offset: int, lineage: Lineage) -> int:
-        """The end, at or below ``offset``, of the offsets for which the nearest segment below is valid, else 0."""
+        """The end, at or below ``offset``, of the offsets for which the nearest segment below it is valid, else 0."""
         for name in self._table.below(offset):
             segment = self.segment(name)
             end = min(segment.end, offset) if segment else 0
@@ -94,7 +94,7 @@ class StoredSegments:
     def within(self, start: int, end: int) -> list[Segment]:
         """The segments that start in ``[start, end)``."""
         names = list(takewhile(lambda name: name.base < end, self._table.above(start - 1)))
-        return [one for one in in_parallel(self.segment, names) if one is not None]
+        return [segment for segment in in_parallel(self.segment, names) if segment is not None]
 
     def next_piece(self, offset: int, end: int, lineage: Lineage) -> SegmentPiece | None:
         """The first piece that starts above ``offset`` and below ``end``."""
@@ -104,11 +104,11 @@ class StoredSegments:
                 break
             for at in sorted(start for start in starts if start < base):
                 starts.discard(at)
-                if found := self.piece(at, lineage):
-                    return found
-            if found := self.piece(base, lineage):
-                return found
-        return next((found for at in sorted(starts) if at < end and (found := self.piece(at, lineage))), None)
+                if piece := self.piece(at, lineage):
+                    return piece
+            if piece := self.piece(base, lineage):
+                return piece
+        return next((piece for at in sorted(starts) if at < end and (piece := self.piece(at, lineage))), None)
 
     def segment(self, name: SegmentName) -> Segment | None:
         """The segment ``name``; None if it is gone."""
@@ -134,7 +134,7 @@ class StoredSegments:
         in_parallel(self.segment, self._table.unread(), threads)
 
     def late_enough(self, timestamp: int, offset: int) -> Iterator[SegmentName]:
-        """As :meth:`SegmentTable.late_enough`; of segments whose manifests were read."""
+        """The segments of :meth:`SegmentTable.late_enough`, if their manifests were read."""
         return self._table.late_enough(timestamp, offset)
 
 

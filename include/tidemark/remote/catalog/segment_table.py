@@ -1,4 +1,4 @@
-"""The segments of a partition as they are listed, kept in a few bytes each: 10,000 take 400 KB."""
+"""The listed segments of a partition, kept in a few bytes each: 10,000 take 400 KB."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from tidemark.formats.keys import SegmentName
 from tidemark.raw.objects import Listed
 
 UNKNOWN: Final = -(1 << 63)
-"""The value for a segment whose manifest has not been read."""
+"""The end or time of a segment with a manifest that was not read."""
 
 NO_TIME: Final = -1
 """The largest timestamp of a segment without one."""
 
 
 ANY_TIME: Final = (1 << 63) - 1
-"""... and of one that has to be opened to know it."""
+"""The largest timestamp of a segment that has to be opened to know it."""
 
 
 class SegmentTable:
-    """The segments by name and, of those whose manifests were read, where they end and their largest timestamp.
+    """The segments by name, with the ends and largest timestamps from the manifests that were read.
 
-    Each has a digest of its manifest's ETag, so that a listing tells what was made again.
+    Each has a digest of its manifest's ETag, so that a listing shows if it was made again.
     """
 
     def __init__(self) -> None:
-        """Nothing is listed yet."""
+        """Start with nothing listed."""
         self.bases = array("q")
         self._suffixes: list[str] = []
         self._marks = array("q")
@@ -38,7 +38,7 @@ class SegmentTable:
     def __len__(self) -> int:
         return len(self.bases)
 
-    def listed(self, first: int, end: int | None, found: Iterable[Listed]) -> tuple[SegmentTable, list[SegmentName]]:
+    def listed(self, first: int, end: int | None, entries: Iterable[Listed]) -> tuple[SegmentTable, list[SegmentName]]:
         """This table, with the segments that start in ``[first, end)`` as they are listed now.
 
         Also returns the segments in there that are new, made again or gone.
@@ -49,7 +49,7 @@ class SegmentTable:
         fresh._extend(self, 0, low)
         changed: list[SegmentName] = []
         at = low
-        for name, _, info in sorted(found, key=lambda entry: entry.name):
+        for name, _, info in sorted(entries, key=lambda entry: entry.name):
             while at < high and self._name(at) < name:
                 changed.append(self._name(at))
                 at += 1
@@ -75,14 +75,14 @@ class SegmentTable:
         return fresh
 
     def learn(self, name: SegmentName, end: int, max_timestamp: int | None) -> None:
-        """The manifest of the segment ``name`` was read."""
+        """Record the manifest of the segment ``name``."""
         index = self._index(name)
         if index is not None:
             self._ends[index] = end
             self._times[index] = NO_TIME if max_timestamp is None else max_timestamp
 
     def forget(self, name: SegmentName) -> None:
-        """The manifest of the segment ``name`` is to be read again."""
+        """Mark the manifest of the segment ``name`` as not read."""
         index = self._index(name)
         if index is not None:
             self._ends[index] = self._times[index] = UNKNOWN
@@ -104,7 +104,7 @@ class SegmentTable:
         yield from [self._name(index) for index in range(bisect_left(self.bases, offset) - 1, -1, -1)]
 
     def unread(self) -> list[SegmentName]:
-        """The segments whose manifests have not been read."""
+        """The segments with manifests that have not been read."""
         return [self._name(index) for index, end in enumerate(self._ends) if end == UNKNOWN]
 
     def late_enough(self, timestamp: int, offset: int) -> Iterator[SegmentName]:

@@ -1,4 +1,4 @@
-"""What holds the offsets of a view: seals, and behind them the ranges of the tail."""
+"""Sources of a view's offsets: seals, and behind them the ranges of the tail."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tidemark.remote.catalog.watermark_view import PartitionView
 
 
 class Sources:
-    """The seals ``segments`` and the tail of whatever view is asked about. Thread-safe."""
+    """The seals ``segments``, and the tail of the view in each call. Thread-safe."""
 
     def __init__(self, segments: StoredSegments) -> None:
         self._segments = segments
         self._looked_back = ""  # the ETag of the watermark under which all was listed again for a hole
 
     def piece(self, view: PartitionView, offset: int) -> SegmentPiece | None:
-        """The piece at ``offset``. Before it is None below the end of the seals, all is listed again.
+        """The piece at ``offset``, None if there is none; below the end of the seals, all is listed again before that.
 
         That is done once for each watermark.
         """
@@ -33,7 +33,7 @@ class Sources:
         return piece
 
     def unrecorded(self, view: PartitionView, offset: int) -> Gap:
-        """The hole at ``offset`` of which no agent knows: a segment below the watermark is missing."""
+        """The hole at ``offset`` that no agent knows: a segment below the watermark is missing."""
         assert view.watermark is not None
         after = self._segments.next_piece(offset, view.sealed, view.lineage)
         fields = {
@@ -45,16 +45,16 @@ class Sources:
         return Gap.model_validate(fields)
 
     def following(self, view: PartitionView, offset: int) -> Step:
-        """The first piece at or after ``offset``, beyond whatever is missing."""
+        """The first piece at or after ``offset``, beyond all missing offsets."""
         piece = self._next(view, offset)
         end = piece.start if piece else view.end
         return Step(piece, self._segments.within(offset, end) if end > offset else ())
 
     def decided(self, view: PartitionView) -> int:
-        """How far up to the end of ``view`` all transactions are decided.
+        """The end, up to that of ``view``, of the offsets with all transactions decided.
 
-        The last segment or range that is valid up to its end decides. One that leaves the lineage before its end lists
-        the transactions open on its own branch. So may one that continues beyond the view's end.
+        The last segment or range that is valid up to its end decides. A segment that leaves the lineage before its end
+        lists the transactions open on its own branch. So may one that continues beyond the view's end.
         """
         if view.tail.opened is not None:
             return decided_end(view.end, view.tail.opened)[0]
@@ -79,8 +79,8 @@ class Sources:
                 at = missing
             elif at >= view.sealed:
                 return view.packed(at)
-            elif found := self.piece(view, at) or self._segments.next_piece(at, view.sealed, view.lineage):
-                return found
+            elif piece := self.piece(view, at) or self._segments.next_piece(at, view.sealed, view.lineage):
+                return piece
             else:
                 at = view.sealed
         return None

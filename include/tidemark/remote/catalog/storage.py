@@ -1,4 +1,4 @@
-"""Locates a cluster's partitions, and opens each of the stores that hold them once."""
+"""Locates a cluster's partitions, and opens each of their stores once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Storage:
     def __init__(
         self, cluster: str, endpoints: EndpointSettings | EndpointResolver, options: StoreOptions | None = None
     ) -> None:
-        """Nothing is opened yet."""
+        """Start with no store opened."""
         self.cluster = check_cluster(cluster)
         self.options = options or StoreOptions()
         self._resolver = resolver_of(endpoints) if isinstance(endpoints, EndpointSettings) else endpoints
@@ -42,7 +42,7 @@ class Storage:
 
     @classmethod
     def from_topics(cls, path: str | Path, cluster: str | None = None) -> Self:
-        """The remote tier that a topics file describes; ``cluster`` is needed only where its topics name several.
+        """The remote tier of a topics file; ``cluster`` is needed only if its topics name several.
 
         Raises:
             ConfigError: the file is invalid, or has several clusters and ``cluster`` is not given.
@@ -73,21 +73,21 @@ class Storage:
         return cls(cluster, EndpointSettings(url=url, entropy_bits=entropy_bits), options)
 
     def through(self, wrap: Callable[[Store], Store]) -> Storage:
-        """The same remote tier, with each store wrapped by ``wrap``."""
-        found = Storage(self.cluster, self._resolver, self.options)
-        found._open = lambda url: wrap(self.store(url))
-        return found
+        """This remote tier, with each store wrapped by ``wrap``."""
+        wrapped = Storage(self.cluster, self._resolver, self.options)
+        wrapped._open = lambda url: wrap(self.store(url))
+        return wrapped
 
     def default(self) -> Endpoint:
-        """Where the ``_…`` objects of the deployment lie."""
+        """The place of the deployment's ``_…`` objects."""
         return self._resolver.default()
 
     def endpoint(self, topic: str, partition: int) -> Endpoint:
-        """Where the segments of a partition lie."""
+        """The place of a partition's segments."""
         return self._resolver.resolve(self.cluster, topic, partition)
 
     def store(self, url: str) -> Store:
-        """The store at ``url``, opened when it is first asked for."""
+        """The store at ``url``, opened at the first call."""
         with self._lock:
             if url not in self._stores:
                 self._stores[url] = self._open(url)

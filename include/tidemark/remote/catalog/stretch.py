@@ -1,4 +1,4 @@
-"""What the catalogue answers: what to read at an offset, and which offset a time has."""
+"""Answers of the catalogue: the stretch to read at an offset, and the offset of a time."""
 
 from __future__ import annotations
 

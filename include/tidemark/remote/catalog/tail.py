@@ -1,7 +1,7 @@
-"""The tail of a partition: the ranges of packs behind its seals, as far as they are known.
+"""The tail of a partition: the known ranges of packs behind its seals.
 
-A line of a pack is read once. What was read stays until seals hold it, also if its head is gone: packs do not change,
-and which batches count is told by their lineage alone.
+A line of a pack is read once. A line that was read stays until seals hold its range, even if its head is gone: packs do
+not change, and the lineage alone decides which batches count.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tidemark.store import Store
 
 
 class TailPieces(NamedTuple):
-    """What lies behind the seals, in order, up to the first hole.
+    """Ranges behind the seals, in order, up to the first hole.
 
-    ``opened`` are the transactions that are open at its end, by a range that is valid up to its own end there; None if
-    no such range is known. ``damage`` says why there is no more, if a head names more and its chain is damaged.
+    ``opened`` are the transactions that are open at the end, from a range that is valid up to its own end there; None
+    if no such range is known. ``damage`` is the reason of the end if a head names more and its chain is damaged.
     """
 
     pieces: tuple[SegmentPiece, ...] = ()
@@ -38,7 +38,7 @@ class Tail:
     """The known ranges of one partition. Not thread-safe."""
 
     def __init__(self, store: Store, keys: PartitionKeys, read: ReadLine) -> None:
-        """Nothing is known yet. ``read`` reads a line."""
+        """Start with no known range. ``read`` reads a line."""
         self._store, self._read = store, read
         self._control = keys.control
         self._lines: dict[RangePointer, PackedRange] = {}
@@ -51,13 +51,13 @@ class Tail:
     ) -> TailPieces:
         """The pieces behind ``end_of_seals`` on ``lineage``; the offsets ``missing`` are recorded as lost.
 
-        Reads the lines that are new: of each chain, back to where the known ones end.
+        Reads the lines that are new: of each chain, back to the end of the known ones.
 
         Raises:
             StoreError: the store failed.
         """
-        self._lines = {pointer: one for pointer, one in self._lines.items() if one.range.next > end_of_seals}
-        self._ranges = {place: one for place, one in self._ranges.items() if one.end > end_of_seals}
+        self._lines = {pointer: line for pointer, line in self._lines.items() if line.range.next > end_of_seals}
+        self._ranges = {place: segment for place, segment in self._ranges.items() if segment.end > end_of_seals}
         pieces = self._covered(lineage, end_of_seals, missing)
         end = pieces[-1].end if pieces else end_of_seals
         damaged: list[tuple[int, FormatError]] = []
@@ -76,30 +76,32 @@ class Tail:
         return TailPieces(tuple(pieces), self._opened(lineage, end), _beyond(damaged, end))
 
     def _follow(self, entry: HeadEntry, end: int) -> list[FormatError]:
-        """Learn the ranges of a chain that reach beyond ``end``; returns what is damaged of it."""
+        """Learn the ranges of a chain that reach beyond ``end``; return the damage met."""
         try:
-            found = chain(self._store, self._control, entry, end, self._line)
+            ranges = chain(self._store, self._control, entry, end, self._line)
         except FormatError as error:
             return [error]
-        for packed in found:
+        for packed in ranges:
             segment = segment_of_range(packed, self._store.url)
             self._ranges.setdefault((segment.key, segment.position), segment)
         return []
 
     def _opened(self, lineage: Lineage, end: int) -> tuple[OpenTransaction, ...] | None:
-        ending = (one for one in self._ranges.values() if one.end == end and is_whole(one, lineage, end - 1))
-        return next((one.open_transactions for one in ending), None)
+        ending = (
+            segment for segment in self._ranges.values() if segment.end == end and is_whole(segment, lineage, end - 1)
+        )
+        return next((segment.open_transactions for segment in ending), None)
 
     def _covered(self, lineage: Lineage, start: int, missing: Intervals) -> list[SegmentPiece]:
-        """The pieces of the known ranges from ``start`` on. While the lineage stays, only what is new is covered."""
+        """The pieces of the known ranges from ``start`` on. While the lineage stays, only new ranges are covered."""
         kept: list[SegmentPiece] = []
         if self._covered_by == (lineage, missing):
             before = (piece for piece in self._pieces if piece.end > start)
             kept = [piece if piece.start >= start else piece._replace(start=start) for piece in before]
             kept = kept if kept and kept[0].start == start else []
         at = kept[-1].end if kept else start
-        beyond = [one for one in self._ranges.values() if one.end > at]
-        end = max((one.end for one in beyond), default=at)
+        beyond = [segment for segment in self._ranges.values() if segment.end > at]
+        end = max((segment.end for segment in beyond), default=at)
         self._covered_by = lineage, missing
         self._pieces = [*kept, *cover(beyond, lineage, Intervals([(at, end)]) - missing)[0]]
         return self._pieces
@@ -111,5 +113,5 @@ class Tail:
 
 
 def _beyond(damaged: Sequence[tuple[int, FormatError]], end: int) -> FormatError | None:
-    """What keeps a tail that ends at ``end`` from its true end."""
+    """The damage that keeps a tail that ends at ``end`` from its true end."""
     return next((error for until, error in damaged if until > end), None)

@@ -1,7 +1,7 @@
 """The first record with a given time or a later one, exactly as a broker finds it.
 
-The segments' largest timestamps show which segment to open, its ``.timeindex`` shows from where to read it, and the
-batches give the record. Markers of transactions have times too, and count as in Kafka
+The segments' largest timestamps select the segment to open, its ``.timeindex`` the position to read from, and the
+batches have the record. Markers of transactions have times too, and count as in Kafka
 (``LogSegment.findOffsetByTimestamp``, ``FileRecords.searchForTimestamp``).
 """
 
@@ -28,7 +28,7 @@ from tidemark.remote.catalog.watermark_view import PartitionView
 from tidemark.store import Store
 
 THREADS: Final = 16
-"""How many manifests are requested at a time: the first lookup needs all of them."""
+"""The number of manifests requested at a time: the first lookup needs all of them."""
 
 _ENTRY: Final = Struct(">qi")
 
@@ -42,9 +42,9 @@ def first_at(
     *,
     markers: bool,
 ) -> OffsetForTime | None:
-    """The first record of ``view`` with at least ``timestamp`` (milliseconds), or maybe one that lies beyond its end.
+    """The first record of ``view`` with at least ``timestamp`` (milliseconds), or maybe one beyond its end.
 
-    Markers of transactions count if ``markers`` says so.
+    Markers of transactions count with ``markers``.
     """
     segments.read_all(THREADS)
     at = view.start
@@ -56,18 +56,18 @@ def first_at(
         end = live_until(segment, view.lineage, begin)
         if end > begin:
             try:
-                found = first_in(store, indexes, segment, timestamp, begin, end, markers=markers)
+                record = first_in(store, indexes, segment, timestamp, begin, end, markers=markers)
             except (PreconditionFailed, NotFound):
                 segments.forget(name)
                 raise
-            if found is not None:
-                return found
+            if record is not None:
+                return record
             at = end
     for packed, begin, end in view.tail.pieces:
         if packed.max_timestamp is not None and packed.max_timestamp >= timestamp and end > at:
-            found = first_in(store, indexes, packed, timestamp, max(begin, at), end, markers=markers)
-            if found is not None:
-                return found
+            record = first_in(store, indexes, packed, timestamp, max(begin, at), end, markers=markers)
+            if record is not None:
+                return record
     return None
 
 
@@ -78,9 +78,9 @@ def first_in(
     after = max(start, before_time(indexes.times(store, segment), segment, timestamp) + 1)
     position = indexes.position(store, segment, after)
     for window in windows(store, segment, position):
-        found = _first_in_window(window, segment, timestamp, start, end, markers=markers)
-        if found is not None:
-            return found
+        record = _first_in_window(window, segment, timestamp, start, end, markers=markers)
+        if record is not None:
+            return record
         if window.headers["base_offset"][-1] >= end:
             break
     return None
@@ -89,7 +89,7 @@ def first_in(
 def before_time(raw: bytes, segment: Segment, timestamp: int) -> int:
     """The last offset that a ``.timeindex`` proves to lie before ``timestamp``; below the segment's base if none.
 
-    An entry's time is the largest up to its offset, so that what is below an entry of an earlier time is earlier.
+    An entry's time is the largest up to its offset, so all records up to an entry of an earlier time are earlier.
     """
     low, high = 0, len(raw) // TIME_INDEX_ENTRY_SIZE
     while low < high:
@@ -126,12 +126,12 @@ def _first_in_window(
             to_offset=end,
             position=window.position,
         )
-        for one in rows:
-            times = _milliseconds(one)
-            found = np.flatnonzero(times >= timestamp)
-            if len(found):
-                at = int(found[0])
-                offset, epoch = one.column("kafka_offset")[at].as_py(), one.column("kafka_leader_epoch")[at].as_py()
+        for batch in rows:
+            times = _milliseconds(batch)
+            late_rows = np.flatnonzero(times >= timestamp)
+            if len(late_rows):
+                at = int(late_rows[0])
+                offset, epoch = batch.column("kafka_offset")[at].as_py(), batch.column("kafka_leader_epoch")[at].as_py()
                 return OffsetForTime(offset, int(times[at]), epoch)
     return None
 

@@ -1,4 +1,4 @@
-"""A watermark and the tail as readers need them: first and last offset, gaps, branches that the log has left. Pure."""
+"""A watermark and the tail for readers: first and last offset, gaps, branches that the log has left. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FOR_EVER = 1 << 63
 class PartitionView:
     """A partition at one moment. ``gaps`` are not acknowledged, ``passed`` are acknowledged gaps.
 
-    ``lineage`` is the whole one of the leader. Below ``sealed`` seals hold the offsets, from there on the ranges of
+    ``lineage`` is the leader's whole lineage. Below ``sealed`` seals hold the offsets, from there on the ranges of
     ``tail``, without a hole. ``end`` is the offset after the last readable one. Up to ``stable`` all transactions are
     decided.
     """
@@ -42,31 +42,31 @@ class PartitionView:
 
     @property
     def brokers(self) -> frozenset[int]:
-        """Who may have packed what is not sealed."""
+        """The brokers that may have packed offsets that are not sealed."""
         return self.watermark.tail_brokers if self.watermark is not None else frozenset()
 
     @property
     def missing(self) -> Intervals:
-        """All that the watermark says is missing, acknowledged or not."""
+        """All missing offsets of the watermark, acknowledged or not."""
         return offsets_of(self.gaps) | self.passed
 
     def packed(self, offset: int) -> SegmentPiece | None:
-        """What the tail has from ``offset`` on; None if that does not lie in the tail."""
+        """The tail's piece from ``offset`` on; None if that does not lie in the tail."""
         pieces = self.tail.pieces
         index = bisect_right(pieces, offset, key=lambda piece: piece.start) - 1
         return pieces[index]._replace(start=offset) if index >= 0 and offset < pieces[index].end else None
 
     def gap_at(self, offset: int) -> Gap | None:
-        """The unacknowledged gap that ``offset`` lies in."""
+        """The unacknowledged gap around ``offset``; None if there is none."""
         return next((gap for gap in self.gaps if gap.start <= offset < gap.end), None)
 
     def clear_until(self, offset: int) -> int:
-        """Where, above ``offset``, the next missing offsets begin; far away if none do."""
+        """The next missing offset above ``offset``; far away if there is none."""
         starts = [part.start for part in self.missing if part.start > offset]
         return min(starts, default=_FOR_EVER)
 
     def diverged(self, offset: int, leader_epoch: int) -> int | None:
-        """Where, below ``offset``, the log left the branch of a reader that last saw ``leader_epoch``, if it did."""
+        """The offset below ``offset`` at which the log left the branch of ``leader_epoch``; None if it did not."""
         if self.watermark is None or leader_epoch < 0:
             return None
         ended = self.lineage.end_offset(leader_epoch, _FOR_EVER)
@@ -74,14 +74,14 @@ class PartitionView:
 
 
 def left_branch(before: PartitionView, lineage: Lineage, sealed: int) -> bool:
-    """Whether offsets that ``before`` had are taken back, or of another epoch now; those of its tail as well."""
+    """True if offsets that ``before`` had, its tail's too, are taken back, or of another epoch now."""
     if before.watermark is None:
         return False
     return sealed < before.sealed or before.lineage.divergence(lineage, before.end) is not None
 
 
 def readable_end(watermark: Watermark, passed: Intervals) -> int:
-    """The offset after the last that seals hold, above recorded gaps as well, but not above an unrecorded hole.
+    """The offset after the last sealed one, above recorded gaps as well, but not above an unrecorded hole.
 
     Beyond such a hole an upload is under way; those offsets can be read once the hole is filled or recorded.
     """

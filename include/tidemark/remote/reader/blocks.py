@@ -2,9 +2,10 @@
 
 Promises: every record of the stretch's offsets, in order, once; no record of a control batch, and none of an aborted
 transaction that the stretch names. A batch that breaks a rule is an error that names key, byte and offset, and no
-record of it is delivered. Memory is bounded by :data:`LIMITS` and the largest batch, whatever the segment's size.
+record of it is delivered. Memory is bounded by :data:`LIMITS` and the largest batch, for a segment of any size.
 
-Relies on :mod:`tidemark.decode`, which copies what it decodes: the bytes may be overwritten once a block is returned.
+Relies on :mod:`tidemark.decode`, which copies all that it decodes: the bytes may be overwritten once a block is
+returned.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tidemark.kafka_log import AbortedTransaction
 from tidemark.raw.segments import Segment
 
 LIMITS: Final = DecodeLimits(arena_bytes=1 << 20, rows=1 << 14)
-"""How much is decoded at once: little, so that the first records come soon and few wait to be taken."""
+"""The size of a piece that is decoded at once: small, so that the first records come soon and few wait to be taken."""
 
 NOTHING: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 """The rows of a block without records, which only advances its reader."""
@@ -48,18 +49,18 @@ class Block(NamedTuple):
     leader_epoch: int
 
     def cut(self, count: int) -> tuple[Block, Block]:
-        """The block's first ``count`` rows, and the rest; ``count`` is less than there are."""
+        """The block's first ``count`` rows, and the rest; ``count`` is less than the number of rows."""
         first = self.rows.slice(0, count)
         offset = int(first.column("kafka_offset")[count - 1].as_py()) + 1
         epoch = int(first.column("kafka_leader_epoch")[count - 1].as_py())
         return Block(first, self.start, offset, epoch), self._replace(rows=self.rows.slice(count), start=offset)
 
     def since(self, offset: int) -> Block:
-        """What is left for a reader at ``offset``, which lies in the block."""
+        """The rest of the block for a reader at ``offset``, which lies in the block."""
         return self._replace(rows=self.rows.slice(self._row_at(offset)), start=offset)
 
     def before(self, offset: int) -> Block:
-        """What there is below ``offset``."""
+        """The part of the block below ``offset``."""
         if offset >= self.next_offset:
             return self
         return self._replace(rows=self.rows.slice(0, self._row_at(offset)), next_offset=offset)
@@ -98,14 +99,14 @@ class Decoder:
 
     @property
     def done(self) -> bool:
-        """Whether all offsets have been delivered."""
+        """True once all offsets have been delivered."""
         return self.next_offset >= self._end
 
     def blocks(self, data: NDArray[np.uint8], position: int, *, last: bool) -> Iterator[Block]:
         """The blocks of ``data``, bytes of the segment from ``position``, where a batch starts.
 
-        Sets :attr:`used` to the bytes up to the end of the last whole batch: the next piece begins there. ``last``
-        says that no byte follows. Raises :class:`SegmentError` for a batch that breaks a rule, or is missing.
+        Sets :attr:`used` to the bytes up to the end of the last whole batch: the next piece begins there. With ``last``
+        no byte follows. Raises :class:`SegmentError` for a batch that breaks a rule, or is missing.
         """
         start = position
         data, position = self._wanted(data, position, last=last)
@@ -128,7 +129,7 @@ class Decoder:
             yield self._moved(self._end, -1)
 
     def _wanted(self, data: NDArray[np.uint8], position: int, *, last: bool) -> tuple[NDArray[np.uint8], int]:
-        """``data`` from the first batch that reaches the wanted offsets, so that damage below them does not matter."""
+        """``data`` from the first batch that reaches the wanted offsets: damage below them does not matter then."""
         if self._batches_end is not None and self._batches_end >= self.next_offset:
             return data, position
         name, base = self._segment.key, self._segment.base
@@ -143,7 +144,7 @@ class Decoder:
                 verify=False,
             )
         except SegmentError:
-            return data, position  # as the scan below finds as well, but for what precedes it
+            return data, position  # the scan below finds the error too, after the batches before it
         ends = headers["base_offset"] + headers["last_offset_delta"] + 1
         below = int(np.searchsorted(ends, self.next_offset, "right"))
         if not below:
@@ -177,7 +178,7 @@ class Decoder:
             yield self._moved(reached, int(last["leader_epoch"]))
 
     def _rows(self, data: NDArray[np.uint8], headers: Headers, position: int) -> Iterator[Block]:
-        """The blocks of batches of one format; if one of them cannot be decoded, those before it and then the error."""
+        """The blocks of batches of one format; of a bad batch, the blocks before it and then the error."""
         try:
             for rows in self._batches(data, headers, position):
                 offset = int(rows.column("kafka_offset")[-1].as_py()) + 1
@@ -212,9 +213,9 @@ class Decoder:
         return block
 
     def _check(self, headers: Headers) -> None:
-        """What the manifest says of the batches: their epochs, and that none is missing unless compaction took it.
+        """Compare the batches with the manifest: epochs, and no missing batches except for compaction.
 
-        A batch's offset and epoch are not under its checksum.
+        A batch's checksum covers neither its offset nor its epoch.
         """
         modern = headers["magic"] == 2
         starts = headers["base_offset"]

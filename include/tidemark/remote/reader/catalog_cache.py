@@ -1,4 +1,4 @@
-"""The catalogues of the partitions that were asked for; each is kept and refreshed at intervals. Thread-safe."""
+"""The catalogues of the partitions in use; each is kept and refreshed at intervals. Thread-safe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidemark.remote.reader.range_requests import naming
 from tidemark.remote.topics import RemotePartition, RemoteTopics
 
 START_SECONDS: Final = 60.0
-"""How old what is known of a partition's start may be, where nobody asks for it: its listing costs most."""
+"""The longest that a partition's start may be out of date unless asked for: its listing costs most."""
 
 
 class Entry:
@@ -27,11 +27,11 @@ class Entry:
 
     @property
     def due_in(self) -> float:
-        """Seconds until it is to be looked at again; 0 or less if it is time, infinite before the first look."""
+        """Seconds until the next refresh; 0 or less if it is due, infinite before the first look."""
         return float("inf") if self._looked_at is None else self._looked_at + self._seconds - time.monotonic()
 
     def get(self) -> RemotePartition | None:
-        """The partition; by requests at the first call, and where it was not there when it was last looked for."""
+        """The partition; with requests at the first call, and again if it was not there at the last look."""
         topic, partition, topic_id = self.name
         with self._lock:
             if self._partition is None and (self._looked_at is None or self.due_in <= 0):
@@ -41,7 +41,7 @@ class Entry:
             return self._partition
 
     def refresh(self) -> None:
-        """Read what has changed of the partition; whether it is there, if it was not."""
+        """Read the changes of the partition, or look for it if it was not there."""
         partition = self._partition
         if partition is None:
             self.get()
@@ -57,14 +57,14 @@ class CatalogCache:
     """The catalogue of a storage, by topic, partition and topic id."""
 
     def __init__(self, topics: RemoteTopics, seconds: float) -> None:
-        """What was found is looked at again after ``seconds``."""
+        """Refresh found partitions after ``seconds``."""
         self._topics = topics
         self._seconds = seconds
         self._entries: dict[tuple[str, int, str | None], Entry] = {}
         self._lock = threading.Lock()
 
     def entry(self, topic: str, partition: int, topic_id: str | None) -> Entry:
-        """The entry, made when it is first asked for."""
+        """The entry, made at the first call."""
         name = (topic, partition, topic_id)
         with self._lock:
             if name not in self._entries:

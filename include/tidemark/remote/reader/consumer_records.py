@@ -1,10 +1,10 @@
 """Rows as the records that a Kafka client hands out: the fast path from Arrow's buffers to Python's objects.
 
-Promises: field by field what kafka-python makes of the same batches (``PartitionRecords._unpack_records``), but for the
-checksum of a v0 or v1 message, which is None here as it is in v2: KIP-32 deprecated it. Milliseconds are exact, also
-where microseconds have no room for them.
+Promises: each field is that of kafka-python for the same batches (``PartitionRecords._unpack_records``), except for the
+checksum of a v0 or v1 message, which is None here as in v2: KIP-32 deprecated it. Milliseconds are exact, even if they
+do not fit as microseconds.
 
-A column at a time: no function of ours is called per record, unless there is a deserializer.
+It works a column at a time: no function of ours is called per record, unless there is a deserializer.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _APPEND_TIME: Final = 1
 
 
 class Deserializer(Protocol):
-    """As ``kafka.serializer.Deserializer``: called with topic, headers and data, or as once with topic and data."""
+    """A ``kafka.serializer.Deserializer``: called with topic, headers and data, or, if older, with topic and data."""
 
     @property
     def deserialize(self) -> Callable[..., Any]:
-        """What makes of bytes, or None, whatever the application works with."""
+        """The function from bytes, or None, to the application's values."""
         ...
 
 
@@ -46,7 +46,7 @@ def consumer_records(
     key_deserializer: Deserializer | None = None,
     value_deserializer: Deserializer | None = None,
 ) -> list[Record]:
-    """The records of ``rows[start : start + count]``, which are a block's or a slice of them.
+    """The records of ``rows[start : start + count]``; ``rows`` are a block's or a slice of them.
 
     ``make`` makes a record of its 13 fields in the order of ``kafka.consumer.fetcher.ConsumerRecord``: give
     ``functools.partial(tuple.__new__, ConsumerRecord)``, which is twice as fast as the class's own ``_make``. There are
@@ -84,16 +84,16 @@ def consumer_records(
 
 
 def milliseconds(rows: pa.RecordBatch) -> NDArray[np.int64]:
-    """The timestamps of decoded rows since 1970, exact, -1 where there is none."""
+    """Exact timestamps of decoded rows since 1970, -1 for none."""
     column = rows.column("kafka_timestamp")
     numbers: NDArray[np.int64] = octets(column.buffers()[1]).view(np.int64)[column.offset : column.offset + len(column)]
-    if column.null_count:  # milliseconds, that have no microseconds
+    if column.null_count:  # a null holds milliseconds that do not fit as microseconds
         return np.where(_valid(column), numbers // 1000, numbers)
     return numbers // 1000
 
 
 def _times(rows: pa.RecordBatch) -> tuple[Iterable[int | None], Iterable[int | None]]:
-    """Milliseconds, and 0 or 1 for who set them; None and None in v0, which knows no time."""
+    """Milliseconds, and 0 or 1 for times of producers or brokers; None and None in v0, which knows no time."""
     if (rows.schema.metadata or {}).get(MAGIC) == b"0":
         return repeat(None), repeat(None)
     kinds = rows.column("kafka_timestamp_type")
@@ -107,24 +107,24 @@ def _valid(column: pa.Array[Any]) -> NDArray[np.bool_]:
 
 
 def _offsets(column: pa.Array[Any]) -> NDArray[np.int32]:
-    """Where the values of a variable column, or a list's entries, begin; one more than there are rows."""
-    found: NDArray[np.int32] = octets(column.buffers()[1]).view(np.int32)
-    return found[column.offset : column.offset + len(column) + 1]
+    """The starts of the values of a variable column, or of a list's entries; one more than there are rows."""
+    starts: NDArray[np.int32] = octets(column.buffers()[1]).view(np.int32)
+    return starts[column.offset : column.offset + len(column) + 1]
 
 
 def _octet_column(column: pa.Array[Any]) -> tuple[list[bytes | None], list[int]]:
     """The values of a binary column, and their sizes, -1 for null."""
-    found = _objects(column)
-    return found, [-1 if one is None else len(one) for one in found]
+    values = _objects(column)
+    return values, [-1 if value is None else len(value) for value in values]
 
 
 def _objects(column: pa.Array[Any]) -> list[Any]:
-    """The values of a binary or string column, None for null: made in one loop of Arrow's, without a copy before."""
-    return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]  # the stubs do not tell
+    """The values of a binary or string column, None for null: made in one loop of Arrow's, without a prior copy."""
+    return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]  # the stubs lack the type
 
 
 def _headers(column: pa.Array[Any]) -> tuple[list[Headers], Iterable[int]]:
-    """A list of (key, value) per row, and the bytes of it, -1 where it is empty."""
+    """A list of (key, value) for each row, and its bytes, -1 for an empty list."""
     offsets = _offsets(column)
     first, last = int(offsets[0]), int(offsets[-1])
     if first == last:
@@ -148,21 +148,21 @@ def _deserialized(
     of_values: Deserializer | None,
     failed: list[Exception],
 ) -> tuple[list[Any], list[Any]]:
-    """Keys and values up to the first that its deserializer refuses, whose error goes to ``failed``."""
-    found_keys: list[Any] = []
-    found_values: list[Any] = []
+    """Keys and values up to the first that its deserializer refuses; the error is added to ``failed``."""
+    new_keys: list[Any] = []
+    new_values: list[Any] = []
     try:
         for key, value, header in zip(keys, values, headers, strict=True):
             new_key = key if of_keys is None else _deserialize(of_keys, topic, header, key)
-            found_values.append(value if of_values is None else _deserialize(of_values, topic, header, value))
-            found_keys.append(new_key)
-    except Exception as error:  # noqa: BLE001  # whatever an application's function raises comes up with its record
+            new_values.append(value if of_values is None else _deserialize(of_values, topic, header, value))
+            new_keys.append(new_key)
+    except Exception as error:  # noqa: BLE001  # an error of an application's function is raised with its record
         failed.append(error)
-    return found_keys, found_values
+    return new_keys, new_values
 
 
 def _deserialize(deserializer: Deserializer, topic: str, headers: Headers, data: bytes | None) -> Any:
-    """As kafka-python: a deserializer of its older releases takes no headers."""
+    """Deserialize like kafka-python: a deserializer of its older releases takes no headers."""
     try:
         return deserializer.deserialize(topic, headers, data)
     except TypeError:

@@ -1,9 +1,9 @@
-"""One partition read ahead of its reader: which requests to make, and what to decode next.
+"""One partition read ahead of its reader: the requests to make, and the bytes to decode next.
 
-Promises: blocks in the order of offsets, from the offset that was asked for; each error at the offset at which it was
-met, after everything before it. Across segments: what comes next is asked for before the present segment ends.
+Promises: blocks in the order of offsets, from the first offset on; each error at the offset at which it was met, after
+everything before it. Across segments: the next one is requested before the present one ends.
 
-A :class:`PartitionReader` has no thread. Whoever has one calls ``step``; requests go through ``submit``. One thread
+A :class:`PartitionReader` has no thread. Its caller's threads call ``step``; requests go through ``submit``. One thread
 at a time may step.
 """
 
@@ -31,13 +31,13 @@ OnGap = Literal["error", "skip"]
 Submit = Callable[[Callable[[], Any]], "Future[Any]"]
 
 _AHEAD: Final = 2
-"""Ranges that are asked for while one is decoded."""
+"""The number of ranges that are requested while another is decoded."""
 
 _FIRST_BYTES: Final = 512 << 10
-"""The first range after a seek: the records that are wanted are most often in it."""
+"""The first range after a seek: most often it has the wanted records."""
 
 _MORE_READS: Final = 2
-"""How often damaged bytes are read again."""
+"""The number of times that damaged bytes are read again."""
 
 _LENGTH_BYTES: Final = 12
 
@@ -45,31 +45,31 @@ log = logging.getLogger(__name__)
 
 
 class EndOfLog:
-    """All that can be read was read; look again later."""
+    """All readable records were read; look again later."""
 
 
 TAIL: Final = EndOfLog()
 Step = Block | EndOfLog | Future[Any]
-"""A block; or that there is nothing more; or what must be done before the next step."""
+"""A block; or the end; or the future to await before the next step."""
 
 
 class Means(NamedTuple):
-    """What all partition readers of a process share."""
+    """Resources that all partition readers of a process share."""
 
     storage: Storage
-    """Where ranges are read, by these requests."""
+    """The stores of the ranges, read with ``requests``."""
     requests: Requests
     buffers: Buffers
     counters: Counters
     submit: Submit
     range_bytes: Callable[[], int]
-    """How many bytes a request may ask for at present."""
+    """The most bytes that a request may ask for at present."""
     share: Callable[[], int]
-    """How many bytes a partition may have read ahead at present; one range it always may."""
+    """The most bytes that a partition may have read ahead at present; it may always have one range."""
 
 
 class _Piece(NamedTuple):
-    """A range that was asked for: bytes ``[start, end)`` of a stretch's segment, and the memory they come to."""
+    """A requested range: bytes ``[start, end)`` of a stretch's segment, and the memory that receives them."""
 
     stretch: Stretch
     start: int
@@ -92,25 +92,25 @@ class PartitionReader:
         on_gap: OnGap,
         check_crcs: bool,
     ) -> None:
-        """``find`` gives the partition, by requests if it must."""
+        """``find`` returns the partition, with requests if it must."""
         self.partition: RemotePartition | None = None
         self.branch = 0
         self._find = find
         self._tp = tp
-        self._next = offset  # what has been delivered ends here
+        self._next = offset  # the end of the delivered offsets
         self._means = means
         self._committed = committed
         self._on_gap = on_gap
         self._check_crcs = check_crcs
         self._ahead: deque[_Piece] = deque()
-        self._source: Stretch | None = None  # where ranges are asked from, at which byte, and where to go on after it
+        self._source: Stretch | None = None  # the stretch being requested, its next byte, and the offset after it
         self._position = 0
         self._locate_from = offset
         self._located: Future[Stretch | Gap | None] | None = None
         self._range = _FIRST_BYTES
         self._decoder: Decoder | None = None
         self._stretch: Stretch | None = None
-        self._carry: list[Bytes] = []  # what has arrived of a batch that goes on, and how many bytes it needs
+        self._carry: list[Bytes] = []  # the arrived part of an incomplete batch, and the bytes that it needs
         self._needed = 0
         self._failures = 0  # at the offset _failed_at
         self._failed_at = -1
@@ -118,11 +118,11 @@ class PartitionReader:
 
     @property
     def in_flight(self) -> int:
-        """Bytes that were asked for and are not decoded."""
+        """Bytes that were requested and are not decoded."""
         return sum(piece.end - piece.start for piece in self._ahead)
 
     def step(self) -> Step:
-        """Go on. Raises what was met at the offset after the last block."""
+        """Go on. Raises the error met at the offset after the last block."""
         return next(self._steps)
 
     def drop(self) -> None:
@@ -154,24 +154,24 @@ class PartitionReader:
                 self._again(piece, error)
 
     def _feed(self) -> None:
-        """Ask for what will be needed: ranges, and what comes after them."""
+        """Request the next bytes: ranges, and the stretch after them."""
         while not self._ahead or (len(self._ahead) <= _AHEAD and self.in_flight < self._means.share()):
             if self._source is None:
                 if self._located is None:
                     self._located = self._located_now() or self._means.submit(self._locate)
                 if not self._located.done() or self._located.exception() is not None:
                     return
-                found = self._located.result()
-                if not isinstance(found, Stretch):
+                located = self._located.result()
+                if not isinstance(located, Stretch):
                     return
                 self._located = None
-                self._source, self._position = found, found.position
+                self._source, self._position = located, located.position
             source, start = self._source, self._position
             end = min(source.segment.stop, self._range_end(start))
             memory = self._means.buffers.take()
-            what = f"{self._tp}, from offset {max(self._next, source.start)} on, bytes {start} to {end}"
+            subject = f"{self._tp}, from offset {max(self._next, source.start)} on, bytes {start} to {end}"
             read = self._means.requests.read_into
-            into = partial(read, self._means.storage, memory[HEAD_BYTES:], source.segment, start, end, what)
+            into = partial(read, self._means.storage, memory[HEAD_BYTES:], source.segment, start, end, subject)
             done = self._means.submit(into)
             self._ahead.append(_Piece(source, start, end, memory, done))
             self._position = end
@@ -179,7 +179,7 @@ class PartitionReader:
                 self._leave(source)
 
     def _range_end(self, start: int) -> int:
-        """Where the range from byte ``start`` ends. The first is short; those of full length end at multiples of it.
+        """The end of the range from byte ``start``. The first is short; full ranges end at multiples of their length.
 
         Stores keep objects in parts of some MiB; a range that crosses parts costs them a second one.
         """
@@ -189,23 +189,23 @@ class PartitionReader:
         return start + size if size < full else (start + full) // full * full
 
     def _leave(self, stretch: Stretch) -> None:
-        """Nothing more is to be asked for of ``stretch``."""
+        """Request nothing more of ``stretch``."""
         if self._source is stretch:
             self._source, self._locate_from = None, stretch.end
 
     def _located_now(self) -> Future[Stretch | Gap | None] | None:
-        """What is to be read at ``_locate_from``, if that is a range of the tail, which needs no request."""
+        """The stretch at ``_locate_from``, if it is a range of the tail, which needs no request."""
         if self.partition is None:
             return None
-        found = self.partition.packed_stretch(self._locate_from, committed=self._committed)
-        if found is None:
+        packed = self.partition.packed_stretch(self._locate_from, committed=self._committed)
+        if packed is None:
             return None
         located: Future[Stretch | Gap | None] = Future()
-        located.set_result(found)
+        located.set_result(packed)
         return located
 
     def _locate(self) -> Stretch | Gap | None:
-        """What is to be read at ``_locate_from``; in a thread that may wait."""
+        """The stretch or gap at ``_locate_from``; in a thread that may wait."""
         if self.partition is None:
             self.partition = self._find()
             if self.partition is None:
@@ -224,24 +224,24 @@ class PartitionReader:
                     raise self._named(error, offset) from error
             self._means.requests.pause(attempt)  # a segment is being replaced, and its manifest comes last
 
-    def _take_located(self, found: Stretch | Gap | None) -> Generator[Step, None, None]:
-        """Continue where there is no stretch: at the end, or in a gap."""
+    def _take_located(self, located: Stretch | Gap | None) -> Generator[Step, None, None]:
+        """Continue without a stretch: at the end, or in a gap."""
         self._located = None
-        if found is None:
+        if located is None:
             yield TAIL
-        elif isinstance(found, Gap):
+        elif isinstance(located, Gap):
             if self._on_gap == "error":
-                raise GapError(self._tp.topic, self._tp.partition, found.start, found.end, found.reason)
+                raise GapError(self._tp.topic, self._tp.partition, located.start, located.end, located.reason)
             log.warning(
                 "%s: offsets %s to %s are missing (%s) and are skipped",
                 self._tp,
-                found.start,
-                found.end - 1,
-                found.reason,
+                located.start,
+                located.end - 1,
+                located.reason,
             )
-            self._means.counters.add(skipped=found.end - self._next)
-            self._locate_from = found.end
-            yield self._moved(found.end)
+            self._means.counters.add(skipped=located.end - self._next)
+            self._locate_from = located.end
+            yield self._moved(located.end)
 
     def _begin(self, stretch: Stretch) -> Generator[Step, None, None]:
         assert self.partition is not None
@@ -265,7 +265,7 @@ class PartitionReader:
         return block
 
     def _decode(self, piece: _Piece) -> Generator[Step, None, None]:
-        """The blocks of the first piece. Its memory is free afterwards, however it ends."""
+        """The blocks of the first piece. Its memory is free afterwards, even after an error."""
         assert self._decoder is not None
         decoder = self._decoder
         piece.done.result()
@@ -291,7 +291,7 @@ class PartitionReader:
                 self._give_back(self._ahead.popleft())
 
     def _size_of(self, rest: Bytes, piece: _Piece) -> int:
-        """Bytes of the batch that ``rest``, at the end of the piece, is the beginning of; 0 while that is not there."""
+        """The size of the batch that begins with ``rest``, at the end of the piece; 0 if its length has not arrived."""
         if len(rest) < _LENGTH_BYTES:
             return 0
         size = int.from_bytes(bytes(rest[8:_LENGTH_BYTES]), "big") + _LENGTH_BYTES
@@ -302,7 +302,7 @@ class PartitionReader:
         return size
 
     def _joined(self, piece: _Piece, arrived: Bytes, carried: int) -> Bytes:
-        """What was carried and what has arrived, in one piece: before the range if it finds room there."""
+        """The carried and the arrived bytes in one piece: before the range if they fit there."""
         if carried > HEAD_BYTES:
             return np.concatenate([*self._carry, arrived])
         at = HEAD_BYTES - carried
@@ -312,7 +312,7 @@ class PartitionReader:
         return piece.memory[HEAD_BYTES - carried : HEAD_BYTES + len(arrived)]
 
     def _again(self, piece: _Piece, error: StoreError | SegmentError) -> None:
-        """Continue at the same offset after ``error``, or raise it if it stays.
+        """Continue at this offset after ``error``, or raise it if it persists.
 
         If the key has another version, or no object, the catalogue is refreshed: a repair may have made the segment
         again, or retention may have removed it. Damaged bytes are read again, as the transfer may have damaged them.
@@ -353,6 +353,6 @@ class PartitionReader:
             self._give_back(self._ahead.popleft())
 
     def _give_back(self, piece: _Piece) -> None:
-        """The memory of a piece that nobody wants, as soon as nothing is written to it any more."""
+        """Return the memory of an unwanted piece, as soon as nothing is written to it any more."""
         piece.done.cancel()
         piece.done.add_done_callback(lambda _done: self._means.buffers.give(piece.memory))

@@ -1,6 +1,6 @@
-"""Ranges of stored segments into memory that is used again, by requests that are counted and that closing ends.
+"""Ranges of stored segments, read into reused memory by requests that are counted and that closing ends.
 
-Promises: of a range all bytes of the version that was asked for, or an error; requests are repeated by
+Promises: all bytes of a range of the requested version, or an error; requests are repeated according to
 :mod:`tidemark.retry`, and :meth:`Requests.close` ends the pauses.
 """
 
@@ -23,10 +23,10 @@ from tidemark.remote.catalog.storage import Storage
 from tidemark.retry import Retry
 
 RANGE_BYTES: Final = 8 << 20
-"""Bytes of a request, at most: of 1, 2, 4 and 8 MiB the largest was read fastest from an S3 server."""
+"""The most bytes of a request: of 1, 2, 4 and 8 MiB the largest was read fastest from an S3 server."""
 
 HEAD_BYTES: Final = 1 << 20
-"""Room before a range for the beginning of a batch that the range before it ended in; batches are rarely larger."""
+"""Room before a range for the beginning of a batch that the previous range ended in; batches are rarely larger."""
 
 Bytes = NDArray[np.uint8]
 
@@ -37,7 +37,7 @@ class Closed(TidemarkError):
 
 @dataclass
 class Counters:
-    """What reading the remote tier has cost and brought since it began. ``skipped`` are offsets of gaps."""
+    """Costs and results of reading the remote tier since it began. ``skipped`` are offsets of gaps."""
 
     requests: int = 0
     bytes: int = 0
@@ -47,7 +47,7 @@ class Counters:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, *, requests: int = 0, size: int = 0, records: int = 0, retries: int = 0, skipped: int = 0) -> None:
-        """Count these, from any thread."""
+        """Add these counts, from any thread."""
         with self._lock:
             self.requests += requests
             self.bytes += size
@@ -59,25 +59,24 @@ class Counters:
 class Buffers:
     """Memory for ranges, used again; each piece has HEAD_BYTES before RANGE_BYTES. Thread-safe.
 
-    Mapped, not allocated: what the allocator once had from a thread it keeps, and a page that is not touched costs
-    nothing.
+    It is mapped: an allocator keeps a thread's freed memory for that thread, and an untouched page costs nothing.
     """
 
     def __init__(self, most_spare: int) -> None:
-        """At most ``most_spare`` pieces are kept for later."""
+        """Keep at most ``most_spare`` pieces for later."""
         self._spare: list[Bytes] = []
         self._most_spare = most_spare
         self._lock = threading.Lock()
 
     def take(self) -> Bytes:
-        """A piece of memory, with anything in it."""
+        """A piece of memory with undefined content."""
         with self._lock:
             if self._spare:
                 return self._spare.pop()
         return np.frombuffer(mmap.mmap(-1, HEAD_BYTES + RANGE_BYTES), np.uint8)
 
     def give(self, piece: Bytes) -> None:
-        """The piece is needed no more."""
+        """Take back a piece of memory."""
         with self._lock:
             if len(self._spare) < self._most_spare:
                 self._spare.append(piece)
@@ -91,11 +90,11 @@ class Requests(Retry):
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """End all pauses; from then on no request is made."""
+        """End all pauses; no request is made after that."""
         self._closed.set()
 
     def began(self) -> None:
-        """See :class:`tidemark.retry.Retry`. Raises :class:`Closed`."""
+        """Count a request, see :class:`tidemark.retry.Retry`. Raises :class:`Closed`."""
         self._check_open()
         self._counters.add(requests=1)
 
@@ -104,20 +103,20 @@ class Requests(Retry):
         self._counters.add(retries=1)
 
     def wait(self, seconds: float) -> None:
-        """See :class:`tidemark.retry.Retry`. Raises :class:`Closed`."""
+        """Pause, see :class:`tidemark.retry.Retry`. Raises :class:`Closed`."""
         self._closed.wait(seconds)
         self._check_open()
 
-    def read_into(self, storage: Storage, target: Bytes, segment: Segment, start: int, end: int, what: str) -> None:
-        """Bytes ``[start, end)`` of the segment's object to the start of ``target``; ``what`` is for messages.
+    def read_into(self, storage: Storage, target: Bytes, segment: Segment, start: int, end: int, subject: str) -> None:
+        """Read bytes ``[start, end)`` of the segment's object to the start of ``target``; messages name ``subject``.
 
-        ``storage`` makes its requests by these. Raises PreconditionFailed if the object is another version now,
-        NotFound if it is gone, and other kinds of StoreError after the last attempt.
+        ``storage`` makes its requests through this object. Raises PreconditionFailed if the object is another version
+        now, NotFound if it is gone, and other kinds of StoreError after the last attempt.
         """
         view = target[: end - start].data
         done = 0
         store = storage.store(segment.store)
-        with naming(what), store.stream(segment.key, start, end, if_match=segment.etag or None) as body:
+        with naming(subject), store.stream(segment.key, start, end, if_match=segment.etag or None) as body:
             while done < end - start:
                 self._check_open()
                 count = body.readinto(view[done:])
@@ -130,14 +129,14 @@ class Requests(Retry):
 
 
 @contextmanager
-def naming(what: str) -> Iterator[None]:
-    """An error of a store names ``what`` was read, too; unless it only says that the object is another one or gone."""
+def naming(subject: str) -> Iterator[None]:
+    """Name ``subject`` in errors of a store, unless they only state that an object is another one or gone."""
     try:
         yield
     except (PreconditionFailed, NotFound):
         raise
     except BucketMissing as error:
-        error.add_note(f"while reading {what}")
+        error.add_note(f"while reading {subject}")
         raise
     except StoreError as error:
-        raise type(error)(error.key, f"{error.reason}; while reading {what}") from error
+        raise type(error)(error.key, f"{error.reason}; while reading {subject}") from error

@@ -13,7 +13,7 @@ from tidemark.remote.reader.partition_reader import EndOfLog, PartitionReader, S
 class Lane:
     """The blocks of ``reading`` that were not yet taken, for a reader at ``position``.
 
-    ``held`` is their size in bytes. ``ended`` says that nothing more could be read when it was last tried.
+    ``held`` is their size in bytes. ``ended`` is true if nothing more could be read at the last try.
     """
 
     def __init__(self, reading: PartitionReader, position: int) -> None:
@@ -30,22 +30,22 @@ class Lane:
 
     @property
     def at_end(self) -> bool:
-        """Whether everything that could be read has been taken."""
+        """True once everything that could be read has been taken."""
         return self.ended and not self._blocks and self._error is None
 
     @property
     def waiting(self) -> int:
-        """How many blocks nobody has taken, or not wholly."""
+        """The number of blocks that are not taken, or not wholly."""
         return len(self._blocks)
 
     @property
     def stale(self) -> bool:
-        """Whether the log has taken another course since reading began: what was read ahead may be void."""
+        """True if the log has left its branch since reading began: blocks that were read ahead may be void."""
         partition = self.reading.partition
         return partition is not None and partition.branch != self.reading.branch
 
     def ready(self, share: int) -> bool:
-        """Whether a step can be made now, with ``share`` bytes for what is read ahead."""
+        """True if a step can be made now, with ``share`` bytes for the blocks read ahead."""
         if self._running or self._asleep or self._error is not None:
             return False
         if self._awaited is not None and not self._awaited.done():
@@ -53,52 +53,52 @@ class Lane:
         return not self._blocks or self.held + self.reading.in_flight < share
 
     def begin_step(self) -> None:
-        """A thread steps from now on."""
+        """Note that a thread steps from now on."""
         self._running = True
         self._awaited = None
 
-    def end_step(self, found: Step | Exception) -> bool:
-        """Take what the step has found; whether there is something to tell the reader."""
+    def end_step(self, result: Step | Exception) -> bool:
+        """Take the result of the step; return true if the reader must be notified."""
         self._running = False
         if self._dropped:
             self.reading.drop()
             return False
-        if isinstance(found, Future):
-            self._awaited = found
+        if isinstance(result, Future):
+            self._awaited = result
             return False
-        if isinstance(found, EndOfLog):
+        if isinstance(result, EndOfLog):
             self._asleep = self.ended = True
-        elif isinstance(found, Block):
-            size = found.rows.get_total_buffer_size()
-            self._blocks.append((found, size))
+        elif isinstance(result, Block):
+            size = result.rows.get_total_buffer_size()
+            self._blocks.append((result, size))
             self.held += size
             self.ended = False
         else:
-            self.fail(found)
+            self.fail(result)
         return True
 
     def fail(self, error: Exception) -> None:
-        """``error`` was met after all blocks."""
+        """Note ``error``, met after all blocks."""
         self._error = error
         self.ended = False
 
     def wake(self) -> None:
-        """There may be more to read."""
+        """Note that there may be more to read."""
         self._asleep = False
 
     @property
     def asleep(self) -> bool:
-        """Whether it waits for the catalogue to know more."""
+        """True while it waits for news from the catalogue."""
         return self._asleep
 
     def drop(self) -> None:
-        """Nobody reads here any more."""
+        """End reading here."""
         self._dropped = True
         if not self._running:
             self.reading.drop()
 
     def seek(self, offset: int) -> bool:
-        """Put the reader at ``offset`` if that is among what was read ahead."""
+        """Move the reader to ``offset``; return false if that was not read ahead."""
         if offset == self.position:
             return True
         if offset < self.position:
@@ -114,7 +114,7 @@ class Lane:
         return offset == self.position
 
     def take(self, max_rows: int | None) -> Block | None:
-        """The next block, of at most ``max_rows``. Raises what was met, once everything before it was taken."""
+        """The next block, of at most ``max_rows``. Raises the error met, once everything before it was taken."""
         if not self._blocks:
             if self._error is not None:
                 raise self._error

@@ -7,8 +7,8 @@
 >>> day.select(["kafka_partition", "kafka_offset", "kafka_value"]).slice(0, 1).to_pylist()
 [{'kafka_partition': 0, 'kafka_offset': 0, 'kafka_value': b'order 0'}]
 
-No broker is asked. A table holds all of its records in memory. For more than fits there, use :func:`iter_range` and
-:func:`iter_time`: they yield record batches of about a MiB, and hold some 32 MiB. The columns are those of
+No broker is asked. A table holds all of its records in memory. For more records than fit there, use :func:`iter_range`
+and :func:`iter_time`: they yield record batches of about a MiB, and hold some 32 MiB. The columns are those of
 :data:`tidemark.decode.SCHEMA`.
 """
 
@@ -47,7 +47,7 @@ class _Interval(NamedTuple):
 
 
 class _Range(NamedTuple):
-    """Offsets ``[start, end)`` of a partition, and the timestamps to which its records are filtered, if they are."""
+    """Offsets ``[start, end)`` of a partition, and the timestamps to which its records are filtered, if any."""
 
     tp: TopicPartition
     start: int
@@ -67,16 +67,16 @@ def read_range(
 ) -> pa.Table:
     """The records of ``partition`` with offsets in ``[start, end)``, in their order.
 
-    ``start`` and ``end`` default to what the remote tier has; ``storage`` may be the path of a topics file.
-    ``read_committed`` leaves out aborted transactions, and ends at the first that is open. There are fewer rows than
-    offsets where transactions' markers lie or compaction took records.
+    ``start`` and ``end`` default to the stored offsets; ``storage`` may be the path of a topics file.
+    ``read_committed`` leaves out aborted transactions, and ends at the first open one. There are fewer rows than
+    offsets if transactions' markers lie there or compaction removed records.
 
     >>> read_range("orders", 0, 42, 44, storage="topics.yaml")["kafka_value"].to_pylist()
     [b'order 42', b'order 43']
 
     Raises:
         NotFound: the remote tier has never seen the partition.
-        OutOfRange: it does not have all these offsets: retention took them, or they are not there yet.
+        OutOfRange: it does not have all these offsets: retention removed them, or they are not stored yet.
         GapError: some are lost; ``on_gap="skip"`` passes over them with a warning.
         SegmentError: bytes are damaged.
         StoreError: the store does not answer, or refuses.
@@ -97,7 +97,7 @@ def iter_range(
     isolation_level: IsolationLevel = "read_committed",
     on_gap: OnGap = "error",
 ) -> Iterator[pa.RecordBatch]:
-    """As :func:`read_range`, a record batch at a time.
+    """Yield the records of :func:`read_range`, a record batch at a time.
 
     >>> sum(rows.num_rows for rows in iter_range("orders", 0, storage="topics.yaml"))
     100
@@ -136,9 +136,9 @@ def read_time(
     >>> rows["kafka_timestamp"].to_pylist()[0].isoformat()
     '2026-11-20T12:00:00+00:00'
 
-    Raises as :func:`read_range`, and ValueError for a time without a zone or a negative ``lateness``.
+    Raises the errors of :func:`read_range`, and ValueError for a time without a zone or a negative ``lateness``.
     """
-    found = iter_time(
+    batches = iter_time(
         topic,
         start,
         end,
@@ -148,7 +148,7 @@ def read_time(
         isolation_level=isolation_level,
         on_gap=on_gap,
     )
-    return pa.Table.from_batches(found, schema=SCHEMA)
+    return pa.Table.from_batches(batches, schema=SCHEMA)
 
 
 def iter_time(
@@ -162,7 +162,7 @@ def iter_time(
     isolation_level: IsolationLevel = "read_committed",
     on_gap: OnGap = "error",
 ) -> Iterator[pa.RecordBatch]:
-    """As :func:`read_time`, a record batch at a time."""
+    """Yield the records of :func:`read_time`, a record batch at a time."""
     wanted = _Interval(_milliseconds(start), _milliseconds(end))
     if lateness is not None and lateness < timedelta(0):
         raise ValueError(f"lateness {lateness} is negative: give how much older than one before it a record may be")
@@ -174,7 +174,7 @@ def iter_time(
 
 
 class _Reader:
-    """A tier that is read from by this thread alone."""
+    """A tier that this thread alone reads from."""
 
     def __init__(self, storage: Storage | str | Path, isolation_level: IsolationLevel, on_gap: OnGap) -> None:
         if isolation_level not in ("read_committed", "read_uncommitted"):
@@ -201,7 +201,7 @@ class _Reader:
     def times(
         self, topic: str, partitions: Iterable[int], wanted: _Interval, lateness: timedelta | None
     ) -> Iterator[_Range]:
-        """Where the records of the times ``wanted`` lie."""
+        """The ranges of offsets with the records of the times ``wanted``."""
         for number in partitions:
             known = self.partition(topic, number)
             if wanted.start >= wanted.end:
@@ -227,10 +227,10 @@ class _Reader:
             present = following
 
     def _begun(self, left: Iterator[_Range]) -> _Range | None:
-        found = next((one for one in left if one.start < one.end), None)
-        if found is not None:
-            self.tier.read(found.tp, found.start)
-        return found
+        first = next((range_ for range_ in left if range_.start < range_.end), None)
+        if first is not None:
+            self.tier.read(first.tp, first.start)
+        return first
 
     def _rows(self, wanted: _Range) -> Iterator[pa.RecordBatch]:
         at = wanted.start
@@ -252,8 +252,8 @@ class _Reader:
 
 def _within(rows: pa.RecordBatch, times: _Interval) -> pa.RecordBatch:
     """The rows with timestamps in ``times``."""
-    found = milliseconds(rows)
-    wanted = (found >= times.start) & (found < times.end)
+    timestamps = milliseconds(rows)
+    wanted = (timestamps >= times.start) & (timestamps < times.end)
     if wanted.all():
         return rows
     bits = pa.py_buffer(np.packbits(wanted, bitorder="little").data)
@@ -270,5 +270,5 @@ def _milliseconds(moment: Moment) -> int:
 
 
 def _whole_milliseconds(time: timedelta) -> int:
-    """``time``, and a part of a millisecond as a whole one."""
+    """``time`` in milliseconds, rounded up."""
     return -(-time // timedelta(milliseconds=1))

@@ -1,4 +1,4 @@
-"""A few threads: most of them carry out requests, the others steps.
+"""A few threads: most of them carry out requests, the others make steps.
 
 A thread that waits for a store's answer cannot decode, so other threads do that. They are few, because the allocator
 gives each thread that allocates much its own memory, and the thread keeps it. The two kinds of threads wait separately,
@@ -22,7 +22,7 @@ _THREADS_PER_STEPPER: Final = 4
 
 
 class ThreadPool:
-    """``count`` threads. ``next_step`` is asked under ``lock``: work, or seconds until there may be some."""
+    """``count`` threads. ``next_step``, called under ``lock``, returns work, or seconds until there may be some."""
 
     def __init__(
         self, count: int, lock: threading.RLock, next_step: Callable[[], tuple[Work | None, float | None]]
@@ -44,7 +44,7 @@ class ThreadPool:
             thread.start()
 
     def submit(self, request: Callable[[], T]) -> Future[T]:
-        """Have ``request`` carried out; cancelled at once if the workers are closed."""
+        """Have ``request`` carried out; cancelled at once if the pool is closed."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -55,12 +55,12 @@ class ThreadPool:
         return future
 
     def wake(self) -> None:
-        """There may be a step to make, or it is known better when there will be."""
+        """Wake the threads for steps: there may be one to make, or a new time for the next one."""
         with self._lock:
             self._for_steps.notify_all()
 
     def close(self, seconds: float) -> None:
-        """Begin nothing any more, and wait for the threads at most ``seconds``. A request under way ends by itself."""
+        """Begin no more work, and wait for the threads at most ``seconds``. A request under way ends by itself."""
         with self._lock:
             self._closed = True
             jobs, self._jobs = self._jobs, deque()
@@ -74,7 +74,7 @@ class ThreadPool:
                 thread.join(max(0.0, until - time.monotonic()))
 
     def _shared_out(self, count: int) -> list[tuple[Callable[[], Work | None], threading.Condition]]:
-        """What each of the threads does, and what it waits on while there is nothing to do."""
+        """The duty of each thread, and the condition that it waits on without work."""
         if count == 1:
             return [(lambda: self._request() or self._step(), self._for_steps)]
         steppers = max(1, count // _THREADS_PER_STEPPER)
@@ -82,7 +82,7 @@ class ThreadPool:
         return [(self._step, self._for_steps)] * steppers + [(self._request, self._for_requests)] * requesters
 
     def _work(self, look: Callable[[], Work | None], news: threading.Condition) -> None:
-        """Do what ``look`` finds, until closed."""
+        """Do the work that ``look`` returns, until closed."""
         while True:
             with self._lock:
                 while (work := look()) is None and not self._closed:
@@ -103,7 +103,7 @@ class ThreadPool:
         if future.set_running_or_notify_cancel():
             try:
                 result = request()
-            except Exception as error:  # noqa: BLE001  # whatever it is, it is told to who waits for the result
+            except Exception as error:  # noqa: BLE001  # every error is set on the future
                 future.set_exception(error)
             else:
                 future.set_result(result)

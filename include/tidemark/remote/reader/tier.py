@@ -1,10 +1,10 @@
-"""The remote tier of a cluster as a consumer reads it: many partitions, read ahead by a few threads within a bound.
+"""The remote tier of a cluster for a consumer: many partitions, read ahead by a few threads within a bound.
 
 Promises: the blocks of a partition come in order, from the offset given to :meth:`RemoteTier.read`; an error is raised
 at its offset; over all partitions, the bytes read ahead and not taken stay below ``prefetch_bytes`` (except for one
 block of each). After :meth:`RemoteTier.close` only threads that wait for a store's answer remain, and end with it.
 
-Relies on the catalogue for what to read, and on its caller for positions: nothing here is committed or stored.
+Relies on the catalogue for the stretches to read, and on its caller for positions: nothing is committed or stored here.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _SPARE_BUFFERS: Final = 4
 class RemoteTier:
     """Reads the partitions of ``storage``'s cluster. Thread-safe; usable with ``with``.
 
-    ``committed`` leaves out what is undecided or aborted. A gap that is recorded and that nobody acknowledged is a
+    ``committed`` leaves out undecided and aborted records. A recorded gap that nobody acknowledged is a
     :class:`tidemark.errors.GapError`, or is passed over with a warning (``on_gap="skip"``). While a partition is read
-    its catalogue is looked at every ``refresh_seconds``. ``on_ready`` is called from a thread of the tier when there is
-    something to take, or an error, or when the end was reached; it must return at once.
+    its catalogue is refreshed every ``refresh_seconds``. A thread of the tier calls ``on_ready`` when there is a block
+    to take, or an error, or when the end was reached; it must return at once.
     """
 
     def __init__(
@@ -92,8 +92,9 @@ class RemoteTier:
     def partition(self, topic: str, partition: int, topic_id: str | None = None) -> RemotePartition | None:
         """The catalogue of a partition of the incarnation ``topic_id``, or of the newest; None if none was seen.
 
-        By requests the first time; later as it is known, and looked at again in the background once it is older than
-        ``refresh_seconds``. :meth:`read` reads the incarnation that was asked for last. Raises as the catalogue does.
+        The first call makes requests; later calls return the known state, which is refreshed in the background once it
+        is older than ``refresh_seconds``. :meth:`read` reads the incarnation of the last call. Raises the catalogue's
+        errors.
         """
         tp = TopicPartition(topic, partition)
         entry = self._known.entry(topic, partition, topic_id)
@@ -104,11 +105,11 @@ class RemoteTier:
                 self._known.forget(before)
                 if tp in self._lanes:
                     self._lanes.pop(tp).drop()
-        found = entry.get()
-        if found is not None and entry.due_in <= 0:
+        known = entry.get()
+        if known is not None and entry.due_in <= 0:
             with self._lock:
                 self._refresh_later(tp, entry)
-        return found
+        return known
 
     def read(self, tp: TopicPartition, offset: int) -> None:
         """Read ``tp`` from ``offset`` on; continue if the reader is there already. Makes no request itself."""
@@ -125,8 +126,8 @@ class RemoteTier:
     def take(self, tp: TopicPartition, max_rows: int | None = None) -> Block | None:
         """The next block of ``tp``, cut to ``max_rows``; None if there is none yet, or ``tp`` is not read.
 
-        Raises what reading met once everything before it was taken: GapError, OutOfRange (retention has taken the
-        offset), SegmentError, FormatError or a kind of StoreError. :meth:`read` then tries again.
+        Raises the error that reading met once everything before it was taken: GapError, OutOfRange (retention removed
+        the offset), SegmentError, FormatError or a kind of StoreError. :meth:`read` then tries again.
         """
         with self._lock:
             lane = self._lanes.get(tp)
@@ -142,20 +143,20 @@ class RemoteTier:
             except Exception:
                 self._lanes.pop(tp).drop()
                 raise
-            if lane.waiting < before:  # there is room; a part of a block makes none, and to wake threads is dear
+            if lane.waiting < before:  # a whole block makes room; a part makes none, and waking threads is expensive
                 self._workers.wake()
         if block is not None:
             self.counters.add(records=len(block.rows))
         return block
 
     def at_end(self, tp: TopicPartition) -> bool:
-        """Whether everything that can be read of ``tp`` has been taken, as far as the catalogue knows."""
+        """True once everything that can be read of ``tp`` has been taken, as far as the catalogue knows."""
         with self._lock:
             lane = self._lanes.get(tp)
             return lane is not None and lane.at_end
 
     def stop(self, tp: TopicPartition) -> None:
-        """Read ``tp`` no more, and drop what was read ahead."""
+        """Stop reading ``tp``, and drop the blocks read ahead."""
         with self._lock:
             lane = self._lanes.pop(tp, None)
             if lane is not None:
@@ -163,7 +164,7 @@ class RemoteTier:
                 self._workers.wake()
 
     def forget(self, tp: TopicPartition) -> None:
-        """Read ``tp`` no more, and keep nothing of its catalogue in memory. A query that runs on it ends well."""
+        """Stop reading ``tp``, and drop its catalogue. A query that still runs on the catalogue completes."""
         with self._lock:
             self.stop(tp)
             entry = self._entries.pop(tp, None)
@@ -171,7 +172,7 @@ class RemoteTier:
             self._known.forget(entry)
 
     def close(self) -> None:
-        """End reading. A thread that waits for an answer is left to end with it, after a moment's patience."""
+        """End reading. A thread that waits for an answer is left to end with it, after a short wait."""
         self._requests.close()
         with self._lock:
             for lane in self._lanes.values():
@@ -200,7 +201,7 @@ class RemoteTier:
 
     @property
     def _share(self) -> int:
-        """Bytes that a partition may have read ahead."""
+        """The most bytes that a partition may have read ahead."""
         return self._prefetch_bytes // max(1, len(self._lanes))
 
     def _range_bytes(self) -> int:
@@ -220,7 +221,7 @@ class RemoteTier:
         return None, max(0.0, self._due_at - time.monotonic()) if lanes else None
 
     def _refresh_due(self) -> float:
-        """Have the catalogues looked at again that are due; the seconds until another one may be."""
+        """Have due catalogues refreshed; return the seconds until another one may be due."""
         seconds = self._refresh_seconds
         for tp in self._lanes:
             entry = self._entries[tp]
@@ -231,18 +232,18 @@ class RemoteTier:
         return seconds
 
     def _step(self, lane: Lane) -> None:
-        found: Step | Exception
+        result: Step | Exception
         try:
-            found = lane.reading.step()
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is told to the reader, at its offset
-            found = error
+            result = lane.reading.step()
+        except Exception as error:  # noqa: BLE001  # the reader gets every error, at its offset
+            result = error
         with self._lock:
-            tell = lane.end_step(found)  # this thread looks for the next step itself: no other need wake
-        if tell:
+            notify = lane.end_step(result)  # this thread looks for the next step itself: no other need wake
+        if notify:
             self._on_ready()
 
     def _refresh_later(self, tp: TopicPartition, entry: Entry) -> None:
-        """Look at a catalogue again, in a thread of the tier."""
+        """Refresh a catalogue, in a thread of the tier."""
         if not entry.refreshing:
             entry.refreshing = True
             self._workers.submit(partial(self._refresh, tp, entry))
@@ -251,7 +252,7 @@ class RemoteTier:
         failed: Exception | None = None
         try:
             entry.refresh()
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is told to who waits for more
+        except Exception as error:  # noqa: BLE001  # a reader that waits for more gets every error
             failed = error
         with self._lock:
             entry.refreshing = False

@@ -24,7 +24,7 @@ _LOOK_AGAIN_SECONDS: Final = 1.0
 
 
 class OffsetSpan(NamedTuple):
-    """Offsets ``[start, end)`` of a partition; without an ``end`` it goes on for ever."""
+    """Offsets ``[start, end)`` of a partition; without an ``end`` there is no last one."""
 
     partition: int
     start: int
@@ -32,7 +32,7 @@ class OffsetSpan(NamedTuple):
 
 
 class RemoteEdges(Edges):
-    """What bounds are resolved against: see :class:`tidemark.offset_bounds.Edges`."""
+    """The offsets of a stored partition for bounds: see :class:`tidemark.offset_bounds.Edges`."""
 
     def __init__(self, part: RemotePartition, *, committed: bool) -> None:
         self._part = part
@@ -43,9 +43,9 @@ class RemoteEdges(Edges):
         return self._part.start
 
     def end(self) -> int:
-        """See ``offset_bounds.Edges``. Where a recorded gap follows: its end, so that a reader comes upon it.
+        """The end, see ``offset_bounds.Edges``. If a recorded gap follows, the gap's end, so that a reader meets it.
 
-        What lies behind a gap can be read, and counts; so this is about a gap with nothing behind it.
+        This concerns a gap with nothing after it: offsets after a gap can be read, and count.
         """
         at = self._part.end(committed=self._committed)
         gap = self._part.gap_at(at)
@@ -53,12 +53,12 @@ class RemoteEdges(Edges):
 
     @override
     def at_time(self, timestamp_ms: int) -> int | None:
-        found = self._part.offset_for_time(timestamp_ms, committed=self._committed, markers=False)
-        return None if found is None else found.offset
+        record = self._part.offset_for_time(timestamp_ms, committed=self._committed, markers=False)
+        return None if record is None else record.offset
 
 
 def remote_partitions(topics: RemoteTopics, topic: str, chosen: Collection[int]) -> list[RemotePartition]:
-    """The partitions of a topic that are asked for, all if none is. Raises ConfigError for one that nobody has seen."""
+    """The ``chosen`` partitions of a topic, all if none is. Raises ConfigError for a partition that nobody has seen."""
     known = topics.partitions_for_topic(topic)
     if not known:
         raise ConfigError(topic, [("", topics.unseen(topic))])
@@ -66,15 +66,15 @@ def remote_partitions(topics: RemoteTopics, topic: str, chosen: Collection[int])
     if missing:
         rule = f"the remote tier has partitions {', '.join(map(str, sorted(known)))}, and not {missing[0]}"
         raise ConfigError(topic, [("--partition", rule)])
-    found = [topics.partition(topic, one) for one in sorted(set(chosen) or known)]
-    return [one for one in found if one is not None]
+    partitions = [topics.partition(topic, number) for number in sorted(set(chosen) or known)]
+    return [partition for partition in partitions if partition is not None]
 
 
 def span_of(part: RemotePartition, first: OffsetBounds, last: OffsetBounds, edges: RemoteEdges) -> OffsetSpan:
-    """The offsets that two bounds mean in a partition; an empty range where the last lies below the first.
+    """The offsets of a partition between two bounds; an empty range if the last lies below the first.
 
     Raises:
-        OutOfRange: a range that is not empty begins below what is there; nothing is left out silently.
+        OutOfRange: a range that is not empty begins below the first stored offset; nothing is left out silently.
     """
     start = first.of(part.partition).resolve(edges)
     end = max(start, last.of(part.partition).resolve(edges))
@@ -88,9 +88,9 @@ def read_spans(
 ) -> Iterator[tuple[int, Block]]:
     """(partition, block) of all ``spans``, each block cut to its span; ``ready`` is set by the tier's ``on_ready``.
 
-    Raises what reading met, see :meth:`RemoteTier.take`, and OutOfRange where a span's end is not there (any more).
+    Raises the errors of reading, see :meth:`RemoteTier.take`, and OutOfRange if a span's end is not there (any more).
     """
-    left = {TopicPartition(topic, one.partition): one for one in spans if one.end is None or one.start < one.end}
+    left = {TopicPartition(topic, span.partition): span for span in spans if span.end is None or span.start < span.end}
     for at, span in left.items():
         tier.read(at, span.start)
     while left:
@@ -112,7 +112,7 @@ def read_spans(
 
 
 def _check_end(tier: RemoteTier, at: TopicPartition, span: OffsetSpan) -> None:
-    """What is to be read has ended before its end: a log that was cut off by an election, most likely."""
+    """Raise OutOfRange if a span ended before its end: most likely an election cut off the log."""
     if span.end is None or not tier.at_end(at):
         return
     part = tier.partition(*at)
