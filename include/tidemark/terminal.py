@@ -37,10 +37,7 @@ def columns(rows: Iterable[Sequence[object]], *, right: bool = False) -> str:
 
 
 class Progress:
-    """Reports progress on standard error: after 3 s, every 5 s, and at the end if it has reported any.
-
-    Use it with ``with``.
-    """
+    """A context that reports progress on standard error: after 3 s, every 5 s, and at the end if any was reported."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + _FIRST_SECONDS

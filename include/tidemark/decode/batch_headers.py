@@ -1,7 +1,6 @@
 """Scans a segment's bytes, or a range of them, for batch headers; the first step of Spark's tasks.
 
-Promises: for equal bytes the result is that of :class:`tidemark.kafka_log.SegmentScanner`: rule, position and expected
-offset.
+Promises: for equal bytes the result is that of :class:`tidemark.kafka_log.SegmentScanner`: rule, position, offset.
 """
 
 from __future__ import annotations

@@ -19,10 +19,7 @@ _NAME: Final = re.compile(r"([0-9]{20})\.(log|index|timeindex|txnindex|snapshot)
 
 
 def segment_name(base_offset: int) -> str:
-    """The stem of a segment's file names, such as ``00000000000000000042``.
-
-    Raises ValueError for an impossible offset.
-    """
+    """The stem of a segment's file names: ``00000000000000000042``. Raises ValueError for an impossible offset."""
     if not 0 <= base_offset <= _MAX_BASE_OFFSET:
         raise ValueError(f"{base_offset} is not an offset")
     return f"{base_offset:020d}"

@@ -36,10 +36,7 @@ from tidemark.kafka_log.transactions import TransactionTracker, UnfinishedTransa
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
-    """The result of a scan.
-
-    Timestamps are milliseconds since 1970. Batches that compaction emptied have none.
-    """
+    """The result of a scan. Timestamps are milliseconds since 1970. Batches that compaction emptied have none."""
 
     size: int
     """Bytes fed."""

@@ -26,13 +26,8 @@ RUNS_SCHEMA: Final = "urn:tidemark:lineage:1-0-0:TidemarkRunsRunFacet"
 
 def runs(entries: Iterable[Mapping[str, JsonValue]]) -> Facets:
     """Tidemark's facet of a run: one entry for each table."""
-    return {
-        "tidemark_runs": {
-            "_producer": PRODUCER,
-            "_schemaURL": RUNS_SCHEMA,
-            "runs": [dict(entry) for entry in entries],
-        }
-    }
+    listed: list[JsonValue] = [dict(entry) for entry in entries]
+    return {"tidemark_runs": {"_producer": PRODUCER, "_schemaURL": RUNS_SCHEMA, "runs": listed}}
 
 
 def error_message(error: BaseException) -> Facets:

@@ -1,7 +1,6 @@
 """The continuity report of a topic: sums of its evidence by class, and the judgement of its partitions.
 
-The sums reach up to the landed offsets. Gaps above them come from the brokers' indexes: no ledger has such a gap before
-a run has reached it.
+The sums reach up to the landed offsets. Gaps above them come from the brokers' indexes, before a run reaches them.
 """
 
 from __future__ import annotations
@@ -36,9 +35,7 @@ def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, A
     accounts = accounts_of(standing, dates)
     now = topic_now(table, standing.ledger, outside_tables(table.deployment, table.topic.cluster))
     known = {(account["incarnation"], account["partition"]): account for account in accounts["partitions"]}
-    partitions = [
-        _partition(health, known.get((health.incarnation, health.partition))) for health in now.health.partitions
-    ]
+    partitions = [_partition(part, known.get((part.incarnation, part.partition))) for part in now.health.partitions]
     state = now.state(equal=accounts["balanced"])
     return accounts | {
         "state": state,

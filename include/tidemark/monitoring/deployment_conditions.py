@@ -35,9 +35,7 @@ def agents_gone(
 ) -> Iterator[Condition]:
     """Conditions of brokers that have a silent agent and are the last known leaders of partitions.
 
-    An idle agent still writes its index.
-
-    A broker that was removed, or that died, leads nothing any more: other brokers' indexes have its partitions.
+    An idle agent still writes its index. A removed or dead broker leads nothing: other indexes have its partitions.
     """
     leads: dict[int, set[tuple[str, int]]] = {}
     for leader in led:
@@ -203,8 +201,7 @@ def mirrors_failing(status: MirrorStatus, now: datetime) -> Iterator[Condition]:
                 since=table.failing_since,
                 title=f"{status.cluster}/{table.topic}: catalog {table.catalog} lags behind",
                 text=f"{table.identifier} lists ledger {table.ledger_n}, since "
-                f"{in_utc(table.at) if table.at else 'never'}: "
-                f"{table.error}",
+                f"{in_utc(table.at) if table.at else 'never'}: {table.error}",
                 likely="the catalog does not answer or refuses, or somebody changed its table; the table lands on",
                 mend=f"spark-submit spark/jobs/mirror.py --topics FILE --cluster {status.cluster} "
                 f"--topic {table.topic}",

@@ -4,9 +4,8 @@ An offset *could be landed* once the store has it without a hole before it, in a
 is rotated at the broker, since the agent may upload it then. Other offsets in the active segment wait for Kafka or the
 agent's ``tail_after``. A topic without an offset that could be landed is idle or caught up, and never late.
 
-Neither ledger nor watermark index has the time since when an offset waits, so the observer keeps it: a ``WaitingSince``
-is an offset that a partition had not reached, and the time when that was first seen. One per partition is enough: see
-:func:`marked`.
+Neither ledger nor watermark index dates the waiting, so the observer does: a ``WaitingSince`` is an offset that a
+partition had not reached, and the time when that was first seen. One per partition is enough: see :func:`marked`.
 """
 
 from __future__ import annotations
@@ -150,10 +149,7 @@ def topic_health(
 
 
 def landable(entries: Iterable[IndexEntry]) -> dict[Key, int | None]:
-    """The end of the offsets of each partition that could be landed, at its first gap at the latest.
-
-    None while the stored end is unknown.
-    """
+    """The end of each partition's landable offsets, at its first gap at the latest; None while that is unknown."""
     return {
         (entry.incarnation, entry.partition): None
         if entry.stored_end is None

@@ -47,8 +47,7 @@ def read_incidents(deployment: Deployment, cluster: str) -> KnownIncidents:
 def _read_to_change(deployment: Deployment, cluster: str) -> KnownIncidents:
     """The stored incidents like :func:`read_incidents`, except that an object that does not parse counts as empty.
 
-    The open incidents are found and reported again then. Otherwise nothing would be reported until a person removes the
-    object.
+    The open incidents are found and reported again then. Otherwise a person would have to remove the object first.
     """
     try:
         return read_incidents(deployment, cluster)

@@ -128,9 +128,7 @@ def merge(
     seen = {condition.key: _seen(before.get(condition.key), condition, now) for condition in conditions}
     unseen = [_unseen(incident, unknown, now) for key, incident in before.items() if key not in seen]
     still = [incident for incident in unseen if incident.open]
-    closed = [
-        incident for incident in unseen if incident.closed_at is not None and incident.closed_at > now - KEPT_CLOSED
-    ]
+    closed = [incident for incident in unseen if incident.closed_at and incident.closed_at > now - KEPT_CLOSED]
     closed.sort(key=lambda incident: (incident.closed_at or now, incident.key), reverse=True)
     return (*sorted((*seen.values(), *still), key=lambda incident: incident.key), *closed[:MOST_CLOSED])
 

@@ -60,8 +60,7 @@ Step = Callable[[TopicTable, Around, TopicSighting, datetime], tuple[list[Condit
 def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now: datetime) -> TopicLook:
     """Observe the topic of ``table``. A read failure is reported, and never raised: it must not hide other topics.
 
-    The libraries that read logs and evidence have their own errors for damaged files: DeltaError, and Arrow's kinds of
-    ValueError.
+    Libraries that read logs and evidence have their own errors for damage: DeltaError, and Arrow's kinds of ValueError.
     """
     from deltalake.exceptions import DeltaError
 

@@ -116,9 +116,7 @@ class Samples(StoredObject):
         return Samples(
             cluster=self.cluster,
             at=(*self.at, overview.at),
-            topics={
-                name: (*self.topics.get(name, none), _triple(summary, overview.at)) for name, summary in known.items()
-            },
+            topics={name: (*self.topics.get(name, none), _triple(topic, overview.at)) for name, topic in known.items()},
         )
 
     def of(self, topic: str) -> Iterator[TopicSample]:

@@ -47,11 +47,7 @@ def unstored(topic: TopicSettings, led: Mapping[int, LeaderEntry], now: datetime
         return
     free = ((partition, leader) for partition, leader in led.items() if not leader.entry.gaps)
     waits = ((unstored_for(leader.entry, now), partition, leader) for partition, leader in free)
-    late = [
-        _Waiting(length, partition, leader)
-        for length, partition, leader in waits
-        if length and length > topic.freshness
-    ]
+    late = [_Waiting(age, partition, leader) for age, partition, leader in waits if age and age > topic.freshness]
     if not late:
         return
     oldest = max(late, key=lambda waiting: waiting.waits)

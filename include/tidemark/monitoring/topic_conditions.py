@@ -137,11 +137,9 @@ def late(
     """
     landing = {mark.key for mark in uploaded if now - mark.since > min(ON_ITS_WAY, topic.late_after)}
     waiting = [
-        partition
-        for partition in health.partitions
-        if partition.waits_since is not None
-        and (partition.incarnation, partition.partition) in landing
-        and not _is_at_gap(partition)
+        part
+        for part in health.partitions
+        if part.waits_since is not None and (part.incarnation, part.partition) in landing and not _is_at_gap(part)
     ]
     oldest = min(waiting, key=lambda partition: partition.waits_since or now, default=None)
     if oldest is None or oldest.waits_since is None or now - oldest.waits_since <= topic.late_after:

@@ -52,11 +52,9 @@ def candidates(columns: pa.RecordBatch, timestamps: pa.Array[Any]) -> list[Candi
     """
     own = timestamps.cast(pa.int64())
     likely = [
-        candidate for wanted in _possible(columns.schema) if (candidate := _candidate(columns, wanted, own)) is not None
+        column for wanted in _possible(columns.schema) if (column := _candidate(columns, wanted, own)) is not None
     ]
-    return sorted(
-        likely, key=lambda candidate: (round(1 - candidate.filled, 2), candidate.median, candidate.setting.field)
-    )
+    return sorted(likely, key=lambda column: (round(1 - column.filled, 2), column.median, column.setting.field))
 
 
 def _possible(schema: pa.Schema) -> Iterator[EventTime]:

@@ -60,12 +60,8 @@ def lines(found: Onboarding, rights: Sequence[Right]) -> Iterator[str]:
     )
     yield from _event_times(found)
     yield from _expected(found)
-    yield columns(
-        [
-            ("RIGHT", "ROLE", "?", "HOW IT IS KNOWN"),
-            *((right.what, right.role, right.outcome, right.detail) for right in rights),
-        ]
-    )
+    known = ((right.what, right.role, right.outcome, right.detail) for right in rights)
+    yield columns([("RIGHT", "ROLE", "?", "HOW IT IS KNOWN"), *known])
     yield from (f"note: {note}" for note in (*found.notes, *found.expected.notes))
 
 

@@ -1,7 +1,6 @@
 """Rights of a deployment's roles, as far as they can be found out without leaving anything behind.
 
-The rights of these credentials are tried. Other roles' rights follow from the objects they have written, or are
-unknown.
+The rights of these credentials are tried. Other roles' rights follow from objects they have written, or are unknown.
 """
 
 from __future__ import annotations

@@ -46,9 +46,7 @@ class _Types:
         """True if all values of ``writer`` but null can be resolved into ``reader``."""
         targets = list(branches(self._reader, reader))
         sources = [branch for branch in branches(self._writer, writer) if branch[0] != "null"]
-        return all(
-            any(self._same(kind, source, other, target) for other, target in targets) for kind, source in sources
-        )
+        return all(any(self._same(kind, part, other, goal) for other, goal in targets) for kind, part in sources)
 
     def _same(self, kind: str, writer: Any, other: str, reader: Any) -> bool:
         if kind != other:

@@ -1,8 +1,7 @@
 """Compiles Avro schemas to the program that reads them, and to the columns that it fills.
 
-fastavro reads the schemas that have no program; :class:`Unsupported` has the reason. These are schemas that cannot be
-read into the table's, and features of Avro's rules for evolved schemas beyond added and removed fields and ``int`` that
-becomes ``long``.
+fastavro reads the schemas that have no program; :class:`Unsupported` has the reason. They cannot be read into the
+table's, or use rules for evolved schemas beyond added and removed fields and ``int`` that becomes ``long``.
 """
 
 from __future__ import annotations

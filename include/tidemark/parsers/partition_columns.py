@@ -102,11 +102,8 @@ class _Bounded:
 
 def value_sets(columns: Iterable[PartitionColumn], parsed: pa.Schema) -> dict[str, pa.Array[Any]]:
     """The values of each of the parser's columns among ``columns``."""
-    return {
-        column.column: values_of(column.texts, parsed.field(column.column).type)
-        for column in columns
-        if column.column != HOUR
-    }
+    own = [column for column in columns if column.column != HOUR]
+    return {column.column: values_of(column.texts, parsed.field(column.column).type) for column in own}
 
 
 def places_of(rows: pa.RecordBatch, name: str, values: Mapping[str, pa.Array[Any]]) -> Indices:

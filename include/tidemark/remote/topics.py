@@ -32,10 +32,7 @@ class RemoteTopics:
         self._heads = HeadsByPlace(storage, heads_seconds)
 
     def partition(self, topic: str, partition: int, topic_id: str | None = None) -> RemotePartition | None:
-        """The partition of the incarnation ``topic_id``, or of the newest, as it is now.
-
-        None if no agent has seen such an incarnation.
-        """
+        """The partition of the incarnation ``topic_id``, or of the newest; None if no agent has seen that one."""
         endpoint = self.storage.endpoint(topic, partition)
         numbered = self._incarnation(topic, topic_id)
         if numbered is None:

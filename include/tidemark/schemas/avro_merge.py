@@ -40,9 +40,8 @@ def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Me
     merge = _Merge(old, new, widen=widen)
     root = merge.root()
     if not merge.named[root]["fields"]:
-        raise ValueError(
-            "; ".join(f"{change.path}: {change.detail}" for change in merge.changes.found) or "has no field"
-        )
+        problems = "; ".join(f"{change.path}: {change.detail}" for change in merge.changes.found)
+        raise ValueError(problems or "has no field")
     body = json.dumps(_declared(root, merge.named, set()), separators=(",", ":"), ensure_ascii=False).encode()
     return Merge(body, tuple(merge.changes.found))
 

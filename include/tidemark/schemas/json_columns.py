@@ -59,9 +59,8 @@ def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Me
         elif changes.takes(place.name, place.kind):
             columns.append(place.column)
     if not columns:
-        raise ValueError(
-            "; ".join(f"{change.path}: {change.detail}" for change in changes.found) or "has no properties"
-        )
+        problems = "; ".join(f"{change.path}: {change.detail}" for change in changes.found)
+        raise ValueError(problems or "has no properties")
     return Merge(json.dumps(columns, ensure_ascii=False, separators=(",", ":")).encode(), tuple(changes.found))
 
 

@@ -47,9 +47,8 @@ def merged(adopted: bytes | None, newest: Written, message: str, *, widen: bool 
     merge = _Merge(_Messages(ours), new, message, widen=widen)
     merge.run(ours)
     if not merge.old.found[message].field:
-        raise ValueError(
-            "; ".join(f"{change.path}: {change.detail}" for change in merge.changes.found) or "has no field"
-        )
+        problems = "; ".join(f"{change.path}: {change.detail}" for change in merge.changes.found)
+        raise ValueError(problems or "has no field")
     return Merge(ours.SerializeToString(deterministic=True), tuple(merge.changes.found))
 
 

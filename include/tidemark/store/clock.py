@@ -44,8 +44,7 @@ def read(store: Store, host_now: Callable[[], datetime] | None = None) -> ClockR
     """Compare this host's clock with the store's; None if the answer was too slow to prove anything.
 
     The store read its clock after it was asked and before it answered, so the skew lies between two bounds. Their
-    distance is the time that the answer took, for a slow request and a slow answer alike: slowness alone never looks
-    like a skew.
+    distance is the time of the whole exchange, so slowness alone never looks like a skew.
 
     Raises:
         StoreError: the store failed.

@@ -1,8 +1,7 @@
 """A directory that behaves like a bucket: for tests, for trying things out, and for a shared file system.
 
 An object is a file; its ETag identifies this very file (inode, time of change, size). Writes go to a temporary file
-that is renamed into place, or linked if it must be the first. Conditions are checked under a lock on the whole
-directory.
+that is renamed into place, or linked if it must be first. Conditions are checked under a lock on the directory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A bucket of Google Cloud Storage or a container of Azure Blob Storage, through obstore.
 
-Operations that obstore lacks take more requests, or are proved by reading. docs/storage.md lists the weaker guarantees
-compared with S3:
+Operations that obstore lacks take more requests, or are proved by reading. docs/storage.md has the weaker guarantees:
 
 * An update on Google Cloud Storage names the object's generation, which is looked up by its ETag first.
 * No checksum is sent along: bytes that were written with a checksum are read back.

@@ -83,10 +83,7 @@ def probe_key(folder: str) -> str:
 
 
 def try_store(url: str, options: StoreOptions, folder: str, *, writes: bool) -> Iterator[Tried]:
-    """Try to list, get, and put if ``writes``, in ``folder``; each once, and no more if listing fails.
-
-    A missing directory is not made.
-    """
+    """Try to list, get, and put if ``writes``, in ``folder``; only list if that fails. No directory is made."""
     if url.startswith("file://") and not Path(url.removeprefix("file://")).is_dir():
         yield Tried(f"list {url}", "not tried", "the directory does not exist yet; what writes there first makes it")
         return

@@ -1,9 +1,8 @@
 """The source of AWS's credentials in Tidemark's processes: an installed one, else boto3's own chain.
 
-Airflow's side installs a source if its configuration names a connection (:func:`use`). delta-rs looks in fewer places
-than AWS's own tools: it reads no profile. Keys in the environment it finds by itself; for anything else (a source, a
-profile, a role that is assumed, the machine's or pod's role) boto3 is asked, so that the table is reached with the raw
-store's credentials.
+Airflow's side installs a source if its configuration names a connection (:func:`use`). delta-rs finds keys in the
+environment by itself, but reads no profile; for anything else (a source, a profile, a role that is assumed, the
+machine's or pod's role) boto3 is asked, so that the table is reached with the raw store's credentials.
 """
 
 from __future__ import annotations

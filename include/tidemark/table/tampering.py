@@ -1,10 +1,9 @@
 """Checks if another program changed a table since Tidemark's last commit. Needs ``tidemark-kafka[table]``.
 
 The ledger has a digest of the live files: their paths, sizes and numbers of rows. If a version of the table has other
-live files, another program made it (DELETE, UPDATE, OPTIMIZE, RESTORE, an overwrite), even if its number of rows is
-equal. Commits that leave the live files unchanged (properties, an OPTIMIZE that found nothing to do, the VACUUM of
-files that are not live) change nothing for Tidemark. So the comparison costs no request: every writer has the live
-files.
+live files, another program made it (DELETE, UPDATE, OPTIMIZE, RESTORE, an overwrite), even with an equal number of
+rows. Commits that leave the live files unchanged (properties, an OPTIMIZE without work, the VACUUM of other files)
+change nothing for Tidemark. So the comparison costs no request: every writer has the live files.
 """
 
 from __future__ import annotations

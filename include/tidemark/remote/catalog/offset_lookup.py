@@ -21,10 +21,7 @@ _KEPT_BYTES: Final = 4 << 20
 
 
 class IndexObjects:
-    """The ``.index`` and ``.timeindex`` objects read last, of all partitions.
-
-    Thread-safe; no lock is held during a request.
-    """
+    """The ``.index`` and ``.timeindex`` objects read last. Thread-safe; no lock is held during a request."""
 
     def __init__(self) -> None:
         """Start with no object read."""

@@ -69,8 +69,7 @@ class StoredSegments:
     def piece(self, offset: int, lineage: Lineage) -> SegmentPiece | None:
         """The offsets from ``offset`` on for which a stored segment is valid; None if there is none.
 
-        The nearest segment that begins at or below ``offset`` is tried first, so that sequential reading costs one
-        manifest per segment.
+        The nearest segment at or below ``offset`` is tried first: sequential reading costs one manifest per segment.
         """
         unknown = lineage.epoch_at(offset) is None
         for names in _growing(self._table.reaching(offset, offset - LOOK_BACK[-1]), _AT_ONCE if unknown else 1):

@@ -87,10 +87,8 @@ class Tail:
         return []
 
     def _opened(self, lineage: Lineage, end: int) -> tuple[OpenTransaction, ...] | None:
-        ending = (
-            segment for segment in self._ranges.values() if segment.end == end and is_whole(segment, lineage, end - 1)
-        )
-        return next((segment.open_transactions for segment in ending), None)
+        ending = (last for last in self._ranges.values() if last.end == end and is_whole(last, lineage, end - 1))
+        return next((last.open_transactions for last in ending), None)
 
     def _covered(self, lineage: Lineage, start: int, missing: Intervals) -> list[SegmentPiece]:
         """The pieces of the known ranges from ``start`` on. While the lineage stays, only new ranges are covered."""

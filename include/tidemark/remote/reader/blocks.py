@@ -4,8 +4,7 @@ Promises: every record of the stretch's offsets, in order, once; no record of a 
 transaction that the stretch names. A batch that breaks a rule is an error that names key, byte and offset, and no
 record of it is delivered. Memory is bounded by :data:`LIMITS` and the largest batch, for a segment of any size.
 
-Relies on :mod:`tidemark.decode`, which copies all that it decodes: the bytes may be overwritten once a block is
-returned.
+Relies on :mod:`tidemark.decode`, which copies all that it decodes: the bytes may be overwritten after a block.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class RemoteTier:
         """The catalogue of a partition of the incarnation ``topic_id``, or of the newest; None if none was seen.
 
         The first call makes requests; later calls return the known state, which is refreshed in the background once it
-        is older than ``refresh_seconds``. :meth:`read` reads the incarnation of the last call. Raises the catalogue's
+        is older than ``refresh_seconds``. :meth:`read` reads the last call's incarnation. Raises the catalogue's
         errors.
         """
         tp = TopicPartition(topic, partition)
