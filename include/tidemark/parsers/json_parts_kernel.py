@@ -44,7 +44,7 @@ _FALSE: Final = np.frombuffer(b"false", np.uint8)
 _NULL: Final = np.frombuffer(b"null", np.uint8)
 
 _MAX_NUMBER: Final = 1000
-"""Bytes: Python's reader, which has rules for the longest, reads longer ones."""
+"""The most bytes of a number: longer ones are left to Python's reader, which has rules for the longest."""
 
 
 @kernel(READ_ONLY_INT32, READ_ONLY_BYTES, READ_ONLY_BYTES, NUMBERS, NUMBER_ROWS, BYTES, NUMBERS, BOOLEANS)
@@ -155,7 +155,7 @@ def _below(
 
 @helper
 def _text(data: NDArray[np.uint8], at: int, end: int, made: NDArray[np.uint8], to: int) -> tuple[int, int]:
-    """Copy the value at ``at`` as a string; -1 for what is not valid JSON."""
+    """Copy the value at ``at`` as a string; -1 if it is not valid JSON."""
     start = at
     at = _after_valid(data, at, end)
     made[to] = _QUOTE
@@ -175,7 +175,7 @@ def _text(data: NDArray[np.uint8], at: int, end: int, made: NDArray[np.uint8], t
 def _after_valid(  # noqa: C901  # one loop over the tokens: numba pays for state that goes through calls
     data: NDArray[np.uint8], at: int, end: int
 ) -> int:
-    """The place behind the value at ``at``; -1 if it is not valid JSON."""
+    """The index after the value at ``at``; -1 if it is not valid JSON."""
     is_object = np.empty(MAX_DEPTH + 1, np.bool_)  # of each open object or list
     depth = 0
     wants_key = False
@@ -231,7 +231,7 @@ def _after_valid(  # noqa: C901  # one loop over the tokens: numba pays for stat
 
 @helper
 def _after_valid_string(data: NDArray[np.uint8], at: int, end: int) -> int:
-    """The place behind the string at ``at``; -1 if there is none, it does not end, or has an escape that JSON lacks."""
+    """The index after the string at ``at``; -1 if there is none, it does not end, or has an escape that JSON lacks."""
     if data[at] != _QUOTE:
         return -1
     at += 1
@@ -259,7 +259,7 @@ def _after_valid_string(data: NDArray[np.uint8], at: int, end: int) -> int:
 
 @helper
 def _after_constant(data: NDArray[np.uint8], at: int, end: int) -> int:
-    """The place behind ``true``, ``false`` or ``null`` at ``at``; -1 if none of them is there."""
+    """The index after ``true``, ``false`` or ``null`` at ``at``; -1 if none of them is there."""
     word = _TRUE if data[at] == _SMALL_T else _FALSE if data[at] == _SMALL_F else _NULL
     if len(word) > end - at:
         return -1
@@ -271,7 +271,7 @@ def _after_constant(data: NDArray[np.uint8], at: int, end: int) -> int:
 
 @helper
 def _after_string(data: NDArray[np.uint8], at: int, end: int) -> int:
-    """The place behind the string at ``at``, with any escapes; -1 if it does not end."""
+    """The index after the string at ``at``, with any escapes; -1 if it does not end."""
     at += 1
     while at < end:
         byte = data[at]
@@ -283,7 +283,7 @@ def _after_string(data: NDArray[np.uint8], at: int, end: int) -> int:
 
 @helper
 def _after_number(data: NDArray[np.uint8], at: int, end: int) -> int:
-    """The place behind the number at ``at``; -1 if there is none, or it is longer than _MAX_NUMBER."""
+    """The index after the number at ``at``; -1 if there is none, or it is longer than _MAX_NUMBER."""
     start = at
     at += data[at] == _MINUS
     whole = at
