@@ -11,7 +11,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from json.decoder import scanstring
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -247,7 +246,7 @@ def _part(text: str, at: int, kind: ColumnType, name: str) -> tuple[Any, int]:
 def _below(text: str, at: int, key: str) -> int:
     """The index of the value under ``key``, which the object at ``at`` of a valid document has once."""
     while True:
-        other, at = scanstring(text, _after_space(text, at + 1) + 1)
+        other, at = _DECODER.raw_decode(text, _after_space(text, at + 1))
         at = _after_space(text, _after_space(text, at) + 1)
         if other == key:
             return at
