@@ -422,7 +422,9 @@ class SealingAgent(ABC):
         """The lineage of ``log``: the leader's, and beyond its live part that of the dead batches."""
         live = [batch for batch in log if is_live(batch.base, batch.epoch, view.lineage)]
         known = view.lineage.truncated(live[-1].next if len(live) < len(log) else end)
-        newest = known.entries[-1][0]
+        newest = (
+            known.entries[-1][0] if known.entries else -1
+        )  # a run that compaction emptied may lie below the first epoch
         dead = (entry for entry in lineage_of(log[len(live) :]).entries if entry[0] > newest)
         return Lineage((*known.entries, *dead))
 
