@@ -1,20 +1,20 @@
-"""Tidemark's shared contract: what lies in the store, what Kafka's files mean, and who may write what.
+"""Tidemark's shared contract: the objects in the store, the meaning of Kafka's files, and the rights of each writer.
 
 The agent, the Spark jobs and the Airflow DAGs never import one another. They meet in objects in a store,
 and every format of those objects is defined in this package, which imports neither airflow nor pyspark.
 
-* ``formats`` is the contract: ``keys`` says where things lie, ``manifest`` and ``watermark`` what the agent promises,
-  ``ledger`` what a table holds
-* ``kafka_log`` and ``decode`` say what Kafka's files mean, ``store`` is the seam to storage
-* ``raw`` reads what the agents stored, ``table`` one topic's Delta table; ``planning`` says what a run has to do
+* ``formats`` is the contract: ``keys`` names the objects, ``manifest`` and ``watermark`` hold the agent's promises,
+  ``ledger`` states the content of a table
+* ``kafka_log`` and ``decode`` read Kafka's files, ``store`` is the seam to storage
+* ``raw`` reads what the agents stored, ``table`` one topic's Delta table; ``planning`` makes the plans of runs
 * ``topics`` is the topics file, ``parsers`` are the formats of records in it
 * ``remote``, ``consumer`` and ``restore`` are for applications that read history
 * ``inspection`` and ``monitoring`` look after a deployment, ``backfill`` are requests for backfills and their reports
 * ``cli`` is the command ``tidemark``
 
-What readers of the remote tier start with is found here, and loaded when it is first asked for: the extra
-``tidemark-kafka[consumer]`` has what :class:`TieredConsumer` and :class:`Mode` need, ``tidemark-kafka[decode]`` what
-the others do.
+Readers of the remote tier start with the names of this module, which are loaded on first use: the extra
+``tidemark-kafka[consumer]`` is required for :class:`TieredConsumer` and :class:`Mode`, ``tidemark-kafka[decode]`` for
+the others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for (PEP 562): importing ``tidemark`` alone stays light."""
+    """Load a name of :data:`__all__` on first use (PEP 562): importing ``tidemark`` alone stays light."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

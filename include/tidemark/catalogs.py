@@ -1,4 +1,4 @@
-"""``catalogs:`` of the topics file: where tables are listed for engines that find them by name."""
+"""``catalogs:`` of the topics file: the catalogs that list tables, for engines that find tables by name."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ NEED_URI: Final = frozenset({"rest", "hive", "sql"})
 class CatalogSettings(Settings):
     """One catalog of Iceberg tables, as pyiceberg reaches it.
 
-    ``properties`` are pyiceberg's own (https://py.iceberg.apache.org/configuration). Those that are secret are in
-    ``secrets``, each with the name of the environment's variable that holds it. An Airflow ``connection`` gives ``uri``
-    and, as ``credential``, login and password. Snapshots older than ``keep`` are expired. With a ``delta_suffix``, the
-    catalog also has the Delta table itself, whose name ends so; only Glue and Hive's metastore can.
+    ``properties`` are pyiceberg's own (https://py.iceberg.apache.org/configuration). ``secrets`` has the secret
+    properties, each with the name of the environment variable that holds it. An Airflow ``connection`` gives ``uri``
+    and, as ``credential``, login and password. Snapshots older than ``keep`` are expired. With a ``delta_suffix``, Glue
+    and Hive's metastore also list the Delta table itself, under the table's name with this suffix.
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")
@@ -78,10 +78,10 @@ class CatalogSettings(Settings):
 
 
 def delta_table(table: str, suffix: str) -> str:
-    """The name that the Delta table itself has beside it: Glue and Hive have no upper-case letters."""
+    """The name of the Delta table itself in a catalog: Glue and Hive have no upper-case letters."""
     return f"{catalog_table(table)}{suffix}".lower()
 
 
 def catalog_table(table: str) -> str:
-    """The name that a table has in catalogs: what SQL would have to quote becomes an underscore."""
+    """The name of a table in catalogs, with underscores for characters that SQL would have to quote."""
     return re.sub(r"[^A-Za-z0-9_]", "_", table)

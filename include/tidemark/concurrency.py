@@ -1,4 +1,4 @@
-"""Requests to the store wait more than they work: a few of them at a time."""
+"""Parallel requests to the store, a few at a time: they wait more than they work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 def in_parallel(function: Callable[[Item], Result], items: Sequence[Item], threads: int = THREADS) -> list[Result]:
-    """``function`` of each item, in order. Raises what it raised for the first item that it failed for."""
+    """Results of ``function`` for the items, in order. Raises the error of the first item that failed."""
     if len(items) < 2:
         return [function(item) for item in items]
     with ThreadPoolExecutor(min(threads, len(items))) as pool:
@@ -24,11 +24,11 @@ def in_parallel(function: Callable[[Item], Result], items: Sequence[Item], threa
 def ahead(
     function: Callable[[Item], Result], items: Sequence[Item], size: Callable[[Item], int], most: int
 ) -> Generator[Result]:
-    """``function`` of each item, in order, for a caller who uses one result after the other.
+    """Results of ``function`` for the items, in order, for a caller that uses one result after the other.
 
-    The function runs for several items ahead of the caller: for as many as there are threads, of at most ``most`` bytes
-    together, by the ``size`` of each; a larger item is alone. Close the generator if it is not exhausted. Raises what
-    the function raised for an item, when it is that item's turn.
+    The function runs ahead of the caller for as many items as there are threads, of at most ``most`` bytes together
+    (``size``); a larger item runs alone. Close the generator if it is not exhausted. An item's error is raised at that
+    item's turn.
     """
     if len(items) < 2:
         yield from map(function, items)

@@ -25,15 +25,15 @@ from tidemark.errors import ConfigError
 ENVIRONMENT_PREFIX = "TIDEMARK__"
 
 ALTERNATIVE = "alternative of Tidemark's: "
-"""With this begin the tags of a field's alternatives, which are no part of a file, so no error names them."""
+"""Prefix of the tags of a field's alternatives. Tags are no part of a file, so no error names them."""
 
 _DIRECTORY = "directory"
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _LIKE: Final = 0.8
-"""How much of two names must be equal for one to be a slip of the other: west is none of east."""
+"""Similarity of two names above which one may be a slip of the other: west is no slip of east."""
 
 _SHOWN: Final = 20
-"""As many of the names that there are a message lists."""
+"""Most known names that a message lists."""
 
 _LONGEST = timedelta(days=36_500)
 """Beyond a century, the sum of a date and a length of time may not be a valid date."""
@@ -43,7 +43,7 @@ DURATION: Final = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 """The pattern of a length of time: a number and its unit."""
 
 _NO_MAPPING: Final = {"model_type", "model_attributes_type", "dict_type"}
-"""pydantic's names of what is no mapping."""
+"""pydantic's error types for a value that is no mapping."""
 
 _USER_INFO = re.compile(r"//[^/@]*@")
 _SECRET = re.compile(
@@ -101,7 +101,7 @@ Size = Annotated[int, BeforeValidator(_size)]
 
 
 ObjectName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
-"""A function or class of somebody's own, written ``module:name``."""
+"""A function or class from outside Tidemark, written ``module:name``."""
 
 
 def imported(name: str) -> Any:
@@ -129,7 +129,7 @@ def http_url(url: str) -> str:
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """What a ``name`` that is none of ``known`` may have meant, or which ones there are."""
+    """The known name that ``name`` resembles, or else the list of all names, as a hint."""
     names = sorted({*known})
     if near := get_close_matches(name, names, n=1, cutoff=_LIKE):
         return f"did you mean {near[0]}?"
@@ -139,14 +139,14 @@ def hint(name: str, known: Iterable[str]) -> str:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a setting or a variable of this name holds what must never be shown, going by the name alone."""
+    """True if a setting or variable with this name holds a secret, judged by the name alone."""
     return _SECRET.search(name) is not None
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML's safe loader, where a key that appears twice is an error instead of the last one winning.
+    """YAML's safe loader, but a key that appears twice is an error.
 
-    Scalars that look like a date, a number or a tag's type and are none are YAML errors with their place.
+    Scalars that look like a date, a number or a tag's type but are not valid are YAML errors with their place.
     """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -178,7 +178,7 @@ _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _c
 def load(
     model: type[Model], path: Path, environment: Mapping[str, str] = os.environ, *, prefix: str = ENVIRONMENT_PREFIX
 ) -> Model:
-    """Read ``path`` as a ``model``; ``prefix`` is that of the environment's overrides.
+    """Read ``path`` as a ``model``. Variables of the environment that begin with ``prefix`` override values.
 
     Raises:
         ConfigError: the file is missing, is not a YAML mapping, or breaks a rule; names file, field and rule.
@@ -219,20 +219,20 @@ def _yaml(text: str, source: str, field: str) -> Any:
 
 
 def _where(error: yaml.YAMLError) -> str:
-    """What is wrong and where, without the line itself: it may hold a password."""
+    """The place and kind of an error, without the line itself: it may hold a password."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         return f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: {error.problem}"
     return "it cannot be read as text"
 
 
 def directory_of(info: ValidationInfo) -> Path:
-    """Where the file that is validated lies, and with it what it names; the current directory for mere text."""
-    found = (info.context or {}).get(_DIRECTORY)
-    return found if isinstance(found, Path) else Path()
+    """The folder of the validated file, which relative paths start from; the current directory for mere text."""
+    directory = (info.context or {}).get(_DIRECTORY)
+    return directory if isinstance(directory, Path) else Path()
 
 
 def _problem(item: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
-    """(field, rule)."""
+    """(field, rule) of an error."""
     field = ".".join(str(part) for part in item["loc"] if not str(part).startswith(ALTERNATIVE))
     if item["type"] == "missing":
         return field, "is required"
@@ -253,24 +253,24 @@ def _problem(item: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
 
 
 def _discriminator(item: ErrorDetails) -> str:
-    """The key that says which of several kinds a section is of."""
+    """The key that selects the kind of a section."""
     return str(item["ctx"]["discriminator"]).strip("'")
 
 
 def _fields(kind: Any, seen: set[Any]) -> set[str]:
     """The names of all fields of a model, and of the models within."""
-    found: set[str] = set()
+    names: set[str] = set()
     if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in seen:
         seen.add(kind)
-        for name, one in kind.model_fields.items():
-            found |= {one.alias or name} | _fields(one.annotation, seen)
+        for name, field in kind.model_fields.items():
+            names |= {field.alias or name} | _fields(field.annotation, seen)
     for part in get_args(kind):
-        found |= _fields(part, seen)
-    return found
+        names |= _fields(part, seen)
+    return names
 
 
 def _quoted(field: str, value: object) -> str:
-    """The value that breaks a rule, unless it is secret or may contain what is."""
+    """The value that breaks a rule, or nothing if the value is or may contain a secret."""
     if is_secret(field) or not isinstance(value, (str, int, float, bool)):
         return ""
     return f", but it is {_USER_INFO.sub('//***@', repr(value))}"

@@ -1,6 +1,6 @@
 """Airflow's connections, by name, in Airflow's processes and in the jobs that they start.
 
-In Airflow's processes its own lookup is installed (:func:`use`). A job reads the file that the environment's
+Airflow's processes install their own lookup (:func:`use`). A job reads the file that the environment's
 ``TIDEMARK_CONNECTIONS`` names: JSON, for this user alone, removed when the job's task ends. Elsewhere there are none.
 """
 
@@ -21,7 +21,7 @@ VARIABLE: Final = "TIDEMARK_CONNECTIONS"
 
 
 class NamedConnection(Settings):
-    """What a connection says: ``uri`` of its host, schema and port; ``extra`` as text. Never shown, it has secrets."""
+    """An Airflow connection: ``uri`` of host, schema and port; ``extra`` as text. Never shown, since it has secrets."""
 
     uri: str | None = Field(default=None, repr=False)
     login: str | None = Field(default=None, repr=False)
@@ -36,7 +36,7 @@ _installed: list[Callable[[str], NamedConnection]] = []
 
 
 def use(lookup: Callable[[str], NamedConnection]) -> None:
-    """Have ``lookup`` find connections in this process from now on."""
+    """Use ``lookup`` for connections in this process from now on."""
     _installed[:] = [lookup]
 
 
@@ -46,18 +46,18 @@ def dumped(connections: Connections) -> bytes:
 
 
 def connection(name: str) -> NamedConnection:
-    """The connection of that name.
+    """The connection ``name``.
 
     Raises:
-        ConfigError: there is none, or this process is neither Airflow's nor a job that Airflow started.
+        ConfigError: there is no such connection, or this process is neither Airflow's nor a job that Airflow started.
     """
     if _installed:
         return _installed[0](name)
-    found = _of_file().get(name)
-    if found is None:
+    named = _of_file().get(name)
+    if named is None:
         rule = "is a connection of Airflow's, which only Airflow and the jobs that it starts are given"
         raise ConfigError("connections", [(name, f"{rule}; start the job by Airflow, or name variables instead")])
-    return found
+    return named
 
 
 def _of_file() -> Connections:
@@ -67,5 +67,5 @@ def _of_file() -> Connections:
     try:
         return _FILE.validate_json(Path(path).read_bytes())
     except (OSError, ValidationError) as error:
-        # Not the error's own text: it may quote what is secret.
+        # The error's own text may quote a secret.
         raise ConfigError(path, [("", f"cannot be read as connections: {type(error).__name__}")]) from None

@@ -1,4 +1,4 @@
-"""What a deployment pays for requests to the store in a month, from what one segment and one idle agent ask for.
+"""The monthly cost of a deployment's requests to the store, from the requests of one segment and one idle agent.
 
 Arithmetic over figures that ``bench.agent`` and ``bench.idle`` measure.
 """
@@ -17,7 +17,7 @@ DAYS: Final = 30.4
 
 @dataclass(frozen=True)
 class Prices:
-    """US dollars, of S3 Standard in us-east-1 by its price list.
+    """US dollars, from the price list of S3 Standard in us-east-1.
 
     For a request (``put``: PUT, COPY, POST, LIST; ``get``: GET, HEAD), and for a byte ``stored`` for a month (the first
     50 TB).
@@ -30,9 +30,9 @@ class Prices:
 
 @dataclass(frozen=True)
 class Deployment:
-    """What the cost depends on; bytes are those of leaders alone, sizes in bytes, intervals in seconds.
+    """The quantities that the cost depends on: bytes of leaders alone, sizes in bytes, intervals in seconds.
 
-    ``live_partitions`` of ``live_topics`` always have new records, and are promised ``freshness``.
+    ``live_partitions`` of ``live_topics`` always have new records, and a promised ``freshness``.
     ``pausing_partitions`` of other topics pause for longer than the agent's ``tail_after``, ``pauses`` times a day.
     """
 
@@ -51,7 +51,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class PerSegment:
-    """Requests that one segment takes: its objects, manifest and ``offset.wm``."""
+    """Requests for one segment: its objects, manifest and ``offset.wm``."""
 
     put: float = 5
 
@@ -69,7 +69,7 @@ GATHERED: Final = 60
 
 @dataclass(frozen=True)
 class PerLanding:
-    """Requests that a live landing takes: of a broker's head and of each pack, of a partition, of a topic's commit.
+    """Requests of a live landing: for a broker's head and each pack, for a partition, for a topic's commit.
 
     The scan reads each version of a head, and the landing reads the last one again.
     """
@@ -92,7 +92,7 @@ class Line:
 
 
 def lines(deployment: Deployment, each: PerSegment, prices: Prices) -> Iterator[Line]:
-    """The month's requests by what they are for."""
+    """The month's requests by purpose."""
     month = 86_400 * DAYS
     segments = deployment.bytes_a_day * DAYS / deployment.segment
     news = min(segments / deployment.brokers, month / deployment.index_news)
@@ -104,7 +104,7 @@ def lines(deployment: Deployment, each: PerSegment, prices: Prices) -> Iterator[
 
 
 def live_lines(deployment: Deployment, each: PerLanding, prices: Prices) -> Iterator[Line]:
-    """The month's requests of what is packed and landed live; a landing comes once within each ``freshness``."""
+    """The month's requests for packs and live landings; a landing comes once within each ``freshness``."""
     landings = 86_400 * DAYS / deployment.freshness
     packed = 2 * TICKS * deployment.brokers * landings
     sealed = deployment.live_partitions * landings * TICKS / RANGES * PerSegment().put
@@ -119,7 +119,7 @@ def live_lines(deployment: Deployment, each: PerLanding, prices: Prices) -> Iter
 
 
 def quiet_lines(deployment: Deployment, each: PerSegment, prices: Prices) -> Iterator[Line]:
-    """The month's requests of partitions that pause, if their brokers' pauses are spread out as far as can be.
+    """The month's requests for partitions that pause, if their brokers' pauses are spread out evenly.
 
     A pack and a head take all tails that become quiet within :data:`GATHERED`. A partition that pauses is sealed within
     a day, once for all its pauses.

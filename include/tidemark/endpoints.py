@@ -1,4 +1,4 @@
-"""Which store and prefix a partition's segments go to: one pluggable seam for agent, Spark and consumer.
+"""The store and prefix of a partition's segments: one pluggable seam for agent, Spark and consumer.
 
 The default :class:`ConfiguredEndpoints` has one endpoint and overrides per topic. A deployment with rules of its
 own names a factory as ``module:function`` in ``endpoints.resolver``; it is called with the settings and returns an
@@ -22,14 +22,14 @@ from tidemark.store.url import split_store_url
 
 
 class EndpointResolver(Protocol):
-    """Answers where things lie; the same answer for the same question, always."""
+    """A lookup of endpoints. It must always give the same answer to the same question."""
 
     def default(self) -> Endpoint:
-        """Where the ``_…`` objects of the deployment lie."""
+        """The endpoint of the deployment's ``_…`` objects."""
         ...
 
     def resolve(self, cluster: str, topic: str, partition: int) -> Endpoint:
-        """Where the segments of this partition lie."""
+        """The endpoint of the segments of this partition."""
         ...
 
 
@@ -45,18 +45,18 @@ StoreUrl = Annotated[str, AfterValidator(_check_url)]
 """A URL of :data:`tidemark.store.schemes.SCHEMES`, such as ``s3://bucket[/prefix]`` or ``file:///directory``."""
 
 RawUrl = Annotated[str, AfterValidator(partial(_check_url, any_scheme=True))]
-"""A :data:`StoreUrl`, or one of another scheme, which ``store.backend`` then has to serve."""
+"""A :data:`StoreUrl`, or a URL of another scheme, which ``store.backend`` then has to serve."""
 
 
 class EndpointOverride(Settings):
-    """What differs from the default for one topic."""
+    """The settings of one topic that differ from the default."""
 
     url: RawUrl | None = None
     entropy_bits: int | None = Field(default=None, ge=0, le=128)
 
 
 class EndpointSettings(Settings):
-    """``url`` is a :data:`StoreUrl`, or what ``store.backend`` understands."""
+    """The default endpoint, and the topics' exceptions. ``url`` is a :data:`StoreUrl` or a URL of ``store.backend``."""
 
     url: RawUrl
     entropy_bits: int = Field(default=0, ge=0, le=128)
@@ -72,7 +72,7 @@ class EndpointSettings(Settings):
 
 
 def check_served(settings: EndpointSettings, options: StoreOptions, lake: str | None = None) -> None:
-    """Check that there is a store for each URL, and that each option means something to each of them.
+    """Check that there is a store for each URL, and that each option applies to all of them.
 
     Raises:
         ValueError: naming the URL and the option.
@@ -80,12 +80,12 @@ def check_served(settings: EndpointSettings, options: StoreOptions, lake: str | 
     urls = [(f"raw: {url}", url) for url in _urls(settings)]
     if lake is not None:
         urls.append((f"lake: {lake}", lake))
-    for what, url in urls:
+    for field, url in urls:
         try:
             split_store_url(url, any_scheme=options.backend is not None)
             check_options(url, options)
         except FormatError as error:
-            raise ValueError(f"{what}: {error.rule}") from error
+            raise ValueError(f"{field}: {error.rule}") from error
     served = sorted({scheme for _, url in urls if (scheme := scheme_of(url)) in SCHEMES} - {"file"})
     if options.endpoint_url is not None and len(served) > 1:
         raise ValueError(
@@ -94,11 +94,11 @@ def check_served(settings: EndpointSettings, options: StoreOptions, lake: str | 
 
 
 def _urls(settings: EndpointSettings) -> list[str]:
-    return [settings.url, *(one.url for one in settings.topics.values() if one.url is not None)]
+    return [settings.url, *(topic.url for topic in settings.topics.values() if topic.url is not None)]
 
 
 class ConfiguredEndpoints(EndpointResolver):
-    """Endpoints by the rules of the configuration: those of a topic, else the default."""
+    """Endpoints from the configuration: the topic's own, else the default."""
 
     def __init__(self, settings: EndpointSettings) -> None:
         self._settings = settings
@@ -119,7 +119,7 @@ class ConfiguredEndpoints(EndpointResolver):
 
 
 def resolver_of(settings: EndpointSettings) -> EndpointResolver:
-    """The resolver that the settings name, or the default one.
+    """The resolver that the settings name, or the default resolver.
 
     Raises:
         ConfigError: the named factory cannot be imported.

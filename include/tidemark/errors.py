@@ -4,31 +4,31 @@
   x ConfigError           a file that a person wrote is wrong: file, field, rule
   x FormatError           an object in the store or a file of the broker does not parse: name, field, rule
     + SegmentError        ... and it is a log segment: also the byte position and offset of the bad batch
-  x StoreError            the store did not do what was asked
+  x StoreError            the store did not do as requested
     + NotFound            the object is not there
     + PreconditionFailed  If-Match or If-None-Match did not hold: somebody else was there first
     + Refused             the store will not do it until a person acts
       + AccessDenied      ... the credentials or the policy do not allow it
       + BucketMissing     ... there is no such bucket
     + UnknownOutcome      no answer, or one that proves nothing: the request may or may not have taken effect
-      + SlowDown          ... because too much is asked of the store
+      + SlowDown          ... because the store gets too many requests
   x AirflowError          Airflow's REST API refused, or did not answer
   x BrokerError           Kafka's brokers refused, or did not answer
   x RegistryUnavailable   a schema could not be fetched; the task is run again
   x SparkUnavailable      Spark did not start, or did not answer
   x TaskFailed            a task of Spark's failed for good, with one of these errors in the worker
-  x ParserError           a parser broke its promise, and no row is to blame
+  x ParserError           a parser broke its promise, and no row is the cause
   x ContinuityError       an offset is missing, or is claimed twice
-    + GapError            ... and it is known to be: the offsets that are missing, and why
-    + OutOfRange          ... because what was there before is removed, or nothing is there yet
+    + GapError            ... and the gap is known: the offsets that are missing, and why
+    + OutOfRange          ... because older records are removed, or nothing is there yet
   x NeverSeen             no agent was ever seen for a topic: its name or place is wrong, or no agent runs
   x WakeupError           a consumer's `wakeup` was called: nothing is wrong
   x PublishError          a commit to a table was not made
     + StaleRun            ... because the table has moved on since the run was planned
     + TableTampered       ... because somebody changed the table behind Tidemark's back
   x RestoreError          a restore into a topic cannot go on
-    + ForeignRecords      ... because the target holds records that it did not write
-    + NotEqual            ... because the target does not hold what was restored
+    + ForeignRecords      ... because the target holds records of another writer
+    + NotEqual            ... because the target does not hold the restored records
 
 Each message names the file or object, the offset or field, the rule that is broken, and what to do.
 A failed outcome and an unknown one are different things: only :class:`UnknownOutcome` may have taken effect.
@@ -74,7 +74,7 @@ class SegmentError(FormatError):
 
 
 class StoreError(TidemarkError):
-    """The store did not do what was asked of ``key``."""
+    """The store did not do as requested with ``key``."""
 
     def __init__(self, key: str, reason: str) -> None:
         self.key = key
@@ -91,7 +91,7 @@ class PreconditionFailed(StoreError):
 
 
 class Refused(StoreError):
-    """The store will not do this until a person acts; what was asked is still right."""
+    """The store refuses this until a person acts; the request itself is right."""
 
 
 class AccessDenied(Refused):
@@ -106,15 +106,15 @@ class BucketMissing(Refused):
 
 
 class UnknownOutcome(StoreError):
-    """No proof either way: read the object back before deciding anything."""
+    """A request that may or may not have taken effect: read the object back before deciding anything."""
 
 
 class SlowDown(UnknownOutcome):
-    """The store is asked for more than it gives at the moment: ask for less."""
+    """The store gets more requests than it serves at the moment: send fewer."""
 
 
 class AirflowError(TidemarkError):
-    """Airflow's REST API refused with ``status``; None if it did not answer."""
+    """Airflow's REST API refused with ``status``, or did not answer (None)."""
 
     def __init__(self, status: int | None, reason: str) -> None:
         self.status = status
@@ -142,7 +142,7 @@ class TaskFailed(TidemarkError):
 
 
 class ParserError(TidemarkError):
-    """A parser broke its promise, as a function of somebody's own may; no row is to blame."""
+    """A parser broke its promise, as a custom function may; no row is the cause."""
 
 
 class ContinuityError(TidemarkError):
@@ -150,7 +150,7 @@ class ContinuityError(TidemarkError):
 
 
 class GapError(ContinuityError):
-    """The offsets ``[start, end)`` of a partition are missing in the store; ``reason`` is the gap's."""
+    """The offsets ``[start, end)`` of a partition are missing in the store, for ``reason``."""
 
     def __init__(self, topic: str, partition: int, start: int, end: int, reason: str) -> None:
         self.topic = topic
@@ -184,7 +184,7 @@ class NeverSeen(TidemarkError):
 
 
 class WakeupError(TidemarkError):
-    """A consumer's ``wakeup`` was called: the call that waited, or would have, delivered nothing."""
+    """A consumer's ``wakeup`` was called: the call that waited, or would have waited, delivered nothing."""
 
 
 class PublishError(TidemarkError):
@@ -200,22 +200,22 @@ class TableTampered(PublishError):
 
 
 class MirrorError(TidemarkError):
-    """A catalog does not list a table as it is; the table itself is not touched, and the next try goes on."""
+    """A catalog does not list a table as it is; the table itself is not touched, and the next try continues."""
 
 
 class RestoreError(TidemarkError):
-    """A restore stopped; what is in the target and its progress stay, and the same command goes on from there."""
+    """A restore stopped; the target's records and the progress stay, and the same command continues from there."""
 
 
 class ForeignRecords(RestoreError):
     """Somebody else writes, or wrote, to the ``partition`` of the target: seen at its offset ``offset``."""
 
-    def __init__(self, topic: str, partition: int, offset: int, what: str) -> None:
+    def __init__(self, topic: str, partition: int, offset: int, observation: str) -> None:
         self.topic = topic
         self.partition = partition
         self.offset = offset
-        super().__init__(f"{topic}-{partition}: at offset {offset} of the target, {what}")
+        super().__init__(f"{topic}-{partition}: at offset {offset} of the target, {observation}")
 
 
 class NotEqual(RestoreError):
-    """What a partition of the target holds is not what was restored to it."""
+    """A partition of the target does not hold the restored records."""

@@ -1,7 +1,7 @@
-"""Where an installation keeps what is not a module: DAG files, Spark's programs, deploy/.
+"""The files of an installation that are not modules: DAG files, Spark's programs, deploy/.
 
 A wheel carries them below ``tidemark/shipped`` in the checkout's layout (``hatch_build.py``). An editable installation
-has none of them there, and the checkout's own count. What an extra brings may be missing: :func:`need` says so.
+has none of them there, and uses the checkout's own. :func:`need` reports packages of an extra that are missing.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ FILES = {
     "jobs": ("spark/jobs", "the programs that spark-submit starts"),
     "deploy": ("deploy", "policies, units, alert rules, the Helm chart, examples"),
 }
-"""By name the path below :func:`home`, and what is there."""
+"""The path below :func:`home` and its content, by name."""
 
 
 def home() -> Path:
-    """The folder that holds what :data:`FILES` names."""
+    """The folder of the paths in :data:`FILES`."""
     shipped = _PACKAGE / "shipped"
     return shipped if shipped.is_dir() else _PACKAGE.parents[1]
 
 
 def folder(name: str) -> Path:
-    """The folder that :data:`FILES` has under ``name``; KeyError for another name."""
+    """The folder ``name`` of :data:`FILES`; KeyError for another name."""
     return home() / FILES[name][0]
 
 
 def need(extra: str, *packages: str) -> None:
-    """Raise ConfigError where ``packages`` cannot be imported, which ``tidemark-kafka[extra]`` brings."""
-    if missing := [one for one in packages if find_spec(one) is None]:
+    """Raise ConfigError if one of ``packages``, which ``tidemark-kafka[extra]`` brings, cannot be imported."""
+    if missing := [package for package in packages if find_spec(package) is None]:
         rule = f"lacks {', '.join(missing)}: install tidemark with the extra {extra}"
         raise ConfigError("this environment", [("", rule)])

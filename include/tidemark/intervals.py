@@ -1,4 +1,4 @@
-"""Arithmetic on sets of offsets: what is covered, what is missing, how far it is contiguous.
+"""Arithmetic on sets of offsets: coverage, missing offsets, contiguous ranges.
 
 An interval is half-open, ``[start, end)``, in offsets, as everywhere in Tidemark: ``end`` is the next offset.
 :class:`Intervals` is immutable and always normal: sorted, disjoint, never adjacent, never empty. Two sets of
@@ -20,7 +20,7 @@ class Interval(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets there are."""
+        """Number of offsets."""
         return self.end - self.start
 
 
@@ -52,7 +52,7 @@ class Intervals:
 
     @property
     def size(self) -> int:
-        """How many offsets there are in all."""
+        """Number of offsets in all."""
         return sum(part.size for part in self.parts)
 
     def __or__(self, other: Intervals) -> Intervals:
@@ -69,11 +69,11 @@ class Intervals:
         return self & Intervals([(start, max(start, end))])
 
     def missing(self, start: int, end: int) -> Intervals:
-        """What ``[start, end)`` has and this set has not."""
+        """The offsets of ``[start, end)`` that are not in this set."""
         return Intervals([(start, max(start, end))]) - self
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether the set has all of ``[start, end)``."""
+        """True if the set has all of ``[start, end)``."""
         return start >= end or any(part.start <= start and end <= part.end for part in self.parts)
 
     def contiguous_from(self, offset: int) -> int:

@@ -1,6 +1,6 @@
-"""kafka-python's clients: what settings they take from people, and an admin client with two of its habits mended.
+"""kafka-python's clients: the connection settings that all of them accept, and an admin client with two corrections.
 
-That admin client leaves no thread behind, and :func:`patiently` waits for brokers.
+The admin client leaves no thread behind, and :func:`patiently` waits for brokers.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ def checked_client(bootstrap: str, settings: Mapping[str, Any], source: str, whe
     """kafka-python's settings for the brokers ``bootstrap``: ``HOST:PORT``, separated by commas.
 
     Raises:
-        ConfigError: ``settings``, which ``source`` has, are not all of a client's, or ``bootstrap``, which ``where``
-            names, is wrong. No value of ``settings`` is in the message.
+        ConfigError: one of ``settings``, from ``source``, is not accepted by all clients, or ``bootstrap``, from
+            ``where``, is wrong. No value of ``settings`` is in the message.
     """
     known = set(KafkaAdminClient.DEFAULT_CONFIG) & set(KafkaConsumer.DEFAULT_CONFIG) & set(KafkaProducer.DEFAULT_CONFIG)
     if other := sorted(set(map(str, settings)) - known):
         rule = "is not a connection setting that kafka-python's admin client, consumer and producer all accept"
-        raise ConfigError(source, [(one, rule) for one in other])
+        raise ConfigError(source, [(name, rule) for name in other])
     brokers = bootstrap.split(",")
-    if wrong := [one for one in brokers if not _BROKER.fullmatch(one.strip())]:
+    if wrong := [broker for broker in brokers if not _BROKER.fullmatch(broker.strip())]:
         raise ConfigError(where, [("", f"{wrong[0]!r} must be HOST:PORT; several are separated by commas")])
     return {**settings, "bootstrap_servers": brokers}
 
 
 class AdminClient(KafkaAdminClient):  # type: ignore[misc]  # kafka-python has no types
-    """An admin client; one whose brokers do not answer leaves no thread behind, as kafka-python's own does."""
+    """An admin client. Unlike kafka-python's own, it leaves no thread behind if its brokers do not answer."""
 
     def __init__(self, **settings: Any) -> None:
         try:
@@ -51,7 +51,7 @@ class AdminClient(KafkaAdminClient):  # type: ignore[misc]  # kafka-python has n
 
 
 def patiently(ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """The cluster's answer; while it is not ready, it is asked again for a limited time.
+    """The cluster's answer. While the cluster is not ready, the question is repeated for a limited time.
 
     The admin client gives up at once, for example while the brokers create the topic of the groups' offsets.
     """

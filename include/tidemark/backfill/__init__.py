@@ -1,7 +1,7 @@
-"""Backfills: what a person asks for, what it would do and cost, and what came of it.
+"""Backfills: the request of a person, the dry run with its cost, and the outcome.
 
 * ``request`` checks a form as a whole, and is pure
-* ``previews``, ``comparisons`` and ``outcomes`` are the parts of a report that a run writes, each once
-* ``estimate`` says how long it takes and how many requests it makes, by measured rates
-* ``report`` reads the parts of a run from the store, ``tables`` puts them into words
+* ``preview``, ``comparison`` and ``outcome`` are the parts of a report; a run writes each of them once
+* ``estimate`` computes the duration and the number of requests from measured rates
+* ``report`` reads the parts of a run from the store, ``report_tables`` renders them as tables
 """

@@ -1,4 +1,4 @@
-"""What a rebuild would change, row by row: found by a comparison, for a person and as JSON."""
+"""The rows that a rebuild would change: the result of a comparison, for a person and as JSON."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tidemark.table.evidence import Kept
 
 
 class Differing(Model):
-    """How the records of a class (landed, quarantined, filtered) and date of a partition would change.
+    """Differences among the records of a class (landed, quarantined, filtered) and date of a partition.
 
-    ``before`` and ``after`` are all that there are, as they are and as raw gives them now; ``changed`` counts landed
-    rows with other values by column; ``offsets`` are the lowest of each. Which filtered ones differ is not known, as
-    they lie nowhere: ``others`` if their number is the same.
+    ``before`` counts the records as they are, ``after`` the records that raw gives now. ``changed`` counts landed rows
+    with other values, by column; ``offsets`` are the lowest of each kind. Filtered records are stored nowhere:
+    ``others`` is set if they differ although their number is equal.
     """
 
     incarnation: int
@@ -33,13 +33,13 @@ class Differing(Model):
 
     def text(self) -> str:
         """One line for a person."""
-        where = f"incarnation {self.incarnation} partition {self.partition} dt={self.dt or 'none'} {self.kind}"
+        place = f"incarnation {self.incarnation} partition {self.partition} dt={self.dt or 'none'} {self.kind}"
         parts = [f"{self.before} before, {self.after} after"]
         for name, rows in (("only_before", self.only_before), ("only_after", self.only_after)):
             parts += [f"{rows} {name.replace('_', ' ')}{self._at(name)}"] if rows else []
         parts += ["but the records differ"] if self.others else []
         parts += [f"{rows} with other values in {name}" for name, rows in sorted(self.changed.items())]
-        return f"{where}: {', '.join(parts)}{self._at('changed')}"
+        return f"{place}: {', '.join(parts)}{self._at('changed')}"
 
     def _at(self, name: str) -> str:
         offsets = self.offsets.get(name, ())
@@ -47,7 +47,7 @@ class Differing(Model):
 
 
 class Comparison(StoredObject):
-    """``reports/<name>/comparison-<attempt>.json``: what was found; ``rows`` of the table were compared."""
+    """``reports/<name>/comparison-<attempt>.json``: the differences in ``rows`` compared rows of the table."""
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
 
@@ -63,8 +63,11 @@ class Comparison(StoredObject):
     differences: tuple[Differing, ...] = ()
 
     def text(self) -> str:
-        """The comparison for a person, a line each."""
-        dates = ", ".join(one or "none" for one in self.dates)
+        """The comparison for a person, with a line for each difference."""
+        dates = ", ".join(dt or "none" for dt in self.dates)
         head = f"{self.cluster}/{self.topic}: table {self.table} at ledger {self.ledger_n}"
-        lines = [f"{head}, dates {dates}: {self.rows} rows", *(f"  {one.text()}" for one in self.differences)]
+        lines = [
+            f"{head}, dates {dates}: {self.rows} rows",
+            *(f"  {difference.text()}" for difference in self.differences),
+        ]
         return "\n".join([*lines, "THE ROWS DIFFER" if self.differences else "the rows are the same"])

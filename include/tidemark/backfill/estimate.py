@@ -1,7 +1,7 @@
-"""How long a backfill takes, by a simple model: Spark starts, and then raw goes through it at a measured rate.
+"""The duration of a backfill, by a simple model: Spark starts, and then converts raw at a measured rate.
 
 ``minutes = jobs x START_SECONDS / 60 + passes x bytes / rate / 60``. The rate is the best of the topic's own last runs
-that were large enough to tell, so it is that of this deployment; where there is none, it is :data:`MEASURED_RATE`.
+that were large enough to measure it. Where there is none, it is :data:`MEASURED_RATE`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MEASURED_RATE: Final = 153_000_000
 """Bytes a second: zstd segments from and to an S3 server on two cores (README, Figures)."""
 
 START_SECONDS: Final = 20
-"""What spark-submit takes beside the conversion: the JVM, the context, the first workers."""
+"""Seconds of spark-submit beside the conversion: the JVM, the context, the first workers."""
 
 _RUNS: Final = 20
 _LARGE: Final = 64 << 20
@@ -30,17 +30,17 @@ def rate_of(table: TopicTable, ledger: Ledger) -> int:
     for attempt in ledger.landed[-_RUNS:]:
         key = table.keys.result(attempt)
         try:
-            one = RunResult.load(table.store, key)
+            result = RunResult.load(table.store, key)
         except NotFound:
-            continue  # it is old, or that of a fold
-        seconds = one.seconds.get("convert", 0.0)
-        if one.bytes_read >= _LARGE and seconds > 0:
-            rates.append(int(one.bytes_read / seconds))
+            continue  # the result was deleted with age, or the attempt is a fold
+        seconds = result.seconds.get("convert", 0.0)
+        if result.bytes_read >= _LARGE and seconds > 0:
+            rates.append(int(result.bytes_read / seconds))
     return max(rates, default=MEASURED_RATE)
 
 
 def minutes(preview: Preview, *, compares: bool, rewrites: bool) -> float:
-    """How long the run takes that ``preview`` shows: a pass over raw to compare, and one to rewrite."""
+    """Minutes of the run that ``preview`` shows: a pass over raw to compare, and another to rewrite."""
     passes = compares + rewrites
     if preview.empty or not passes:
         return 0.0
@@ -48,6 +48,6 @@ def minutes(preview: Preview, *, compares: bool, rewrites: bool) -> float:
 
 
 def requests(preview: Preview, *, compares: bool, rewrites: bool) -> int:
-    """How many requests it makes of the store: a comparison reads raw and the files there are."""
-    comparing = preview.reads + sum(one.files for one in preview.dates) if compares else 0
+    """Number of requests to the store. A comparison reads raw and the table's files."""
+    comparing = preview.reads + sum(shown.files for shown in preview.dates) if compares else 0
     return comparing + (preview.reads + preview.writes if rewrites else 0)

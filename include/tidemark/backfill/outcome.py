@@ -1,4 +1,4 @@
-"""What came of a backfill: who approved it, and which rows each date has now instead of which."""
+"""The outcome of a backfill: its approval, and the records of each date before and after."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemark.table.evidence import PARSED, read_evidence
 
 
 class Approval(StoredObject):
-    """``reports/<name>/approval-<attempt>.json``: ``why`` one is needed, and a person's answer once there is one."""
+    """``reports/<name>/approval-<attempt>.json``: the reason that approval is needed, and the answer, if any."""
 
     why: str
     approved: bool | None = None
@@ -26,7 +26,7 @@ class Approval(StoredObject):
 
 
 class RecordCounts(Model):
-    """Records of a date by what became of them."""
+    """Records of a date by class."""
 
     landed: int = 0
     quarantined: int = 0
@@ -34,7 +34,7 @@ class RecordCounts(Model):
 
 
 class DateChange(Model):
-    """The records of a date (ISO, empty for those without) that the run replaced, and those that it put in place."""
+    """The records of a date (ISO, empty for rows without one) that the run replaced, and their replacements."""
 
     dt: str
     before: RecordCounts
@@ -61,10 +61,10 @@ class BackfillOutcome(StoredObject):
 
 
 def outcome_of(table: TopicTable, preview: Preview) -> BackfillOutcome:
-    """What came of the plan that ``preview`` shows.
+    """The outcome of the plan that ``preview`` shows.
 
-    What ingestion landed meanwhile is in none of the numbers: they are of the rows that the run itself replaced, which
-    the commit was refused for if they were not those of the dry run any more.
+    The numbers count the rows that the run itself replaced, and none that ingestion landed meanwhile. A commit is
+    refused if those rows are no longer the ones of the dry run.
     """
     key = table.keys.result(preview.attempt)
     try:
@@ -86,8 +86,8 @@ def outcome_of(table: TopicTable, preview: Preview) -> BackfillOutcome:
 
 def _changes(table: TopicTable, preview: Preview) -> tuple[DateChange, ...]:
     before = {
-        one.dt: RecordCounts(landed=one.rows, quarantined=one.quarantined, filtered=one.filtered)
-        for one in preview.dates
+        shown.dt: RecordCounts(landed=shown.rows, quarantined=shown.quarantined, filtered=shown.filtered)
+        for shown in preview.dates
     }
     after: dict[str, Counter[str]] = {}
     columns = ["class", "rows", "dt", "attempt"]

@@ -1,4 +1,4 @@
-"""What a backfill would read and replace: its dry run, for a person and as JSON."""
+"""The dry run of a backfill: its input, and the rows that it would replace, for a person and as JSON."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tidemark.formats.base import Model, StoredObject
 
 
 class DatePreview(Model):
-    """A date (ISO, empty for rows without one) as it is. ``other_settings`` of its records landed by other settings.
+    """A date (ISO, empty for rows without one) as it is now.
 
-    ``after`` are the records that it would have, if that was found out. ``lost`` are files that are not in the
-    store, or not as the table's log has them.
+    ``other_settings`` counts records that landed with other settings. ``after`` counts the records that the date would
+    have, if that was computed. ``lost`` are files that the store lacks, or has not as the table's log describes them.
     """
 
     dt: str
@@ -36,7 +36,7 @@ class DatePreview(Model):
 
 
 class PartitionPreview(Model):
-    """What is read of a partition: offsets ``[start, end)``, of so many segments from ``first`` to ``last``."""
+    """The input from a partition: offsets ``[start, end)``, in ``segments`` segments from ``first`` to ``last``."""
 
     incarnation: int
     partition: int
@@ -49,15 +49,15 @@ class PartitionPreview(Model):
 
     def text(self) -> str:
         """One line for a person."""
-        where = f"incarnation {self.incarnation} partition {self.partition}: offsets {self.start} to {self.end - 1}"
-        return f"{where}, {self.bytes} bytes of {self.segments} segments, {self.first} to {self.last}"
+        place = f"incarnation {self.incarnation} partition {self.partition}: offsets {self.start} to {self.end - 1}"
+        return f"{place}, {self.bytes} bytes of {self.segments} segments, {self.first} to {self.last}"
 
 
 class Preview(StoredObject):
-    """``reports/<name>/preview.json``: the dry run. ``added`` are dates that were not asked for, and exchange rows.
+    """``reports/<name>/preview.json``: the dry run. ``added`` are dates beside the requested ones, which exchange rows.
 
-    A replay reads quarantined rows, so its ``segments`` are files of quarantine. Of a rebuild, ``waiting`` counts the
-    offsets that are uploaded and not landed: they are ingestion's. ``reads`` and ``writes`` are the requests of one
+    A replay reads quarantined rows, so its ``segments`` are files of quarantine. In a rebuild, ``waiting`` counts the
+    offsets that are uploaded and not landed; ingestion lands them. ``reads`` and ``writes`` are the requests of one
     pass, ``rate`` is in bytes a second. ``plan`` is the key of the plan of ``attempt``; empty if none was written.
     """
 
@@ -87,16 +87,16 @@ class Preview(StoredObject):
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """True if there is nothing to do."""
         return not (self.partitions or self.removes)
 
     def text(self) -> str:
-        """The dry run for a person, a line each."""
+        """The dry run for a person, with a line for each date, column and partition."""
         head = f"{self.cluster}/{self.topic}: table {self.table} at ledger {self.ledger_n}"
         lines = [f"{head}: a {self.kind} would replace"]
-        lines += [f"  {one.text()}{', added' if one.dt in self.added else ''}" for one in self.dates]
-        lines += [f"  column {one}" for one in self.columns]
-        lines += ["and read", *(f"  {one.text()}" for one in self.partitions)]
+        lines += [f"  {shown.text()}{', added' if shown.dt in self.added else ''}" for shown in self.dates]
+        lines += [f"  column {column}" for column in self.columns]
+        lines += ["and read", *(f"  {partition.text()}" for partition in self.partitions)]
         lines.append(
             f"in all {len(self.dates)} dates, {len(self.removes)} files; {self.bytes} bytes of {self.segments} "
             f"segments in {self.tasks} tasks."

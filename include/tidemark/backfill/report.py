@@ -1,7 +1,6 @@
 """A backfill's report: its parts as they lie in the store.
 
-Each part is an object that one task writes, so nothing is ever merged, and a report can be read while the run is under
-way.
+One task writes each part, so parts are never merged, and a report can be read during the run.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class BackfillReport(NamedTuple):
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will come."""
+        """True if the report is complete."""
         return self.state not in {"looking", "waiting for approval", "running"}
 
     def as_json(self) -> dict[str, object]:
@@ -61,7 +60,7 @@ class BackfillReport(NamedTuple):
 
     @classmethod
     def from_json(cls, parts: Mapping[str, object]) -> BackfillReport:
-        """The report of which :meth:`as_json` gave these parts."""
+        """The report that :meth:`as_json` turned into ``parts``."""
 
         def part(name: str, kind: type[Object]) -> Object | None:
             return None if parts[name] is None else kind.model_validate(parts[name])
@@ -77,7 +76,7 @@ class BackfillReport(NamedTuple):
 
 
 def read_report(table: TopicTable, name: str) -> BackfillReport:
-    """The report of that name on the topic of ``table``. Raises NotFound if there is none."""
+    """The report ``name`` on the topic of ``table``. Raises NotFound."""
     key = table.keys.report(name, "request")
     request = BackfillRequest.load(table.store, key)
     preview = _part(table, table.keys.report(name, "preview"), Preview)
@@ -95,7 +94,7 @@ def read_report(table: TopicTable, name: str) -> BackfillReport:
 
 
 def write_part(table: TopicTable, name: str, part: str, value: StoredObject, attempt: int | None = None) -> None:
-    """Write a part of a report; a task that runs again writes its part again, for another attempt beside it."""
+    """Write a part of a report. A repeated task overwrites its part; another attempt has an object of its own."""
     put_over(table.store, table.keys.report(name, part, attempt), value.to_bytes())
 
 

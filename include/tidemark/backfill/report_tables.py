@@ -1,4 +1,4 @@
-"""A backfill's report as tables, which a page, an approval and a terminal show alike.
+"""A backfill's report as tables, for a page, an approval and a terminal alike.
 
 The cells are data, some of it a person's text: the code that shows them must escape them.
 """
@@ -18,11 +18,11 @@ from tidemark.formats.plan import RunProgress
 from tidemark.terminal import columns
 
 MOST_ROWS: Final = 500
-"""Rows of a table that are shown; how many more there are is told."""
+"""Most rows of a table that are shown. A note counts the others."""
 
 
 class Section(NamedTuple):
-    """A titled table; ``note`` says in words what it means, or why it is empty."""
+    """A titled table; ``note`` explains it, or why it is empty."""
 
     title: str
     header: tuple[str, ...]
@@ -37,24 +37,24 @@ _NOTHING: Final = {
 
 
 def sections(report: BackfillReport) -> list[Section]:
-    """The report, from what was asked to what came of it."""
-    found = [_asked(report)]
+    """The report, from the request to the outcome."""
+    parts = [_asked(report)]
     if report.preview:
-        found += [_planned(report.request, report.preview), _dates(report.preview)]
+        parts += [_planned(report.request, report.preview), _dates(report.preview)]
     if report.comparison:
-        found.append(_differences(report.comparison))
+        parts.append(_differences(report.comparison))
     if report.approval:
-        found.append(_approval(report.approval))
+        parts.append(_approval(report.approval))
     if report.progress and not report.outcome:
-        found.append(_progress(report.progress))
+        parts.append(_progress(report.progress))
     if report.outcome:
-        found.append(_outcome(report.outcome))
-    return found
+        parts.append(_outcome(report.outcome))
+    return parts
 
 
 def text(report: BackfillReport) -> str:
     """The report for a terminal or a log."""
-    return "\n\n".join("\n".join(_lines(one)) for one in sections(report))
+    return "\n\n".join("\n".join(_lines(section)) for section in sections(report))
 
 
 def gib(size: int) -> str:
@@ -100,7 +100,7 @@ def _planned(request: BackfillRequest, preview: Preview) -> Section:
         ("Files replaced", f"{len(preview.removes):,}" if rewrites else "none"),
         ("Estimated time", f"{time:,.1f} minutes, at {preview.rate / 1e6:,.0f} MB/s"),
         ("Estimated requests", f"{asked:,}"),
-        *(("Column", one) for one in preview.columns),
+        *(("Column", column) for column in preview.columns),
     ]
     note = "Ingestion continues; what it lands after the dry run stays as it is."
     return Section("What it does", ("What", "Value"), tuple(rows), note)
@@ -108,46 +108,55 @@ def _planned(request: BackfillRequest, preview: Preview) -> Section:
 
 def _dates(preview: Preview) -> Section:
     header = ("Date", "State", "Rows", "Quarantined", "Filtered", "Files", "Bytes", "By other settings", "Notes")
-    return _capped("Dates as they are", header, [_date(preview, one) for one in preview.dates])
+    return _capped("Dates as they are", header, [_date(preview, shown) for shown in preview.dates])
 
 
-def _date(preview: Preview, one: DatePreview) -> tuple[str, ...]:
-    notes = ["added: exchanges rows"] if one.dt in preview.added else []
-    notes += [f"{len(one.lost)} files lost"] if one.lost else []
-    notes += [f"{one.after:,} records afterwards"] if one.after is not None else []
-    numbers = (f"{n:,}" for n in (one.rows, one.quarantined, one.filtered, one.files))
-    return (one.dt or "none", one.state, *numbers, gib(one.bytes), f"{one.other_settings:,}", "; ".join(notes))
+def _date(preview: Preview, shown: DatePreview) -> tuple[str, ...]:
+    notes = ["added: exchanges rows"] if shown.dt in preview.added else []
+    notes += [f"{len(shown.lost)} files lost"] if shown.lost else []
+    notes += [f"{shown.after:,} records afterwards"] if shown.after is not None else []
+    numbers = (f"{n:,}" for n in (shown.rows, shown.quarantined, shown.filtered, shown.files))
+    return (shown.dt or "none", shown.state, *numbers, gib(shown.bytes), f"{shown.other_settings:,}", "; ".join(notes))
 
 
-def _differences(found: Comparison) -> Section:
-    if not found.differences:
-        note = f"{found.rows:,} rows were compared with what raw gives now, and are the same."
+def _differences(comparison: Comparison) -> Section:
+    if not comparison.differences:
+        note = f"{comparison.rows:,} rows were compared with what raw gives now, and are the same."
         return Section("Row differences", (), (), note)
     header = ("Partition", "Date", "Records", "Before", "After", "Removed", "Added", "Changed", "From offset")
     rows = [
         (
-            f"{one.incarnation}/{one.partition}",
-            one.dt or "none",
-            one.kind,
-            *(f"{n:,}" for n in (one.before, one.after, one.only_before, one.only_after)),
-            ", ".join(f"{n:,} in {name}" for name, n in sorted(one.changed.items()))
-            or ("others" if one.others else ""),
-            "; ".join(f"{name.replace('_', ' ')}: {offsets[0]}" for name, offsets in one.offsets.items() if offsets),
+            f"{difference.incarnation}/{difference.partition}",
+            difference.dt or "none",
+            difference.kind,
+            *(f"{n:,}" for n in (difference.before, difference.after, difference.only_before, difference.only_after)),
+            ", ".join(f"{n:,} in {name}" for name, n in sorted(difference.changed.items()))
+            or ("others" if difference.others else ""),
+            "; ".join(
+                f"{name.replace('_', ' ')}: {offsets[0]}" for name, offsets in difference.offsets.items() if offsets
+            ),
         )
-        for one in found.differences
+        for difference in comparison.differences
     ]
-    return _capped("Row differences", header, rows, f"{found.rows:,} rows were compared with what raw gives now.")
+    return _capped("Row differences", header, rows, f"{comparison.rows:,} rows were compared with what raw gives now.")
 
 
-def _approval(one: Approval) -> Section:
-    answer = "waited for" if one.approved is None else f"{'approved' if one.approved else 'rejected'} by {one.by}"
-    rows = (("Needed, since", one.why), ("Answer", answer), ("At", f"{one.at:%Y-%m-%d %H:%M:%S} UTC"))
+def _approval(approval: Approval) -> Section:
+    answer = (
+        "waited for"
+        if approval.approved is None
+        else f"{'approved' if approval.approved else 'rejected'} by {approval.by}"
+    )
+    rows = (("Needed, since", approval.why), ("Answer", answer), ("At", f"{approval.at:%Y-%m-%d %H:%M:%S} UTC"))
     return Section("Approval", ("What", "Value"), rows)
 
 
-def _progress(one: RunProgress) -> Section:
-    share = 100 * one.done // one.total if one.total else 100
-    rows = (("Tasks done", f"{one.done:,} of {one.total:,} ({share} %)"), ("At", f"{one.at:%Y-%m-%d %H:%M:%S} UTC"))
+def _progress(progress: RunProgress) -> Section:
+    share = 100 * progress.done // progress.total if progress.total else 100
+    rows = (
+        ("Tasks done", f"{progress.done:,} of {progress.total:,} ({share} %)"),
+        ("At", f"{progress.at:%Y-%m-%d %H:%M:%S} UTC"),
+    )
     return Section("Progress", ("What", "Value"), rows)
 
 
@@ -159,24 +168,24 @@ _ENDS: Final = {
 }
 
 
-def _outcome(one: BackfillOutcome) -> Section:
+def _outcome(outcome: BackfillOutcome) -> Section:
     header = ("Date", "Landed", "Quarantined", "Filtered", "Landed more or less")
-    note = _ENDS[one.status]
-    if one.status == "landed":
+    note = _ENDS[outcome.status]
+    if outcome.status == "landed":
         note = (
-            f"Ledger {one.ledger_n}: {one.rows:,} rows in {one.files:,} files, "
-            f"from {gib(one.bytes_read)} in {one.seconds:,.1f} s."
+            f"Ledger {outcome.ledger_n}: {outcome.rows:,} rows in {outcome.files:,} files, "
+            f"from {gib(outcome.bytes_read)} in {outcome.seconds:,.1f} s."
         )
-    return _capped("Result", header, [_change(change) for change in one.dates], note)
+    return _capped("Result", header, [_change(change) for change in outcome.dates], note)
 
 
-def _change(one: DateChange) -> tuple[str, ...]:
+def _change(change: DateChange) -> tuple[str, ...]:
     def both(name: str) -> str:
-        before, after = getattr(one.before, name), getattr(one.after, name)
+        before, after = getattr(change.before, name), getattr(change.after, name)
         return f"{after:,}" if before == after else f"{before:,} → {after:,}"
 
-    more = one.after.landed - one.before.landed
-    return (one.dt or "none", *(both(name) for name in RecordCounts.model_fields), f"{more:+,}" if more else "0")
+    more = change.after.landed - change.before.landed
+    return (change.dt or "none", *(both(name) for name in RecordCounts.model_fields), f"{more:+,}" if more else "0")
 
 
 def _capped(title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], note: str = "") -> Section:
@@ -184,7 +193,7 @@ def _capped(title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]
 
 
 def capped(section: Section, most: int, where: str) -> Section:
-    """``section`` with ``most`` rows; how many more there are, and ``where``, is told."""
+    """``section`` with at most ``most`` rows; the note counts the others, and says in words ``where`` they are."""
     more = len(section.rows) - most
     if more <= 0:
         return section
@@ -197,8 +206,8 @@ def _lines(section: Section) -> list[str]:
 
 
 def markdown(sections: Sequence[Section]) -> str:
-    """The tables as Markdown, whose special characters in data are escaped."""
-    return "\n\n".join(part for one in sections for part in _markdown(one))
+    """The tables as Markdown, with special characters in data escaped."""
+    return "\n\n".join(part for section in sections for part in _markdown(section))
 
 
 def _markdown(section: Section) -> list[str]:

@@ -1,7 +1,7 @@
-"""A backfill as a person asks for it: the form of the DAG, the command line and the REST call, checked as a whole.
+"""A backfill's request: the form of the DAG, the command line and the REST call, checked as a whole.
 
-All that is wrong is told at once, each with its field, so that a form need not be sent again for every mistake. What is
-left is topics of the topics file, dates, and numbers: nothing else ever becomes part of a key or of a command.
+The check reports all mistakes at once, each with its field. Only topics of the topics file, dates and numbers are left
+of a checked form: nothing else ever becomes part of a key or of a command.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tidemark.formats.base import StoredObject
 from tidemark.topics import Deployment, TopicSettings
 
 Mode = Literal["rebuild", "compare", "missing", "replay", "repair", "schema"]
-"""What is done with the dates.
+"""The work of a backfill on its dates.
 
-* ``rebuild``: all their records are converted from raw again, and replace the files there are
-* ``compare``: they are converted as well, and nothing is written but which rows would change
-* ``missing``: a rebuild of those dates alone of which files are lost
-* ``replay``: their quarantined records are parsed again, without raw
-* ``repair``: the whole table is made right from raw after somebody else changed it; the dates say nothing
-* ``schema``: the whole table is made again with the columns of a version of its registry's schema; likewise
+* ``rebuild``: converts all records from raw again, and replaces the files
+* ``compare``: converts all records from raw again, and writes only a report of the rows that would change
+* ``missing``: rebuilds only the dates that have lost files
+* ``replay``: parses quarantined records again, without raw
+* ``repair``: corrects the whole table from raw after somebody else changed it; ignores the dates
+* ``schema``: makes the whole table again with the columns of a version of its registry's schema; ignores the dates
 """
 
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
@@ -33,7 +33,7 @@ MOST_DAYS: Final = 366
 MOST_TOPICS: Final = 100
 LONGEST_REASON: Final = 500
 APPROVE_ABOVE_DAYS: Final = 31
-"""More dates than these that are rewritten need an approval, however small they are."""
+"""More rewritten dates than these need an approval, however small they are."""
 
 DEFAULTS: Final[dict[str, Any]] = {
     "mode": "rebuild",
@@ -50,9 +50,9 @@ FIELDS: Final = ("topics", "from_date", "to_date", *DEFAULTS)
 
 
 class BackfillRequest(StoredObject):
-    """``reports/<name>/request.json``: one topic of a checked form. ``by`` is who asked, as Airflow knows them.
+    """``reports/<name>/request.json``: one topic of a checked form. ``by`` is the requester's name in Airflow.
 
-    ``max_bytes`` is what may be read of the topic, ``approve_above`` what may be read of all unapproved.
+    ``max_bytes`` limits the bytes read of the topic, ``approve_above`` the bytes read of all topics without approval.
     """
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
@@ -74,17 +74,17 @@ class BackfillRequest(StoredObject):
 
     @property
     def dates(self) -> list[str]:
-        """The dates that were asked for, as ISO."""
+        """The requested dates, as ISO."""
         return [str(self.first + timedelta(days=n)) for n in range((self.last - self.first).days + 1)]
 
     @property
     def compares(self) -> bool:
-        """Whether rows are compared one by one; of lost files there are none to compare with."""
+        """True if rows are compared. Lost files leave no rows to compare with."""
         return self.mode == "compare" or (self.mode in {"rebuild", "schema"} and self.differences)
 
     @property
     def rewrites(self) -> bool:
-        """Whether the table is to change."""
+        """True if the run changes the table."""
         return self.mode != "compare" and not self.dry_run
 
     @property
@@ -94,7 +94,7 @@ class BackfillRequest(StoredObject):
 
 
 def report_name(run: str) -> str:
-    """The name under which the run ``run`` keeps its reports: 16 hexadecimal digits, whatever the run is called."""
+    """The name of the reports of the run ``run``: 16 hexadecimal digits."""
     return hashlib.sha256(run.encode()).hexdigest()[:16]
 
 
@@ -107,7 +107,7 @@ def check_request(
     run: str = "",
     approve_at_most: int = DEFAULTS["approve_above_gib"],
 ) -> list[BackfillRequest]:
-    """The form as requests, one a topic. ``approve_at_most`` is how many GiB the deployment lets pass unapproved.
+    """The form as requests, one a topic. Up to ``approve_at_most`` GiB pass without approval in this deployment.
 
     Raises:
         ConfigError: with each field, the rule that it breaks, and what to do.
@@ -125,8 +125,8 @@ def check_request(
         raise ConfigError("the backfill's form", checked.problems)
     return [
         BackfillRequest(
-            cluster=one.cluster,
-            topic=one.topic,
+            cluster=topic.cluster,
+            topic=topic.topic,
             mode=mode,
             first=first,
             last=last,
@@ -140,12 +140,12 @@ def check_request(
             run=run,
             schema_version=version,
         )
-        for one in topics
+        for topic in topics
     ]
 
 
 class _Form:
-    """Notes each problem and goes on; what it returns counts only if there is none."""
+    """A form under check. Notes each problem and goes on; returned values count only if there is no problem."""
 
     def __init__(self, deployment: Deployment, form: Mapping[str, Any], approve_at_most: int) -> None:
         self._deployment, self._form, self._approve_at_most = deployment, form, approve_at_most
@@ -160,20 +160,20 @@ class _Form:
 
     def topics(self) -> list[TopicSettings]:
         named = self._form.get("topics")
-        if not isinstance(named, list) or not named or not all(isinstance(one, str) for one in named):
+        if not isinstance(named, list) or not named or not all(isinstance(label, str) for label in named):
             self._wrong("topics", "choose at least one, each as cluster/topic, such as kafka-1/orders")
             return []
         if len(named) > MOST_TOPICS:
             self._wrong("topics", f"{len(named)} are more than {MOST_TOPICS}; start several runs")
             return []
-        return [found for one in dict.fromkeys(named) if (found := self._topic(one)) is not None]
+        return [topic for label in dict.fromkeys(named) if (topic := self._topic(label)) is not None]
 
     def _topic(self, label: str) -> TopicSettings | None:
         cluster, _, name = label.partition("/")
         try:
             return self._deployment.topic(name, cluster)
         except ConfigError:
-            known = [f"{one.cluster}/{one.topic}" for one in self._deployment.topics]
+            known = [f"{topic.cluster}/{topic.topic}" for topic in self._deployment.topics]
             self._wrong("topics", f"{label!r} is not in the topics file; {hint(label, known)}")
             return None
 
@@ -221,8 +221,8 @@ class _Form:
         if value in {"missing", "repair", "schema"} and self._form["extend"] is True:
             rule = f"cannot be with mode {value}, which adds no date; untick it, or choose mode rebuild"
             self._wrong("extend", rule)
-        found: Mode = value
-        return found
+        mode: Mode = value
+        return mode
 
     def schema_version(self, topics: list[TopicSettings]) -> int | None:
         value = self._form["schema_version"]
@@ -253,10 +253,10 @@ class _Form:
         wanted = self._form["configuration"]
         if wanted in (None, ""):
             return
-        for one in topics:
-            if one.digest != wanted:
+        for topic in topics:
+            if topic.digest != wanted:
                 rule = (
-                    f"{wanted!r} is not that of {one.cluster}/{one.topic}, which is {one.digest}; dates are made with "
-                    "the settings of the topics file: change them there first, and see `tidemark config check`"
+                    f"{wanted!r} is not that of {topic.cluster}/{topic.topic}, which is {topic.digest}; dates are made "
+                    "with the settings of the topics file: change them there first, and see `tidemark config check`"
                 )
                 self._wrong("configuration", rule)

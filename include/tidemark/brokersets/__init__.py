@@ -1,1 +1,1 @@
-"""Brokersets: named subsets of a cluster's brokers, placement in them, and how their load changes as a broker goes."""
+"""Brokersets: named subsets of a cluster's brokers, placement in them, and their load with and without a broker."""

@@ -1,4 +1,4 @@
-"""A placement as Kafka's own tools take it."""
+"""A placement in the formats of Kafka's own tools."""
 
 from __future__ import annotations
 

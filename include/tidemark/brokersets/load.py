@@ -1,9 +1,9 @@
-"""What each broker has to upload, today and with any one broker gone.
+"""The upload load of each broker, today and after the loss of any one broker.
 
-An agent uploads what its broker leads, so the load of a broker is the rate at which the partitions that it leads grow.
-If a broker goes, Kafka makes the first replica of each partition that is left its leader. Where replicas are not known,
-its load is taken to be spread evenly over the brokers of its brokersets in other zones, which different strides
-achieve at best.
+An agent uploads the partitions that its broker leads, so a broker's load is the rate at which these grow. If a broker
+is lost, Kafka makes the first remaining replica of each of its partitions the leader. Where replicas are not known,
+the load of the lost broker is spread evenly over the brokers of its brokerset in other zones, the best that different
+strides achieve.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, Literal, NamedTuple
 from tidemark.brokersets.settings import Brokerset
 
 Failover = Literal["replicas", "even"]
-"""How it is known where leaders go: by the lists of replicas, or taken to be even."""
+"""The source of the leaders after a loss: the lists of replicas, or an even spread."""
 
 
 class PartitionLoad(NamedTuple):
     """A led partition.
 
-    ``rate`` is in bytes a second (None: not known), ``lag`` the committed offsets that the store lacks, ``held`` the
-    bytes of rotated segments that the store lacks, which the agent keeps from retention (None: not known).
-    ``replicas`` is empty if they are not known.
+    ``rate`` is in bytes a second, ``lag`` counts the committed offsets that the store lacks, ``held`` the bytes of
+    rotated segments that the store lacks, which the agent keeps from retention. ``rate`` and ``held`` are None, and
+    ``replicas`` is empty, if they are not known.
     """
 
     topic: str
@@ -35,7 +35,7 @@ class PartitionLoad(NamedTuple):
 
 
 class BrokerLoad(NamedTuple):
-    """What a broker's agent has to do: bytes a second, committed offsets and bytes that the store lacks, as above."""
+    """The load of a broker's agent: bytes a second, and the committed offsets and held bytes that the store lacks."""
 
     rate: float = 0.0
     lag: float = 0.0
@@ -43,9 +43,9 @@ class BrokerLoad(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """The others without a broker: the ``busiest`` of them and its rate then; the most lag and held bytes of one.
+    """The remaining brokers after a loss: the ``busiest`` and its rate; the highest lag and held bytes of any broker.
 
-    Lag and held bytes go to the brokers that lead then: their agents upload what the lost one has not.
+    Lag and held bytes move to the new leaders, whose agents upload what the lost broker's agent has not.
     """
 
     busiest: int
@@ -55,9 +55,9 @@ class Loss(NamedTuple):
 
 
 class BrokersetLoad(NamedTuple):
-    """A brokerset's load: of each broker now, and for each broker that may go, what is left.
+    """The load of a brokerset: of each broker now, and after the loss of each broker.
 
-    ``unmeasured`` are partitions whose rate is not known. ``without`` is empty if there is but one broker.
+    ``unmeasured`` counts partitions with unknown rate. ``without`` is empty if there is only one broker.
     """
 
     brokerset: Brokerset
@@ -69,30 +69,30 @@ class BrokersetLoad(NamedTuple):
 
     @property
     def total(self) -> BrokerLoad:
-        """Of all brokers."""
+        """The sum over all brokers."""
         return BrokerLoad(*map(sum, zip(*self.brokers.values(), strict=True)))
 
     @property
     def busiest(self) -> tuple[int, float]:
-        """(the broker with the highest rate, that rate), today."""
-        return max(((at, one.rate) for at, one in self.brokers.items()), key=lambda one: one[1])
+        """(broker with the highest rate, its rate), today."""
+        return max(((broker, load.rate) for broker, load in self.brokers.items()), key=lambda busy: busy[1])
 
     @property
     def worst(self) -> tuple[int | None, int, float]:
-        """(the broker whose loss is worst, the busiest broker then, its rate); no broker goes if there is but one."""
+        """(broker with the worst loss, busiest broker then, its rate). The first is None if there is but one broker."""
         if not self.without:
             return None, *self.busiest
-        gone, loss = max(self.without.items(), key=lambda one: (one[1].rate, -one[0]))
+        gone, loss = max(self.without.items(), key=lambda item: (item[1].rate, -item[0]))
         return gone, loss.busiest, loss.rate
 
     @property
     def exceeded(self) -> bool:
-        """Whether some broker has to upload more than its capacity, today or with any one broker gone."""
+        """True if some broker has to upload more than its capacity, today or after the loss of any one broker."""
         capacity = self.brokerset.capacity
         return capacity is not None and max(self.busiest[1], self.worst[2]) > capacity
 
     def answer(self) -> dict[str, Any]:
-        """For programs; rates in bytes a second, ``lag`` in offsets, ``held`` in bytes."""
+        """The load for programs; rates in bytes a second, ``lag`` in offsets, ``held`` in bytes."""
         gone, busiest, rate = self.worst
         total = self.total
         return {
@@ -105,65 +105,74 @@ class BrokersetLoad(NamedTuple):
             "rate": total.rate,
             "lag": round(total.lag),
             "held": total.held,
-            "brokers": {str(broker): one._asdict() for broker, one in self.brokers.items()},
+            "brokers": {str(broker): load._asdict() for broker, load in self.brokers.items()},
             "failover": self.failover,
-            "without": {str(broker): one._asdict() for broker, one in sorted(self.without.items())},
+            "without": {str(broker): loss._asdict() for broker, loss in sorted(self.without.items())},
             "worst": {"without": gone, "busiest": busiest, "rate": rate},
         }
 
 
 def loads_by_broker(partitions: Iterable[PartitionLoad], gone: int | None = None) -> dict[int, BrokerLoad]:
-    """The load of each broker that leads; with ``gone``, of the one that leads then.
+    """The load of each leading broker, with the leaders after the loss of broker ``gone`` if that is given.
 
-    A partition without a replica left has no leader, and is nobody's load.
+    A partition without a remaining replica has no leader, and adds to no load.
     """
-    found: dict[int, BrokerLoad] = {}
-    for one in partitions:
-        leader = one.leader if one.leader != gone else next((at for at in one.replicas if at != gone), None)
+    by_broker: dict[int, BrokerLoad] = {}
+    for partition in partitions:
+        leader = partition.leader
+        if leader == gone:
+            leader = next((broker for broker in partition.replicas if broker != gone), None)
         if leader is not None:
-            found[leader] = _sum(found.get(leader, BrokerLoad()), BrokerLoad(one.rate or 0.0, one.lag, one.held or 0.0))
-    return found
+            added = BrokerLoad(partition.rate or 0.0, partition.lag, partition.held or 0.0)
+            by_broker[leader] = _sum(by_broker.get(leader, BrokerLoad()), added)
+    return by_broker
 
 
 def rates_by_broker(partitions: Iterable[PartitionLoad]) -> dict[int, float]:
-    """Bytes a second by the broker that leads, of the brokers where any are known."""
-    return {broker: one.rate for broker, one in loads_by_broker(partitions).items() if one.rate}
+    """Bytes a second by leading broker, without brokers of unknown rate."""
+    return {broker: load.rate for broker, load in loads_by_broker(partitions).items() if load.rate}
 
 
 def load_of(brokerset: Brokerset, partitions: Sequence[PartitionLoad]) -> BrokersetLoad:
-    """The load of ``brokerset``; ``partitions`` are those of the whole cluster."""
+    """The load of ``brokerset``, from the partitions of the whole cluster."""
     members = {*brokerset.brokers}
-    own = [one for one in partitions if one.leader in members]
-    by_replicas = all(one.replicas for one in own) and bool(own)
+    own = [partition for partition in partitions if partition.leader in members]
+    by_replicas = all(partition.replicas for partition in own) and bool(own)
     now = loads_by_broker(partitions)
     brokers = {broker: now.get(broker, BrokerLoad()) for broker in brokerset.brokers}
     without: dict[int, Loss] = {}
     for gone in brokerset.brokers if len(members) > 1 else ():
         after = loads_by_broker(partitions, gone) if by_replicas else _evenly(brokerset, brokers, gone)
-        without[gone] = _loss({at: after.get(at, BrokerLoad()) for at in brokerset.brokers if at != gone})
+        without[gone] = _loss(
+            {broker: after.get(broker, BrokerLoad()) for broker in brokerset.brokers if broker != gone}
+        )
     return BrokersetLoad(
         brokerset=brokerset,
         brokers=brokers,
         partitions=len(own),
-        unmeasured=sum(one.rate is None for one in own),
+        unmeasured=sum(partition.rate is None for partition in own),
         failover="replicas" if by_replicas else "even",
         without=without,
     )
 
 
 def _loss(left: Mapping[int, BrokerLoad]) -> Loss:
-    busiest, load = max(left.items(), key=lambda one: one[1].rate)
-    most = (max(one.lag for one in left.values()), max(one.held for one in left.values()))
+    busiest, load = max(left.items(), key=lambda item: item[1].rate)
+    most = (max(load.lag for load in left.values()), max(load.held for load in left.values()))
     return Loss(busiest, load.rate, *most)
 
 
 def _evenly(brokerset: Brokerset, brokers: Mapping[int, BrokerLoad], gone: int) -> dict[int, BrokerLoad]:
     zone_of = dict(zip(brokerset.brokers, brokerset.zones, strict=True))
-    takers = [at for at in brokerset.brokers if zone_of[at] != zone_of[gone]]
-    takers = takers or [at for at in brokerset.brokers if at != gone]
-    share = BrokerLoad(*(one / len(takers) for one in brokers[gone]))
-    return {at: _sum(load, share if at in takers else BrokerLoad()) for at, load in brokers.items() if at != gone}
+    takers = [broker for broker in brokerset.brokers if zone_of[broker] != zone_of[gone]]
+    takers = takers or [broker for broker in brokerset.brokers if broker != gone]
+    share = BrokerLoad(*(amount / len(takers) for amount in brokers[gone]))
+    return {
+        broker: _sum(load, share if broker in takers else BrokerLoad())
+        for broker, load in brokers.items()
+        if broker != gone
+    }
 
 
-def _sum(one: BrokerLoad, other: BrokerLoad) -> BrokerLoad:
-    return BrokerLoad(one.rate + other.rate, one.lag + other.lag, one.held + other.held)
+def _sum(load: BrokerLoad, other: BrokerLoad) -> BrokerLoad:
+    return BrokerLoad(load.rate + other.rate, load.lag + other.lag, load.held + other.held)

@@ -1,8 +1,8 @@
-"""The load of partitions by the agents' watermark indexes.
+"""The load of partitions according to the agents' watermark indexes.
 
-From one look, a partition's rate is the bytes of its active segment by the time since the first record of it. Two
-looks measure it: what the log has grown by, and the time between the two observations. Bytes are offsets times the
-bytes that an offset takes in the newest uploaded segment.
+A single observation estimates a partition's rate: the bytes of its active segment by the time since its first record.
+Two observations measure it: the growth of the log by the time between them. Bytes are offsets times the bytes of an
+offset in the newest uploaded segment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.watermark_index import IndexEntry, LeaderEntry
 
 _SHORTEST: Final = 10.0
-"""Seconds; what an active segment has got in less says nothing of a rate."""
+"""Seconds; an active segment younger than this gives no useful rate."""
 
 
 def loads(
@@ -23,12 +23,12 @@ def loads(
     before: Mapping[TopicPartition, LeaderEntry] | None = None,
     replicas: Mapping[TopicPartition, tuple[int, ...]] | None = None,
 ) -> list[PartitionLoad]:
-    """The partitions of ``led``; their rates are measured since ``before`` if that is given and older."""
-    found = []
+    """The load of the partitions of ``led``. Rates are measured since ``before`` if that is given and older."""
+    partitions = []
     for at, (broker, entry) in sorted(led.items()):
         earlier = before.get(at) if before is not None else None
         rate = _measured(earlier.entry, entry) if earlier is not None else _estimated(entry)
-        found.append(
+        partitions.append(
             PartitionLoad(
                 topic=at.topic,
                 partition=at.partition,
@@ -39,7 +39,7 @@ def loads(
                 replicas=(replicas or {}).get(at, ()),
             )
         )
-    return found
+    return partitions
 
 
 def _estimated(entry: IndexEntry) -> float | None:
@@ -52,7 +52,7 @@ def _estimated(entry: IndexEntry) -> float | None:
 
 
 def _measured(before: IndexEntry, entry: IndexEntry) -> float | None:
-    """None also if the log is another one, or was truncated."""
+    """The measured rate; also None if the log is another one, or was truncated."""
     seconds = (entry.observed_at - before.observed_at).total_seconds()
     grown = entry.log_end_offset - before.log_end_offset
     if entry.bytes_per_offset is None or seconds <= 0 or grown < 0 or entry.incarnation != before.incarnation:

@@ -1,15 +1,15 @@
-"""Where the replicas of a topic's partitions go within a brokerset, by stride.
+"""The placement of a topic's replicas within a brokerset, by stride.
 
 The brokers of a brokerset form a ring in which neighbours are in different zones: the first broker of each zone, then
 the second of each, and so on. Partition p is led by broker p of the ring. The first follower is at a fixed distance
-from the leader, and each further one at the same distance from the one before. Stride 0 is the shortest distance, so
-placement is sequential; each higher stride takes the next distance that leads into another zone. Distances that lead
+from the leader, and each further follower at the same distance from the one before. Stride 0 is the shortest distance,
+so placement is sequential; each higher stride takes the next distance that leads into another zone. Distances that lead
 into the leader's own zone are passed over: with three zones the distances are 1, 2, 4, 5, … A further follower that
-would come into a zone that the partition has already moves on to the next broker of the ring in another zone.
+would share a zone with another replica moves on to the next broker of the ring in another zone.
 
-The ring looks the same from each broker, because all zones have equally many. So for each stride every broker leads
+The ring looks alike from each broker, because all zones have equally many. So for each stride every broker leads
 equally many partitions and follows equally many, replicas of a partition are in different zones, and all leaders of a
-lost broker move to one broker. That is another one for each stride; over all strides it is each broker of the other
+lost broker move to one broker. Each stride has another such broker; together the strides use each broker of the other
 zones once.
 """
 
@@ -28,7 +28,7 @@ MOST_PARTITIONS: Final = 100_000
 
 
 def ring(brokerset: Brokerset) -> Replicas:
-    """The brokers in the order of placement. Raises ConfigError if zones have different numbers of them."""
+    """The brokers in the order of placement. Raises ConfigError if zones have different numbers of brokers."""
     zones = brokerset.by_zone
     sizes = {len(brokers) for brokers in zones.values()}
     if len(sizes) > 1:
@@ -39,7 +39,7 @@ def ring(brokerset: Brokerset) -> Replicas:
 
 
 def strides(brokerset: Brokerset) -> int:
-    """How many different strides there are: 0 up to, and without, this number; 1 for a single broker or zone."""
+    """Number of different strides, which count from 0; 1 for a single broker or zone."""
     zones = len(brokerset.by_zone)
     return max(1, len(_distances(len(brokerset.brokers), zones)))
 
@@ -48,7 +48,7 @@ def place(brokerset: Brokerset, partitions: int, replication_factor: int, stride
     """The replicas of partitions 0, 1, ….
 
     Raises:
-        ConfigError: this cannot be balanced; names the brokerset, the parameter and what would be possible.
+        ConfigError: the replicas cannot be balanced; names the brokerset, the parameter and possible values.
     """
     order = ring(brokerset)
     count, zones = len(order), len(brokerset.by_zone)
@@ -64,14 +64,14 @@ def _distances(count: int, zones: int) -> Sequence[int]:
 
 
 def _offsets(distance: int, count: int, zones: int, wanted: int) -> list[int]:
-    """Where the replicas of a partition are on the ring, as seen from its leader."""
-    found = [0]
-    while len(found) < wanted:
-        at = (found[-1] + distance) % count
-        while at % zones in {one % zones for one in found}:
+    """The positions of a partition's replicas on the ring, from its leader on."""
+    positions = [0]
+    while len(positions) < wanted:
+        at = (positions[-1] + distance) % count
+        while at % zones in {position % zones for position in positions}:
             at = (at + 1) % count
-        found.append(at)
-    return found
+        positions.append(at)
+    return positions
 
 
 def _check(brokerset: Brokerset, partitions: int, replication_factor: int, stride: int) -> None:
@@ -90,5 +90,5 @@ def _check(brokerset: Brokerset, partitions: int, replication_factor: int, strid
         raise _refused(brokerset, "stride", rule)
 
 
-def _refused(brokerset: Brokerset, what: str, rule: str) -> ConfigError:
-    return ConfigError(f"brokerset {brokerset.name}", [(what, rule)])
+def _refused(brokerset: Brokerset, parameter: str, rule: str) -> ConfigError:
+    return ConfigError(f"brokerset {brokerset.name}", [(parameter, rule)])

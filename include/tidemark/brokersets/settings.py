@@ -1,4 +1,4 @@
-"""``brokersets.yaml``: which brokers of each cluster are in which zone, and which form a brokerset."""
+"""``brokersets.yaml``: the zones of each cluster's brokers, and the brokersets that they form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemark.errors import ConfigError
 from tidemark.formats.keys import check_cluster
 
 MOST_BROKERS: Final = 10_000
-"""Of one list; no cluster has more, and a typing error must not make a billion."""
+"""Limit of one list; no cluster has more, and a typing error must not make a billion."""
 
 _SEQUENCE: Final = re.compile(r"(\d{1,9})-(\d{1,9})")
 
@@ -23,12 +23,12 @@ _SEQUENCE: Final = re.compile(r"(\d{1,9})-(\d{1,9})")
 def _brokers(value: object) -> object:
     if not isinstance(value, list):
         raise ValueError("must be a list of brokers and sequences of brokers, such as [1-6, 9]")  # noqa: TRY004 - pydantic
-    found = [number for one in value for number in _sequence(one)]
-    if len(found) > MOST_BROKERS:
+    brokers = [number for item in value for number in _sequence(item)]
+    if len(brokers) > MOST_BROKERS:
         raise ValueError(f"has more than {MOST_BROKERS:,} brokers")
-    if twice := sorted(number for number, count in Counter(found).items() if count > 1):
+    if twice := sorted(number for number, count in Counter(brokers).items() if count > 1):
         raise ValueError(f"broker {twice[0]} appears twice")
-    return tuple(sorted(found))
+    return tuple(sorted(brokers))
 
 
 def _sequence(item: object) -> range:
@@ -53,14 +53,14 @@ _MISSING: Final = (
 
 
 class BrokersetSettings(Settings):
-    """A subset of a cluster's brokers. ``capacity`` is what each of them may upload, in bytes a second."""
+    """A subset of a cluster's brokers. ``capacity`` is the upload limit of each broker, in bytes a second."""
 
     brokers: Brokers
     capacity: Size | None = Field(default=None, ge=1)
 
 
 class Brokerset(Settings):
-    """A brokerset with the zones of its brokers: ``zones[n]`` is that of ``brokers[n]``."""
+    """A brokerset with the zones of its brokers: ``zones[n]`` is the zone of ``brokers[n]``."""
 
     name: str
     brokers: tuple[int, ...]
@@ -70,10 +70,10 @@ class Brokerset(Settings):
     @property
     def by_zone(self) -> dict[str, tuple[int, ...]]:
         """The brokers of each zone in ascending order; the zone of the lowest broker comes first."""
-        found: dict[str, list[int]] = {}
+        by_zone: dict[str, list[int]] = {}
         for broker, zone in sorted(zip(self.brokers, self.zones, strict=True)):
-            found.setdefault(zone, []).append(broker)
-        return {zone: tuple(brokers) for zone, brokers in found.items()}
+            by_zone.setdefault(zone, []).append(broker)
+        return {zone: tuple(brokers) for zone, brokers in by_zone.items()}
 
 
 class ClusterBrokersets(Settings):
@@ -87,17 +87,17 @@ class ClusterBrokersets(Settings):
         counts = Counter(broker for brokers in self.zones.values() for broker in brokers)
         if twice := sorted(broker for broker, count in counts.items() if count > 1):
             raise ValueError(f"zones: broker {twice[0]} is in two zones")
-        for name, one in self.brokersets.items() if self.zones else ():
-            if without := sorted({*one.brokers} - counts.keys()):
+        for name, brokerset in self.brokersets.items() if self.zones else ():
+            if without := sorted({*brokerset.brokers} - counts.keys()):
                 raise ValueError(f"brokersets.{name}: broker {without[0]} is in no zone; list it under zones")
         return self
 
     def all(self) -> Iterator[Brokerset]:
         """The brokersets, in the file's order."""
         zone_of = {broker: zone for zone, brokers in self.zones.items() for broker in brokers}
-        for name, one in self.brokersets.items():
-            zones = tuple(zone_of.get(broker, f"broker {broker}") for broker in one.brokers)
-            yield Brokerset(name=name, brokers=one.brokers, zones=zones, capacity=one.capacity)
+        for name, brokerset in self.brokersets.items():
+            zones = tuple(zone_of.get(broker, f"broker {broker}") for broker in brokerset.brokers)
+            yield Brokerset(name=name, brokers=brokerset.brokers, zones=zones, capacity=brokerset.capacity)
 
 
 class BrokersetsFile(Settings):
@@ -106,7 +106,7 @@ class BrokersetsFile(Settings):
     clusters: dict[Annotated[str, AfterValidator(check_cluster)], ClusterBrokersets]
 
     def of_cluster(self, cluster: str) -> tuple[Brokerset, ...]:
-        """The brokersets of ``cluster``. Raises ConfigError if the file does not have it."""
+        """The brokersets of ``cluster``. Raises ConfigError if the file does not have the cluster."""
         if cluster not in self.clusters:
             raise ConfigError(
                 "the brokersets file", [("clusters", f"has no {cluster}; {hint(cluster, self.clusters)}")]
@@ -122,9 +122,9 @@ def load_brokersets(path: Path) -> BrokersetsFile:
 
 
 def brokerset_named(brokersets: tuple[Brokerset, ...], name: str) -> Brokerset:
-    """The one of that name. Raises ConfigError."""
-    found = next((one for one in brokersets if one.name == name), None)
-    if found is None:
-        rule = f"has no {name}; {hint(name, [one.name for one in brokersets])}"
+    """The brokerset ``name``. Raises ConfigError."""
+    named = next((brokerset for brokerset in brokersets if brokerset.name == name), None)
+    if named is None:
+        rule = f"has no {name}; {hint(name, [brokerset.name for brokerset in brokersets])}"
         raise ConfigError("the brokersets file", [("brokersets", rule)])
-    return found
+    return named
