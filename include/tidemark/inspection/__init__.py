@@ -1,1 +1,1 @@
-"""What became of every offset of a topic, worked out from the store for a person who asks."""
+"""The fate of every offset of a topic, worked out from the store on request."""

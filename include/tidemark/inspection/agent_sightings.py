@@ -1,8 +1,8 @@
-"""Whether an agent was ever seen for a topic: a name that no agent knows must not look like a topic without records.
+"""Proof that an agent was ever seen for a topic: an unknown topic must not look like a topic without records.
 
 An agent that leads a partition records its topic below ``_topics/``, before there is a segment, and in its watermark
-index. So a topic that neither names was never seen: its name, its cluster, the bucket or the prefix is wrong, or no
-agent runs there. It is not an error that a topic was seen and nothing has landed yet.
+index. A topic in neither place was never seen: its name, its cluster, the bucket or the prefix is wrong, or no agent
+runs there. A topic that was seen may have nothing landed yet; that is no error.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.topics import Deployment, TopicSettings
 
 _LISTED: Final = 10_000
-"""Names that are looked at for one that is like the topic's."""
+"""Names that are searched for one like the topic's."""
 
 
 def check_begun(table: TopicTable) -> None:
-    """Raise :class:`NeverSeen` if nothing has landed in the table, and :func:`check_seen` does."""
+    """Raise :class:`NeverSeen` if nothing has landed in the table and no agent was ever seen for its topic."""
     if committed_ledger(table).n == 0:
         check_seen(table.deployment, table.topic)
 
@@ -32,10 +32,10 @@ def check_begun(table: TopicTable) -> None:
 def check_seen(deployment: Deployment, topic: TopicSettings) -> None:
     """Raise :class:`NeverSeen` if no agent has ever reported ``topic``; the message names the topics that exist.
 
-    A request where an agent has.
+    Makes a single request if an agent has.
 
     Raises:
-        FormatError: no index that can be read names it, and there is one that does not parse.
+        FormatError: no readable index names the topic, and an index does not parse.
         StoreError: the store did not answer, or has no such bucket.
     """
     resolver = resolver_of(deployment.raw)
@@ -51,7 +51,7 @@ def check_seen(deployment: Deployment, topic: TopicSettings) -> None:
     if any(entry.topic == topic.topic for index in indexes.kept.values() for entry in index.entries):
         return
     if indexes.failures:
-        raise next(iter(indexes.failures.values()))  # the broker that leads it may be one of these
+        raise next(iter(indexes.failures.values()))  # the topic's leader may be one of these brokers
     agents = bool(indexes.brokers)
     place = f"{store.url}/{default.prefix}" if default.prefix else store.url
     raise NeverSeen(f"{topic.cluster}/{topic.topic}: {_why(store, control, topic, place, agents=agents)}")

@@ -1,7 +1,7 @@
-"""Where a topic's rows come from and where they go: what is stored of it, its table, and the catalogs that list that.
+"""The way of a topic's rows: its stored data, its table, and the catalogs that list the table.
 
-Storage knows no producer's name. Batches carry the ids and epochs of producers, if these are idempotent, and no client
-id; so nothing else is known about who wrote them.
+Storage knows no producer's name. Batches carry the ids and epochs of idempotent producers, and no client id; nothing
+else is known about their writers.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from tidemark.formats.ledger import Ledger
 
 SAMPLE_BYTES: Final = 1 << 20
-"""So much of each partition's newest segment is read for producers' ids."""
+"""Bytes of each partition's newest segment that are read for producers' ids."""
 
 _NO_PRODUCER: Final = -1
 
 
 class Named(Model):
-    """A dataset, as lineage events name it."""
+    """The name of a dataset in lineage events."""
 
     namespace: str
     name: str
@@ -46,7 +46,7 @@ class Named(Model):
 
 
 class Producer(Model):
-    """An idempotent or transactional producer, by the batches at the start of a partition's newest segment."""
+    """An idempotent or transactional producer, found in the batches at the start of a partition's newest segment."""
 
     incarnation: int
     partition: int
@@ -55,9 +55,9 @@ class Producer(Model):
 
 
 class StoredRaw(Model):
-    """What is stored of a topic: whole segments, and ranges of packs with offsets beyond them.
+    """The stored data of a topic: whole segments, and ranges of packs with offsets beyond them.
 
-    ``unread`` names what of the packs is damaged. The size of packs is that of the topic's own ranges.
+    ``unread`` names damaged parts of packs. ``packed_bytes`` counts the topic's own ranges alone.
     """
 
     dataset: Named
@@ -72,14 +72,14 @@ class StoredRaw(Model):
 
 
 class Column(Model):
-    """A column of a Delta table; ``kind`` is its type, which is ``struct``, ``array`` or ``map`` of a nested one."""
+    """A column of a Delta table; ``kind`` is its type: ``struct``, ``array`` or ``map`` for a nested column."""
 
     name: str
     kind: str
 
 
 class TableNow(Model):
-    """The table as its newest version is; ``delta_version`` is None while there is none."""
+    """The newest version of the table; ``delta_version`` is None while there is none."""
 
     dataset: Named
     url: str
@@ -95,7 +95,7 @@ class TableNow(Model):
 
 
 class Listing(Model):
-    """What a catalog lists of the table, None if nothing yet; ``behind`` is how many commits it lacks."""
+    """The table in a catalog; ``state`` is None if it is not listed yet, ``behind`` counts the missing commits."""
 
     catalog: str
     state: MirrorState | None
@@ -103,7 +103,7 @@ class Listing(Model):
 
 
 class DataFlow(Model):
-    """The data flow of a topic, from Kafka to the catalogs. ``producers`` is None if nobody has asked for them."""
+    """The data flow of a topic, from Kafka to the catalogs. ``producers`` is None unless they were requested."""
 
     cluster: str
     topic: str
@@ -115,7 +115,7 @@ class DataFlow(Model):
 
 
 class _Partition(NamedTuple):
-    """What is stored of one partition: segments with offsets ``[start, end)``, and ranges of packs behind them."""
+    """The stored data of one partition: segments with offsets ``[start, end)``, and ranges of packs behind them."""
 
     segments: int
     size: int
@@ -128,7 +128,7 @@ class _Partition(NamedTuple):
 
 
 def data_flow(table: TopicTable, *, producers: bool = False) -> DataFlow:
-    """The data flow as it is now: one listing, ``offset.wm`` and heads for each partition, and the table's log.
+    """The current data flow: reads a listing, ``offset.wm`` and heads for each partition, and the table's log.
 
     ``producers`` reads the first :data:`SAMPLE_BYTES` of each partition's newest segment as well.
 
@@ -148,16 +148,16 @@ def data_flow(table: TopicTable, *, producers: bool = False) -> DataFlow:
         cluster=topic.cluster,
         topic=topic.topic,
         kafka=Named.of(naming.kafka_topic(deployment, topic)),
-        producers=tuple(one for part in stored for one in part.producers) if producers else None,
+        producers=tuple(producer for part in stored for producer in part.producers) if producers else None,
         raw=StoredRaw(
             dataset=Named.of(naming.raw_topic(deployment, topic)),
             partitions=len(parts),
-            segments=sum(one.segments for one in stored),
-            bytes=sum(one.size for one in stored),
-            offsets=sum(one.end - one.start for one in stored),
-            packed_ranges=sum(one.packed_ranges for one in stored),
-            packed_bytes=sum(one.packed_size for one in stored),
-            packed_offsets=sum(max(0, one.packed_end - one.end) for one in stored),
+            segments=sum(partition.segments for partition in stored),
+            bytes=sum(partition.size for partition in stored),
+            offsets=sum(partition.end - partition.start for partition in stored),
+            packed_ranges=sum(partition.packed_ranges for partition in stored),
+            packed_bytes=sum(partition.packed_size for partition in stored),
+            packed_offsets=sum(max(0, partition.packed_end - partition.end) for partition in stored),
             unread=raw.unread.messages,
         ),
         table=_table(table, delta, ledger),
@@ -175,11 +175,11 @@ def _table(table: TopicTable, delta: DeltaTable | None, ledger: Ledger) -> Table
         ledger=ledger.n,
         rows=ledger.rows,
         files=len(live),
-        bytes=sum(one.size for one in live),
+        bytes=sum(action.size for action in live),
         dates=len(dates),
         first_date=dates[0] if dates else None,
         last_date=dates[-1] if dates else None,
-        columns=() if delta is None else tuple(_column(one) for one in delta.schema().fields),
+        columns=() if delta is None else tuple(_column(field) for field in delta.schema().fields),
     )
 
 
@@ -191,11 +191,11 @@ def _partition(table: TopicTable, raw: RawTopic, part: RawPartition, *, producer
     view = raw.view(part)
     sealed = 0 if view is None else view.watermark.next_offset
     store = open_store(part.keys.endpoint.store, table.deployment.store)
-    logs = [one for one in objects.listed(store, part.keys) if one.extension == "log" and not one.name.is_of_damage]
-    start = min((one.name.base for one in logs), default=sealed)
+    logs = [log for log in objects.listed(store, part.keys) if log.extension == "log" and not log.name.is_of_damage]
+    start = min((log.name.base for log in logs), default=sealed)
     return _Partition(
         len(logs),
-        sum(one.info.size for one in logs),
+        sum(log.info.size for log in logs),
         start,
         max(start, sealed),
         *_packed(view, sealed),
@@ -204,34 +204,34 @@ def _partition(table: TopicTable, raw: RawTopic, part: RawPartition, *, producer
 
 
 def _packed(view: PartitionView | None, sealed: int) -> tuple[int, int, int]:
-    """Ranges of packs beyond the segments, their bytes, and where the longest tail ends."""
-    found = [(end, entry) for end, entry in (view.tails.ends if view else ()) if end > sealed]
-    ends = [end for end, _ in found]
-    return sum(entry.ranges for _, entry in found), sum(entry.size for _, entry in found), max(ends, default=0)
+    """The number of ranges of packs beyond the segments, their bytes, and the end of the longest tail."""
+    tails = [(end, entry) for end, entry in (view.tails.ends if view else ()) if end > sealed]
+    ends = [end for end, _ in tails]
+    return sum(entry.ranges for _, entry in tails), sum(entry.size for _, entry in tails), max(ends, default=0)
 
 
 def _producers(store: Store, part: RawPartition, logs: Sequence[objects.Listed]) -> Iterator[Producer]:
-    """Those of the batches at the start of the newest segment."""
+    """The producers of the batches at the start of the newest segment."""
     if not logs:
         return
-    newest = max(logs, key=lambda one: one.name.base)
+    newest = max(logs, key=lambda log: log.name.base)
     body = store.get_range(newest.info.key, 0, min(newest.info.size, SAMPLE_BYTES))
-    found: set[tuple[int, int]] = set()
+    producers: set[tuple[int, int]] = set()
     at = 0
     while at + PREFIX_SIZE <= len(body) and check_prefix(body, at) is None:
         if at + HEADER_SIZE[body[at + PREFIX_SIZE - 1]] > len(body):
             break
         header = read_header(body, at, at)
         if header.producer_id != _NO_PRODUCER:
-            found.add((header.producer_id, header.producer_epoch))
+            producers.add((header.producer_id, header.producer_epoch))
         at = header.end
     incarnation, partition = part.key
-    for number, epoch in sorted(found):
+    for number, epoch in sorted(producers):
         yield Producer(incarnation=incarnation, partition=partition, producer_id=number, epoch=epoch)
 
 
 def _listings(table: TopicTable, ledger_n: int) -> Iterator[Listing]:
-    """What each catalog lists of the table, by the last run of the mirror job."""
+    """The table's entry in each catalog, from the last run of the mirror job."""
     topic = table.topic
     catalogs = table.deployment.catalogs_of(topic)
     if not catalogs:
@@ -240,6 +240,6 @@ def _listings(table: TopicTable, ledger_n: int) -> Iterator[Listing]:
         known = MirrorStatus.load(table.store, table.deployment.deployment_keys(topic.cluster).mirrors).by_key
     except NotFound:
         known = {}
-    for one in catalogs:
-        state = known.get((topic.topic, one.name))
-        yield Listing(catalog=one.name, state=state, behind=max(0, ledger_n - (state.ledger_n if state else 0)))
+    for catalog in catalogs:
+        state = known.get((topic.topic, catalog.name))
+        yield Listing(catalog=catalog.name, state=state, behind=max(0, ledger_n - (state.ledger_n if state else 0)))

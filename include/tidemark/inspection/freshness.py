@@ -1,8 +1,8 @@
-"""Whether the topics' promises of freshness can be held, by what agents, triggerer and live landings say of themselves.
+"""Problems that break the topics' promises of freshness, as agents, triggerer and live landings report them.
 
-An agent packs what has waited for a third of its own ``freshness`` for the topic, which must not be longer than the
-topic's. Without one of its own, it packs when nothing is appended for a while: bytes of a busy partition come to the
-store when Kafka rolls a segment.
+An agent packs records that have waited for a third of its own ``freshness`` for the topic, which must not be longer
+than the topic's. Without one of its own, it packs when nothing is appended for a while: bytes of a busy partition come
+to the store when Kafka rolls a segment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SCANS_EVERY: Final = timedelta(minutes=5)
 
 
 def freshness_problems(deployment: Deployment, now: datetime) -> list[str]:
-    """What keeps promises of ``deployment`` from being held, a line each; ``now`` is by the raw store's clock.
+    """The problems that break promises of ``deployment``, a line each; ``now`` is from the raw store's clock.
 
     Raises:
         StoreError: a store did not answer.
@@ -46,7 +46,7 @@ def _of_cluster(deployment: Deployment, cluster: str, now: datetime) -> Iterator
     default = resolver_of(deployment.raw).default()
     store = open_store(default.store, deployment.store)
     indexes = read_indexes(store, ControlKeys(default.prefix, cluster).indexes).kept.values()
-    gone = {one.broker for one in indexes if now - one.written_at > deployment.watch.agent_gone}
+    gone = {index.broker for index in indexes if now - index.written_at > deployment.watch.agent_gone}
     led = leaders(indexes)
     topics = deployment.live_topics(cluster)
     for topic in topics:
@@ -57,25 +57,26 @@ def _of_cluster(deployment: Deployment, cluster: str, now: datetime) -> Iterator
 def topic_problems(
     topic: TopicSettings, led: Mapping[TopicPartition, LeaderEntry], gone: Iterable[int]
 ) -> Iterator[str]:
-    """What the agents of a topic with a ``freshness`` say that breaks it; ``gone`` are brokers whose agent is gone."""
+    """The problems of a topic with a ``freshness`` in its agents' reports; ``gone`` are brokers without an agent."""
     promise = topic.late_after
     name, words = f"{topic.cluster}/{topic.topic}", _words(promise)
     entries = [leader for at, leader in led.items() if at.topic == topic.topic]
-    silent = sorted({one.broker for one in entries} & set(gone))
+    silent = sorted({leader.broker for leader in entries} & set(gone))
     if silent:
         yield f"{name}: promises {words}, but the agent of {_brokers(silent)} is silent: is it running?"
-    unpacked = sorted({one.broker for one in entries if one.entry.freshness is None})
+    unpacked = sorted({leader.broker for leader in entries if leader.entry.freshness is None})
     if unpacked:
         yield (
             f"{name}: promises {words}, but the agent of {_brokers(unpacked)} packs only its quiet tails: set "
             f"freshness: {words} for the topic in the agent's file; otherwise the topic needs segment.ms="
             f"{promise / SHARE / timedelta(milliseconds=1):.0f} or less"
         )
-    longer = [one for one in entries if (one.entry.freshness or 0.0) > promise.total_seconds()]
+    longer = [leader for leader in entries if (leader.entry.freshness or 0.0) > promise.total_seconds()]
     if longer:
-        most = max(one.entry.freshness or 0.0 for one in longer)
+        most = max(leader.entry.freshness or 0.0 for leader in longer)
+        brokers = _brokers(sorted({leader.broker for leader in longer}))
         yield (
-            f"{name}: promises {words}, but the agent of {_brokers(sorted({one.broker for one in longer}))} is set to "
+            f"{name}: promises {words}, but the agent of {brokers} is set to "
             f"{most:g}s: set freshness: {words} or less for the topic in the agent's file"
         )
 
@@ -87,7 +88,7 @@ def _landing_problems(
     led: Mapping[TopicPartition, LeaderEntry],
     now: datetime,
 ) -> Iterator[str]:
-    """Whether Airflow lands: its triggerer scans, and the live DAG has carried out a landing if there was any to do."""
+    """The problems of landing: the triggerer does not scan, or the live DAG has landed none of the uploads."""
     store, keys = open_store(deployment.lake_store, deployment.store), deployment.deployment_keys(cluster)
     try:
         scanned = ScanStatus.load(store, keys.scan).at
@@ -96,8 +97,8 @@ def _landing_problems(
     if scanned is None or now - scanned > _SCANS_EVERY:
         last = "was never" if scanned is None else f"was last at {scanned:%Y-%m-%d %H:%M:%S} UTC"
         yield f"{cluster}: the scan of the watermark indexes {last}: does Airflow's triggerer run?"
-    names = {one.topic for one in topics}
-    uploaded = any(at.topic in names and one.entry.least_stored_end > 0 for at, one in led.items())
+    names = {topic.topic for topic in topics}
+    uploaded = any(at.topic in names and leader.entry.least_stored_end > 0 for at, leader in led.items())
     if uploaded and read_landing(store, keys.landing).etag is None:
         yield (
             f"{cluster}: nothing was ever landed live: is dags/live.py in Airflow's DAG folder, and is "

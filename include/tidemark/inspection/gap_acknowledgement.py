@@ -1,8 +1,8 @@
 """A person's acknowledgement of a gap: its offsets are lost, and the partition may continue.
 
-It is one object, written once; the leader's agent folds it into ``offset.wm``. Only offsets in an open gap can be
-acknowledged, so that no offset which may still come is given up by mistake. ``offset.wm`` has the agents' gaps. The
-ledger has the gaps that only runs have found; they count while a plan would still find them.
+An acknowledgement is one object, written once; the leader's agent folds it into ``offset.wm``. Only offsets in an open
+gap can be acknowledged, so that nobody gives up offsets by mistake that may still come. ``offset.wm`` has the agents'
+gaps. The ledger has the gaps that only runs have found; they count while a plan would still find them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NotAGap(TidemarkError):
 
 @dataclass(frozen=True, slots=True)
 class GapsOf:
-    """One partition's gaps, and where words on them go. ``open`` are those that its agent has found."""
+    """One partition's gaps, and the places of their acknowledgements. ``open`` are the gaps found by the agent."""
 
     table: TopicTable
     at: TopicPartition
@@ -44,7 +44,7 @@ class GapsOf:
     open: tuple[Gap, ...]
 
     def acknowledge(self, start: int, end: int, by: str, reason: str) -> tuple[Acknowledgement, bool]:
-        """Record that ``[start, end)`` is lost; (the acknowledgement that counts, whether it is new).
+        """Record that ``[start, end)`` is lost. Returns (the acknowledgement that counts, whether it is new).
 
         Raises:
             NotAGap: some of these offsets are not in an open gap.
@@ -52,21 +52,23 @@ class GapsOf:
             StoreError: the store failed.
         """
         key = self.control.acknowledgement(self.keys.place, self.at.partition, start, end)
-        said = self.said(start, end)
-        if said is None:
+        stored = self.said(start, end)
+        if stored is None:
             self.check(start, end)
             ours = self._word(start, end, by, reason)
             try:
                 self.control_store.put(key, ours.to_bytes(), if_none_match=True)
             except (PreconditionFailed, UnknownOutcome):
-                said = self.said(start, end)
+                stored = self.said(start, end)
             else:
                 return ours, True
-        if said is None:
+        if stored is None:
             raise UnknownOutcome(key, "the store did not say whether it has the acknowledgement; try again")
-        if (said.by, said.reason) != (by, reason):
-            raise PreconditionFailed(key, f"{said.by} acknowledged it at {said.at:%Y-%m-%d %H:%M} UTC: {said.reason!r}")
-        return said, False
+        if (stored.by, stored.reason) != (by, reason):
+            raise PreconditionFailed(
+                key, f"{stored.by} acknowledged it at {stored.at:%Y-%m-%d %H:%M} UTC: {stored.reason!r}"
+            )
+        return stored, False
 
     def check(self, start: int, end: int) -> None:
         """Raise NotAGap unless all of ``[start, end)`` lies in open gaps.
@@ -86,16 +88,16 @@ class GapsOf:
             )
 
     def standing(self, start: int, end: int) -> tuple[Gap, ...]:
-        """All open gaps, those of the runs only where the agent's do not have all of ``[start, end)``."""
+        """All open gaps. The gaps of the runs are read only if the agent's do not cover ``[start, end)``."""
         if not Intervals((gap.start, gap.end) for gap in self.open).missing(start, end):
             return self.open
-        from tidemark.planning.lost_gaps import lost  # what only looks at agents' gaps needs no planning
+        from tidemark.planning.lost_gaps import lost  # needed for the runs' gaps alone
 
         lost_gaps = lost(self.table, self.incarnation, self.at.partition)
         return tuple(sorted({*self.open, *lost_gaps}, key=lambda gap: (gap.start, gap.end, gap.reason)))
 
     def said(self, start: int, end: int) -> Acknowledgement | None:
-        """What was said about just these offsets; None if nothing was."""
+        """The stored acknowledgement of exactly these offsets, or None."""
         key = self.control.acknowledgement(self.keys.place, self.at.partition, start, end)
         try:
             return read(self.control_store, self.control, self.keys, key)
@@ -104,9 +106,9 @@ class GapsOf:
 
     def _word(self, start: int, end: int, by: str, reason: str) -> Acknowledgement:
         url, options = self.control_store.url, self.table.deployment.store
-        said = {"from": start, "to": end, "by": by, "written_as": identity(options, url), "at": utc_now()}
+        statement = {"from": start, "to": end, "by": by, "written_as": identity(options, url), "at": utc_now()}
         place = {"cluster": self.control.cluster, "place": self.keys.place, "partition": self.keys.partition}
-        return Acknowledgement.model_validate({**place, **said, "reason": reason})
+        return Acknowledgement.model_validate({**place, **statement, "reason": reason})
 
 
 def gaps_of(table: TopicTable, partition: int, incarnation: int | None = None) -> GapsOf:
@@ -137,7 +139,7 @@ def gaps_of(table: TopicTable, partition: int, incarnation: int | None = None) -
 def words_of(
     endpoints: EndpointResolver, options: StoreOptions, cluster: str, topic: str, keys: Iterable[tuple[int, int]]
 ) -> list[list[Acknowledgement]]:
-    """The acknowledgements of each of ``keys``, which are (incarnation, partition); a listing for each.
+    """The acknowledgements of each of ``keys``, which are (incarnation, partition); makes a listing for each key.
 
     Raises:
         FormatError: there is no such topic or incarnation in the store, or an object does not parse.
@@ -169,9 +171,9 @@ def _in_watermark(store: Store, keys: PartitionKeys) -> tuple[Gap, ...] | None:
 
 
 def _in_indexes(store: Store, control: ControlKeys, tp: TopicPartition, topic_id: str | None) -> tuple[Gap, ...]:
-    """Where the very first offsets are missing there is no ``offset.wm`` yet, but the leader's index names the gap."""
+    """The gaps in the leader's index. A partition without its very first offsets has no ``offset.wm`` yet."""
     indexes = read_indexes(store, control.indexes)
     entry = merge(indexes.kept.values()).get(tp)
     if entry is None and indexes.failures:
-        raise next(iter(indexes.failures.values()))  # the broker that leads it may be one of these
+        raise next(iter(indexes.failures.values()))  # the partition's leader may be one of these brokers
     return entry.gaps if entry and entry.topic_id == topic_id else ()

@@ -1,8 +1,7 @@
-"""What the agents of a cluster report of the partitions that their brokers lead, in watermark indexes and heads.
+"""The agents' reports of the partitions that a cluster's brokers lead, from watermark indexes and heads.
 
-An index tells of packs within a minute, a head at once. So what an index says of the age of unstored bytes, or of where
-the stored ones end, may be old by more than a topic's ``freshness``, where the head says that they have been packed
-since.
+An index shows new packs within a minute, a head at once. So the age of unstored bytes in an index, or the end of the
+stored bytes, may be out of date by more than a topic's ``freshness``; a head then has the newer state.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def led_partitions(deployment: Deployment, cluster: str) -> Mapping[TopicPartition, LeaderEntry]:
-    """The entry that counts for each partition, as indexes and heads have it now.
+    """The valid entry of each partition, from the current indexes and heads.
 
     Raises:
         StoreError, FormatError: they cannot be read.
@@ -37,9 +36,9 @@ def led_partitions(deployment: Deployment, cluster: str) -> Mapping[TopicPartiti
 def leaders_of(
     deployment: Deployment, cluster: str, indexes: Iterable[WatermarkIndex]
 ) -> Mapping[TopicPartition, LeaderEntry]:
-    """The entry that counts for each partition by ``indexes``, and by the heads if a topic has a ``freshness``.
+    """The valid entry of each partition in ``indexes``, and in the heads if a topic has a ``freshness``.
 
-    A head that cannot be read is left out: its broker's index tells the same later.
+    A head that cannot be read is left out: its broker's index reports the same state later.
 
     Raises:
         StoreError, FormatError: a folder of heads cannot be listed.
@@ -63,45 +62,45 @@ def leaders_of(
 
 
 def heads_of(deployment: Deployment, cluster: str) -> list[Endpoint]:
-    """Where a cluster's heads lie: in the default bucket, and where there are topics with a ``freshness``."""
+    """The endpoints of a cluster's heads: the default, and the endpoints of topics with a ``freshness``."""
     resolver = resolver_of(deployment.raw)
     live = (resolver.resolve(cluster, topic.topic, 0) for topic in deployment.live_topics(cluster))
-    return list({(one.store, one.prefix): one for one in (resolver.default(), *live)}.values())
+    return list({(endpoint.store, endpoint.prefix): endpoint for endpoint in (resolver.default(), *live)}.values())
 
 
 def with_heads(
     known: Mapping[TopicPartition, LeaderEntry], heads: Iterable[Head]
 ) -> Mapping[TopicPartition, LeaderEntry]:
-    """``known`` with what ``heads`` say of the same leadership, or of a later one of the same topic id."""
-    found = dict(known)
+    """``known``, updated from ``heads`` of the same leadership, or of a later leadership of the same topic id."""
+    entries = dict(known)
     for head in heads:
         for entry in head.entries:
             at = TopicPartition(entry.topic, entry.partition)
-            leader = found.get(at)
+            leader = entries.get(at)
             if leader is None or leader.entry.topic_id != entry.topic_id or entry.epoch < leader.entry.leader_epoch:
                 continue
             same = entry.epoch == leader.entry.leader_epoch
-            said = _with_head(leader.entry, entry) if same else _of_next_leader(leader.entry, entry)
-            found[at] = LeaderEntry(head.broker, said)
-    return found
+            updated = _with_head(leader.entry, entry) if same else _of_next_leader(leader.entry, entry)
+            entries[at] = LeaderEntry(head.broker, updated)
+    return entries
 
 
 def _with_head(known: IndexEntry, head: HeadEntry) -> IndexEntry:
-    """``known`` with what the head of the same leadership says beyond it."""
-    said: dict[str, Any] = {
+    """``known``, updated from the head of the same leadership."""
+    news: dict[str, Any] = {
         "tail_end": max(known.tail_end or 0, head.tail_end),
         "packs_known": True,
         "high_watermark": max(known.high_watermark, head.high_watermark),
         "log_end_offset": max(known.log_end_offset, head.high_watermark),
     }
     if head.observed_at >= known.observed_at or not known.packs_known:
-        said |= {"observed_at": head.observed_at, "oldest_unstored": head.oldest_unstored}
-    return known.model_copy(update=said)
+        news |= {"observed_at": head.observed_at, "oldest_unstored": head.oldest_unstored}
+    return known.model_copy(update=news)
 
 
 def _of_next_leader(known: IndexEntry, head: HeadEntry) -> IndexEntry:
-    """``known`` as the head of a later leadership has it: the log may have been cut off since."""
-    said = {
+    """``known``, replaced by the head of a later leadership: the log may have been truncated since."""
+    news = {
         "leader_epoch": head.epoch,
         "tail_end": head.tail_end,
         "packs_known": True,
@@ -110,4 +109,4 @@ def _of_next_leader(known: IndexEntry, head: HeadEntry) -> IndexEntry:
         "observed_at": head.observed_at,
         "oldest_unstored": head.oldest_unstored,
     }
-    return known.model_copy(update=said)
+    return known.model_copy(update=news)

@@ -1,6 +1,6 @@
-"""What became of every offset of a topic: the committed ledger and the evidence that holds, added up and compared.
+"""The fate of every offset of a topic: the committed ledger and the valid evidence, added up and compared.
 
-Streams the evidence, so that memory grows with partitions and with the dates asked for alone.
+Streams the evidence, so that memory grows with partitions and with the requested dates alone.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, OffsetClass
 
 CLASSES: Final[tuple[str, ...]] = get_args(OffsetClass)
-"""What the offsets below a partition's next one can have become."""
+"""The classes of the offsets below a partition's next offset."""
 
 DATED: Final = (*PARSED, "expired")
-"""... and those of them that are of a date."""
+"""The classes of offsets that have a date."""
 
 Key = tuple[int, int]
 
@@ -25,8 +25,8 @@ Key = tuple[int, int]
 def accounts_of(standing: EffectiveEvidence, dates: Collection[str] = ()) -> dict[str, Any]:
     """The sums, as the values of JSON.
 
-    ``balanced`` is false wherever the evidence does not add up to what the ledger says: of a partition to its
-    ``next_offset``, of the table and of each of ``dates`` to its rows. ``truncated`` offsets were landed, and cut off.
+    ``balanced`` is false wherever the evidence does not add up to the ledger: for a partition to its ``next_offset``,
+    for the table and for each of ``dates`` to its rows. ``truncated`` offsets were landed, and cut off.
     """
     table = standing.table
     ledger = standing.ledger
@@ -38,11 +38,11 @@ def accounts_of(standing: EffectiveEvidence, dates: Collection[str] = ()) -> dic
         if row.day in dated:
             dated[row.day].setdefault(key, Counter())[row.offset_class] += row.rows
     states = ledger.by_partition
-    nobodys = sorted(classes.keys() - states.keys())
-    partitions = [_partition(one, classes.get(key, Counter()), standing) for key, one in sorted(states.items())]
-    landed = sum(one["landed"] for one in classes.values())
+    unknown = sorted(classes.keys() - states.keys())
+    partitions = [_partition(state, classes.get(key, Counter()), standing) for key, state in sorted(states.items())]
+    landed = sum(counts["landed"] for counts in classes.values())
     days = [_date(dt, ledger.dates[dt].rows if dt in ledger.dates else 0, parts) for dt, parts in dated.items()]
-    found: dict[str, Any] = {
+    sums: dict[str, Any] = {
         "topic": f"{ledger.cluster}/{ledger.topic}",
         "table": table.url,
         "ledger": ledger.n,
@@ -53,8 +53,8 @@ def accounts_of(standing: EffectiveEvidence, dates: Collection[str] = ()) -> dic
         "partitions": partitions,
         "dates": days,
     }
-    balanced = landed == ledger.rows and not nobodys and all(one["balanced"] for one in (*partitions, *days))
-    return found | {"balanced": balanced}
+    balanced = landed == ledger.rows and not unknown and all(part["balanced"] for part in (*partitions, *days))
+    return sums | {"balanced": balanced}
 
 
 def _partition(state: PartitionState, classes: Counter[str], standing: EffectiveEvidence) -> dict[str, Any]:
@@ -70,12 +70,12 @@ def _partition(state: PartitionState, classes: Counter[str], standing: Effective
         "classed": classed,
         "balanced": classed == state.next_offset,
         "truncated": standing.truncated.get(state.key, 0),
-        "held_by": [one.model_dump(mode="json", by_alias=True) for one in state.held_by],
+        "held_by": [hold.model_dump(mode="json", by_alias=True) for hold in state.held_by],
     }
 
 
 def _date(dt: str, rows: int, parts: dict[Key, Counter[str]]) -> dict[str, Any]:
-    landed = sum(one["landed"] for one in parts.values())
+    landed = sum(counts["landed"] for counts in parts.values())
     return {
         "dt": dt,
         "rows": rows,

@@ -1,8 +1,8 @@
-"""Where offsets of a partition come from and what became of them: evidence, files of the table, segments in raw.
+"""The origin and fate of a partition's offsets: evidence, files of the table, segments in raw.
 
-For what is landed, evidence names the bytes of a segment, or of a pack, and the file that its rows are in. A pack goes
-when seals hold what is in it; these are named beside it. For what is uploaded and not landed, the manifests in raw are
-listed, and the packs behind them. Reads what was asked for and no more of either than a limit.
+For landed offsets, evidence names the bytes of a segment or of a pack, and the file with the rows. A pack is removed
+when seals hold its content; these are named beside it. For offsets that are uploaded and not landed, the manifests in
+raw are listed, and the packs behind them. Reads only the requested offsets, and no more rows or segments than a limit.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MOST_SEGMENTS: Final = 50
 
 
 class Derived(Model):
-    """Offsets ``[start, end)`` of one class, from bytes of a segment, in a file; what there is none of is None.
+    """Offsets ``[start, end)`` of one class, from bytes of a segment, in a file. Absent parts are None.
 
-    ``rows`` is how many of the offsets are of the class. ``file`` is a URL, and ``in_table`` says whether it is live in
-    the table; that of quarantined rows lies below the quarantine's folder.
+    ``rows`` counts the offsets of the class. ``file`` is a URL, and ``in_table`` is true if the file is live in the
+    table. Files of quarantined rows lie below the quarantine's folder.
     """
 
     start: int
@@ -48,9 +48,9 @@ class Derived(Model):
 
 
 class SegmentInfo(Model):
-    """A segment in raw; ``key`` is that of its ``.log`` below ``store``, ``present`` whether its manifest is there.
+    """A segment in raw; ``key`` is the key of its ``.log`` below ``store``, ``present`` is true if its manifest exists.
 
-    A pack (``packed``) has ranges of many partitions: ``size`` is that of all, and no offsets are named.
+    A pack (``packed``) has ranges of many partitions: ``size`` is its whole size, and no offsets are named.
     """
 
     store: str
@@ -68,7 +68,7 @@ class SegmentInfo(Model):
 
 
 class Derivation(NamedTuple):
-    """The answer for ``[start, end)``; ``more`` if limits left some of it out."""
+    """The answer for ``[start, end)``; ``more`` is true if limits left some of it out."""
 
     rows: tuple[Derived, ...]
     segments: tuple[SegmentInfo, ...]
@@ -78,7 +78,7 @@ class Derivation(NamedTuple):
 def derivation_of(
     table: TopicTable, standing: EffectiveEvidence, key: tuple[int, int], start: int, end: int
 ) -> Derivation:
-    """Where ``[start, end)`` of the partition ``key``, an (incarnation, partition), comes from.
+    """The origin of ``[start, end)`` of the partition ``key``, an (incarnation, partition).
 
     Raises:
         FormatError: an object does not parse.
@@ -86,20 +86,20 @@ def derivation_of(
     """
     state = standing.ledger.by_partition.get(key)
     landed = state.next_offset if state else 0
-    found = sorted(
+    derived = sorted(
         (_derived(table, row, standing) for row in standing.touching(key, start, min(end, landed))),
-        key=lambda one: (one.start, one.end),
+        key=lambda entry: (entry.start, entry.end),
     )
-    rows = found[:MOST_ROWS]
+    rows = derived[:MOST_ROWS]
     deployment = table.deployment
     endpoint = resolver_of(deployment.raw).resolve(table.topic.cluster, table.topic.topic, key[1])
     store = open_store(endpoint.store, deployment.store)
     control = ControlKeys(endpoint.prefix, table.topic.cluster)
-    packed = [one.start for one in rows if one.segment and control.pack_of(one.segment)]
+    packed = [row.start for row in rows if row.segment and control.pack_of(row.segment)]
     waiting, complete = _stored(table, key, min([max(start, landed), *packed]), end)
-    keys = list(dict.fromkeys([*(one.segment for one in rows if one.segment), *waiting]))
-    segments = in_parallel(lambda one: _segment(store, control, one), keys[:MOST_SEGMENTS])
-    more = not complete or len(found) > len(rows) or len(keys) > len(segments)
+    keys = list(dict.fromkeys([*(row.segment for row in rows if row.segment), *waiting]))
+    segments = in_parallel(lambda segment: _segment(store, control, segment), keys[:MOST_SEGMENTS])
+    more = not complete or len(derived) > len(rows) or len(keys) > len(segments)
     return Derivation(tuple(rows), tuple(segments), more)
 
 
@@ -107,7 +107,7 @@ def _derived(table: TopicTable, row: EvidenceRow, standing: EffectiveEvidence) -
     name = row.file
     in_table = name in standing.live
     quarantine = f"{table.deployment.lake_store}/{table.keys.quarantine}"
-    where = {"landed": table.url, "quarantined": quarantine}.get(row.offset_class)
+    folder = {"landed": table.url, "quarantined": quarantine}.get(row.offset_class)
     return Derived(
         start=row.first,
         end=row.next,
@@ -117,14 +117,14 @@ def _derived(table: TopicTable, row: EvidenceRow, standing: EffectiveEvidence) -
         segment=row.segment,
         byte_start=row.byte_start,
         byte_end=row.byte_end,
-        file=f"{where}/{name}" if name and where else None,
+        file=f"{folder}/{name}" if name and folder else None,
         in_table=in_table,
         attempt=str(row.attempt),
     )
 
 
 def _stored(table: TopicTable, key: tuple[int, int], start: int, end: int) -> tuple[list[str], bool]:
-    """The keys of the first stored segments and packs with offsets in ``[start, end)``, and whether they are all."""
+    """The keys of the first stored segments and packs with offsets in ``[start, end)``, and True if these are all."""
     if start >= end:
         return [], True
     raw = RawTopic(table)
@@ -136,9 +136,9 @@ def _stored(table: TopicTable, key: tuple[int, int], start: int, end: int) -> tu
     view = raw.view(part)
     if view is None:
         return [], True
-    # With the least of limits one batch of manifests is read.
+    # The smallest limit reads a single batch of manifests.
     window = raw.segments(view, start, end, 1)
-    return [one.key for one in window.segments], window.complete
+    return [segment.key for segment in window.segments], window.complete
 
 
 def _segment(store: Store, control: ControlKeys, key: str) -> SegmentInfo:
@@ -150,29 +150,29 @@ def _segment(store: Store, control: ControlKeys, key: str) -> SegmentInfo:
     if parsed is None:
         return gone
     try:
-        found = SegmentManifest.load(store, f"{folder}/{parsed[0].file(MANIFEST_EXTENSION)}")
+        manifest = SegmentManifest.load(store, f"{folder}/{parsed[0].file(MANIFEST_EXTENSION)}")
     except NotFound:
         return gone
-    log = found.objects.get(file)
+    log = manifest.objects.get(file)
     return SegmentInfo(
         store=store.url,
         key=key,
         present=True,
-        base_offset=found.base_offset,
-        next_offset=found.next_offset,
-        state=found.state,
+        base_offset=manifest.base_offset,
+        next_offset=manifest.next_offset,
+        state=manifest.state,
         size=log.size if log else None,
         crc32c=log.crc32c if log else None,
-        uploaded_at=found.uploaded_at,
-        broker=found.broker,
-        leader_epoch=found.lineage[-1][0] if found.lineage else None,
+        uploaded_at=manifest.uploaded_at,
+        broker=manifest.broker,
+        leader_epoch=manifest.lineage[-1][0] if manifest.lineage else None,
     )
 
 
 def _pack(store: Store, key: str, broker: int) -> SegmentInfo:
     gone = SegmentInfo(store=store.url, key=key, present=False, packed=True, broker=broker)
     try:
-        found = store.head(key)
+        info = store.head(key)
     except NotFound:
         return gone
-    return gone.model_copy(update={"present": True, "size": found.size, "uploaded_at": found.modified})
+    return gone.model_copy(update={"present": True, "size": info.size, "uploaded_at": info.modified})
