@@ -2,9 +2,9 @@
 
 Every command but ``acknowledge-gap``, ``backfill``, ``restore``, ``schema dismiss`` and ``topics add`` reads only.
 ``--output json`` gives one JSON document for programs. Exit codes: 0 done, 1 an error of the store or of an object in
-it, a word on a gap that cannot stand, offsets that are lost, missing or do not add up, a backfill that failed, a
-restore that cannot go on, or a capacity that is exceeded, 2 a wrong configuration or command line, 3 a backfill that
-has not ended in time, 130 after Ctrl-C.
+it, an acknowledgement of offsets that are in no open gap, offsets that are lost, missing or do not add up, a backfill
+that failed, a restore that cannot continue, or a capacity that is exceeded, 2 a wrong configuration or command line, 3
+a backfill that has not ended in time, 130 after Ctrl-C.
 """
 
 from __future__ import annotations

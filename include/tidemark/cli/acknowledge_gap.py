@@ -1,4 +1,4 @@
-"""``tidemark acknowledge-gap``: the one command that writes, after it has shown what and asked."""
+"""``tidemark acknowledge-gap``: gives up lost offsets, after it has shown the gaps and asked."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ def acknowledge_gap(
     and shows the open gaps.
     """
     deployment = load_topics(topics)
-    found = deployment.topic(topic, cluster)
-    known = gaps_of(open_topic_table(deployment, found), partition, incarnation)
+    settings = deployment.topic(topic, cluster)
+    known = gaps_of(open_topic_table(deployment, settings), partition, incarnation)
     if not yes and known.said(start, end) is None:
         _ask(known, start, end)
-    word, new = known.acknowledge(start, end, by, reason)
+    acknowledgement, new = known.acknowledge(start, end, by, reason)
     answer: dict[str, Any] = {
-        "topic": f"{found.cluster}/{found.topic}",
+        "topic": f"{settings.cluster}/{settings.topic}",
         "partition": partition,
-        **word.model_dump(mode="json", by_alias=True, exclude={"format"}),
+        **acknowledgement.model_dump(mode="json", by_alias=True, exclude={"format"}),
         "new": new,
     }
-    told = "acknowledged" if new else f"acknowledged already, at {word.at:%Y-%m-%d %H:%M} UTC"
-    line = f"{answer['topic']} {partition}: {start} to {end} {told}"
+    outcome = "acknowledged" if new else f"acknowledged already, at {acknowledgement.at:%Y-%m-%d %H:%M} UTC"
+    line = f"{answer['topic']} {partition}: {start} to {end} {outcome}"
     typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else line)
 
 
-def _ask(known: GapsOf, start: int, end: int) -> None:
-    """Show what is open, on standard error, and go on only at a yes."""
-    known.check(start, end)
-    typer.echo(f"Open gaps of {known.at}:", err=True)
-    for gap in known.standing(start, end):
+def _ask(gaps: GapsOf, start: int, end: int) -> None:
+    """Show the open gaps on standard error, and ask whether to continue."""
+    gaps.check(start, end)
+    typer.echo(f"Open gaps of {gaps.at}:", err=True)
+    for gap in gaps.standing(start, end):
         typer.echo(f"  {gap.start} to {gap.end}: {gap.reason}, since {gap.detected_at:%Y-%m-%d %H:%M} UTC", err=True)
     typer.confirm(f"Give up {end - start} offsets, {start} to {end}, for good?", abort=True, err=True)

@@ -1,4 +1,4 @@
-"""The little of Airflow's REST API that the command line needs: start a run, follow it, read its reports.
+"""A client for the few calls of Airflow's REST API that the command line needs.
 
 The token never appears on a command line: it comes from a file or the environment, and is sent only in a header.
 """
@@ -25,21 +25,21 @@ _REFUSED: Final = frozenset({400, 401, 403, 404, 409, 422})
 
 
 class Airflow:
-    """Airflow at ``url``, as the user whose token it is."""
+    """Airflow at ``url``, with a user's token."""
 
     def __init__(self, url: str, token: str) -> None:
-        """Nothing is sent yet. Raises ConfigError for a URL that is none, or an empty token."""
+        """Check the arguments without a request. Raises ConfigError for an invalid URL or token."""
         try:
-            found = urlsplit(http_url(url))
+            parts = urlsplit(http_url(url))
         except ValueError as error:
             raise ConfigError("--airflow", [("", f"{url!r} {_RULE}")]) from error
-        if found.query or found.username:
+        if parts.query or parts.username:
             raise ConfigError("--airflow", [("", f"it {_RULE}, without a user or a query")])
         if not token or not token.isascii() or not token.isprintable():
             rule = "there is no token: set TIDEMARK_AIRFLOW_TOKEN, or name a file with --token-file"
             raise ConfigError("--token-file", [("", rule)])
-        self._secure, self._host, self._port = found.scheme == "https", str(found.hostname), found.port
-        self._path = found.path.rstrip("/")
+        self._secure, self._host, self._port = parts.scheme == "https", str(parts.hostname), parts.port
+        self._path = parts.path.rstrip("/")
         self._token = token
         self.url = url.rstrip("/")
 
@@ -54,38 +54,38 @@ class Airflow:
 
     def tasks(self, dag: str, run: str) -> list[dict[str, Any]]:
         """The run's task instances."""
-        found: list[dict[str, Any]] = self._get(f"/api/v2/{_path(dag, run)}/taskInstances?limit=1000")["task_instances"]
-        return found
+        tasks: list[dict[str, Any]] = self._get(f"/api/v2/{_path(dag, run)}/taskInstances?limit=1000")["task_instances"]
+        return tasks
 
     def failures(self, dag: str, run: str) -> Iterator[tuple[str, str]]:
-        """(task, the error's message) of each task that failed, as its log has it."""
-        for one in self.tasks(dag, run):
-            if one["state"] == "failed":
-                place = f"{quote(one['task_id'])}/logs/{one['try_number']}?map_index={one['map_index']}"
+        """(task, error message) of each failed task, from its log."""
+        for task in self.tasks(dag, run):
+            if task["state"] == "failed":
+                place = f"{quote(task['task_id'])}/logs/{task['try_number']}?map_index={task['map_index']}"
                 log = self._get(f"/api/v2/{_path(dag, run)}/taskInstances/{place}&full_content=true")["content"]
-                named = f" {one['rendered_map_index']}" if one.get("rendered_map_index") else ""
-                yield f"{one['task_id']}{named}", _error_in(log)
+                named = f" {task['rendered_map_index']}" if task.get("rendered_map_index") else ""
+                yield f"{task['task_id']}{named}", _error_in(log)
 
     def report(self, topic: str, name: str) -> dict[str, Any] | None:
-        """The report of that name on ``topic``, as cluster/topic; None if there is none."""
+        """The report ``name`` on ``topic`` (cluster/topic), or None."""
         try:
-            found: dict[str, Any] = self._get(f"/tidemark/api/reports/{quote(topic)}/{quote(name)}")
+            report: dict[str, Any] = self._get(f"/tidemark/api/reports/{quote(topic)}/{quote(name)}")
         except AirflowError as error:
             if error.status == 404:
                 return None
             raise
-        return found
+        return report
 
     def readers(self, topic: str) -> list[dict[str, str]]:
-        """The DAGs and tasks that read the table of ``topic``, which is cluster/topic.
+        """The DAGs and tasks that read the table of ``topic`` (cluster/topic).
 
-        ``task`` is empty of a DAG that ``asset`` schedules; of a task the asset is an inlet.
+        An entry of a DAG that ``asset`` schedules has an empty ``task``; a task's entry names an inlet as ``asset``.
         """
-        found: list[dict[str, str]] = self._get(f"/tidemark/api/topics/{quote(topic)}/readers")["readers"]
-        return found
+        readers: list[dict[str, str]] = self._get(f"/tidemark/api/topics/{quote(topic)}/readers")["readers"]
+        return readers
 
     def _get(self, path: str) -> Any:
-        """What the path answers; asked again a few times if nothing does."""
+        """The answer to a GET request. Repeats the request a few times if there is no answer."""
         for left in reversed(range(_TRIES)):
             try:
                 return self._call("GET", path, None)
@@ -124,14 +124,14 @@ def read_token(file: Path | None) -> str:
 
 def _answered(method: str, url: str, status: int, answer: bytes) -> Any:
     try:
-        found = json.loads(answer) if answer else None
+        parsed = json.loads(answer) if answer else None
     except ValueError as error:
         if status < 400:
             raise AirflowError(status, f"{method} {url}: the answer is not JSON; is this Airflow?") from error
-        found = None
+        parsed = None
     if status < 400:
-        return found
-    detail = found.get("detail", found) if isinstance(found, dict) else answer.decode(errors="replace")[:500]
+        return parsed
+    detail = parsed.get("detail", parsed) if isinstance(parsed, dict) else answer.decode(errors="replace")[:500]
     text = detail if isinstance(detail, str) else json.dumps(detail)
     if method == "POST" and status in _REFUSED:
         raise ConfigError(url, [("", f"Airflow refused ({status}): {text}")])
@@ -144,5 +144,5 @@ def _path(dag: str, run: str) -> str:
 
 def _error_in(log: Any) -> str:
     """The message of the last error in a task's log."""
-    details = [one for event in log if isinstance(event, dict) for one in event.get("error_detail") or ()]
+    details = [detail for event in log if isinstance(event, dict) for detail in event.get("error_detail") or ()]
     return str(details[-1].get("exc_value", "")) if details else "see its log"

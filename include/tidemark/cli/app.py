@@ -1,4 +1,4 @@
-"""The commands: what they take, and how their answers look."""
+"""The commands: their options, and the form of their answers."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def files(
     output: As = Output.text,
 ) -> None:
     """List the live data files of a topic's table, for engines that do not read Delta."""
-    found = files_of(opened(topics, topic, cluster), dt)
-    _print(found, [one["url"] for one in found], output)
+    listed = files_of(opened(topics, topic, cluster), dt)
+    _print(listed, [file["url"] for file in listed], output)
 
 
 @app.command(epilog="Example: tidemark status orders --output json")
@@ -80,11 +80,11 @@ def status(
     """
     if topic is None:
         landed = landed_of(topics, cluster)
-        _print(landed, [f"{_landed_line(one)}: {one['state']}" for one in landed], output)
-        raise typer.Exit(max(exit_code(one["state"]) for one in landed))
-    found = status_of(opened(topics, topic, cluster))
-    _print(found, _status_lines(found), output)
-    raise typer.Exit(exit_code(found["state"]))
+        _print(landed, [f"{_landed_line(topic)}: {topic['state']}" for topic in landed], output)
+        raise typer.Exit(max(exit_code(topic["state"]) for topic in landed))
+    topic_status = status_of(opened(topics, topic, cluster))
+    _print(topic_status, _status_lines(topic_status), output)
+    raise typer.Exit(exit_code(topic_status["state"]))
 
 
 @app.command(epilog="Example: export AIRFLOW__CORE__DAGS_FOLDER=$(tidemark paths dags)")
@@ -93,9 +93,9 @@ def paths(
     output: As = Output.text,
 ) -> None:
     """Print where DAG files, Spark's programs and deployment files are installed."""
-    found = {one: str(installation.folder(one)) for one in installation.FILES}
-    lines = [f"{one:8} {found[one]}  ({what})" for one, (_, what) in installation.FILES.items()]
-    _print(found if name is None else found[name], lines if name is None else [found[name]], output)
+    folders = {folder: str(installation.folder(folder)) for folder in installation.FILES}
+    lines = [f"{folder:8} {folders[folder]}  ({content})" for folder, (_, content) in installation.FILES.items()]
+    _print(folders if name is None else folders[name], lines if name is None else [folders[name]], output)
 
 
 app.command(epilog="Example: tidemark continuity orders --dt 2026-11-20 --output json")(continuity)
@@ -123,13 +123,15 @@ def _landed_line(status: dict[str, Any]) -> str:
 
 
 def _status_lines(status: dict[str, Any]) -> list[str]:
-    lines = [_landed_line(status), status["verdict"], *(f"  incident: {one}" for one in status["incidents"])]
-    for one in status["partitions"]:
-        lives = f" of the topic's incarnation {one['incarnation']}" if one["incarnation"] else ""
-        lines.append(f"  partition {one['partition']}{lives}: next offset {one['next_offset']}")
-        lines += [f"    gap {gap['from']} to {gap['to']}: {gap['reason']}" for gap in one["gaps"]]
-        lines += [f"    held by producer {held['producer_id']} from {held['first_offset']}" for held in one["held_by"]]
-    lines += [f"  {dt}: {one['rows']} rows, {one['state']}" for dt, one in status["dates"].items()]
+    lines = [_landed_line(status), status["verdict"], *(f"  incident: {title}" for title in status["incidents"])]
+    for partition in status["partitions"]:
+        lives = f" of the topic's incarnation {partition['incarnation']}" if partition["incarnation"] else ""
+        lines.append(f"  partition {partition['partition']}{lives}: next offset {partition['next_offset']}")
+        lines += [f"    gap {gap['from']} to {gap['to']}: {gap['reason']}" for gap in partition["gaps"]]
+        lines += [
+            f"    held by producer {held['producer_id']} from {held['first_offset']}" for held in partition["held_by"]
+        ]
+    lines += [f"  {dt}: {date['rows']} rows, {date['state']}" for dt, date in status["dates"].items()]
     return lines
 
 

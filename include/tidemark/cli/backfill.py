@@ -22,7 +22,7 @@ DAG: Final = "tidemark_backfill"
 
 
 class BackfillMode(StrEnum):
-    """What is done with the dates, see :data:`tidemark.backfill.request.Mode`."""
+    """The work of a backfill on its dates, see :data:`tidemark.backfill.request.Mode`."""
 
     rebuild = "rebuild"
     compare = "compare"
@@ -40,7 +40,7 @@ def backfill(
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help=f"A file with Airflow's token; default: the variable {TOKEN}.")
     ] = None,
-    mode: Annotated[BackfillMode, typer.Option(help="What is done with the dates.")] = BackfillMode.rebuild,
+    mode: Annotated[BackfillMode, typer.Option(help="What to do with the dates.")] = BackfillMode.rebuild,
     run: Annotated[bool, typer.Option("--run", help="Run it; without this option it is a dry run.")] = False,
     reason: Annotated[str | None, typer.Option(help="Why; required if a table is rewritten.")] = None,
     extend: Annotated[bool, typer.Option("--extend", help="Also the dates that exchange rows with these.")] = False,
@@ -57,7 +57,7 @@ def backfill(
     timeout: Annotated[int, typer.Option(min=1, help="Wait at most so many minutes.")] = 24 * 60,
     output: As = Output.text,
 ) -> None:
-    """Rebuild dates of tables, or show what that would change, by Airflow's backfill DAG.
+    """Rebuild dates of tables, or show the changes that this would make, through Airflow's backfill DAG.
 
     Exits with 1 if the run failed or was rejected, or a comparison found rows that differ; with 2 if the form is
     refused; with 3 if the run has not ended in time. Airflow refuses what its user may not do.
@@ -80,27 +80,27 @@ def backfill(
         "approve_above_gib": approve_above_gib,
     }
     started = server.start(DAG, conf | {name: value for name, value in given.items() if value is not None})
-    where = f"{server.url}/dags/{DAG}/runs/{started}"
-    typer.echo(f"started {where}", err=True)
+    url = f"{server.url}/dags/{DAG}/runs/{started}"
+    typer.echo(f"started {url}", err=True)
     state = _ended(server, started, time.monotonic() + 60 * timeout) if wait else "started"
     failures = dict(server.failures(DAG, started)) if state == "failed" else {}
     name = report_name(started)
-    found = {one: server.report(one, name) if wait else None for one in dict.fromkeys(topics)}
-    answer = {"run": started, "url": where, "state": state, "failures": failures, "reports": found}
+    reports = {topic: server.report(topic, name) if wait else None for topic in dict.fromkeys(topics)}
+    answer = {"run": started, "url": url, "state": state, "failures": failures, "reports": reports}
     if output is Output.json:
         typer.echo(json.dumps(answer, ensure_ascii=False))
     else:
-        typer.echo("\n\n".join([*(_text(one) for one in found.values() if one), f"{started}: {state}"]))
+        typer.echo("\n\n".join([*(_text(report) for report in reports.values() if report), f"{started}: {state}"]))
     for task, message in failures.items():
         typer.echo(f"{task}: {message}", err=True)
-    raise typer.Exit(_code(state, failures, [one for one in found.values() if one]))
+    raise typer.Exit(_code(state, failures, [report for report in reports.values() if report]))
 
 
 def _ended(server: Airflow, run: str, until: float) -> str:
-    """The state in which the run ended; ``running``, or ``waiting for approval``, if it has not in time."""
+    """The state in which the run ended; ``running`` or ``waiting for approval`` if it has not ended in time."""
     asked = False
     while (state := server.state(DAG, run)) not in {"success", "failed"}:
-        waits = any(one["state"] == "awaiting_input" for one in server.tasks(DAG, run))
+        waits = any(task["state"] == "awaiting_input" for task in server.tasks(DAG, run))
         if waits and not asked:
             typer.echo(f"waits for approval: {server.url}/required_actions", err=True)
         asked = asked or waits
@@ -119,5 +119,5 @@ def _code(state: str, failures: dict[str, str], reports: list[dict[str, Any]]) -
         return 2 if "validate" in failures else 1
     if state not in {"success", "started"}:
         return 3
-    differ = any((one["comparison"] or {}).get("differences") for one in reports if one["state"] == "compared")
-    return int(differ or any(one["state"] == "rejected" for one in reports))
+    differ = any((report["comparison"] or {}).get("differences") for report in reports if report["state"] == "compared")
+    return int(differ or any(report["state"] == "rejected" for report in reports))

@@ -1,4 +1,4 @@
-"""``tidemark brokersets``: the load of brokersets, and where a topic's replicas go in one."""
+"""``tidemark brokersets``: the load of brokersets, and the placement of a topic's replicas in one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ClusterOfFile = Annotated[str | None, typer.Option(help="Needed where the file h
 
 
 class Tool(StrEnum):
-    """Which of Kafka's tools takes the placement."""
+    """The Kafka tool that takes the placement."""
 
     reassign = "kafka-reassign-partitions"
     create = "kafka-topics"
@@ -57,11 +57,11 @@ def show(
     cluster: ClusterOfFile = None,
     output: As = Output.text,
 ) -> None:
-    """Show each brokerset's upload load, lag and hold by the agents' watermark indexes, and its load without a broker.
+    """Show each brokerset's upload load, lag and hold in the agents' watermark indexes, and its load without a broker.
 
     An agent uploads what its broker leads. Rates are estimated from each active segment, or measured with --over. If a
-    broker goes, its leaders move to the replicas that follow; without --bootstrap these are not known, and its load is
-    taken to spread evenly over the other zones. Exits with 1 if a capacity is exceeded, today or without a broker.
+    broker is lost, its leaders move to the replicas that follow; without --bootstrap these are not known, and its load
+    is spread evenly over the other zones. Exits with 1 if a capacity is exceeded, today or without a broker.
     """
     deployment = load_topics(topics)
     name, known = cluster_brokersets(brokersets, cluster)
@@ -71,10 +71,10 @@ def show(
         time.sleep(duration(over, "--over").total_seconds())
     replicas = None if bootstrap is None else _replicas(client_settings(bootstrap, client_config))
     partitions = loads(led_partitions(deployment, name), before, replicas)
-    found = [load_of(one, partitions) for one in known]
-    answer = {"cluster": name, "brokersets": [one.answer() for one in found]}
-    typer.echo(json.dumps(answer) if output is Output.json else "\n".join(_lines(name, found)))
-    if any(one.exceeded for one in found):
+    loaded = [load_of(brokerset, partitions) for brokerset in known]
+    answer = {"cluster": name, "brokersets": [load.answer() for load in loaded]}
+    typer.echo(json.dumps(answer) if output is Output.json else "\n".join(_lines(name, loaded)))
+    if any(load.exceeded for load in loaded):
         raise typer.Exit(1)
 
 
@@ -91,18 +91,18 @@ def place(
     stride: Annotated[
         int, typer.Option(min=0, help="0 is sequential; topics of one brokerset take different ones.")
     ] = 0,
-    tool: Annotated[Tool, typer.Option("--for", help="Which of Kafka's tools takes the answer.")] = Tool.reassign,
+    tool: Annotated[Tool, typer.Option("--for", help="The Kafka tool that takes the answer.")] = Tool.reassign,
     brokersets: BrokersetsPath = DEFAULT_BROKERSETS,
     cluster: ClusterOfFile = None,
 ) -> None:
-    """Print where the replicas of a topic's partitions go, as one of Kafka's tools takes it. Nothing is changed."""
+    """Print the placement of a topic's replicas in the format of a Kafka tool. Nothing is changed."""
     try:
         check_topic(topic)
     except ValueError as error:
         raise ConfigError("the topic", [("", str(error))]) from error
     _, known = cluster_brokersets(brokersets, cluster)
-    found = placed(brokerset_named(known, brokerset), partitions, replication_factor, stride)
-    typer.echo(replica_assignment(found) if tool is Tool.create else json.dumps(reassignment(topic, found)))
+    placement = placed(brokerset_named(known, brokerset), partitions, replication_factor, stride)
+    typer.echo(replica_assignment(placement) if tool is Tool.create else json.dumps(reassignment(topic, placement)))
 
 
 def cluster_brokersets(path: Path, cluster: str | None) -> tuple[str, tuple[Brokerset, ...]]:
@@ -119,14 +119,14 @@ def cluster_brokersets(path: Path, cluster: str | None) -> tuple[str, tuple[Brok
 def duration(text: str, option: str) -> timedelta:
     """A length of time of the command line. Raises ConfigError."""
     try:
-        found: timedelta = TypeAdapter(Duration).validate_python(text)
+        length: timedelta = TypeAdapter(Duration).validate_python(text)
     except ValidationError as error:
         rule = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise ConfigError(option, [("", f"{rule}, but it is {text!r}")]) from None
-    return found
+    return length
 
 
-def _lines(cluster: str, found: Sequence[BrokersetLoad]) -> Iterator[str]:
+def _lines(cluster: str, loaded: Sequence[BrokersetLoad]) -> Iterator[str]:
     yield f"{cluster}: upload load in MB/s, by the agents' watermark indexes"
     head = (
         "brokerset",
@@ -141,30 +141,36 @@ def _lines(cluster: str, found: Sequence[BrokersetLoad]) -> Iterator[str]:
         "load",
     )
     rows: list[Sequence[object]] = [head]
-    for one in found:
-        (top, most), (gone, busiest, rate), total = one.busiest, one.worst, one.total
-        cells = (one.brokerset.name, len(one.brokerset.brokers), one.partitions, _mb(total.rate), f"{top}: {_mb(most)}")
+    for load in loaded:
+        (top, most), (gone, busiest, rate), total = load.busiest, load.worst, load.total
+        cells = (
+            load.brokerset.name,
+            len(load.brokerset.brokers),
+            load.partitions,
+            _mb(total.rate),
+            f"{top}: {_mb(most)}",
+        )
         rows.append((*cells, f"{total.lag:,.0f}", f"{total.held / 1e6:,.0f}", gone, busiest, _mb(rate)))
     yield columns(rows, right=True)
     yield ""
-    yield columns(_brokers(found), right=True)
-    for one in found:
-        name = one.brokerset.name
-        if one.failover == "even":
+    yield columns(_brokers(loaded), right=True)
+    for load in loaded:
+        name = load.brokerset.name
+        if load.failover == "even":
             yield f"{name}: replicas are not known; the load of a lost broker is taken to spread evenly"
-        if one.unmeasured:
-            yield f"{name}: the rate of {plural(one.unmeasured, 'partition')} is not known"
-        if one.exceeded:
-            yield f"{name}: A CAPACITY OF {_mb(one.brokerset.capacity or 0)} MB/s IS EXCEEDED"
+        if load.unmeasured:
+            yield f"{name}: the rate of {plural(load.unmeasured, 'partition')} is not known"
+        if load.exceeded:
+            yield f"{name}: A CAPACITY OF {_mb(load.brokerset.capacity or 0)} MB/s IS EXCEEDED"
 
 
-def _brokers(found: Sequence[BrokersetLoad]) -> Iterator[Sequence[object]]:
-    """A table of brokers: today, and what one of the others has at most if this one goes."""
+def _brokers(loaded: Sequence[BrokersetLoad]) -> Iterator[Sequence[object]]:
+    """A table of brokers: the load today, and the highest load of another broker after the loss of this one."""
     yield "brokerset", "broker", "load", "lag", "held MB", "without it", "busiest", "most lag", "most held MB"
-    for one in found:
-        for broker, now in one.brokers.items():
-            cells = (one.brokerset.name, broker, _mb(now.rate), f"{now.lag:,.0f}", f"{now.held / 1e6:,.0f}")
-            then = one.without.get(broker)
+    for load in loaded:
+        for broker, now in load.brokers.items():
+            cells = (load.brokerset.name, broker, _mb(now.rate), f"{now.lag:,.0f}", f"{now.held / 1e6:,.0f}")
+            then = load.without.get(broker)
             left = () if then is None else (then.busiest, _mb(then.rate), f"{then.lag:,.0f}", f"{then.held / 1e6:,.0f}")
             yield (*cells, *(left or (None,) * 4))
 
@@ -174,7 +180,7 @@ def _mb(rate: float) -> str:
 
 
 def _replicas(client: dict[str, Any]) -> dict[TopicPartition, tuple[int, ...]]:
-    """Those of all partitions of the cluster. Raises BrokerError."""
+    """The replicas of all partitions of the cluster. Raises BrokerError."""
     need_consumer_extra()
     from tidemark.onboarding.kafka_source import KafkaSource
 

@@ -1,4 +1,4 @@
-"""``tidemark config check``: whether the topics file is right, and what it names is there."""
+"""``tidemark config check``: checks the topics file, and that its buckets, brokers and registries answer."""
 
 from __future__ import annotations
 
@@ -47,28 +47,28 @@ def check(
 
     Exits with 2 and names each problem if the file is wrong. Exits with 1 if a bucket cannot be listed or read, or if
     brokers or a registry do not answer; with --agents also if no agent was ever seen for some topic, or if a topic's
-    freshness cannot be held as agents and Airflow are set up. Writing is tried without leaving anything behind; that
-    these credentials may not is only said. So is a wrong clock of this host.
+    freshness cannot be held as agents and Airflow are set up. Writing is tried without leaving anything behind. A
+    refused write, or a wrong clock of this host, is reported and does not change the exit code.
     """
     if agents and offline:
         raise typer.BadParameter("asks the store; leave out one of the two", param_hint="--agents with --offline")
     deployment = load_topics(topics)
-    found = summary_of(deployment)
+    summary = summary_of(deployment)
     checks = [] if offline else [*_asked(deployment, client_config), *_of_agents(deployment, asked=agents)]
     if output is Output.json:
-        typer.echo(json.dumps({"topics": found, "checks": [one._asdict() for one in checks]}, ensure_ascii=False))
+        typer.echo(json.dumps({"topics": summary, "checks": [check._asdict() for check in checks]}, ensure_ascii=False))
     else:
-        typer.echo(f"{topics}: {plural(len(found), 'topic')}")
-        for topic in found:
+        typer.echo(f"{topics}: {plural(len(summary), 'topic')}")
+        for topic in summary:
             typer.echo(f"{topic['topic']} → {topic['table']}")
-        for one in checks:
-            typer.echo(one.line)
+        for check in checks:
+            typer.echo(check.line)
         if offline:
             typer.echo("nothing was asked (--offline): buckets, brokers and registries may be wrong")
-    failed = [one for one in checks if one.failed]
-    for one in failed:
-        typer.echo(one.complaint, err=True)
-    if any(not one.what.startswith("put ") and one.what != CLOCK for one in failed):
+    failed = [check for check in checks if check.failed]
+    for check in failed:
+        typer.echo(check.complaint, err=True)
+    if any(not check.what.startswith("put ") and check.what != CLOCK for check in failed):
         raise typer.Exit(1)
 
 
@@ -76,26 +76,26 @@ def _asked(deployment: Deployment, client_config: Path | None) -> Iterator[Tried
     def client_of(bootstrap: str) -> Mapping[str, Any]:
         return client_settings(bootstrap, client_config)
 
-    raw, found = resolver_of(deployment.raw).default().store, list[Tried]()
-    for one in reachability(deployment, client_of):
-        found.append(one)
-        yield one
-    if Tried(f"list {raw}", "yes", TRIED) in found:
+    raw, results = resolver_of(deployment.raw).default().store, list[Tried]()
+    for result in reachability(deployment, client_of):
+        results.append(result)
+        yield result
+    if Tried(f"list {raw}", "yes", TRIED) in results:
         yield try_clock(raw, deployment.store)
 
 
 def _of_agents(deployment: Deployment, *, asked: bool) -> Iterator[Tried]:
-    what = "agents"
+    subject = "agents"
     if not asked:
-        yield Tried(what, "not tried", "--agents asks what they have said")
+        yield Tried(subject, "not tried", "--agents asks what they have said")
         return
     try:
         problems = agent_problems(deployment)
     except (StoreError, FormatError) as error:
-        yield Tried(what, "unknown", f"what they have said cannot be read: {error}")
+        yield Tried(subject, "unknown", f"what they have said cannot be read: {error}")
         return
-    yield from (Tried(what, "no", one) for one in problems)
+    yield from (Tried(subject, "no", problem) for problem in problems)
     if not problems:
-        live = sum(one.freshness is not None for one in deployment.topics)
+        live = sum(topic.freshness is not None for topic in deployment.topics)
         said = f"they have seen each of the {len(deployment.topics)} topics"
-        yield Tried(what, "yes", f"{said}; what their files say of freshness holds {live} promises")
+        yield Tried(subject, "yes", f"{said}; what their files say of freshness holds {live} promises")

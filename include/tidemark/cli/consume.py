@@ -37,7 +37,7 @@ _INTERRUPTED = 130
 
 
 class Format(StrEnum):
-    """How records are written, see :mod:`tidemark.cli.record_writers`."""
+    """The form of the written records, see :mod:`tidemark.cli.record_writers`."""
 
     json = "json"
     raw = "raw"
@@ -51,7 +51,7 @@ def consume(
     last: Last = None,
     limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after N records.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait at the end for more, until Ctrl-C.")] = False,
-    form: Annotated[Format, typer.Option("--format", help="How records are written.")] = Format.json,
+    form: Annotated[Format, typer.Option("--format", help="The form of the written records.")] = Format.json,
     file: Annotated[Path, typer.Option(metavar="FILE", help="The file to write; - is standard output.")] = Path("-"),
     delimiter: Annotated[str, typer.Option(help="Of raw values; \\n, \\t and \\0 mean what they do in C.")] = "\\n",
     length_prefixed: Annotated[
@@ -62,7 +62,7 @@ def consume(
     bootstrap: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Brokers; without this option none is contacted.")
     ] = None,
-    mode: Annotated[Mode, typer.Option(help="Which tier, with --bootstrap.")] = Mode.REMOTE_PREFERRED,
+    mode: Annotated[Mode, typer.Option(help="The tier to read from, with --bootstrap.")] = Mode.REMOTE_PREFERRED,
     group: Annotated[str | None, typer.Option(help="A consumer group to join; commits what was written.")] = None,
     client_config: ClientConfig = None,
     topics: Topics = DEFAULT_TOPICS,
@@ -82,7 +82,7 @@ def consume(
     from tidemark.cli.record_writers import writer_of
     from tidemark.terminal import Counting
 
-    logging.getLogger("kafka").setLevel(logging.ERROR)  # what matters comes as an error
+    logging.getLogger("kafka").setLevel(logging.ERROR)  # important messages are raised as errors
     asked = Asked(
         topic=topic,
         partitions=tuple(partition or ()),
@@ -147,7 +147,7 @@ def _sink(file: Path) -> Iterator[BinaryIO]:
 
 
 def _give_up_output() -> None:
-    """Nobody reads standard output any more: let Python's own flush at exit find it open."""
+    """Redirect standard output to nowhere after its reader has gone, so that Python's own flush at exit succeeds."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

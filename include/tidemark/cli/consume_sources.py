@@ -1,7 +1,7 @@
-"""Record batches for ``tidemark consume``: of the remote tier alone, or through brokers and both tiers.
+"""Record batches for ``tidemark consume``, from the remote tier alone, or through brokers and both tiers.
 
-Both give columns of :data:`tidemark.decode.SCHEMA`, each partition's records in order. What is asked for and is not
-there is an error or told on standard error, never left out silently.
+Batches have the columns of :data:`tidemark.decode.SCHEMA`, and each partition's records in order. Requested offsets
+that do not exist are an error or a message on standard error, never left out silently.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FOLLOW_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be read, at most ``limit`` records. ``to_given``: somebody said where to stop."""
+    """The requested range of records, at most ``limit``. ``to_given`` is true if the command line has ``--to``."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -48,7 +48,7 @@ class Asked:
 
 
 def batches_of_remote(asked: Asked, storage: Storage) -> Generator[pa.RecordBatch, None, None]:
-    """What the remote tier holds, without asking a broker."""
+    """Batches from the remote tier, without a request to a broker."""
     ready = threading.Event()
     options: dict[str, Any] = {"refresh_seconds": _FOLLOW_SECONDS} if asked.follow else {}
     with RemoteTier(storage, committed=asked.committed, on_gap=asked.on_gap, on_ready=ready.set, **options) as tier:
@@ -63,7 +63,7 @@ def batches_of_remote(asked: Asked, storage: Storage) -> Generator[pa.RecordBatc
 def batches_of_kafka(
     asked: Asked, mode: Mode, storage: Storage | None, group: str | None, settings: Mapping[str, Any]
 ) -> Generator[pa.RecordBatch, None, None]:
-    """What both tiers hold; a group commits a batch when the next one is asked for, so when it was written."""
+    """Batches from both tiers. A group commits a batch when the next one is requested, so after it was written."""
     from kafka.errors import KafkaError
 
     from tidemark.consumer.consumer import TieredConsumer
@@ -137,7 +137,7 @@ def _of_group(asked: Asked, consumer: TieredConsumer) -> Generator[pa.RecordBatc
             written[tp] = OffsetAndMetadata(int(taken.column("kafka_offset")[-1].as_py()) + 1, "", -1)
             left = None if left is None else left - len(taken)
         if left == 0:
-            consumer.commit(written)  # not what was read beyond the limit
+            consumer.commit(written)  # leaves out records beyond the limit
             return
         consumer.commit()
         assigned = consumer.assignment()
@@ -148,7 +148,7 @@ def _of_group(asked: Asked, consumer: TieredConsumer) -> Generator[pa.RecordBatc
 
 
 class _KafkaEdges(Edges):
-    """The edges of a partition over both tiers, as the consumer tells them."""
+    """The edges of a partition over both tiers, according to the consumer."""
 
     def __init__(self, consumer: TieredConsumer, tp: TopicPartition) -> None:
         self._consumer = consumer
@@ -169,18 +169,18 @@ class _KafkaEdges(Edges):
 
 
 def _within(asked: Asked, span: OffsetSpan, readable: int) -> OffsetSpan:
-    """``span`` without an end if it is to be followed; otherwise up to what can be read now, which is told."""
+    """``span``, without an end if it is followed; otherwise up to the readable end, with a message if that is lower."""
     if asked.follow:
         return span._replace(end=None)
     wanted = span.end or 0
     if max(span.start, wanted) > readable:
-        where = f"{asked.topic}-{span.partition}"
-        sys.stderr.write(f"{where}: offsets {span.start} to {wanted} were asked for, and it ends at {readable}\n")
+        partition = f"{asked.topic}-{span.partition}"
+        sys.stderr.write(f"{partition}: offsets {span.start} to {wanted} were asked for, and it ends at {readable}\n")
     return span._replace(end=min(wanted, max(readable, span.start)))
 
 
 def _until(rows: pa.RecordBatch, end: int | None) -> pa.RecordBatch:
-    """The rows, which are sorted by offset, below ``end``; all of them without one."""
+    """The rows below ``end``, or all; rows are sorted by offset."""
     if end is None:
         return rows
     return rows.slice(0, int(rows.column("kafka_offset").to_numpy().searchsorted(end)))

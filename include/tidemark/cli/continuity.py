@@ -1,4 +1,4 @@
-"""``tidemark continuity``: what became of every offset, and whether it adds up."""
+"""``tidemark continuity``: the fate of every offset, and a check that the classes add up."""
 
 from __future__ import annotations
 
@@ -27,46 +27,48 @@ def continuity(
     cluster: Cluster = None,
     output: As = Output.text,
 ) -> None:
-    """Show what became of every offset of a topic: by class, with gaps, and with what holds each partition.
+    """Show the class of every offset of a topic, its gaps, and the transactions that hold a partition.
 
     Reads the committed ledger, the evidence of what has landed, what the agents say of the rest, and the topic's open
     incidents. Exits with 1 if the topic needs a person: offsets are missing or late, the classes do not add up, or an
     incident is open.
     """
-    found = continuity_of(opened(topics, topic, cluster), dt or ())
-    typer.echo(json.dumps(found, ensure_ascii=False) if output is Output.json else "\n".join(_lines(found)))
-    raise typer.Exit(exit_code(found["state"]))
+    report = continuity_of(opened(topics, topic, cluster), dt or ())
+    typer.echo(json.dumps(report, ensure_ascii=False) if output is Output.json else "\n".join(_lines(report)))
+    raise typer.Exit(exit_code(report["state"]))
 
 
-def _lines(found: dict[str, Any]) -> Iterator[str]:
-    yield f"{found['topic']}: ledger {found['ledger']}, {found['rows']} rows in {found['table']}"
-    yield found["verdict"]
-    yield from (f"incident: {one['title']}, since {one['since']}" for one in found["incidents"])
-    if found["landed"] != found["rows"]:
-        yield f"evidence has {found['landed']} landed rows, and the ledger {found['rows']}"
-    yield from (f"evidence of attempt {one} is missing" for one in found["missing_evidence"])
-    yield from _partitions(found["partitions"])
-    for one in found["partitions"]:
-        name = f"{one['incarnation']}/{one['partition']}"
-        if not one["balanced"]:
-            yield f"{name}: {one['covered']} offsets are covered, and {one['classed']} have a class"
-        for gap in one["gaps"]:
+def _lines(report: dict[str, Any]) -> Iterator[str]:
+    yield f"{report['topic']}: ledger {report['ledger']}, {report['rows']} rows in {report['table']}"
+    yield report["verdict"]
+    yield from (f"incident: {incident['title']}, since {incident['since']}" for incident in report["incidents"])
+    if report["landed"] != report["rows"]:
+        yield f"evidence has {report['landed']} landed rows, and the ledger {report['rows']}"
+    yield from (f"evidence of attempt {attempt} is missing" for attempt in report["missing_evidence"])
+    yield from _partitions(report["partitions"])
+    for partition in report["partitions"]:
+        name = f"{partition['incarnation']}/{partition['partition']}"
+        if not partition["balanced"]:
+            yield f"{name}: {partition['covered']} offsets are covered, and {partition['classed']} have a class"
+        for gap in partition["gaps"]:
             yield f"{name}: gap {gap['from']} to {gap['to']}: {gap['reason']}, since {gap['detected_at']}"
-        for held in one["held_by"]:
+        for held in partition["held_by"]:
             yield f"{name}: held by the open transaction of producer {held['producer_id']} from {held['first_offset']}"
-    for one in found["dates"]:
-        counts = {name: sum(part[name] for part in one["partitions"]) for name in DATED}
-        told = ", ".join(f"{count} {name}" for name, count in counts.items() if count or name != "expired")
-        yield f"{one['dt']}: {told}" + ("" if one["balanced"] else f"; and the ledger says {one['rows']} rows")
+    for date in report["dates"]:
+        counts = {kind: sum(part[kind] for part in date["partitions"]) for kind in DATED}
+        counted = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count or kind != "expired")
+        yield f"{date['dt']}: {counted}" + ("" if date["balanced"] else f"; and the ledger says {date['rows']} rows")
 
 
 def _partitions(partitions: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A table of those columns that say something."""
-    names = [name for name in CLASSES if any(one["classes"][name] for one in partitions)]
-    beside = [name for name in _BESIDE if any(one[name] for one in partitions)]
+    """A table of the columns with a nonzero value."""
+    names = [name for name in CLASSES if any(partition["classes"][name] for partition in partitions)]
+    beside = [name for name in _BESIDE if any(partition[name] for partition in partitions)]
     rows = [["partition", "start", "next", *names, *beside, "state"]]
-    for one in partitions:
-        counts = [*(one["classes"][name] for name in names), *(one[name] for name in beside)]
-        name = f"{one['incarnation']}/{one['partition']}"
-        rows.append([name, *map(str, [one["start_offset"], one["next_offset"], *counts]), one["state"]])
+    for partition in partitions:
+        counts = [*(partition["classes"][name] for name in names), *(partition[name] for name in beside)]
+        name = f"{partition['incarnation']}/{partition['partition']}"
+        rows.append(
+            [name, *map(str, [partition["start_offset"], partition["next_offset"], *counts]), partition["state"]]
+        )
     yield columns(rows, right=True)

@@ -1,4 +1,4 @@
-"""``tidemark incidents``: what is wrong now, as the watch found it."""
+"""``tidemark incidents``: the current problems, as the watch found them."""
 
 from __future__ import annotations
 
@@ -22,45 +22,47 @@ _STALE = timedelta(minutes=10)
 
 
 def incidents(
-    closed: Annotated[bool, typer.Option("--closed", help="Show also those of the last 30 days.")] = False,
+    closed: Annotated[bool, typer.Option("--closed", help="Show also incidents closed in the last 30 days.")] = False,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Annotated[str | None, typer.Option(help="Only this cluster.")] = None,
     output: As = Output.text,
 ) -> None:
-    """Show the open incidents: what is wrong, since when, why, and what to do.
+    """Show the open incidents: the problem, since when, why, and what to do.
 
     Reads what the DAG tidemark_watch has recorded. Exits with 1 if there are any, or if the DAG has not run lately.
     """
     deployment = load_topics(topics)
-    names = [one for one in deployment.clusters if cluster in {None, one}]
+    names = [name for name in deployment.clusters if cluster in {None, name}]
     if not names:
         rule = f"no topic is of a cluster {cluster}; {hint(str(cluster), deployment.clusters)}"
         raise ConfigError(str(topics), [("--cluster", rule)])
-    found = [read_incidents(deployment, one).incidents for one in names]
-    stale = [one.cluster for one in found if utc_now() - one.at > _STALE]
-    shown = [one.model_copy(update={"incidents": _chosen(one, closed=closed)}) for one in found]
+    recorded = [read_incidents(deployment, name).incidents for name in names]
+    stale = [entry.cluster for entry in recorded if utc_now() - entry.at > _STALE]
+    shown = [entry.model_copy(update={"incidents": _chosen(entry, closed=closed)}) for entry in recorded]
     if output is Output.json:
-        typer.echo(json.dumps([_dumped(one, stale=one.cluster in stale) for one in shown], ensure_ascii=False))
+        typer.echo(json.dumps([_dumped(entry, stale=entry.cluster in stale) for entry in shown], ensure_ascii=False))
     else:
-        typer.echo("\n".join(line for one in shown for line in _lines(one, stale=one.cluster in stale)))
-    if stale or any(item.open for one in found for item in one.incidents):
+        typer.echo("\n".join(line for entry in shown for line in _lines(entry, stale=entry.cluster in stale)))
+    if stale or any(item.open for entry in recorded for item in entry.incidents):
         raise typer.Exit(1)
 
 
-def _chosen(found: Incidents, *, closed: bool) -> tuple[Any, ...]:
-    return tuple(one for one in found.incidents if one.open or closed)
+def _chosen(recorded: Incidents, *, closed: bool) -> tuple[Any, ...]:
+    return tuple(incident for incident in recorded.incidents if incident.open or closed)
 
 
-def _dumped(found: Incidents, *, stale: bool) -> dict[str, Any]:
-    return {**found.model_dump(mode="json", exclude={"format"}), "stale": stale}
+def _dumped(recorded: Incidents, *, stale: bool) -> dict[str, Any]:
+    return {**recorded.model_dump(mode="json", exclude={"format"}), "stale": stale}
 
 
-def _lines(found: Incidents, *, stale: bool) -> Iterator[str]:
-    open_ones = sum(one.open for one in found.incidents)
-    looked = f"looked at {found.at:%Y-%m-%d %H:%M} UTC" if found.at.timestamp() else "never looked at"
-    yield f"{found.cluster}: {open_ones} open, {looked}" + (": does the DAG tidemark_watch run?" if stale else "")
-    for one in found.incidents:
-        until = f" to {one.closed_at:%Y-%m-%d %H:%M} UTC" if one.closed_at else ""
-        yield f"  {one.kind}: {one.title}, since {one.since:%Y-%m-%d %H:%M} UTC{until}"
-        if one.open:
-            yield from (f"    {line}" for line in (one.text, f"likely: {one.likely}", f"what to do: {one.mend}"))
+def _lines(recorded: Incidents, *, stale: bool) -> Iterator[str]:
+    open_ones = sum(incident.open for incident in recorded.incidents)
+    looked = f"looked at {recorded.at:%Y-%m-%d %H:%M} UTC" if recorded.at.timestamp() else "never looked at"
+    yield f"{recorded.cluster}: {open_ones} open, {looked}" + (": does the DAG tidemark_watch run?" if stale else "")
+    for incident in recorded.incidents:
+        until = f" to {incident.closed_at:%Y-%m-%d %H:%M} UTC" if incident.closed_at else ""
+        yield f"  {incident.kind}: {incident.title}, since {incident.since:%Y-%m-%d %H:%M} UTC{until}"
+        if incident.open:
+            yield from (
+                f"    {line}" for line in (incident.text, f"likely: {incident.likely}", f"what to do: {incident.mend}")
+            )

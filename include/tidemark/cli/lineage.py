@@ -1,4 +1,4 @@
-"""``tidemark lineage``: a topic's way from Kafka over raw and table to catalogs, and who reads it."""
+"""``tidemark lineage``: a topic's way from Kafka over raw and table to catalogs and readers."""
 
 from __future__ import annotations
 
@@ -32,26 +32,27 @@ def lineage(
     cluster: Cluster = None,
     output: As = Output.text,
 ) -> None:
-    """Show where a topic's rows come from and where they go: what is stored, the table, its catalogs, its readers.
+    """Show the origin and the readers of a topic's rows: the stored data, the table, its catalogs, its readers.
 
     Storage does not know the names of producers: batches have the ids and epochs of idempotent ones, and no client id.
     Readers are DAGs and tasks of Airflow that name the table's assets; other readers leave no trace.
     """
     server = None if airflow is None else Airflow(airflow, read_token(token_file))
     table = opened(topics, topic, cluster)
-    found = data_flow(table, producers=producers)
+    flow = data_flow(table, producers=producers)
     readers = None if server is None else server.readers(f"{table.topic.cluster}/{table.topic.topic}")
-    answer = {**found.model_dump(mode="json"), "readers": readers}
-    lines = [*_lines(found), *_readers(readers)]
+    answer = {**flow.model_dump(mode="json"), "readers": readers}
+    lines = [*_lines(flow), *_readers(readers)]
     typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else "\n".join(lines))
 
 
-def _lines(found: DataFlow) -> Iterator[str]:
-    raw, table = found.raw, found.table
-    yield f"{found.cluster}/{found.topic}"
-    yield f"  topic    {_name(found.kafka)}"
-    for one in found.producers or ():
-        yield f"    {one.incarnation}/{one.partition}: producer {one.producer_id}, epoch {one.epoch}"
+def _lines(flow: DataFlow) -> Iterator[str]:
+    raw, table = flow.raw, flow.table
+    yield f"{flow.cluster}/{flow.topic}"
+    yield f"  topic    {_name(flow.kafka)}"
+    for producer in flow.producers or ():
+        partition = f"{producer.incarnation}/{producer.partition}"
+        yield f"    {partition}: producer {producer.producer_id}, epoch {producer.epoch}"
     yield f"  raw      {_name(raw.dataset)}"
     yield f"    {raw.partitions} partitions: {raw.segments} segments, {raw.bytes} bytes, {raw.offsets} offsets"
     if raw.packed_ranges:
@@ -65,24 +66,30 @@ def _lines(found: DataFlow) -> Iterator[str]:
         yield f"    {table.dates} dates, {table.first_date} to {table.last_date}"
     if table.columns:
         yield f"    {', '.join(f'{column.name} {column.kind}' for column in table.columns)}"
-    yield from (f"  catalog  {listing.catalog}: {_listed(listing)}" for listing in found.catalogs)
+    yield from (f"  catalog  {listing.catalog}: {_listed(listing)}" for listing in flow.catalogs)
 
 
 def _readers(readers: Sequence[Mapping[str, str]] | None) -> Iterator[str]:
-    for one in readers or ():
-        yield f"  reader   {one['dag']}" + (f", task {one['task']}" if one["task"] else "") + f": {one['asset']}"
+    for reader in readers or ():
+        yield (
+            f"  reader   {reader['dag']}"
+            + (f", task {reader['task']}" if reader["task"] else "")
+            + f": {reader['asset']}"
+        )
     if readers is not None and not readers:
         yield "  readers  none that Airflow knows of"
 
 
-def _name(one: Named) -> str:
-    return f"{one.namespace} {one.name}"
+def _name(dataset: Named) -> str:
+    return f"{dataset.namespace} {dataset.name}"
 
 
-def _listed(one: Listing) -> str:
-    state = one.state
+def _listed(listing: Listing) -> str:
+    state = listing.state
     if state is None or (state.at is None and state.failing_since is None):
         return "not listed yet"
     if state.failing_since is not None:
         return f"fails since {state.failing_since:%Y-%m-%d %H:%M} UTC: {state.error}"
-    return f"{state.identifier}, ledger {state.ledger_n}" + (f", {one.behind} commits behind" if one.behind else "")
+    return f"{state.identifier}, ledger {state.ledger_n}" + (
+        f", {listing.behind} commits behind" if listing.behind else ""
+    )

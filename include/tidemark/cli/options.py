@@ -1,4 +1,4 @@
-"""What several commands take."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def iso_dates(values: list[str] | None) -> list[str] | None:
-    """Dates of the command line as ISO has them. Raises BadParameter for anything else."""
+    """Dates of the command line in ISO format. Raises BadParameter for anything else."""
     try:
-        return None if values is None else [date.fromisoformat(one).isoformat() for one in values]
+        return None if values is None else [date.fromisoformat(value).isoformat() for value in values]
     except ValueError as error:
         raise typer.BadParameter("must be a date such as 2026-11-20") from error
 
@@ -36,14 +36,14 @@ DEFAULT_TOPICS = Path("topics.yaml")
 
 
 class IsolationLevel(StrEnum):
-    """Which records of transactions are read."""
+    """The records of transactions that are read."""
 
     read_committed = "read_committed"
     read_uncommitted = "read_uncommitted"
 
 
 class OnGaps(StrEnum):
-    """What becomes of a recorded gap."""
+    """The reaction to a recorded gap."""
 
     error = "error"
     skip = "skip"
@@ -60,22 +60,22 @@ ClientConfig = Annotated[
 
 
 def need_consumer_extra() -> None:
-    """Raise ConfigError where the command's libraries are not installed, as beside a broker or in Airflow."""
+    """Raise ConfigError if the command's libraries are not installed, as beside a broker or in Airflow."""
     need("consumer", "pyarrow", "numba", "kafka")
 
 
 def storage_of(topics: Path, topic: str, cluster: str | None) -> Storage:
-    """The remote tier of a topics file: that of the one cluster in it which has the topic, or which is the only one.
+    """The remote tier of a topics file: the cluster that has the topic, or the only cluster.
 
     Raises:
-        ConfigError: the file is wrong, or several clusters might be meant.
+        ConfigError: the file is wrong, or several clusters have the topic.
     """
     from tidemark.remote.catalog.storage import Storage
 
     deployment = load_topics(topics)
-    named = {one.cluster for one in deployment.topics if one.topic == topic}
-    if cluster is None and len(named) == 1:
-        [cluster] = named
+    clusters = {entry.cluster for entry in deployment.topics if entry.topic == topic}
+    if cluster is None and len(clusters) == 1:
+        [cluster] = clusters
     try:
         return Storage.from_topics(topics, cluster)
     except ValueError as error:
@@ -83,7 +83,7 @@ def storage_of(topics: Path, topic: str, cluster: str | None) -> Storage:
 
 
 def client_settings(bootstrap: str, file: Path | None) -> dict[str, Any]:
-    """kafka-python's settings for brokers. Raises ConfigError for a file that has anything else."""
+    """kafka-python's settings for brokers. Raises ConfigError for a file with other settings."""
     from tidemark.kafka_admin import checked_client
 
     settings: object = {}

@@ -1,4 +1,4 @@
-"""What the commands answer, as plain data. The values are those of JSON."""
+"""The commands' answers, as plain data with values of JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def opened(topics: Path, topic: str, cluster: str | None) -> TopicTable:
 
     Raises:
         ConfigError: the file is wrong, or does not have the topic.
-        NeverSeen: nothing has landed, and no agent was ever seen that could upload anything.
+        NeverSeen: nothing has landed, and no agent was ever seen that could upload the topic.
     """
     deployment = load_topics(topics)
     table = open_topic_table(deployment, deployment.topic(topic, cluster))
@@ -36,24 +36,24 @@ def opened(topics: Path, topic: str, cluster: str | None) -> TopicTable:
 
 
 def files_of(table: TopicTable, dates: Collection[str] | None) -> list[dict[str, Any]]:
-    """The live files, of ``dates`` only if any are given: URL, date, values of the folder, rows, size in bytes."""
+    """The live files, limited to ``dates`` if there are any: URL, date, values of the folder, rows, size in bytes."""
     delta = open_delta(table)
-    found = live_files(delta) if delta is not None else []
+    live = live_files(delta) if delta is not None else []
     return [
         {
-            "url": f"{table.url}/{one.path}",
-            "dt": one.dt,
-            "folder": partition_values(one.path),
-            "rows": one.rows,
-            "size": one.size,
+            "url": f"{table.url}/{file.path}",
+            "dt": file.dt,
+            "folder": partition_values(file.path),
+            "rows": file.rows,
+            "size": file.size,
         }
-        for one in found
-        if not dates or one.dt in dates
+        for file in live
+        if not dates or file.dt in dates
     ]
 
 
 def status_of(table: TopicTable) -> dict[str, Any]:
-    """How far the topic has landed, by the committed ledger, and its judgement."""
+    """The progress of the topic in the committed ledger, and its judgement."""
     return _status(table, outside_tables(table.deployment, table.topic.cluster))
 
 
@@ -66,25 +66,25 @@ def _status(table: TopicTable, around: OutsideTables) -> dict[str, Any]:
         "table": table.url,
         "state": state,
         "verdict": sentence(state, missing=health.missing, lag=health.lag),
-        "incidents": [one.title for one in now.incidents],
-        "partitions": [_partition(one, ledger) for one in health.partitions],
-        "dates": {dt: one.model_dump(mode="json", by_alias=True) for dt, one in sorted(ledger.dates.items())},
+        "incidents": [incident.title for incident in now.incidents],
+        "partitions": [_partition(partition, ledger) for partition in health.partitions],
+        "dates": {dt: state.model_dump(mode="json", by_alias=True) for dt, state in sorted(ledger.dates.items())},
     }
 
 
-def _partition(one: PartitionHealth, ledger: Ledger) -> dict[str, Any]:
-    """What the ledger says of a partition, and what is known beyond it."""
-    landed = ledger.by_partition.get((one.incarnation, one.partition))
-    said = landed.model_dump(mode="json", include=set(_OF_LEDGER)) if landed else dict.fromkeys(_OF_LEDGER)
+def _partition(health: PartitionHealth, ledger: Ledger) -> dict[str, Any]:
+    """The ledger's fields of a partition, and its state beyond the ledger."""
+    landed = ledger.by_partition.get((health.incarnation, health.partition))
+    of_ledger = landed.model_dump(mode="json", include=set(_OF_LEDGER)) if landed else dict.fromkeys(_OF_LEDGER)
     return {
-        "incarnation": one.incarnation,
-        "partition": one.partition,
-        **said,
-        "next_offset": one.landed or 0,
-        "log_end": one.log_end,
-        "state": state_of_partition(one),
-        "gaps": [gap.model_dump(mode="json", by_alias=True) for gap in one.gaps],
-        "held_by": [held.model_dump(mode="json", by_alias=True) for held in one.held_by],
+        "incarnation": health.incarnation,
+        "partition": health.partition,
+        **of_ledger,
+        "next_offset": health.landed or 0,
+        "log_end": health.log_end,
+        "state": state_of_partition(health),
+        "gaps": [gap.model_dump(mode="json", by_alias=True) for gap in health.gaps],
+        "held_by": [held.model_dump(mode="json", by_alias=True) for held in health.held_by],
     }
 
 
@@ -92,37 +92,40 @@ _OF_LEDGER: Final = ("topic_id", "start_offset", "leader_epoch")
 
 
 def landed_of(topics: Path, cluster: str | None) -> list[dict[str, Any]]:
-    """How far all topics have landed, of ``cluster`` if one is given, without partitions and dates."""
+    """The progress of all topics, limited to ``cluster`` if given, without partitions and dates."""
     deployment = load_topics(topics)
-    tables = [open_topic_table(deployment, one) for one in deployment.topics if cluster in {None, one.cluster}]
+    tables = [open_topic_table(deployment, topic) for topic in deployment.topics if cluster in {None, topic.cluster}]
     if not tables:
         raise ConfigError(
             str(topics),
             [("--cluster", f"no topic is of a cluster {cluster}; {hint(str(cluster), deployment.clusters)}")],
         )
-    around = {name: outside_tables(deployment, name) for name in {one.topic.cluster for one in tables}}
-    found = in_parallel(lambda table: _status(table, around[table.topic.cluster]), tables)
-    return [{**{name: one[name] for name in _OF_ALL}, "topic": f"{one['cluster']}/{one['topic']}"} for one in found]
+    around = {name: outside_tables(deployment, name) for name in {table.topic.cluster for table in tables}}
+    statuses = in_parallel(lambda table: _status(table, around[table.topic.cluster]), tables)
+    return [
+        {**{name: status[name] for name in _OF_ALL}, "topic": f"{status['cluster']}/{status['topic']}"}
+        for status in statuses
+    ]
 
 
 _OF_ALL: Final = ("cluster", "topic", "n", "rows", "committed_at", "table", "state", "verdict", "incidents")
 
 
 def summary_of(deployment: Deployment) -> list[dict[str, Any]]:
-    """The topics of a topics file, and where their tables lie."""
+    """The topics of a topics file, with the URLs of their tables."""
     return [
         {
-            "topic": f"{one.cluster}/{one.topic}",
-            "table": f"{deployment.lake_store}/{deployment.table_keys(one).root}",
-            "owner": one.owner,
-            "configuration": one.digest,
+            "topic": f"{topic.cluster}/{topic.topic}",
+            "table": f"{deployment.lake_store}/{deployment.table_keys(topic).root}",
+            "owner": topic.owner,
+            "configuration": topic.digest,
         }
-        for one in deployment.topics
+        for topic in deployment.topics
     ]
 
 
 def agent_problems(deployment: Deployment) -> list[str]:
-    """For each topic of which no agent has ever told, what is there instead; and which promises cannot be held.
+    """A message for each topic that no agent has ever reported, and for each promise that cannot be held.
 
     Raises:
         StoreError: a store did not answer.
@@ -133,10 +136,10 @@ def agent_problems(deployment: Deployment) -> list[str]:
 
 
 def _unseen(deployment: Deployment) -> list[str]:
-    found: list[str] = []
-    for one in deployment.topics:
+    problems: list[str] = []
+    for topic in deployment.topics:
         try:
-            check_seen(deployment, one)
+            check_seen(deployment, topic)
         except NeverSeen as error:
-            found.append(str(error))
-    return found
+            problems.append(str(error))
+    return problems

@@ -1,12 +1,12 @@
-"""How ``tidemark consume`` writes records.
+"""The forms in which ``tidemark consume`` writes records.
 
 ``json``: a line per record, with ``topic``, ``partition``, ``offset``, ``timestamp`` (milliseconds; -1: none),
 ``timestamp_type`` (``create`` or ``append``), ``leader_epoch`` (-1: unknown), ``headers``, ``key``, ``key_encoding``,
 ``value`` and ``value_encoding``; ``headers`` is a list of objects with ``key``, ``value`` and ``encoding``. Bytes that
 are UTF-8 are text, and their encoding is ``utf-8``; others are ``base64``; null has a null encoding. Nothing is lost.
 
-``raw``: values alone, each followed by a delimiter, a null one as an empty one; or each after its length as 4 bytes,
-big end first, -1 for null: that loses nothing of the values.
+``raw``: values alone, each followed by a delimiter, with null as an empty value; or each after its length as 4 bytes,
+big end first, -1 for null, which preserves every value.
 
 ``arrow``: the columns of the tables (docs/reading.md), as an Arrow IPC file, or as an IPC stream on standard output.
 No Python object is made for a record.
@@ -30,19 +30,19 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class Writer(Protocol):
-    """Writes record batches of a topic, each with the columns of :data:`tidemark.decode.SCHEMA`."""
+    """A writer of a topic's record batches, which have the columns of :data:`tidemark.decode.SCHEMA`."""
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Write all rows. Raises OSError, of which BrokenPipeError means that nobody reads any more."""
+        """Write all rows. Raises OSError; BrokenPipeError means that nobody reads any more."""
         ...
 
     def close(self) -> None:
-        """What belongs at the end; the output stays open."""
+        """Write the end of the format; the output stays open."""
         ...
 
 
 def writer_of(form: str, sink: BinaryIO, topic: str, *, stream: bool, delimiter: str, prefixed: bool) -> Writer:
-    """The writer of ``json``, ``raw`` or ``arrow``. Raises ConfigError for a delimiter that is none."""
+    """The writer of ``json``, ``raw`` or ``arrow``. Raises ConfigError for an invalid delimiter."""
     if form == "arrow":
         return ArrowWriter(sink, stream=stream)
     if form == "raw":
@@ -51,7 +51,7 @@ def writer_of(form: str, sink: BinaryIO, topic: str, *, stream: bool, delimiter:
 
 
 class JsonWriter(Writer):
-    """JSON lines."""
+    """A writer of JSON lines."""
 
     def __init__(self, sink: BinaryIO, topic: str) -> None:
         self._sink = sink
@@ -88,7 +88,7 @@ class JsonWriter(Writer):
 
 
 class RawWriter(Writer):
-    """Values; ``delimiter`` None: after their length."""
+    """A writer of values, each followed by ``delimiter``, or after its length if that is None."""
 
     def __init__(self, sink: BinaryIO, delimiter: bytes | None) -> None:
         self._sink = sink
@@ -110,7 +110,7 @@ class RawWriter(Writer):
 
 
 class ArrowWriter(Writer):
-    """An Arrow IPC file, which is whole once it is closed, or a stream."""
+    """A writer of an Arrow IPC stream, or of an Arrow IPC file, which is valid once it is closed."""
 
     def __init__(self, sink: BinaryIO, *, stream: bool) -> None:
         self._sink = sink
@@ -128,7 +128,7 @@ class ArrowWriter(Writer):
 
 
 def _text(value: bytes | None) -> tuple[str | None, str | None]:
-    """The value, and how it is written."""
+    """(the value as text, its encoding)."""
     if value is None:
         return None, None
     try:

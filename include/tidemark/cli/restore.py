@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Compression(StrEnum):
-    """The codec of the batches that are written."""
+    """The codec of the written batches."""
 
     none = "none"
     gzip = "gzip"
@@ -68,7 +68,7 @@ def restore(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be read; contact no broker.")
     ] = False,
-    compression: Annotated[Compression, typer.Option(help="Codec of the batches that are written.")] = Compression.zstd,
+    compression: Annotated[Compression, typer.Option(help="Codec of the written batches.")] = Compression.zstd,
     isolation: Isolation = IsolationLevel.read_committed,
     on_gap: OnGap = OnGaps.error,
     client_config: ClientConfig = None,
@@ -88,7 +88,7 @@ def restore(
     need_consumer_extra()
     from tidemark.restore.request import RestoreRequest
 
-    logging.getLogger("kafka").setLevel(logging.ERROR)  # what matters comes as an error
+    logging.getLogger("kafka").setLevel(logging.ERROR)  # important messages are raised as errors
     storage = storage_of(topics, topic, cluster)
     request = RestoreRequest(
         cluster=storage.cluster,
@@ -108,11 +108,11 @@ def restore(
     if dry_run:
         _estimate(request, storage, output)
         return
-    found = _restored(request, storage, client_settings(bootstrap, client_config), verify=verify)
-    for warning in found.warnings:
+    report = _restored(request, storage, client_settings(bootstrap, client_config), verify=verify)
+    for warning in report.warnings:
         typer.echo(f"note: {warning}", err=True)
-    text = "\n".join(found.lines())
-    typer.echo(json.dumps(found.answer(), ensure_ascii=False) if output is Output.json else text)
+    text = "\n".join(report.lines())
+    typer.echo(json.dumps(report.answer(), ensure_ascii=False) if output is Output.json else text)
 
 
 def _restored(request: RestoreRequest, storage: Storage, client: dict[str, Any], *, verify: bool) -> RestoreReport:
@@ -143,16 +143,20 @@ def _estimate(request: RestoreRequest, storage: Storage, output: Output) -> None
     from tidemark.remote.topics import RemoteTopics
     from tidemark.restore.estimate import estimate
 
-    found = estimate(request, remote_partitions(RemoteTopics(storage), request.topic, request.partitions))
-    total = sum(one.end - one.start for one in found)
-    size = sum(one.size for one in found)
+    estimates = estimate(request, remote_partitions(RemoteTopics(storage), request.topic, request.partitions))
+    total = sum(partition.end - partition.start for partition in estimates)
+    size = sum(partition.size for partition in estimates)
     if output is Output.json:
-        answer = {"bytes": size, "records_at_most": total, "partitions": [one.answer() for one in found]}
+        answer = {
+            "bytes": size,
+            "records_at_most": total,
+            "partitions": [partition.answer() for partition in estimates],
+        }
         typer.echo(json.dumps(answer, ensure_ascii=False))
         return
-    told = f"at most {total:,} records, about {size / 1e6:,.1f} MB of segments"
-    lines = [f"{request.cluster}/{request.topic} → {request.target}: {told}; nothing was written"]
-    typer.echo("\n".join([*lines, *(line for one in found for line in one.lines())]))
+    amount = f"at most {total:,} records, about {size / 1e6:,.1f} MB of segments"
+    lines = [f"{request.cluster}/{request.topic} → {request.target}: {amount}; nothing was written"]
+    typer.echo("\n".join([*lines, *(line for partition in estimates for line in partition.lines())]))
 
 
 def _checked(target: str) -> str:
@@ -165,7 +169,7 @@ def _checked(target: str) -> str:
 def _config(pairs: list[str] | tuple[str, ...], *, create: bool) -> dict[str, str]:
     if pairs and not create:
         raise ConfigError("--config", [("", "is for a topic that --create makes")])
-    split = [one.partition("=") for one in pairs]
+    split = [pair.partition("=") for pair in pairs]
     for name, equals, _ in split:
         if not (name and equals):
             raise ConfigError("--config", [("", f"{name!r} must be NAME=VALUE")])

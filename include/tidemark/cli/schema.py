@@ -1,4 +1,4 @@
-"""``tidemark schema``: which version of its registry's schema a topic has adopted, and what waits for a person."""
+"""``tidemark schema``: the version of its registry's schema that a topic has adopted, and the version that waits."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ schema_app = typer.Typer(no_args_is_help=True, help="The schema that a topic fol
 
 @schema_app.command(epilog="Example: tidemark schema show orders --output json")
 def show(topic: TopicName, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = None, output: As = Output.text) -> None:
-    """Show what was adopted, when, and what waits. Exits with 1 if something waits."""
+    """Show the adopted versions, with times, and the version that waits. Exits with 1 if a version waits."""
     table = _following(topics, topic, cluster)
-    found = read_state(table.store, table.keys)
-    if found is None:
+    stored = read_state(table.store, table.keys)
+    if stored is None:
         typer.echo("null" if output is Output.json else f"{topic}: nothing was adopted yet; its next run does it")
         return
-    state = found.value
+    state = stored.value
     if output is Output.json:
         typer.echo(json.dumps(_dumped(state), ensure_ascii=False))
     else:
@@ -46,7 +46,7 @@ def dismiss(
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
 ) -> None:
-    """Close the incident of a version that does not fit the table: its records land with what fits.
+    """Close the incident of a version that does not fit the table: its records land with the columns that fit.
 
     To accept it instead, rebuild the whole table with `rebuild.py --all --schema VERSION`.
     """
@@ -68,28 +68,29 @@ def _following(topics: Path, name: str, cluster: str | None) -> TopicTable:
 
 def _dumped(state: SchemaState) -> dict[str, Any]:
     """The state without definitions, which are base64."""
-    found = state.model_dump(
+    shown = state.model_dump(
         mode="json", exclude={"format": True, "adopted": {"definition"}, "proposal": {"definition"}}
     )
-    return found | {"definition": _definition(state)}
+    return shown | {"definition": _definition(state)}
 
 
 def _definition(state: SchemaState) -> Any:
-    """What was adopted, as JSON; Protobuf's descriptors stay in base64."""
+    """The adopted definition, as JSON; Protobuf's descriptors stay in base64."""
     return state.adopted.definition if state.kind == "protobuf" else json.loads(state.adopted.data)
 
 
 def _lines(topic: str, state: SchemaState) -> Iterator[str]:
     yield f"{topic}: {state.subject}, version {state.adopted.version}, adopted {in_utc(state.adopted.at)}"
     for step in state.history:
-        told = "; ".join(map(_told, step.changes)) or "no change of columns"
-        yield f"  version {step.version}, {in_utc(step.at)}: {told}"
+        changes = "; ".join(map(_described, step.changes)) or "no change of columns"
+        yield f"  version {step.version}, {in_utc(step.at)}: {changes}"
     if state.proposal is not None:
-        said = ", dismissed" if state.proposal.version == state.dismissed else ""
-        yield f"  version {state.proposal.version} waits{said}: {'; '.join(map(_told, state.proposal.changes))}"
+        dismissed = ", dismissed" if state.proposal.version == state.dismissed else ""
+        changes = "; ".join(map(_described, state.proposal.changes))
+        yield f"  version {state.proposal.version} waits{dismissed}: {changes}"
     if state.unanswered_since is not None:
         yield f"  the registry has not answered since {in_utc(state.unanswered_since)}: {state.reason}"
 
 
-def _told(change: SchemaChange) -> str:
+def _described(change: SchemaChange) -> str:
     return f"{change.path} {change.kind} ({change.detail})"

@@ -1,4 +1,4 @@
-"""``tidemark topics add``: from a look at a topic and its records to a change that a person reviews."""
+"""``tidemark topics add``: inspects a topic and its records, and proposes a change that a person reviews."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ topics_app = typer.Typer(no_args_is_help=True, help="Topics of the topics file."
 
 
 class Answer(StrEnum):
-    """How the answer is printed: for people, for programs, or the change alone."""
+    """The form of the answer: for people, for programs, or the change alone."""
 
     text = "text"
     json = "json"
@@ -47,7 +47,7 @@ class Answer(StrEnum):
 
 
 class Auth(StrEnum):
-    """How a registry knows us."""
+    """The authentication at a registry."""
 
     none = "none"
     basic = "basic"
@@ -78,12 +78,15 @@ def add(
         int, typer.Option(min=1, max=MOST_RECORDS, help="Records to sample, at most.")
     ] = DEFAULT_RECORDS,
     record_format: Annotated[
-        Format | None, typer.Option("--format", help="What values are; default: detected.")
+        Format | None, typer.Option("--format", help="The format of values; default: detected.")
     ] = None,
     schema: Annotated[
         str | None, typer.Option(metavar="FILE", help="Avro's schema; the topics file names it from its own folder.")
     ] = None,
-    descriptors: Annotated[str | None, typer.Option(metavar="FILE", help="Protobuf's descriptors; likewise.")] = None,
+    descriptors: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Protobuf's descriptors; the topics file names it from its own folder."),
+    ] = None,
     message: Annotated[str | None, typer.Option(help="Protobuf's message, such as shop.Order.")] = None,
     registry: Annotated[
         str | None, typer.Option(metavar="URL", help="The schema registry that the table follows.")
@@ -91,7 +94,7 @@ def add(
     registry_auth: Annotated[Auth, typer.Option(help="Secrets are in TIDEMARK_REGISTRY_…")] = Auth.none,
     subject: Annotated[str | None, typer.Option(help="The registry's subject; default: <topic>-value.")] = None,
     misfits: Annotated[
-        Misfits | None, typer.Option(help="What becomes of values that their column cannot hold.")
+        Misfits | None, typer.Option(help="The treatment of values that their column cannot hold.")
     ] = None,
     event_time: Annotated[str, typer.Option(metavar="FIELD", help="The event time: a column, auto or none.")] = "auto",
     event_time_unit: Annotated[TimeUnit | None, typer.Option(help="Of a column of whole numbers.")] = None,
@@ -124,10 +127,10 @@ def add(
     brokerset: Annotated[str | None, typer.Option(help="For --create; default: the one that carries it best.")] = None,
     brokersets: BrokersetsPath = DEFAULT_BROKERSETS,
 ) -> None:
-    """Look at a topic and at a sample of its records, and propose the change of the topics file that ingests it.
+    """Inspect a topic and a sample of its records, and propose the change of the topics file that ingests it.
 
     Nothing is changed without --patch, --write or --branch. The change is tried on the sample, and validated as `config
-    check` does, before it is written. Exits with 2 if the topic cannot be ingested like that, and says why. Progress
+    check` does, before it is written. Exits with 2 and the reason if the topic cannot be ingested like that. Progress
     goes to standard error. No question is asked.
     """
     need_extra()
@@ -159,13 +162,13 @@ def add(
         event_time=event_time, unit=event_time_unit, rate=speed, compacted=compacted,
     )  # fmt: skip
     with Progress() as progress:
-        found, known = look_at(request, deployment, client, sample_from, records, progress.say)
-    _tell(found, known, output)
-    _apply(found, patch, branch, write=write)
+        onboarding, rights = look_at(request, deployment, client, sample_from, records, progress.say)
+    _print(onboarding, rights, output)
+    _apply(onboarding, patch, branch, write=write)
 
 
 def _split(topic: str, deployment: Deployment) -> tuple[str, str]:
-    """(cluster, topic) of ``cluster/topic``, or of a topic where the file has one cluster."""
+    """(cluster, topic) of ``cluster/topic``, or of a topic alone if the file has one cluster."""
     cluster, slash, name = topic.rpartition("/")
     if slash:
         return cluster, name
@@ -175,9 +178,9 @@ def _split(topic: str, deployment: Deployment) -> tuple[str, str]:
 
 
 def _client(deployment: Deployment, cluster: str, bootstrap: str | None, file: Path | None) -> dict[str, Any] | None:
-    """kafka-python's settings, None if nobody says where the brokers are."""
-    where = bootstrap or deployment.bootstrap.get(cluster)
-    return None if where is None else client_settings(where, file)
+    """kafka-python's settings; None if neither option nor file has the brokers' address."""
+    address = bootstrap or deployment.bootstrap.get(cluster)
+    return None if address is None else client_settings(address, file)
 
 
 def _registry(url: str | None, auth: Auth) -> dict[str, str] | None:
@@ -191,7 +194,7 @@ def _registry(url: str | None, auth: Auth) -> dict[str, str] | None:
 
 
 def _from_folder(option: str, given: str | None, topics: Path) -> str | None:
-    """A file of the command line as the topics file names it: from its own folder."""
+    """A file of the command line as a path from the topics file's folder."""
     if given is None:
         return None
     if not Path(given).is_file():
@@ -221,43 +224,45 @@ def _create(
 ) -> None:
     from tidemark.onboarding.creation import Creation, create
 
-    def show(found: Creation) -> None:
+    def show(creation: Creation) -> None:
         if output is Answer.json:
-            typer.echo(json.dumps(found.answer()))
+            typer.echo(json.dumps(creation.answer()))
         else:
-            typer.echo("\n".join([*found.lines(), found.command]))
+            typer.echo("\n".join([*creation.lines(), creation.command]))
 
     create(wanted, topics, deployment, client, brokersets, show, execute=yes)
     if yes:
         typer.echo(f"{wanted.topic}: created; onboard it by the same command without --create", err=True)
 
 
-def _tell(found: Onboarding, rights: Sequence[Right], output: Answer) -> None:
+def _print(onboarding: Onboarding, rights: Sequence[Right], output: Answer) -> None:
     from tidemark.onboarding.report import answer, lines
 
     if output is Answer.json:
-        typer.echo(json.dumps(answer(found, rights), ensure_ascii=False))
+        typer.echo(json.dumps(answer(onboarding, rights), ensure_ascii=False))
         return
-    typer.echo("\n".join(lines(found, rights)), err=output is Answer.patch)
-    typer.echo(found.change.patch(), nl=False)
+    typer.echo("\n".join(lines(onboarding, rights)), err=output is Answer.patch)
+    typer.echo(onboarding.change.patch(), nl=False)
 
 
-def _apply(found: Onboarding, patch: Path | None, branch: str | None, *, write: bool) -> None:
+def _apply(onboarding: Onboarding, patch: Path | None, branch: str | None, *, write: bool) -> None:
     from tidemark.onboarding.report import next_step
 
-    name = f"{found.request.cluster}/{found.request.topic}"
+    name = f"{onboarding.request.cluster}/{onboarding.request.topic}"
     if patch is not None:
-        patch.write_text(found.change.patch(), encoding="utf-8")
+        patch.write_text(onboarding.change.patch(), encoding="utf-8")
         typer.echo(f"{patch}: the patch; `git apply {patch}` makes the change", err=True)
     if branch is not None:
-        hints = found.request.hints
-        needed = [found.request.path.parent / one for one in (hints.schema, hints.descriptors) if one is not None]
-        commit = found.change.commit(branch, f"{_MESSAGE.format(name)}\n", needed)
+        hints = onboarding.request.hints
+        needed = [
+            onboarding.request.path.parent / name for name in (hints.schema, hints.descriptors) if name is not None
+        ]
+        commit = onboarding.change.commit(branch, f"{_MESSAGE.format(name)}\n", needed)
         typer.echo(f"{branch}: commit {commit[:12]}; the working tree is as it was", err=True)
     if write:
-        found.change.write()
-        typer.echo(f"{found.request.path}: changed", err=True)
-    typer.echo(next_step(found), err=True)
+        onboarding.change.write()
+        typer.echo(f"{onboarding.request.path}: changed", err=True)
+    typer.echo(next_step(onboarding), err=True)
 
 
 _MESSAGE: Final = "Ingest {}"
