@@ -1,4 +1,4 @@
-"""The base of every JSON object in the store: versioned, immutable, canonical bytes, errors that name the key.
+"""The base of every JSON object in the store: versioned, immutable, with canonical bytes and errors that name the key.
 
 Readers ignore fields that they do not know, so that a newer agent and an older job can share a store. A change that an
 older reader would misread raises ``format`` instead. Times are UTC, offsets are integers, and ``[start, end)`` is
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
 Object = TypeVar("Object")
 
 _MOST_PROBLEMS: Final = 5
-"""How many problems of an object that does not parse an error names."""
+"""Most problems that the error of an object names."""
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 def _limited(schema: Any) -> Any:
-    """``schema`` (pydantic's ``core_schema``) with limits on what Python would take in any size."""
+    """``schema`` (pydantic's ``core_schema``) with limits for integers and lists."""
     if isinstance(schema, list | tuple):
         return type(schema)(map(_limited, schema))
     if not isinstance(schema, dict):
         return schema
-    found = {name: value if name == "metadata" else _limited(value) for name, value in schema.items()}
-    if found.get("type") == "int":
-        found = {"ge": _LEAST, "le": _MOST, **found}
-    elif found.get("type") in {"list", "tuple"}:
-        found["fail_fast"] = True
-    return found
+    limited = {name: value if name == "metadata" else _limited(value) for name, value in schema.items()}
+    if limited.get("type") == "int":
+        limited = {"ge": _LEAST, "le": _MOST, **limited}
+    elif limited.get("type") in {"list", "tuple"}:
+        limited["fail_fast"] = True
+    return limited
 
 
 class Model(BaseModel):
-    """A piece of a stored object: immutable, tolerant of fields it does not know. Numbers have 64 bits."""
+    """A piece of a stored object: immutable, tolerant of unknown fields. Numbers have 64 bits."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, allow_inf_nan=False)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The schema, with the limits that hold for all numbers and lists."""
+        """The schema, with limits for all integers and lists."""
         limited: CoreSchema = _limited(handler(source))
         return limited
 
@@ -87,7 +87,7 @@ class StoredObject(Model):
         """The object under ``key``.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such object.
             FormatError: it is larger than an object of its kind may be, or does not parse.
             StoreError: the store failed.
         """
@@ -95,20 +95,20 @@ class StoredObject(Model):
 
     @classmethod
     def load_version(cls, store: Store, key: str, *, if_match: str | None = None) -> Version[Self]:
-        """As :meth:`load`, with the object's ETag."""
+        """The object under ``key`` with its ETag; raises the errors of :meth:`load`."""
         body, etag = store.get(key, if_match=if_match, limit=cls.most_bytes)
         return Version(cls.from_bytes(body, key), etag)
 
 
 class Version(NamedTuple, Generic[Object]):
-    """An object as it was under an ETag."""
+    """An object, and the ETag of this version."""
 
     value: Object
     etag: str
 
 
 def parse_json(body: bytes, key: str) -> Any:
-    """The plain values of a JSON object. Raises FormatError, also for what is nested too deeply."""
+    """The plain values of a JSON object. Raises FormatError, also for values that are nested too deeply."""
     try:
         return from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -121,22 +121,22 @@ def canonical(value: object) -> bytes:
 
 
 def canonical_list(fields: Mapping[str, object], name: str, items: Iterable[object]) -> bytes:
-    """The canonical JSON of ``fields`` and, under ``name``, of ``items``, which are taken one by one."""
+    """The canonical JSON of ``fields`` and, under ``name``, of ``items``, which may be an iterator."""
     return joined_list(fields, name, map(canonical, items))
 
 
 def joined_list(fields: Mapping[str, object], name: str, items: Iterable[bytes]) -> bytes:
-    """As :func:`canonical_list`, of items that are canonical JSON already."""
+    """The result of :func:`canonical_list` for items that are canonical JSON already."""
     begin = f'"{name}":['.encode()
     before, _, after = canonical({**fields, name: []}).partition(begin)
     return b"".join([before, begin, b",".join(items), after])
 
 
 def describe(error: ValidationError) -> str:
-    """The problems of ``error`` as ``field: rule``, joined by ``; ``: the first five, and how many more there are."""
+    """The first five problems of ``error`` as ``field: rule``, joined by ``; ``, and the number of the others."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    told = [
+    shown = [
         f"{'.'.join(str(part) for part in item['loc']) or 'object'}: {item['msg']}"
         for item in problems[:_MOST_PROBLEMS]
     ]
-    return "; ".join([*told, *([f"and {len(problems) - len(told)} more"] if len(problems) > len(told) else [])])
+    return "; ".join([*shown, *([f"and {len(problems) - len(shown)} more"] if len(problems) > len(shown) else [])])

@@ -17,11 +17,11 @@ ColumnType = Literal["int32", "int64", "string", "binary", "timestamp", "headers
 """``timestamp`` has microseconds in UTC; ``headers`` is a list of key and value."""
 
 Encoding = Literal["plain", "dictionary", "delta"]
-"""Of Parquet; ``headers`` have a dictionary of their keys."""
+"""An encoding of Parquet; ``headers`` have a dictionary of their keys."""
 
 
 class BaseColumn(NamedTuple):
-    """A column: its name and type, whether it may be null, whether a topic may leave it out, and how files hold it."""
+    """A column of every table. ``optional``: a topic may leave it out; ``hashed``: a row's hash covers it."""
 
     name: str
     type: ColumnType
@@ -44,14 +44,14 @@ BASE_COLUMNS: Final = (
     BaseColumn("kafka_leader_epoch", "int32", encoding="dictionary"),
 )
 
-IDENTITY: Final = tuple(one.name for one in BASE_COLUMNS if not one.optional)
-"""The columns that say which row it is: incarnation, partition and offset always stay."""
+IDENTITY: Final = tuple(column.name for column in BASE_COLUMNS if not column.optional)
+"""The columns that identify a row: incarnation, partition and offset always stay."""
 
-HASHED: Final = tuple(one.name for one in BASE_COLUMNS if one.optional and one.hashed)
+HASHED: Final = tuple(column.name for column in BASE_COLUMNS if column.optional and column.hashed)
 """The columns in a row's hash that a topic may leave out."""
 
-OPTIONAL: Final = tuple(one.name.removeprefix(PREFIX) for one in BASE_COLUMNS if one.optional)
-"""What a topic may leave out, as the topics file names it: without ``kafka_``."""
+OPTIONAL: Final = tuple(column.name.removeprefix(PREFIX) for column in BASE_COLUMNS if column.optional)
+"""The columns that a topic may leave out, as the topics file names them: without ``kafka_``."""
 
 
 def check_optional(name: str) -> str:

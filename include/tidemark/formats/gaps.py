@@ -19,7 +19,7 @@ GapReason = Literal[
 
 
 class Gap(Model):
-    """The missing offsets ``[start, end)``, the time from which they were known to be missing, and the reason."""
+    """The missing offsets ``[start, end)``, the time of their detection, and the reason."""
 
     start: int = Field(alias="from", ge=0)
     end: int = Field(alias="to", ge=0)
@@ -30,7 +30,7 @@ class Gap(Model):
 class Acknowledgement(StoredObject):
     """A person's statement that ``[start, end)`` is lost and that the partition may continue. Written once.
 
-    ``place`` is the topic's incarnation as keys have it. ``by`` is the name that the writer gives, ``written_as`` the
+    ``place`` is the topic's incarnation as in keys. ``by`` is the name that the writer gives, ``written_as`` the
     identity under which the object was written: see :func:`tidemark.store.identity.identity`.
     """
 

@@ -1,4 +1,4 @@
-"""Adds sums of row hashes: two lanes of 64 bits, each modulo 2^64.
+"""Addition of sums of row hashes: two lanes of 64 bits, each modulo 2^64.
 
 :mod:`tidemark.decode.rowhash` makes the sums from rows and needs the extra ``decode``. Code that only adds them, such
 as the scheduler when it plans a rebuild, does not need it.

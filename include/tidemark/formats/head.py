@@ -1,8 +1,8 @@
-"""A head: what one broker has packed and not sealed yet, in one bucket and prefix.
+"""A head: the data of one bucket and prefix that one broker has packed and not sealed yet.
 
-``_heads/<cluster>/<broker>.json`` is put after each pack, by If-Match on what its agent read when it started. An entry
-names the last range of a chain, see :func:`tidemark.raw.packs.chain`. It stays until seals hold the chain, also over
-restarts and lost leaderships. A head is read before ``offset.wm``, and that before the manifests.
+``_heads/<cluster>/<broker>.json`` is put after each pack, by If-Match on the version that its agent read when it
+started. An entry names the last range of a chain, see :func:`tidemark.raw.packs.chain`. It stays until seals hold the
+chain, also over restarts and lost leaderships. Readers read a head first, then ``offset.wm``, then the manifests.
 
 Source: docs/agent-design.md, "The head".
 """
@@ -25,8 +25,8 @@ from tidemark.kafka_log import Lineage
 from tidemark.store import Store
 
 MOST_ENTRY_BYTES: Final = object_sizes.HEAD - 4096
-"""What the entries of a head may take together, by :func:`entry_json` and with commas: the rest is for
-the head's other fields."""
+"""Most bytes that the entries of a head take together, as rendered by :func:`entry_json` and with commas. The rest is
+for the head's other fields."""
 
 
 class PartitionOfId(NamedTuple):
@@ -37,7 +37,7 @@ class PartitionOfId(NamedTuple):
 
 
 class EntryKey(NamedTuple):
-    """A head has one entry for each."""
+    """The identity of an entry in a head."""
 
     topic_id: str
     partition: int
@@ -47,11 +47,11 @@ class EntryKey(NamedTuple):
 class HeadEntry(Model):
     """The tail of a partition that this broker has packed as the leader of ``epoch``.
 
-    It ends at ``tail_end``. ``last`` is its last range, and begins the chain. ``lineage`` is the leader's, from the
-    epoch at the end of the seals on. ``observed_at`` is when the broker said ``high_watermark``. ``oldest_unstored`` is
-    the age in seconds of the oldest byte that was not stored then (null: not known). ``ranges`` of ``size`` bytes in
-    all are what the chain has beyond the seals, and ``since`` is when the first of them was packed: by these the agents
-    keep the limits.
+    The tail ends at ``tail_end``. ``last`` is its last range, which begins the chain. ``lineage`` is the leader's, from
+    the epoch at the end of the seals on. ``observed_at`` is the time at which the broker reported ``high_watermark``,
+    ``oldest_unstored`` the age in seconds of the oldest byte that was not stored then (null: not known). Beyond the
+    seals, the chain has ``ranges`` of ``size`` bytes in all, the first packed at ``since``: the agents' limits apply to
+    these.
     """
 
     topic: Topic
@@ -82,7 +82,7 @@ class HeadEntry(Model):
 
     @property
     def key(self) -> EntryKey:
-        """What it is an entry for."""
+        """The entry's identity."""
         return EntryKey(self.topic_id, self.partition, self.epoch)
 
 
@@ -115,21 +115,21 @@ class Head(StoredObject):
 
     @property
     def by_key(self) -> dict[EntryKey, HeadEntry]:
-        """The entries by what they are for."""
+        """The entries by identity."""
         return {entry.key: entry for entry in self.entries}
 
     @property
     def by_partition(self) -> dict[PartitionOfId, tuple[HeadEntry, ...]]:
         """The entries of each partition, in order."""
-        found: dict[PartitionOfId, tuple[HeadEntry, ...]] = {}
+        entries: dict[PartitionOfId, tuple[HeadEntry, ...]] = {}
         for entry in self.entries:
             name = PartitionOfId(entry.topic_id, entry.partition)
-            found[name] = (*found.get(name, ()), entry)
-        return found
+            entries[name] = (*entries.get(name, ()), entry)
+        return entries
 
 
 def entry_json(entry: HeadEntry) -> bytes:
-    """The entry as it stands in a head: all together may take :data:`MOST_ENTRY_BYTES`, each with a comma.
+    """The entry as rendered in a head. All entries together take at most :data:`MOST_ENTRY_BYTES`, with commas.
 
     A partition whose entry has no room is sealed and not packed.
     """
@@ -137,16 +137,16 @@ def entry_json(entry: HeadEntry) -> bytes:
 
 
 class DamagedVersion(NamedTuple):
-    """What lies under the key of a head with ``etag``, and is none."""
+    """A damaged object under the key of a head, with its ``etag``."""
 
     etag: str
     error: FormatError
 
 
 def find(store: Store, control: ControlKeys, broker: int) -> Version[Head] | DamagedVersion | None:
-    """What lies under the key of the head of ``broker``; None if there is nothing.
+    """The object under the key of the head of ``broker``; None if there is nothing.
 
-    It is damaged if it is too large, does not parse, or is of another broker or cluster than its key says. Raises
+    It is damaged if it is too large, does not parse, or belongs to another broker or cluster than its key. Raises
     StoreError.
     """
     key = control.head(broker)
@@ -155,7 +155,7 @@ def find(store: Store, control: ControlKeys, broker: int) -> Version[Head] | Dam
     except NotFound:
         return None
     except FormatError as error:
-        info = store.head(key)  # its bytes were not received
+        info = store.head(key)  # the bytes were not received
         if info.size <= Head.most_bytes:
             raise PreconditionFailed(key, "was replaced while it was read: read it again") from error
         return DamagedVersion(info.etag, error)
@@ -173,20 +173,20 @@ def load(store: Store, control: ControlKeys, broker: int) -> Version[Head] | Non
     """The head of ``broker``; None if it has never written one.
 
     Raises:
-        FormatError: it is damaged, see :func:`find`.
+        FormatError: the object is damaged, see :func:`find`.
         StoreError: the store failed.
     """
-    found = find(store, control, broker)
-    if isinstance(found, DamagedVersion):
-        raise found.error
-    return found
+    version = find(store, control, broker)
+    if isinstance(version, DamagedVersion):
+        raise version.error
+    return version
 
 
 def parse_head(body: bytes, key: str) -> Head:
     """The head that was listed as ``key``.
 
     Raises:
-        FormatError: it does not parse, or is another broker's than its key says.
+        FormatError: it does not parse, or belongs to another broker than its key.
     """
     head = Head.from_bytes(body, key)
     if not key.endswith(f"/{head.broker}.json"):
@@ -195,10 +195,10 @@ def parse_head(body: bytes, key: str) -> Head:
 
 
 def render(head: Head, control: ControlKeys, entries: Collection[bytes] | None = None) -> tuple[str, bytes]:
-    """(key, body) to store ``head`` by; with ``entries`` by :func:`entry_json` in place of its own, if given.
+    """(key, body) to store ``head``; ``entries`` from :func:`entry_json` replace its own, if given.
 
     Raises:
-        FormatError: it is larger than a head may be.
+        FormatError: it is larger than the limit of a head.
     """
     key = control.head(head.broker)
     entries = [*map(entry_json, head.entries)] if entries is None else entries

@@ -1,4 +1,4 @@
-"""The incarnations of a topic. A topic deleted and created again is a new one: its data is never mixed with the old.
+"""The incarnations of a topic. A topic that is deleted and created again is a new one; their data is never mixed.
 
 The object ``_topics/<cluster>/<topic>.json`` lists the incarnations in order; an incarnation's number is its position
 in that list. Agents extend it by conditional PUT, so that all of them agree on the order.
@@ -33,7 +33,7 @@ class TopicIncarnations(StoredObject):
         return next(((n, incarnation) for n, incarnation in numbered if incarnation.topic_id == topic_id), None)
 
     def with_topic_id(self, topic_id: str | None, now: AwareDatetime) -> TopicIncarnations:
-        """These, and ``topic_id`` as the newest if it is not known yet; the one before it ends now.
+        """The incarnations with ``topic_id`` as the newest, if it is not known yet; the previous incarnation ends now.
 
         Raises:
             ValueError: a re-created topic has no id (an operator must decide).
@@ -41,6 +41,8 @@ class TopicIncarnations(StoredObject):
         if self.find(topic_id):
             return self
         place = place_of(self.topic, topic_id, first=not self.incarnations)
-        ended = tuple(one if one.ended_at else one.model_copy(update={"ended_at": now}) for one in self.incarnations)
+        ended = tuple(
+            known if known.ended_at else known.model_copy(update={"ended_at": now}) for known in self.incarnations
+        )
         added = Incarnation(topic_id=topic_id, place=place, first_seen=now)
         return self.model_copy(update={"incarnations": (*ended, added)})

@@ -3,8 +3,8 @@
 It keeps other folders of small objects as well, such as the brokers' heads and copies of ledgers.
 
 An index that cannot be read affects only its own broker: the broker's last index still counts, and the error is kept
-beside it. An index that does not parse, or is too large, is not read again before it changes. One that the store failed
-to return is requested at each look.
+beside it. An index that does not parse, or is too large, is not read again before it changes. An index that the store
+failed to return is requested at each look.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from tidemark.store import ObjectInfo, Store
 
 _READERS: Final = 16
 _BATCH: Final = 64
-"""How many bodies are in memory at a time."""
+"""Bodies in memory at a time."""
 _MOST: Final = 100_000
-"""How many indexes a folder may have: thirty times as many as the largest clusters have brokers."""
+"""Most indexes of a folder: thirty times as many as the largest clusters have brokers."""
 
 Kept = TypeVar("Kept")
 ReadError = StoreError | FormatError | OSError
 
 
 class BrokerIndex(NamedTuple, Generic[Kept]):
-    """One broker's index: what is kept of the last that could be read, and why the present one cannot be.
+    """One broker's index: the content of the last readable version, and the error of the present version.
 
-    ``kept`` is None if none was ever read. ``etag`` is that of the object that need not be read again; empty if it is
-    to be.
+    ``kept`` is None if no version was ever readable. ``etag`` is empty if the object must be read again.
     """
 
     etag: str
@@ -42,11 +41,11 @@ class BrokerIndex(NamedTuple, Generic[Kept]):
 
 
 class IndexCache(Generic[Kept]):
-    """What ``keep`` makes of each index; it raises FormatError for one that is not valid.
+    """A cache of the values that ``keep`` makes of each index; it raises FormatError for an invalid index.
 
-    ``skip`` are keys that are not read, ``limit`` is the most bytes that one may have. ``on_failure`` is called for
-    each index that cannot be read, and again only when the reason changes. One thread looks at a time, while others may
-    read ``brokers``.
+    ``skip`` are keys that are not read, ``limit`` is the most bytes of an index. ``on_failure`` is called for each
+    index that cannot be read, and again only when the reason changes. One thread looks at a time, while others may read
+    ``brokers``.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class IndexCache(Generic[Kept]):
         on_failure: Callable[[str, ReadError], None] | None = None,
     ) -> None:
         self.brokers: Mapping[str, BrokerIndex[Kept]] = {}
-        """By key, as of the last :meth:`look`."""
+        """The indexes by key, since the last :meth:`look`."""
         self._store = store
         self._folder = folder
         self._keep = keep
@@ -70,20 +69,20 @@ class IndexCache(Generic[Kept]):
 
     @property
     def kept(self) -> dict[str, Kept]:
-        """What is kept of each index that could ever be read, by key."""
+        """The values of all indexes that were ever readable, by key."""
         return {key: broker.kept for key, broker in self.brokers.items() if broker.kept is not None}
 
     @property
     def failures(self) -> dict[str, ReadError]:
-        """Why indexes cannot be read as they are now, by key."""
+        """The errors of present versions of indexes that cannot be read, by key."""
         return {key: broker.error for key, broker in self.brokers.items() if broker.error is not None}
 
     def look(self) -> int:
-        """Read the indexes that have changed; how many these were.
+        """Read the indexes that have changed. Returns their number.
 
         Raises:
-            FormatError: the folder has more than 100,000 of them.
-            StoreError: they cannot be listed. As after FormatError, what was read before is kept.
+            FormatError: the folder has more than 100,000 indexes.
+            StoreError: the folder cannot be listed. After either error, the earlier indexes are kept.
         """
         infos = self._listed()
         stale = [info for info in infos if info.key not in self.brokers or self.brokers[info.key].etag != info.etag]
@@ -94,12 +93,12 @@ class IndexCache(Generic[Kept]):
                 batch = stale[start : start + _BATCH]
                 for info, body in zip(batch, readers.map(self._fetch, batch), strict=True):
                     fresh[info.key] = self._read(info, body)
-        # At once, for other threads read it meanwhile.
+        # Replaced at once, because other threads read it meanwhile.
         self.brokers = {info.key: fresh.get(info.key) or self.brokers[info.key] for info in infos}
         return len(stale)
 
     def check(self) -> None:
-        """Raise the first error if the store gave none of the indexes that there are: then it is the store that failed.
+        """Raise the first error if the store returned none of the indexes: then the store has failed.
 
         Raises:
             StoreError, OSError: that error.
@@ -117,7 +116,7 @@ class IndexCache(Generic[Kept]):
         return listed
 
     def _fetch(self, info: ObjectInfo) -> bytes | ReadError | None:
-        """The object, or why it cannot be read; None if it has gone since it was listed."""
+        """The object, or the error that prevents reading it; None if it was deleted after the listing."""
         try:
             return self._store.get(info.key, limit=self._limit).body
         except NotFound:
@@ -128,7 +127,7 @@ class IndexCache(Generic[Kept]):
     def _read(self, info: ObjectInfo, body: bytes | ReadError | None) -> BrokerIndex[Kept]:
         before: BrokerIndex[Kept] = self.brokers.get(info.key, BrokerIndex(""))
         if body is None:
-            return before._replace(etag=info.etag)  # the next listing says that it has gone
+            return before._replace(etag=info.etag)  # the next listing does not have it
         if isinstance(body, bytes):
             try:
                 return BrokerIndex(info.etag, self._keep(body, info))
@@ -141,18 +140,18 @@ class IndexCache(Generic[Kept]):
 
 
 def log_failures(log: logging.Logger, level: int = logging.WARNING) -> Callable[[str, ReadError], None]:
-    """An ``on_failure`` that logs each."""
+    """An ``on_failure`` that logs each failure."""
     return lambda key, error: log.log(
-        level, "%s cannot be read; what its broker said before still counts: %s", key, error
+        level, "%s cannot be read; the last version that could be read still counts: %s", key, error
     )
 
 
 def read_indexes(store: Store, folder: str) -> IndexCache[WatermarkIndex]:
-    """The indexes in ``folder`` as they are now.
+    """The current indexes in ``folder``.
 
     Raises:
-        FormatError: there are too many.
-        StoreError: they cannot be listed, or the store gave none of them.
+        FormatError: there are too many indexes.
+        StoreError: they cannot be listed, or the store returned none of them.
     """
     indexes = IndexCache(store, folder, parse_index)
     indexes.look()

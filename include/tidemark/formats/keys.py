@@ -41,13 +41,13 @@ class TopicPartition(NamedTuple):
 
 
 class SegmentName(NamedTuple):
-    """What the objects of a segment are called: ``<base>.<extension>``, or ``<base>.<extension>-<suffix>``.
+    """The common name of a segment's objects: ``<base>.<extension>``, or ``<base>.<extension>-<suffix>``.
 
-    An object is never replaced. So a segment whose plain name another branch of the log has is named by the leader
-    epoch of its first batch as well (``…42.log-7``), and damaged bytes by their CRC32C
-    (``…42.corrupt-damaged-9a3f01c2``). An offset and an epoch name one record batch, so whoever finds a name finds that
-    batch in it. The suffix comes last, because Pinterest's consumer takes all before ``.log`` for a number, and leaves
-    other names alone.
+    An object is never replaced. So if another branch of the log already has a segment's plain name, the segment's name
+    has the leader epoch of its first batch as well (``…42.log-7``), and the name of damaged bytes has their CRC32C
+    (``…42.corrupt-damaged-9a3f01c2``). An offset and an epoch identify one record batch, so every object with this name
+    begins with that batch. The suffix comes last, because Pinterest's consumer takes all before ``.log`` for a number,
+    and ignores other names.
     """
 
     base: int
@@ -55,7 +55,7 @@ class SegmentName(NamedTuple):
 
     @classmethod
     def of_branch(cls, base: int, epoch: int) -> SegmentName:
-        """The name of a segment whose first batch has the leader epoch ``epoch``, beside one of another branch."""
+        """The name of a segment beside one of another branch; ``epoch`` is the leader epoch of its first batch."""
         return cls(base, f"{epoch}")
 
     @classmethod
@@ -65,13 +65,13 @@ class SegmentName(NamedTuple):
 
     @classmethod
     def parse(cls, file: str) -> tuple[SegmentName, str] | None:
-        """(segment, extension) of the name of an object; None if it is none of a segment's."""
+        """(segment, extension) of an object's name; None if no segment has such an object."""
         match = _SEGMENT_FILE.fullmatch(file)
         return (cls(int(match[1]), match[3] or ""), match[2]) if match else None
 
     @property
     def is_of_damage(self) -> bool:
-        """Whether it is that of damaged bytes."""
+        """True for the name of damaged bytes."""
         return self.suffix.startswith("damaged")
 
     def file(self, extension: str) -> str:
@@ -87,10 +87,10 @@ class PackName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> PackName:
-        """The name that ``text`` states.
+        """The pack name in ``text``.
 
         Raises:
-            ValueError: it states none; nothing else may become part of a key.
+            ValueError: ``text`` is no pack name; nothing else may become part of a key.
         """
         match = _PACK.fullmatch(text)
         if not match:
@@ -103,7 +103,7 @@ class PackName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the segments of a partition go: a store, a prefix in it, and entropy bits.
+    """The location of a partition's segments: a store, a prefix in it, and entropy bits.
 
     ``store`` is a URL: ``s3://bucket`` or ``file:///directory``.
     """
@@ -158,7 +158,7 @@ def place_of(topic: str, topic_id: str | None, *, first: bool) -> str:
     """The folder name of an incarnation, without its partition: ``orders``, or ``orders@<topic id>`` for later ones.
 
     ``@`` cannot occur in a topic's name, so incarnations never share a key. The first incarnation keeps the
-    plain name, which is the one that Pinterest's consumer looks for.
+    plain name, which Pinterest's consumer looks for.
 
     Raises:
         ValueError: the topic's name or id is not legal, or a later incarnation has no id.
@@ -214,17 +214,17 @@ class PartitionKeys:
 
     @property
     def control(self) -> ControlKeys:
-        """Where what Tidemark alone knows of a partition lies beside it: a topic that is kept apart stays apart."""
+        """The control keys in the partition's own store: a topic that is kept apart stays apart."""
         return ControlKeys(self.endpoint.prefix, self.cluster)
 
     def segment_of(self, key: str) -> tuple[SegmentName, str] | None:
-        """(segment, extension) of a key of this partition that is one of a segment's objects, else None."""
+        """(segment, extension) of a key if it belongs to one of this partition's segments, else None."""
         return SegmentName.parse(key.removeprefix(self.folder))
 
 
 @dataclass(frozen=True, slots=True)
 class ControlKeys:
-    """The keys of what Tidemark alone knows about a cluster, in the deployment's default store and prefix."""
+    """The keys of Tidemark's own objects about a cluster, in the deployment's default store and prefix."""
 
     prefix: str
     cluster: str
@@ -251,7 +251,7 @@ class ControlKeys:
         return self._under("_gaps")
 
     def broker_gaps(self, broker: int) -> str:
-        """The partitions with gaps that one broker leads: a watermark index of these alone."""
+        """The watermark index of the partitions with gaps that one broker leads."""
         return f"{self.gaps}{broker}.json"
 
     @property
@@ -268,7 +268,7 @@ class ControlKeys:
         return f"{self.tails}{name}"
 
     def pack_of(self, key: str) -> PackName | None:
-        """The name of the pack whose key is ``key``; None if it is no pack's of this cluster and prefix."""
+        """The name of the pack with the key ``key``; None if it is no pack of this cluster and prefix."""
         if not key.startswith(self.tails):
             return None
         try:
@@ -278,7 +278,7 @@ class ControlKeys:
 
     @property
     def heads(self) -> str:
-        """The folder of the brokers' heads, beside that of their packs."""
+        """The folder of the brokers' heads, beside their packs."""
         return self._under("_heads")
 
     def head(self, broker: int) -> str:
@@ -286,28 +286,28 @@ class ControlKeys:
         return f"{self.heads}{broker}.json"
 
     def damaged_head(self, broker: int, etag: str) -> str:
-        """Where the bytes are kept that lay under the key of a broker's head with ``etag``, and were no head."""
+        """The key of the bytes that replaced a broker's head with ``etag``, and were no valid head."""
         return f"{self._under('_damaged')}{broker}/{etag.strip(chr(34))}.head"
 
     def foreign_watermarks(self, place: str, partition: int) -> str:
-        """The folder of the versions of ``offset.wm`` whose leader epochs the cluster never gave."""
+        """The folder of the versions of ``offset.wm`` with leader epochs that the cluster never gave."""
         return f"{self._under('_foreign')}{place}-{partition}/"
 
     def tombstones(self, place: str, partition: int) -> str:
-        """The folder of what retention removed of a partition; it lies in the partition's own store and prefix."""
+        """The folder of the tombstones of a partition's segments; it lies in the partition's own store and prefix."""
         return f"{self._under('_tombstones')}{place}-{partition}/"
 
     @property
     def pack_tombstones(self) -> str:
-        """The folder of what people have given up of packs; it lies beside the packs. No partition's has this name."""
+        """The folder of the tombstones of packs, beside the packs. No partition has this name."""
         return f"{self._under('_tombstones')}_packs/"
 
     def pack_tombstone(self, topic_id: str, at: str) -> str:
-        """The ranges of a topic id that a person has given up at the time ``at``."""
+        """The tombstone of a topic id's ranges that a person has given up at the time ``at``."""
         return f"{self.pack_tombstones}{topic_id}-{at}.json"
 
     def tombstone(self, place: str, partition: int, start: int, end: int, at: str) -> str:
-        """The segments between ``start`` and ``end`` that retention removed at the time ``at``."""
+        """The tombstone of the segments between ``start`` and ``end`` that retention removed at the time ``at``."""
         digits = f"{start:0{OFFSET_DIGITS}d}-{end:0{OFFSET_DIGITS}d}"
         return f"{self.tombstones(place, partition)}{digits}-{at}.json"
 
@@ -347,7 +347,7 @@ class TableKeys:
         return f"{self.root}/_iceberg/{catalog}"
 
     def success(self, dt: str) -> str:
-        """The empty object that says of a date that it is closed: a hint, for the ledger decides."""
+        """The empty object that marks a date as closed. It is a hint, for the ledger decides."""
         return f"{self.root}/dt={dt}/_SUCCESS"
 
     def _state(self, *parts: str) -> str:
@@ -363,7 +363,7 @@ class TableKeys:
         return self._state("ledger") + "/"
 
     def attempt(self, attempt: int) -> str:
-        """What a run set out to do."""
+        """The plan of a run."""
         return self._state("attempts", f"{attempt}.json")
 
     @property
@@ -378,34 +378,34 @@ class TableKeys:
 
     @property
     def published(self) -> str:
-        """How far asset events and alerts have been sent."""
+        """The outbox: the progress of sending asset events and alerts."""
         return self._state("published.json")
 
     @property
     def schema(self) -> str:
-        """Which schema of a registry the topic's columns come from."""
+        """The adopted schema of a registry, from which the topic's columns come."""
         return self._state("schema.json")
 
     def result(self, attempt: int) -> str:
-        """What a run did, for the scheduler that started it."""
+        """The result of a run, for the scheduler that started it."""
         return self._state("results", f"{attempt}.json")
 
     @property
     def results(self) -> str:
-        """The folder of what runs did."""
+        """The folder of the runs' results."""
         return self._state("results") + "/"
 
     def progress(self, attempt: int) -> str:
-        """How far a run has come, while it is under way."""
+        """The progress of a run that is under way."""
         return self._state("progress", f"{attempt}.json")
 
     @property
     def all_progress(self) -> str:
-        """The folder of how far runs have come."""
+        """The folder of the runs' progress."""
         return self._state("progress") + "/"
 
     def report(self, name: str, part: str, attempt: int | None = None) -> str:
-        """A part of a backfill's report, such as ``preview``; of an attempt, what came after its plan."""
+        """A part of a backfill's report, such as ``preview``; parts that follow a plan have its ``attempt``."""
         return self._state(
             "reports", check_report(name), f"{part}.json" if attempt is None else f"{part}-{attempt}.json"
         )
@@ -436,13 +436,13 @@ class TableKeys:
 
     @property
     def deployment(self) -> DeploymentKeys:
-        """The keys of what is known of all tables of the cluster."""
+        """The keys that all tables of the cluster share."""
         return DeploymentKeys(self.prefix, self.cluster)
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentKeys:
-    """The keys of what is known of all tables of a cluster together, below the lake's store."""
+    """The keys that all tables of a cluster share, below the lake's store."""
 
     prefix: str
     cluster: str
@@ -467,7 +467,7 @@ class DeploymentKeys:
 
     @property
     def landing(self) -> str:
-        """The cluster's live landing: what one run lands for all topics that have a ``freshness``."""
+        """The cluster's live landing: one run for all topics that have a ``freshness``."""
         return f"{self._under('_live')}.json"
 
     @property
@@ -481,46 +481,46 @@ class DeploymentKeys:
 
     @property
     def verdicts(self) -> str:
-        """The folder of what the last audits said, one object a topic."""
+        """The folder of the verdicts of the last audits, one object a topic."""
         return f"{self._under('_audited')}/"
 
     def verdict(self, topic: str) -> str:
-        """What the last audits of a topic said."""
+        """The verdict of the last audits of a topic."""
         return f"{self.verdicts}{check_topic(topic)}.json"
 
     @property
     def all_unread(self) -> str:
-        """The folder of what of live ends could not be read, one object a topic."""
+        """The folder of the statuses of unreadable live ends, one object a topic."""
         return f"{self._under('_unread')}/"
 
     def unread(self, topic: str) -> str:
-        """What of a topic's live end could not be read."""
+        """The status of the unreadable parts of a topic's live end."""
         return f"{self.all_unread}{check_topic(topic)}.json"
 
     @property
     def mirrors(self) -> str:
-        """How far catalogs list the tables of the cluster."""
+        """The progress of the catalogs that list the tables of the cluster."""
         return f"{self._under('_mirrors')}.json"
 
     @property
     def hand_overs(self) -> str:
-        """The folder of what jobs read and wrote, until the tasks of Airflow's that started them take it."""
+        """The folder of the jobs' inputs and outputs, until the Airflow tasks that started the jobs take them."""
         return f"{self._under('_lineage')}/"
 
     def hand_over(self, name: str) -> str:
-        """What one job read and wrote; ``name`` is what its task drew."""
+        """The inputs and outputs of one job; its task drew ``name``."""
         return f"{self.hand_overs}{check_report(name)}.json"
 
     @property
     def overview(self) -> str:
-        """How the topics are, as the last look found them."""
+        """The topics' states, from the last look."""
         return f"{self._under('_overview')}.json"
 
     @property
     def all_samples(self) -> str:
-        """The folder of how the topics were, an object an hour."""
+        """The folder of the topics' past states, an object an hour."""
         return f"{self._under('_samples')}/"
 
     def samples(self, at: datetime) -> str:
-        """How the topics were in the hour of ``at``. Later hours sort later."""
+        """The topics' states in the hour of ``at``. Later hours sort later."""
         return f"{self.all_samples}{at.astimezone(UTC):%Y%m%dT%H}.json"

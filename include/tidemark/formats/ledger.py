@@ -1,4 +1,4 @@
-"""The ledger: what a table holds after each commit, and where each partition goes on.
+"""The ledger: the content of a table after each commit, and the next offset of each partition.
 
 ``ledger/<n>-<attempt>.json`` is written before the Delta commit that makes it count; the table's transactions
 ``tidemark.ledger`` = n and ``tidemark.attempt`` name the committed one. So a ledger object by itself proves
@@ -27,12 +27,12 @@ ATTEMPT_TRANSACTION = "tidemark.attempt"
 class PartitionState(Model):
     """One partition of one incarnation: everything below ``next_offset`` has a class, nothing above is landed.
 
-    ``held_by`` are the transactions that keep ``next_offset`` from going on; ``gaps`` are LOST offsets at or
-    above ``next_offset``, which hold the partition until they are filled or acknowledged. ``branch`` counts how often
-    the partition has left a branch of its log (an unclean election that cut off what has landed, or what decided it).
-    Below ``verdicts_end`` lie all markers that decided the transactions of what has landed. They may lie above
-    ``next_offset`` where another transaction holds that back. ``as_of`` is when the latest high watermark was observed
-    that the partition has reached by a head (None while there is none): all that was committed before has landed.
+    ``held_by`` are the transactions that keep ``next_offset`` back; ``gaps`` are LOST offsets at or above
+    ``next_offset``, which hold the partition until they are filled or acknowledged. ``branch`` counts the branches of
+    its log that the partition has left (after an unclean election that cut off landed records, or markers that decided
+    them). Below ``verdicts_end`` lie all markers that decided the transactions of landed records. They may lie above
+    ``next_offset`` if another transaction holds that back. ``as_of`` is the time of the latest observation of a high
+    watermark, from a head, that the partition has reached (None without one): all records committed before have landed.
     """
 
     incarnation: int = Field(ge=0)
@@ -57,10 +57,11 @@ class PartitionState(Model):
 class DateState(Model):
     """One ``dt`` of the table; :mod:`tidemark.planning.date_finality` has the rule by which it closes.
 
-    ``late_rows`` came after it was closed, each time. ``changed_at`` is when the last run that landed rows of it was
-    planned, ``closed_at`` when it was last found closed. Of ``final_incomplete``, ``unfinished`` partitions were waited
-    for in vain, and ``outstanding`` offsets of them were known not to be landed. Of an ``expired`` date retention took
-    all rows, at ``closed_at``; rows that land later reopen it, until retention takes them, too.
+    ``late_rows`` counts the rows that came after each close. ``changed_at`` is the planning time of the last run that
+    landed rows of the date, ``closed_at`` the last time that it was found closed. If it is ``final_incomplete``,
+    ``unfinished`` partitions did not come to an end in time, and ``outstanding`` of their offsets were known not to be
+    landed. Retention removed all rows of an ``expired`` date at ``closed_at``; rows that land later reopen it, until
+    retention removes them, too.
     """
 
     state: Literal["open", "final", "final_incomplete", "reopened", "expired"] = "open"
@@ -73,12 +74,12 @@ class DateState(Model):
 
     @property
     def closed(self) -> bool:
-        """Whether no more rows are waited for."""
+        """True if no more rows are expected."""
         return self.state in {"final", "final_incomplete"}
 
 
 class Closing(Model):
-    """That a date closes: as ``after``, if it still is as ``before`` when this is committed."""
+    """The closing of a date: replaces ``before`` by ``after``, if the state is still ``before`` at the commit."""
 
     before: DateState
     after: DateState
@@ -93,7 +94,7 @@ class Parent(Model):
 
 
 class Fold(Model):
-    """A fold that landed: the plan of ``attempt``, made ``at`` that time, names those that it replaced."""
+    """A landed fold: the plan of ``attempt``, made at ``at``, names the attempts that it replaced."""
 
     attempt: int
     at: AwareDatetime
@@ -102,11 +103,11 @@ class Fold(Model):
 class Ledger(StoredObject):
     """The state after commit ``n``. Number 0 is the empty table that no commit has touched yet.
 
-    ``landed`` are the attempts whose evidence counts: all that ever landed, with a fold's in place of those that it
-    folded. ``folds`` are those of attempts that might still be run again, see
+    ``landed`` are the attempts with valid evidence: all that ever landed, with a fold in place of the attempts that it
+    folded. ``folds`` are the folds of attempts that might still be run again, see
     :func:`tidemark.planning.fold.has_landed`. ``files`` is the digest of the live files after this commit, see
     :mod:`tidemark.table.tampering`. ``superseded`` gives by date (empty for rows without one) the last commit that
-    superseded quarantined or filtered rows: of two runs that set out to do so, one is stale. ``field_ids`` are those of
+    superseded quarantined or filtered rows: of two runs that are to do so, one is stale. ``field_ids`` are the ids of
     the table's columns, by path; they never change.
     """
 
@@ -135,7 +136,7 @@ class Ledger(StoredObject):
 
     @classmethod
     def genesis(cls, cluster: str, topic: str, table: str) -> Ledger:
-        """The state of a table that no run has landed in."""
+        """The state of a table before its first commit."""
         now = utc_now()
         return cls(
             n=0, attempt=0, cluster=cluster, topic=topic, table=table, kind="genesis", files="0" * 32, committed_at=now
@@ -147,7 +148,7 @@ class Ledger(StoredObject):
         return {state.key: state for state in self.partitions}
 
     def as_parent(self) -> Parent | None:
-        """How the next ledger names this one; None for the genesis, which has no object."""
+        """The reference to this ledger in the next one; None for the genesis, which has no object."""
         if self.n == 0:
             return None
         return Parent(n=self.n, attempt=self.attempt, sha256=hashlib.sha256(self.to_bytes()).hexdigest())
@@ -157,7 +158,7 @@ class Published(StoredObject):
     """The outbox pointer: Airflow has stored the asset events of all ledgers up to ``n``.
 
     ``settled`` is the digest of the watermarks beyond the ledger for which planning last found nothing to land, at
-    ``settled_at``. So a partition that an open transaction or a hole holds back is not planned over and over.
+    ``settled_at``. It avoids planning a partition over and over that an open transaction or a hole holds back.
     """
 
     n: int = Field(default=0, ge=0)
@@ -173,6 +174,6 @@ def new_attempt() -> int:
 
 
 def file_digest(topic_id: str | None, ranges: Iterable[str], configuration: str, code: str, attempt: int) -> str:
-    """The 12 hexadecimal digits in a data file's name: what it was made from, and by which run."""
+    """The 12 hexadecimal digits in a data file's name: a digest of its inputs and of its run."""
     parts = [topic_id or "", *ranges, configuration, code, str(attempt)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

@@ -1,7 +1,7 @@
-"""What a job read and wrote, as OpenLineage names it, for the task of Airflow's that started the job.
+"""The inputs and outputs of a job, as OpenLineage names them, for the Airflow task that started the job.
 
-``_tidemark/_lineage/<cluster>/<name>.json`` is one job's, under a name that the task drew. Only the task reads it, and
-removes it then. Nothing else depends on it.
+``_tidemark/_lineage/<cluster>/<name>.json`` belongs to one job, under a name that the task drew. Only the task reads
+it, and then removes it. Nothing else depends on it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 
 Facets = dict[str, dict[str, JsonValue]]
-"""Facets of OpenLineage by name, each as its JSON schema has it."""
+"""Facets of OpenLineage by name, each in the form of its JSON schema."""
 
 
 class Dataset(Model):
@@ -27,12 +27,12 @@ class Dataset(Model):
 
     @property
     def key(self) -> tuple[str, str]:
-        """(namespace, name), by which all programs know the dataset."""
+        """(namespace, name), the identity of the dataset for all programs."""
         return self.namespace, self.name
 
 
 class JobLineage(StoredObject):
-    """What one job read and wrote, with the facets of its run."""
+    """The inputs and outputs of one job, with the facets of its run."""
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
 

@@ -1,9 +1,9 @@
-"""The live landing of a cluster: which topics one run lands together, with what the scan knew, and what became of each.
+"""The live landing of a cluster: the topics that one run lands together, the state that the scan saw, the outcomes.
 
 ``_tidemark/_live/<cluster>.json`` is one object. The triggerer replaces it when something is due, the job writes the
 outcomes into it, and the task ends it. All do so by If-Match, so a process that was overtaken changes nothing. A
-landing that has not ended is carried out again as it is: its attempts land once. Nothing depends on the object but
-that: the tables' ledgers say what has landed, and if it is lost, the next landing begins without it.
+landing that has not ended is carried out again unchanged: its attempts land once. Nothing else depends on the object:
+the tables' ledgers prove what has landed, and if it is lost, the next landing begins without it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LandingStatus = Literal["due", "landed", "stale", "empty", "backlog", "failed"]
 
 
 class AheadPartition(Model):
-    """A partition of which the store holds more than the ledger: up to ``end``, by the leader of ``leader_epoch``."""
+    """A partition with stored offsets beyond the ledger: up to ``end``, from the leader of ``leader_epoch``."""
 
     partition: int = Field(ge=0)
     incarnation: int = Field(ge=0)
@@ -31,11 +31,11 @@ class AheadPartition(Model):
 
 
 class TopicLanding(Model):
-    """One topic's part: the attempt by which it lands, and the partitions that were ahead, with their digest.
+    """One topic's part: its landing attempt, and the partitions that were ahead, with their digest.
 
-    ``backlog``: the topic has more than a live landing takes, and is left to its own runs. ``failures`` are its
-    landings that failed in a row; ``detail`` says why the last did. What did not land is not tried before
-    ``again_at``; what was ``empty`` is, once the digest is another one.
+    ``backlog``: the topic has more than a live landing takes, and is left to its own runs. ``failures`` counts its
+    landings that failed in a row; ``detail`` gives the reason of the last failure. A topic that did not land is not
+    tried before ``again_at``; an ``empty`` topic is tried earlier if the digest has changed.
     """
 
     topic: str
@@ -49,7 +49,7 @@ class TopicLanding(Model):
 
 
 class LiveLanding(StoredObject):
-    """``topics`` land together. ``held`` are of earlier landings: those that are not to be tried again yet."""
+    """The landing of ``topics`` together. ``held`` are topics of earlier landings that must not be tried again yet."""
 
     most_bytes: ClassVar[int] = object_sizes.PLAN
 
@@ -61,8 +61,8 @@ class LiveLanding(StoredObject):
 
     @property
     def by_topic(self) -> dict[str, TopicLanding]:
-        """The last that is known of each topic."""
-        return {one.topic: one for one in (*self.held, *self.topics)}
+        """The newest entry of each topic."""
+        return {landing.topic: landing for landing in (*self.held, *self.topics)}
 
 
 class StoredLanding(NamedTuple):
@@ -73,7 +73,7 @@ class StoredLanding(NamedTuple):
 
 
 def read_landing(store: Store, key: str) -> StoredLanding:
-    """The landing under ``key``. One that does not parse is as none, and is replaced.
+    """The landing under ``key``. An object that does not parse counts as no landing, and is replaced.
 
     Raises:
         StoreError: the store failed.
@@ -89,7 +89,7 @@ def read_landing(store: Store, key: str) -> StoredLanding:
 
 
 def write_landing(store: Store, key: str, landing: LiveLanding, etag: str | None) -> str:
-    """Replace what :func:`read_landing` gave with ``etag``; the new ETag.
+    """Replace the landing that :func:`read_landing` returned with ``etag``. Returns the new ETag.
 
     Raises:
         PreconditionFailed: another process has replaced it.

@@ -1,8 +1,8 @@
-"""A segment's manifest: written after all its other objects, it is what makes the segment count as present.
+"""A segment's manifest: written after all its other objects, it makes the segment count as present.
 
-It says what the bytes hold (offsets, epochs, times, open transactions), what the broker said about the
-partition when they were read, and the size, CRC32C and ETag of each object, so that a reader can prove that it
-reads the very bytes that the agent sent.
+It describes the bytes (offsets, epochs, times, open transactions), the state of the partition at the broker when they
+were read, and the size, CRC32C and ETag of each object, so that a reader can prove that it reads the very bytes that
+the agent sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LineagePairs = tuple[tuple[int, int], ...]
 
 
 class ObjectSum(Model):
-    """What proves an object: size in bytes, CRC32C as 8 hexadecimal digits, ETag as the store gave it."""
+    """The proof of an object: size in bytes, CRC32C as 8 hexadecimal digits, ETag from the store."""
 
     size: int = Field(ge=0)
     crc32c: str = Field(pattern="^[0-9a-f]{8}$")
@@ -37,17 +37,17 @@ class OpenTransaction(Model):
 
     @classmethod
     def of(cls, unfinished: UnfinishedTransaction) -> OpenTransaction:
-        """As it is stored."""
+        """The stored form of ``unfinished``."""
         return cls(**unfinished._asdict())
 
     @property
     def unfinished(self) -> UnfinishedTransaction:
-        """As the log's reader has it."""
+        """The transaction in the log reader's form."""
         return UnfinishedTransaction(self.producer_id, self.producer_epoch, self.first_offset)
 
 
 class SegmentDamage(Model):
-    """Where a segment breaks the record-batch format: the first bad batch."""
+    """The first bad batch of a segment that breaks the record-batch format."""
 
     position: int
     offset: int
@@ -55,12 +55,12 @@ class SegmentDamage(Model):
 
 
 def compacts(cleanup_policy: str) -> bool:
-    """Whether the broker's cleaner may remove records under a topic's ``cleanup.policy``."""
+    """True if the broker's cleaner may remove records under a topic's ``cleanup.policy``."""
     return "compact" in cleanup_policy.split(",")
 
 
 class PackedPart(Model):
-    """A range of a pack whose bytes, by their CRC32C, the segment holds; ``shipped_at`` is the range's."""
+    """A range of a pack with its bytes in the segment, proved by CRC32C; ``shipped_at`` is the range's."""
 
     first: int = Field(ge=0)
     next: int = Field(ge=0)
@@ -69,14 +69,14 @@ class PackedPart(Model):
 
 
 class SegmentManifest(StoredObject):
-    """Everything that is known about one uploaded segment.
+    """The description of one uploaded segment.
 
-    ``last_batch_end`` is the next offset after the last batch that is in the file; ``next_offset`` is where the
-    next segment starts. They differ when compaction emptied the tail. ``first_timestamp`` is that of the first
-    data batch, ``max_timestamp`` the largest of all batches, markers of transactions included (milliseconds since 1970,
-    None without such a batch). ``rotated_at`` is None for a segment that was sealed from an active one. ``objects`` is
-    keyed by file name. ``suffix`` is that of the segment's :attr:`name`. ``parts`` are the ranges of packs that lie in
-    the segment as a whole, by their offsets: what proves that the packs are not needed for them.
+    ``last_batch_end`` is the next offset after the last batch in the file; ``next_offset`` is the start of the next
+    segment. They differ when compaction emptied the tail. ``first_timestamp`` is that of the first data batch,
+    ``max_timestamp`` the largest of all batches, markers of transactions included (milliseconds since 1970, None
+    without such a batch). ``rotated_at`` is None for a segment that was sealed from an active one. ``objects`` is keyed
+    by file name. ``suffix`` is that of the segment's :attr:`name`. ``parts`` are the ranges of packs that lie in the
+    segment as a whole, by their offsets: they prove that the packs are not needed for these ranges.
     """
 
     most_bytes: ClassVar[int] = object_sizes.MANIFEST
@@ -120,7 +120,7 @@ class SegmentManifest(StoredObject):
 
     @property
     def name(self) -> SegmentName:
-        """What the segment's objects are called."""
+        """The common name of the segment's objects."""
         return SegmentName(self.base_offset, self.suffix)
 
     @property
@@ -130,5 +130,5 @@ class SegmentManifest(StoredObject):
 
     @property
     def compacted(self) -> bool:
-        """Whether missing offsets may have been removed by compaction."""
+        """True if missing offsets may have been removed by compaction."""
         return compacts(self.cleanup_policy)

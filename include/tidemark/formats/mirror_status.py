@@ -1,4 +1,4 @@
-"""How far catalogs list the tables of a cluster, for those who do not see the job's log."""
+"""The progress of the catalogs that list the tables of a cluster, for readers without the job's log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class MirrorState(Model):
     """One table in one catalog: ``identifier`` is its name there.
 
     ``ledger_n`` and ``delta_version`` are the newest that the catalog lists, as ``snapshot_id``, since ``at``; None
-    while nothing is listed. While it fails, ``failing_since`` says since when, and ``error`` why.
+    while nothing is listed. ``failing_since`` and ``error`` describe a failure that lasts.
     """
 
     topic: str
@@ -45,4 +45,4 @@ class MirrorStatus(StoredObject):
     @property
     def by_key(self) -> dict[tuple[str, str], MirrorState]:
         """The states by (topic, catalog)."""
-        return {one.key: one for one in self.tables}
+        return {table.key: table for table in self.tables}

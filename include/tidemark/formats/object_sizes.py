@@ -1,9 +1,9 @@
-"""How large an object of each kind may be for it to be read into memory.
+"""The size limit of each kind of object that is read into memory.
 
-Whoever can write to the store can put anything under a key, and what reads it (the triggerer, the page, the watch, a
-driver) serves all topics of a deployment. So no object is read into memory without a limit: one that is larger is
-refused by its size, before its bytes arrive. Each limit is at least ten times what a deployment of 500,000 partitions
-and 3,000 brokers makes; docs/storage.md has the table.
+Anybody who can write to the store can put anything under a key, and the readers (the triggerer, the page, the watch, a
+driver) serve all topics of a deployment. So no object is read into memory without a limit: a larger object is refused
+by its size, before its bytes arrive. Each limit is at least ten times what a deployment of 500,000 partitions and 3,000
+brokers makes; docs/storage.md has the table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 _MIB: Final = 1 << 20
 
 SMALL: Final = _MIB
-"""What is about one thing: an acknowledgement, a topic's incarnations (150 B each), a scan's status, an approval."""
+"""An object about a single subject: an acknowledgement, a topic's incarnations (150 B each), a scan's status."""
 
 WATERMARK: Final = 4 * _MIB
 """``offset.wm``: 1 KiB, and about 100 B for each gap, range above a gap and leader epoch."""
@@ -28,25 +28,25 @@ HEAD: Final = 16 * _MIB
 """A broker's head: about 350 B for each partition that has batches in packs, so 45,000 of them."""
 
 TOMBSTONE: Final = 64 * _MIB
-"""What one run of retention removed of a partition: about 1 KiB for each segment."""
+"""A tombstone of one run of retention for a partition: about 1 KiB for each segment."""
 
 SCHEMA: Final = 16 * _MIB
-"""Which schema of a registry a topic follows: the schema twice in base64; registries keep it below 1 MiB."""
+"""The adopted schema of a registry: the schema twice in base64; registries keep it below 1 MiB."""
 
 LEDGER: Final = 64 * _MIB
 """A ledger: about 300 B for each partition, 150 B for each date, 20 B for each attempt since the last vacuum."""
 
 PLAN: Final = 512 * _MIB
-"""A run's plan: about 500 B for each range, and one name for each file that goes: of a rebuild, those of a table."""
+"""A run's plan: about 500 B for each range, and one name for each removed file: in a rebuild, the table's files."""
 
 REPORT: Final = 64 * _MIB
 """A report for people (audit, preview, comparison, retention): some 100 B for each date and partition."""
 
 DEPLOYMENT: Final = 256 * _MIB
-"""What is known of all topics of a cluster (incidents, sightings, samples): 200 B for each partition that waits."""
+"""State of all topics of a cluster (incidents, sightings, samples): 200 B for each partition that waits."""
 
 EVIDENCE: Final = 1024 * _MIB
-"""Evidence, as compressed Parquet: that of many attempts is folded into one object; about 50 B for each file."""
+"""Evidence, as compressed Parquet: a fold puts many attempts into one object; about 50 B for each file."""
 
 SEGMENT_INDEX: Final = 1024 * _MIB
 """A segment's ``.index``, ``.timeindex`` or ``.txnindex``: Kafka makes them 10 MiB, or ``segment.index.bytes``."""

@@ -8,9 +8,8 @@
      end - 32             trailer                        what and where the footer is, with checksums
 
 A pack is created once, under a random name, and never replaced. So it is read without conditions. A line of the footer
-says all that a reader needs to know of a range, and is read alone by a :class:`RangePointer`: from a head, or from the
-partition's next range. :mod:`tidemark.raw.packs` follows such chains. The footer as a whole is for those who ask what a
-pack holds.
+describes a range completely, and a :class:`RangePointer` in a head, or in the partition's next range, leads to this
+line alone. :mod:`tidemark.raw.packs` follows such chains. The footer as a whole lists the content of a pack.
 
 Source of the format and of its limits: docs/agent-design.md, "The pack".
 """
@@ -36,30 +35,30 @@ from tidemark.formats.plan import Aborted
 from tidemark.store import Store, check_size
 
 MOST_BYTES: Final = 64 << 20
-"""Bytes of all ranges of a pack. The agent has them in memory, and a reader those of a range. What is more goes into
-another pack; a single batch that is larger is sealed."""
+"""Most bytes of all ranges of a pack. The agent has them in memory, and a reader the bytes of a range. Further ranges
+go into another pack; a single batch that is larger is sealed."""
 
 MOST_RANGES: Final = 8192
-"""Ranges of a pack: twice the partitions that Kafka advises for a broker. What is more goes into another pack."""
+"""Most ranges of a pack: twice the partitions that Kafka advises for a broker. Further ranges go into another pack."""
 
 MOST_LINE: Final = 64 << 10
-"""Bytes of a line of the footer: about 500 B, and 80 B for each open and each aborted transaction. A reader gets one
-line a request. A range with more transactions is cut at an earlier batch, or its partition is sealed."""
+"""Most bytes of a line of the footer: about 500 B, and 80 B for each open and each aborted transaction. A reader gets
+one line a request. A range with more transactions is cut at an earlier batch, or its partition is sealed."""
 
 MOST_FOOTER: Final = 16 << 20
-"""Bytes of a footer: 2 KiB for each of 8,192 ranges. What is more goes into another pack."""
+"""Most bytes of a footer: 2 KiB for each of 8,192 ranges. Further ranges go into another pack."""
 
 MOST_UNSEALED_BYTES: Final = 64 << 20
-"""Bytes of a partition that are packed and not sealed: as much as a pack, since whoever seals a tail from packs has it
-in memory. Beyond it, the partition is sealed."""
+"""Most bytes of a partition that are packed and not sealed: as much as a pack, since an agent that seals a tail from
+packs has it in memory. Beyond it, the partition is sealed."""
 
 MOST_UNSEALED_RANGES: Final = 256
-"""Ranges of a partition that are packed and not sealed: a reader makes a request for each, one after the other. Beyond
-it, the partition is sealed."""
+"""Most ranges of a partition that are packed and not sealed: a reader makes a request for each, one after the other.
+Beyond it, the partition is sealed."""
 
 MOST_UNSEALED_AGE: Final = timedelta(hours=24)
-"""How old the oldest batch may be that is packed and not sealed: a pack stays until all its ranges are sealed, so that
-one quiet partition would keep those of all others. Beyond it, the partition is sealed."""
+"""Highest age of the oldest batch that is packed and not sealed: a pack stays until all its ranges are sealed, so a
+quiet partition would keep the ranges of all others. Beyond it, the partition is sealed."""
 
 TRAILER_SIZE: Final = 32
 
@@ -82,7 +81,7 @@ TopicId = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{22}$")]
 
 
 class RangePointer(Model):
-    """Where the footer line of a range lies: ``length`` bytes of a pack at ``position``, with the newline.
+    """A pointer to the footer line of a range: ``length`` bytes of a pack at ``position``, with the newline.
 
     ``pack`` is the pack's key below ``_tails/<cluster>/``: see :class:`~tidemark.formats.keys.PackName`.
     """
@@ -93,20 +92,20 @@ class RangePointer(Model):
 
     @property
     def name(self) -> PackName:
-        """The pack."""
+        """The pack's name."""
         return PackName.parse(self.pack)
 
 
 class RangeContent(Model):
-    """What a run of whole batches of a partition is: all that is known before it lies in a pack.
+    """The description of a run of whole batches of a partition, without its place in a pack.
 
-    It accounts for the offsets ``[first, next)``. ``first`` is where the partition's previous range ended, or the last
-    seal, also if compaction has left no batch there; ``next`` is where the last batch ends. ``epochs`` are those of the
+    It accounts for the offsets ``[first, next)``. ``first`` is the end of the partition's previous range or of the last
+    seal, even if compaction has left no batch there; ``next`` is the end of the last batch. ``epochs`` are those of the
     batches: (epoch, base offset) at the first batch and wherever the epoch changes, where -1 stands for batches of
     message formats 0 and 1. ``leader_epoch`` is that of the leadership that packs. ``open`` are the transactions that
-    are open at the end, ``aborts`` those whose markers, at ``last_offset``, are in the range. ``max_timestamp`` is that
-    of the batches, markers included (milliseconds since 1970, None without such a batch). ``compacted`` says that
-    compaction may have removed offsets. ``previous`` is the partition's last range of this leadership.
+    are open at the end, ``aborts`` the transactions with a marker, at ``last_offset``, in the range. ``max_timestamp``
+    is that of the batches, markers included (milliseconds since 1970, None without such a batch). ``compacted`` is true
+    if compaction may have removed offsets. ``previous`` is the partition's last range of this leadership.
     """
 
     topic: Topic
@@ -133,13 +132,13 @@ class RangeContent(Model):
             raise ValueError("epochs must start from first on and below next")
         if any(next_epoch <= epoch or at <= start for (epoch, start), (next_epoch, at) in pairwise(self.epochs)):
             raise ValueError("epochs and their starts must increase")
-        if any(not 0 <= one.first_offset < self.next for one in self.open):
+        if any(not 0 <= transaction.first_offset < self.next for transaction in self.open):
             raise ValueError("open: a transaction must begin below next")
-        if len({one.producer_id for one in self.open}) < len(self.open):
+        if len({transaction.producer_id for transaction in self.open}) < len(self.open):
             raise ValueError("open: a producer has one transaction at a time")
-        if any(not 0 <= one.first_offset < one.last_offset < self.next for one in self.aborts):
+        if any(not 0 <= transaction.first_offset < transaction.last_offset < self.next for transaction in self.aborts):
             raise ValueError("aborts: a transaction must begin below its marker, which must be below next")
-        markers = [self.first - 1, *(one.last_offset for one in self.aborts)]
+        markers = [self.first - 1, *(transaction.last_offset for transaction in self.aborts)]
         if any(marker >= other for marker, other in pairwise(markers)):
             raise ValueError("aborts: markers must be from first on, and increase")
         return self
@@ -163,17 +162,17 @@ class Range(RangeContent):
 
     @property
     def end(self) -> int:
-        """The byte of the pack after the range's."""
+        """The byte of the pack after the range."""
         return self.position + self.size
 
     @property
     def part(self) -> PackedPart:
-        """The range as manifests list it."""
+        """The range in the form of a manifest's ``parts``."""
         return PackedPart(first=self.first, next=self.next, crc32c=self.crc32c, shipped_at=self.shipped_at)
 
 
 class WrittenRange(NamedTuple):
-    """What a writer goes on with of a range that is to be stored, and where its line will lie."""
+    """The writer's record of a range that is to be stored, with the place of its line."""
 
     first: int
     next: int
@@ -185,7 +184,7 @@ class WrittenRange(NamedTuple):
 
 
 class Pack(NamedTuple):
-    """A pack that is to be stored under ``name``: its bytes, and its ranges as they were added."""
+    """A pack that is to be stored under ``name``: its bytes, and its ranges in order."""
 
     name: PackName
     body: bytes
@@ -193,7 +192,7 @@ class Pack(NamedTuple):
 
 
 class PackedRange(NamedTuple):
-    """A range of the stored pack ``key``, as its footer has it."""
+    """A range of the stored pack ``key``, from its footer."""
 
     key: str
     range: Range
@@ -205,12 +204,12 @@ def pack_name() -> str:
 
 
 def line_bytes(content: RangeContent) -> int:
-    """How many bytes the line of a range takes at most, wherever in a pack; at most :data:`MOST_LINE` are allowed."""
+    """Most bytes that the line of a range takes anywhere in a pack; :data:`MOST_LINE` is the limit."""
     return len(_line(content.model_dump(mode="json"), MOST_BYTES, MOST_BYTES, 0))
 
 
 def build(broker: int, ranges: Iterable[tuple[RangeContent, bytes]]) -> Iterator[Pack]:
-    """New packs of ``broker`` with ``ranges`` in their order, as few as the limits allow; raises as PackWriter.add."""
+    """New packs of ``broker`` with ``ranges`` in order, as few as the limits allow; raises errors of PackWriter.add."""
     writer = PackWriter(PackName(broker, pack_name()))
     empty = True
     for content, data in ranges:
@@ -224,7 +223,7 @@ def build(broker: int, ranges: Iterable[tuple[RangeContent, bytes]]) -> Iterator
 
 
 class PackWriter:
-    """Makes the pack ``name``, range by range."""
+    """Builds the pack ``name``, range by range."""
 
     def __init__(self, name: PackName) -> None:
         self._name = name
@@ -235,10 +234,10 @@ class PackWriter:
         self._footer_size = 0
 
     def add(self, content: RangeContent, data: bytes) -> bool:
-        """Add a range, whose batches are ``data``; False, and nothing is added, if it has no room in this pack.
+        """Add a range with the batches ``data``. Returns False, and adds nothing, if this pack has no room for it.
 
         Raises:
-            FormatError: it has room in no pack. Its partition is sealed, or the range cut at an earlier batch.
+            FormatError: no pack has room for it. Its partition must be sealed, or the range cut at an earlier batch.
         """
         fields = content.model_dump(mode="json")
         longest = len(_line(fields, MOST_BYTES, MOST_BYTES, 0))
@@ -265,32 +264,32 @@ class PackWriter:
         return True
 
     def finish(self) -> Pack:
-        """The pack with all that was added, which must be something."""
+        """The pack with all added ranges, at least one."""
         assert self._ranges, "a pack has a range"
         footer = b"".join(self._lines)
         start = _TRAILER.pack(_MAGIC, _VERSION, self._size, len(footer), crc32c(footer), len(self._ranges))
         self._body.writelines([footer, start, crc32c(start).to_bytes(4)])
         written: list[WrittenRange] = []
-        name, at = str(self._name), self._size
-        for one, line in zip(self._ranges, self._lines, strict=True):
-            written.append(WrittenRange(*one, RangePointer(pack=name, position=at, length=len(line))))
-            at += len(line)
+        name, position = str(self._name), self._size
+        for range_, line in zip(self._ranges, self._lines, strict=True):
+            written.append(WrittenRange(*range_, RangePointer(pack=name, position=position, length=len(line))))
+            position += len(line)
         return Pack(self._name, self._body.getvalue(), tuple(written))
 
 
 def read_footer(store: Store, key: str, size: int | None = None) -> list[PackedRange]:
-    """All ranges of the pack ``key``; requests and errors as of :func:`read_lines`."""
+    """All ranges of the pack ``key``; requests and errors are those of :func:`read_lines`."""
     return [*read_lines(store, key, size).values()]
 
 
 def read_lines(store: Store, key: str, size: int | None = None) -> dict[int, PackedRange]:
-    """All ranges of the pack ``key``, in their order, by the byte at which the line of each begins.
+    """All ranges of the pack ``key``, in order, by the position of their lines.
 
-    One or two GETs; one HEAD more without its ``size``, which listings have.
+    One or two GETs; another HEAD without ``size``, which listings have.
 
     Raises:
         NotFound: there is no such pack.
-        FormatError: it is no pack, is damaged or cut short, or breaks a limit.
+        FormatError: the object is no pack, is damaged or cut short, or breaks a limit.
         StoreError: the store failed.
     """
     if size is None:
@@ -310,22 +309,22 @@ def read_lines(store: Store, key: str, size: int | None = None) -> dict[int, Pac
     ranges: dict[int, PackedRange] = {}
     at, begins = 0, trailer.position
     for number, line in enumerate(footer.split(b"\n")[:-1]):
-        one = _parse(line, key, f"range {number}")
-        if one.position != at:
-            raise _damaged(key, f"range {number}: position: is {one.position}, and the range before it ends at {at}")
-        ranges[begins] = PackedRange(key, one)
-        at, begins = one.end, begins + len(line) + 1
+        range_ = _parse(line, key, f"range {number}")
+        if range_.position != at:
+            raise _damaged(key, f"range {number}: position: is {range_.position}, and the range before it ends at {at}")
+        ranges[begins] = PackedRange(key, range_)
+        at, begins = range_.end, begins + len(line) + 1
     if at != trailer.position:
         raise _damaged(key, f"footer: begins at {trailer.position}, and the last range ends at {at}")
     return ranges
 
 
 def read_range_line(store: Store, control: ControlKeys, pointer: RangePointer) -> PackedRange:
-    """The range whose line lies where ``pointer`` says, in one GET. No checksum covers a line alone.
+    """The range with the line at ``pointer``, in one GET. No checksum covers a single line.
 
     Raises:
         NotFound: there is no such pack.
-        FormatError: what lies there is no line of a footer.
+        FormatError: the bytes at ``pointer`` are no line of a footer.
         StoreError: the store failed, or the pack has no such bytes.
     """
     key, end = control.pack(pointer.name), pointer.position + pointer.length
@@ -333,14 +332,14 @@ def read_range_line(store: Store, control: ControlKeys, pointer: RangePointer) -
 
 
 def range_of_line(line: bytes, key: str, pointer: RangePointer) -> PackedRange:
-    """The range whose ``line`` lies in the pack ``key`` where ``pointer`` says. Raises FormatError if it is none."""
-    where = f"line at byte {pointer.position}"
+    """The range of ``line``, which lies at ``pointer`` in the pack ``key``. Raises FormatError for an invalid line."""
+    place = f"line at byte {pointer.position}"
     if line.find(b"\n") != len(line) - 1:
-        raise _damaged(key, f"{where}: does not end with its only newline")
-    one = _parse(line[:-1], key, where)
-    if one.end > pointer.position:
-        raise _damaged(key, f"{where}: position, size: the range ends at {one.end}, behind its own line")
-    return PackedRange(key, one)
+        raise _damaged(key, f"{place}: does not end with its only newline")
+    range_ = _parse(line[:-1], key, place)
+    if range_.end > pointer.position:
+        raise _damaged(key, f"{place}: position, size: the range ends at {range_.end}, behind its own line")
+    return PackedRange(key, range_)
 
 
 def read_range_bytes(store: Store, packed: PackedRange) -> bytes:
@@ -348,14 +347,16 @@ def read_range_bytes(store: Store, packed: PackedRange) -> bytes:
 
     Raises:
         NotFound: there is no such pack.
-        FormatError: they are not the bytes that the agent wrote.
+        FormatError: the bytes are not those that the agent wrote.
         StoreError: the store failed, or the pack has no such bytes.
     """
-    key, one = packed
-    data = store.get_range(key, one.position, one.end)
-    if f"{crc32c(data):08x}" != one.crc32c:
-        rule = f"crc32c: bytes {one.position} to {one.end} have {crc32c(data):08x}, and should have {one.crc32c}"
-        raise _damaged(key, f"{one}: {rule}")
+    key, range_ = packed
+    data = store.get_range(key, range_.position, range_.end)
+    if f"{crc32c(data):08x}" != range_.crc32c:
+        rule = (
+            f"crc32c: bytes {range_.position} to {range_.end} have {crc32c(data):08x}, and should have {range_.crc32c}"
+        )
+        raise _damaged(key, f"{range_}: {rule}")
     return data
 
 
@@ -367,7 +368,7 @@ class _Trailer(NamedTuple):
 
 
 def _trailer(raw: bytes, key: str, size: int) -> _Trailer:
-    """The trailer of a pack of ``size`` bytes: magic and version first, as a later version may have another one."""
+    """The trailer of a pack of ``size`` bytes. Magic and version come first: later versions may differ."""
     if len(raw) < TRAILER_SIZE or not raw.startswith(_MAGIC):
         raise _damaged(key, "trailer: is not that of a pack: cut short, or something else wrote it")
     _, version, *fields = _TRAILER.unpack_from(raw)
@@ -389,17 +390,17 @@ def _trailer(raw: bytes, key: str, size: int) -> _Trailer:
 
 
 def _line(fields: dict[str, object], position: int, size: int, checksum: int) -> bytes:
-    """The footer's line of a range with ``fields``, those of :class:`RangeContent`."""
+    """The footer's line of a range; ``fields`` are those of :class:`RangeContent`."""
     return canonical({**fields, "position": position, "size": size, "crc32c": f"{checksum:08x}"}) + b"\n"
 
 
-def _parse(line: bytes, key: str, where: str) -> Range:
+def _parse(line: bytes, key: str, place: str) -> Range:
     if len(line) >= MOST_LINE:
-        raise _damaged(key, f"{where}: has {len(line) + 1} bytes, and may have {MOST_LINE}")
+        raise _damaged(key, f"{place}: has {len(line) + 1} bytes, and may have {MOST_LINE}")
     try:
         return Range.model_validate_json(line)
     except ValidationError as error:
-        raise _damaged(key, f"{where}: {describe(error)}") from error
+        raise _damaged(key, f"{place}: {describe(error)}") from error
 
 
 def _damaged(key: str, rule: str) -> FormatError:

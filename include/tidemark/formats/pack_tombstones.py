@@ -1,7 +1,7 @@
 """The record of ranges of packs that a person has given up, since nothing will ever seal them.
 
-It is written once, before a pack goes for it, and never changed. It counts only if its content agrees with its key, for
-the packs that were stored before it, and once no run is left that was planned with them.
+It is written once, before a pack is deleted because of it, and never changed. It counts only if its content agrees with
+its key, for packs that were stored before it, and once no run is left that was planned with them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidemark.timestamps import stamp
 
 
 class GivenUpPartition(Model):
-    """The offsets ``spans`` of a partition, which ``ranges`` of packs hold in ``size`` bytes."""
+    """The offsets ``spans`` of a partition, held by ``ranges`` of packs in ``size`` bytes."""
 
     partition: int = Field(ge=0)
     spans: tuple[tuple[int, int], ...] = Field(min_length=1)
@@ -32,7 +32,7 @@ class GivenUpPartition(Model):
 
 
 class PackTombstone(StoredObject):
-    """What a person gives up of a topic id. ``by`` and ``written_as`` are as in a tombstone of segments."""
+    """The ranges of a topic id that a person gives up. ``by`` and ``written_as`` are as in a tombstone of segments."""
 
     most_bytes: ClassVar[int] = object_sizes.TOMBSTONE
 
@@ -46,25 +46,27 @@ class PackTombstone(StoredObject):
     partitions: tuple[GivenUpPartition, ...] = Field(min_length=1)
 
     def key(self, control: ControlKeys) -> str:
-        """The key under which it counts."""
+        """The only key under which the record is valid."""
         return control.pack_tombstone(self.topic_id, stamp(self.at))
 
 
 class GivenUp:
-    """What all records together give up."""
+    """The ranges that all valid records together give up."""
 
     def __init__(self, stones: Iterable[PackTombstone]) -> None:
-        """``stones`` are those that count."""
+        """Combine ``stones``, which are valid."""
         self._spans: dict[tuple[str, int], list[tuple[datetime, Intervals]]] = {}
         for stone in stones:
-            for one in stone.partitions:
-                self._spans.setdefault((stone.topic_id, one.partition), []).append((stone.at, Intervals(one.spans)))
+            for partition in stone.partitions:
+                self._spans.setdefault((stone.topic_id, partition.partition), []).append(
+                    (stone.at, Intervals(partition.spans))
+                )
 
     @classmethod
     def read(
         cls, store: Store, control: ControlKeys, before: datetime, on_damage: Callable[[FormatError], None]
     ) -> Self:
-        """The records beside the packs that were written before a time; ``on_damage`` is told of invalid ones.
+        """The valid records beside the packs, written before a time; ``on_damage`` gets errors of invalid records.
 
         Raises:
             StoreError: the store failed.
@@ -82,7 +84,7 @@ class GivenUp:
                 stones.append(stone)
         return cls(stones)
 
-    def covers(self, one: Range, stored_at: datetime) -> bool:
-        """Whether the range of a pack that was stored at a time is given up."""
-        given_up = self._spans.get((one.topic_id, one.partition), ())
-        return any(stored_at <= at and spans.covers(one.first, one.next) for at, spans in given_up)
+    def covers(self, range_: Range, stored_at: datetime) -> bool:
+        """True if the range of a pack, stored at ``stored_at``, is given up."""
+        given_up = self._spans.get((range_.topic_id, range_.partition), ())
+        return any(stored_at <= at and spans.covers(range_.first, range_.next) for at, spans in given_up)

@@ -1,7 +1,7 @@
-"""How a table's Parquet files are laid out: compression, row groups, Bloom filters, order within row groups.
+"""The layout of a table's Parquet files: compression, row groups, Bloom filters, order within row groups.
 
-None of it changes a row. A plan has the layout of its run, so that a retry writes the same bytes, whatever the topics
-file says by then.
+None of it changes a row. A plan has the layout of its run, so that a retry writes the same bytes even if the topics
+file has changed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _OF_COLUMNS: Final = ("bloom", "sort", "statistics")
 class ParquetLayout(Settings):
     """``parquet:`` of a topic.
 
-    ``row_group`` are bytes of rows in memory. ``bloom`` names columns with a Bloom filter in each row group. ``sort``
-    names those by which the rows of a row group are sorted; row groups follow each other by offset. ``statistics``
-    names columns beside those that have statistics in any case.
+    ``row_group`` is in bytes of rows in memory. ``bloom`` names columns with a Bloom filter in each row group. The rows
+    of a row group are sorted by the columns in ``sort``; row groups follow each other by offset. ``statistics`` names
+    columns beside those that always have statistics.
     """
 
     compression: Literal["zstd", "lz4", "snappy", "none"] = "zstd"
@@ -44,16 +44,16 @@ class ParquetLayout(Settings):
 
     @property
     def compression_level(self) -> int | None:
-        """The level that the writer is given."""
+        """The compression level for the writer."""
         return (self.level or _ZSTD_LEVEL) if self.compression == "zstd" else None
 
     def of(self, columns: Collection[str]) -> ParquetLayout:
-        """The same for files that have these ``columns`` only."""
+        """This layout, reduced to ``columns``."""
         return self.model_copy(
-            update={name: tuple(one for one in getattr(self, name) if one in columns) for name in _OF_COLUMNS}
+            update={name: tuple(column for column in getattr(self, name) if column in columns) for name in _OF_COLUMNS}
         )
 
     def unknown(self, columns: Collection[str]) -> Iterator[tuple[str, str]]:
-        """(setting, column) of each that names none of ``columns``, those that hold one value in a row."""
+        """(setting, column) of each named column that is not in ``columns``, the columns with one value a row."""
         for name in _OF_COLUMNS:
-            yield from ((name, one) for one in getattr(self, name) if one not in columns)
+            yield from ((name, column) for column in getattr(self, name) if column not in columns)

@@ -1,13 +1,13 @@
-"""How a table's files are sorted into folders: by ``dt``, and by what ``partition_by`` of the topic names beside it.
+"""The sorting of a table's files into folders: by ``dt``, and by the other columns of the topic's ``partition_by``.
 
-The folder of a file says of which values its rows are: ``dt=2026-11-20/hour=7/country=AT``. So the path alone gives the
+The folder of a file states the values of its rows: ``dt=2026-11-20/hour=7/country=AT``. So the path alone gives the
 values of the Delta log and of Iceberg's metadata. A value's text is Delta's; null is Hive's name for it. Of ASCII, all
 but letters, digits and ``_.-~`` is written ``%XX``, which all readers of Hive's folders decode; other letters stay as
 they are, because Hive decodes no UTF-8.
 
-A column's values are listed in the settings. Which partition a row belongs to is then a function of the row and the
-settings alone, and a table has no more partitions than these say, whatever producers send. A bound that counts values
-as they come would depend on the order of the runs, and a rebuild would sort rows otherwise.
+A column's values are listed in the settings. The partition of a row is then a function of the row and the settings
+alone, and the settings limit the number of a table's partitions, whatever producers send. A limit that counts values as
+they come would depend on the order of the runs, and a rebuild would sort rows differently.
 
 Source: https://github.com/delta-io/delta, PROTOCOL.md, Partition Value Serialization.
 """
@@ -28,13 +28,13 @@ from tidemark.formats.base_columns import PREFIX
 
 DT: Final = "dt"
 HOUR: Final = "hour"
-"""The hour, 0 to 23, of the time that a row's ``dt`` is taken of, in the topic's time zone."""
+"""The hour, 0 to 23, of the time that gives a row's ``dt``, in the topic's time zone."""
 
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 """The name of null in a folder."""
 
 MOST_PARTITIONS: Final = 1000
-"""Of a date."""
+"""Most partitions of a date."""
 
 _ESCAPED: Final = re.compile(r"[\x00-\x7f]")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.~-]")
@@ -63,7 +63,7 @@ ListedValue = Annotated[str, BeforeValidator(_text), AfterValidator(_check_text)
 
 
 class PartitionColumn(Settings):
-    """A column by whose values a table is partitioned. ``values`` are all that it may have; a boolean needs none."""
+    """A column of ``partition_by``. ``values`` are all its possible values; a boolean needs none."""
 
     column: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     values: tuple[ListedValue, ...] = ()
@@ -80,7 +80,7 @@ class PartitionColumn(Settings):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All values but null that the column may have."""
+        """All possible values of the column, except null."""
         if self.column == HOUR:
             return tuple(map(str, range(_HOURS)))
         return self.values or _BOOLEANS
@@ -91,12 +91,12 @@ def _named(value: object) -> object:
 
 
 def _check_all(columns: tuple[PartitionColumn, ...]) -> tuple[PartitionColumn, ...]:
-    names = [one.column for one in columns]
+    names = [column.column for column in columns]
     if names[:1] != [DT] or DT in names[1:]:
         raise ValueError("must begin with dt: dates close, expire and are rebuilt each by itself")
     if len({name.casefold() for name in names}) < len(names):
         raise ValueError("each column may be named once")
-    most = prod(len(one.texts) + (one.column != HOUR) for one in columns[1:])
+    most = prod(len(column.texts) + (column.column != HOUR) for column in columns[1:])
     if most > MOST_PARTITIONS:
         rule = f"a date may have at most {MOST_PARTITIONS}, since each has files of its own"
         raise ValueError(f"a date would have up to {most} partitions; {rule}: list fewer values")
@@ -104,7 +104,7 @@ def _check_all(columns: tuple[PartitionColumn, ...]) -> tuple[PartitionColumn, .
 
 
 PartitionBy = Annotated[tuple[Annotated[PartitionColumn, BeforeValidator(_named)], ...], AfterValidator(_check_all)]
-"""``partition_by`` of a topic: ``dt``, and what a date is partitioned by."""
+"""``partition_by`` of a topic: ``dt``, and the columns that partition a date."""
 
 BY_DATE: Final = (PartitionColumn(column=DT),)
 
@@ -112,7 +112,7 @@ BY_DATE: Final = (PartitionColumn(column=DT),)
 class Folder(NamedTuple):
     """The folder of a file, by its date, and below that by its other columns: ``hour=7/country=AT``.
 
-    Without a date lie only refused rows.
+    Only refused rows have no date.
     """
 
     dt: date | None
@@ -120,18 +120,18 @@ class Folder(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Relative to the table."""
+        """The path relative to the table."""
         day = f"{DT}={self.dt.isoformat() if self.dt else NULL}"
         return f"{day}/{self.below}" if self.below else day
 
     @property
     def order(self) -> tuple[bool, date, str]:
-        """Folders in this order; without a date comes last."""
+        """The sort key of folders; a folder without a date comes last."""
         return self.dt is None, self.dt or date.min, self.below
 
     @classmethod
     def of(cls, path: str) -> Folder:
-        """The folder of a file, whose ``path`` is relative to the table."""
+        """The folder of a file; ``path`` is relative to the table."""
         first, _, below = path.rpartition("/")[0].partition("/")
         text = first.removeprefix(f"{DT}=")
         return cls(None if text == NULL else date.fromisoformat(text), below)
@@ -143,8 +143,8 @@ def folder_name(column: str, text: str | None) -> str:
     return f"{column}={escaped}"
 
 
-def _percent(found: re.Match[str]) -> str:
-    return found[0] if _PLAIN.fullmatch(found[0]) else f"%{ord(found[0]):02X}"
+def _percent(character: re.Match[str]) -> str:
+    return character[0] if _PLAIN.fullmatch(character[0]) else f"%{ord(character[0]):02X}"
 
 
 def partition_values(path: str) -> dict[str, str | None]:
@@ -155,4 +155,4 @@ def partition_values(path: str) -> dict[str, str | None]:
 
 def names_of(columns: Sequence[PartitionColumn]) -> list[str]:
     """The names of the columns, in order."""
-    return [one.column for one in columns]
+    return [column.column for column in columns]

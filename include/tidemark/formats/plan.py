@@ -1,8 +1,8 @@
-"""What a run sets out to do and what came of it: the objects by which scheduler and job talk.
+"""A run's plan, result and progress: the objects by which scheduler and job communicate.
 
 A plan (``attempts/<attempt>.json``) is written before anything else of the run. It is a function of the raw
-objects, the topic's settings and the committed ledger, so the same state gives the same plan, attempt apart. Its
-tasks are what Spark schedules; a task converts consecutive byte ranges of one partition.
+objects, the topic's settings and the committed ledger, so an equal state gives an equal plan, attempt apart. Spark
+schedules its tasks; a task converts consecutive byte ranges of one partition.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tidemark.formats.parquet_layout import ParquetLayout
 RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "fold", "repair", "schema"]
 
 RUN_LIMIT: Final = timedelta(days=2)
-"""A run that was planned longer ago than this commits nothing any more, so that what it wrote may be cleaned up."""
+"""Age of a plan above which its run commits nothing any more, so that the files that it wrote may be cleaned up."""
 
 MOST_UNKNOWN: Final = 200
-"""Names of unknown fields in a run's result."""
+"""Most names of unknown fields in a run's result."""
 
 
 class Shipped(Model):
-    """Offsets ``[first, next)`` that were in a pack before they were sealed, and when that was written."""
+    """Offsets ``[first, next)`` that were in a pack before they were sealed, and the time when the pack was written."""
 
     first: int
     next: int
@@ -42,11 +42,11 @@ class SegmentRange(Model):
 
     Of the batches in it, those with offsets in ``[from_offset, to_offset)`` count. ``etag`` is the ``.log``'s, sent
     as If-Match with every read; empty for a pack. ``store`` is the endpoint's URL. ``uploaded_at`` bounds the sane
-    record times; those of offsets in ``shipped`` are bounded by when their pack was written, so that they are the same
-    whether the pack is read or the seal.
+    record times. Record times of offsets in ``shipped`` are bounded by the time when their pack was written, so that
+    they do not depend on whether the pack or the seal is read.
 
     A replay reads the rows of the range from the file ``quarantined`` below the quarantine's folder instead, which also
-    tells when their segment was uploaded. A compaction reads files of the table: each is a range, under the file's key.
+    has the upload time of their segment. A compaction reads files of the table: each is a range, under the file's key.
     """
 
     store: str
@@ -64,7 +64,7 @@ class SegmentRange(Model):
 
     @property
     def is_packed(self) -> bool:
-        """Whether the bytes lie in a pack, and will lie in a seal."""
+        """True if the bytes lie in a pack, and will lie in a seal."""
         return not self.etag and not self.quarantined
 
     @property
@@ -76,7 +76,7 @@ class SegmentRange(Model):
 class ConversionTask(Model):
     """Consecutive ranges of one partition, converted by one Spark task into one file per date.
 
-    Of a compaction they are files of one date, by their first offset, which become one file.
+    In a compaction they are files of one date, ordered by first offset, which become one file.
     """
 
     incarnation: int
@@ -96,12 +96,12 @@ class ConversionTask(Model):
 
     @property
     def size(self) -> int:
-        """How many bytes of segments the task reads."""
+        """Number of bytes of segments that the task reads."""
         return sum(part.end - part.start for part in self.ranges)
 
 
 class Aborted(Model):
-    """A transaction that was aborted: leave out its producer's transactional batches in ``[first, last]``."""
+    """An aborted transaction: its producer's transactional batches in ``[first, last]`` are left out."""
 
     producer_id: int
     first_offset: int
@@ -111,11 +111,11 @@ class Aborted(Model):
 class BranchCut(Model):
     """A partition leaves the branch that it had landed up to ``old_next``, at offset ``at``: the rest is truncated.
 
-    What its offsets from the plan's ``start`` on have become holds no more, and all of them are converted again:
-    ``start`` is the last offset, at or below ``at`` and ``old_next``, that no file and no evidence lies across, and
-    before which no verdict on a transaction depends on what was cut off. ``at`` may lie above ``old_next``, where a
-    marker was cut off that decided what has landed. ``removes`` and ``supersedes`` are the partition's part of the
-    plan's. ``old_verdicts_end``, ``leader_epoch`` and ``lineage`` are the ledger's for the branch that is left.
+    The classes of its offsets from the plan's ``start`` on are void, and all of these are converted again: ``start`` is
+    the last offset, at or below ``at`` and ``old_next``, that no file and no evidence lies across, and before which no
+    verdict on a transaction depends on the truncated records. ``at`` may lie above ``old_next`` if the truncation
+    removed a marker that decided landed records. ``removes`` and ``supersedes`` are the partition's part of the plan's.
+    ``old_verdicts_end``, ``leader_epoch`` and ``lineage`` are the ledger's for the branch that is left.
     """
 
     at: int = Field(ge=0)
@@ -128,17 +128,17 @@ class BranchCut(Model):
 
     @property
     def landed_at(self) -> int:
-        """Where the cut meets what has landed; ``old_next`` if it lies above."""
+        """The lower of ``at`` and ``old_next``: the landed offset at which the cut takes effect."""
         return min(self.at, self.old_next)
 
 
 class PartitionPlan(Model):
     """One partition's part of a run: from the ledger's next offset to ``end``, held back before open transactions.
 
-    Of an ingest, ``verdicts_end`` is what the ledger will have. ``branch`` is the ledger's. With a ``cut`` the run
-    starts below the ledger's next offset, or at it. ``expired`` offsets were removed from raw before the table's first
-    run. ``foreign_epochs`` are the watermark's: under these the ledger may be ahead, and is no later than the plan.
-    ``as_of`` is when the high watermark was observed that the plan reaches, if it reaches one.
+    In an ingest, ``verdicts_end`` is the ledger's next value. ``branch`` is the ledger's. With a ``cut`` the run starts
+    below the ledger's next offset, or at it. ``expired`` offsets were removed from raw before the table's first run.
+    ``foreign_epochs`` are the watermark's: under these the ledger may be ahead, and is no later than the plan.
+    ``as_of`` is the time of the observation of the high watermark that the plan reaches, if it reaches one.
     """
 
     incarnation: int
@@ -162,7 +162,7 @@ class PartitionPlan(Model):
 
     @property
     def landed_next(self) -> int:
-        """The ledger's next offset, as the plan found it."""
+        """The ledger's next offset at the time of planning."""
         return self.cut.old_next if self.cut else self.start
 
     @property
@@ -172,14 +172,14 @@ class PartitionPlan(Model):
 
 
 class RunPlan(StoredObject):
-    """``attempts/<attempt>.json``. For a rebuild, ``dates`` are replaced and ``removes`` are the files that go.
+    """``attempts/<attempt>.json``. In a rebuild, ``dates`` are replaced, and the files ``removes`` are removed.
 
-    One of the ``dates`` may be empty: it means the quarantined and filtered rows without a date. A rebuild of the
-    ``whole`` table takes all rows, whatever their new dates are, except those of the dates that retention removed,
-    which it ``leaves``. Only such a rebuild may widen a column.
+    An empty entry of ``dates`` means the quarantined and filtered rows without a date. A rebuild of the ``whole`` table
+    takes all rows, whatever their new dates are, except those of the dates that retention removed, which it ``leaves``.
+    Only such a rebuild may widen a column.
 
     ``supersedes`` are the files of quarantined and filtered rows that a rebuild or a replay replaces, by their date
-    (empty for rows without one): always all effective ones of a date. An ingest has ``removes`` and ``supersedes`` for
+    (empty for rows without one): always all effective files of a date. An ingest has ``removes`` and ``supersedes`` for
     its partitions that leave a branch, see :class:`BranchCut`. ``closes`` are dates that the ledger and the watermark
     indexes show to be complete, or overdue; each closes unless its rows have changed since.
 
@@ -190,17 +190,18 @@ class RunPlan(StoredObject):
 
     A repair restores from raw the rows that another program removed from the table or changed. It removes the files
     that no evidence names, and converts all rows of ``tasks``' offsets, whatever their dates, except for the dates that
-    it ``leaves``. ``found`` is the digest of the live files that it is for. A partition with a ``BranchCut`` goes back
-    to its ``end``, at or below the cut.
+    it ``leaves``. ``found`` is the digest of the live files at the time of planning. A partition with a ``BranchCut``
+    returns to its ``end``, at or below the cut.
 
-    A compaction replaces the files of each task by one file with the table's ``columns``; ``dates`` are theirs.
+    A compaction replaces the files of each task by one file with the table's ``columns``; ``dates`` are those of the
+    files.
 
     A run of the kind ``schema`` only adds ``columns``. A rebuild that ``accepts`` a version of a registry's schema
-    makes the rows with the columns that this proposes.
+    makes the rows with the proposed columns of that version.
 
-    ``unread`` names what of the live end is damaged. It lands when it is sealed; nothing else waits for it.
+    ``unread`` names damaged parts of the live end. They land when they are sealed; nothing else waits for them.
 
-    New files have the ``layout``, and their columns the ledger's ``field_ids``; others get the next ones.
+    New files have the ``layout``, and their columns the ledger's ``field_ids``; new columns get the next ids.
     """
 
     most_bytes: ClassVar[int] = object_sizes.PLAN
@@ -234,43 +235,43 @@ class RunPlan(StoredObject):
 
     @property
     def moves_rows(self) -> bool:
-        """Whether rows come, go or change; a compaction only lays them together."""
+        """True if rows are added, removed or changed; a compaction only merges files."""
         return self.kind != "compact"
 
     @property
     def replaced(self) -> tuple[str, ...]:
-        """All files of the table, of its quarantine and of filtered rows that hold no more thereafter."""
+        """All files of the table, of its quarantine and of filtered rows that the run replaces."""
         return (*self.removes, *(file for files in self.supersedes.values() for file in files))
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to commit: no range, no change of a partition's, a date's or the table's state."""
+        """True if there is nothing to commit: no range, and no new state of a partition, a date or the table."""
         state = self.partitions or self.replaced or self.closes or self.folds or self.found
         return not state and self.kind != "schema"
 
 
 def merged(by_date: Iterable[Mapping[str, Iterable[str]]]) -> dict[str, tuple[str, ...]]:
-    """Files by date, of several that have such."""
-    found: dict[str, list[str]] = {}
-    for one in by_date:
-        for dt, files in one.items():
-            found.setdefault(dt, []).extend(files)
-    return {dt: tuple(sorted(files)) for dt, files in sorted(found.items())}
+    """Files by date, merged."""
+    merged_files: dict[str, list[str]] = {}
+    for files_of_dates in by_date:
+        for dt, files in files_of_dates.items():
+            merged_files.setdefault(dt, []).extend(files)
+    return {dt: tuple(sorted(files)) for dt, files in sorted(merged_files.items())}
 
 
 class RunResult(StoredObject):
-    """``results/<attempt>.json``: what the scheduler reads after the job.
+    """``results/<attempt>.json``: the scheduler reads it after the job.
 
-    ``landed``: this attempt's commit counts (be it made now or before). ``stale``: the table has moved on since
-    the plan, nothing was committed and nothing is lost. ``empty``: there was nothing to do. ``unread`` names heads and
-    packs that are damaged: what they hold waits until it is sealed, so that the topic may be late.
+    ``landed``: this attempt's commit counts (made now or before). ``stale``: the table has moved on since the plan,
+    nothing was committed and nothing is lost. ``empty``: there was nothing to do. ``unread`` names damaged heads and
+    packs: their content waits until it is sealed, so that the topic may be late.
 
-    ``unknown`` are fields of records that the table has no column for: by their path, how many of the rows have them
-    that the run parsed and that the parser did not refuse, also of dates that a rebuild leaves alone. Of more than
-    MOST_UNKNOWN names, those of most rows are kept, and the sum of the others' rows under ``…``. None if it is not
-    known: nothing was committed, or the result was lost and is made from evidence again. If a vacuum has removed the
-    ledger, too, such a result has no ``dates`` and no ``gaps``, and ``ledger_n`` is the plan's. ``bytes_written``,
-    the size of the files that the run added to the table, is also not known then.
+    ``unknown`` counts the rows with a field that the table has no column for, by the field's path, over the rows that
+    the run parsed and the parser did not refuse, also of dates that a rebuild leaves alone. Of more than MOST_UNKNOWN
+    names, those of most rows are kept, and the sum of the others' rows under ``…``. None if it is not known: nothing
+    was committed, or the result was lost and is made from evidence again. If a vacuum has removed the ledger, too, such
+    a result has no ``dates`` and no ``gaps``, and ``ledger_n`` is the plan's. ``bytes_written``, the size of the files
+    that the run added to the table, is also not known then.
     """
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
@@ -295,7 +296,7 @@ class RunResult(StoredObject):
 
 
 class RunProgress(StoredObject):
-    """``progress/<attempt>.json``: of ``total`` tasks ``done`` are finished. The job replaces it as it goes."""
+    """``progress/<attempt>.json``: ``done`` of ``total`` tasks are finished. The job replaces it during the run."""
 
     attempt: int
     done: int = Field(ge=0)

@@ -1,4 +1,4 @@
-"""How the triggerer's scan of the watermark indexes fares, for those who do not see its log."""
+"""The state of the triggerer's scan of the watermark indexes, for readers without its log."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tidemark.formats.base import StoredObject
 
 
 class ScanStatus(StoredObject):
-    """``_tidemark/_scan/<cluster>.json``: the last scan, how long it took, what it listed and read.
+    """``_tidemark/_scan/<cluster>.json``: the last scan, its duration, and the numbers of objects listed and read.
 
-    While it fails, ``failing_since`` says since when, ``error`` why, and ``failures`` how often in a row.
+    While scans fail, ``failing_since`` is their start, ``error`` the reason, and ``failures`` their number in a row.
     """
 
     cluster: str

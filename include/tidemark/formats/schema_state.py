@@ -1,4 +1,4 @@
-"""Which schema of a registry a topic's columns come from, and what of a newer one waits for a person."""
+"""The adopted schema of a registry, from which a topic's columns come, and a newer schema that waits for a person."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ChangeKind = Literal["added", "removed", "wider", "misfit"]
 
 
 class SchemaChange(Model):
-    """What a newer schema has otherwise than the adopted one, at ``path``; ``detail`` says it in words.
+    """A difference of a newer schema from the adopted one, at ``path``; ``detail`` describes it in words.
 
-    ``added`` and ``removed`` are adopted: a column more, or one that is null from now on. ``wider`` is adopted by a
+    ``added`` and ``removed`` are adopted: a new column, or a column that is null from now on. ``wider`` is adopted by a
     rebuild of the whole table. A ``misfit`` cannot be adopted in this table.
     """
 
@@ -26,7 +26,7 @@ class SchemaChange(Model):
 
     @property
     def waits(self) -> bool:
-        """Whether it is not adopted without a person."""
+        """True if the change is not adopted without a person."""
         return self.kind in {"wider", "misfit"}
 
 
@@ -39,18 +39,18 @@ class SchemaVersion(Model):
 
 
 class SchemaStep(SchemaVersion):
-    """A version, and what it has otherwise than what was adopted before it."""
+    """A version, and its differences from the definition adopted before it."""
 
     changes: tuple[SchemaChange, ...] = ()
 
     @property
     def can_be_rebuilt(self) -> bool:
-        """Whether a rebuild of the whole table would adopt any of the changes."""
-        return any(one.kind == "wider" for one in self.changes)
+        """True if a rebuild of the whole table would adopt any of the changes."""
+        return any(change.kind == "wider" for change in self.changes)
 
 
 class Definition(SchemaStep):
-    """What columns come from, after that step: all that was ever adopted, so that older records are read as before.
+    """The source of columns after a step: every schema ever adopted, so that older records are read as before.
 
     ``definition`` is in base64: an Avro schema, a descriptor set, or a list of columns as JSON.
     """
@@ -59,16 +59,16 @@ class Definition(SchemaStep):
 
     @property
     def data(self) -> bytes:
-        """The definition itself."""
+        """The decoded definition."""
         return base64.b64decode(self.definition)
 
 
 class SchemaState(StoredObject):
     """``schema.json`` of a topic whose parser follows ``subject``.
 
-    ``newest`` was compared with what is ``adopted``. Where something of it waits, ``proposal`` is the definition that a
-    rebuild of the whole table adopts, with the ``wider`` columns, and all changes that wait. Its alert is ``dismissed``
-    if a person has said so of that version. Since ``unanswered_since`` the registry has not answered, for ``reason``.
+    ``newest`` was compared with ``adopted``. If a part of it waits, ``proposal`` is the definition that a rebuild of
+    the whole table adopts, with the ``wider`` columns, and all changes that wait. ``dismissed`` is the version whose
+    alert a person has dismissed. Since ``unanswered_since`` the registry has not answered, for ``reason``.
     """
 
     most_bytes: ClassVar[int] = object_sizes.SCHEMA

@@ -3,7 +3,7 @@
 A tombstone's key is ``_tombstones/<cluster>/<topic>-<p>/<from>-<to>-<time>.json``, in the store and prefix of the
 partition itself. It counts only if its content agrees with its key: a name alone removes nothing. It records a
 decision: a retention that was killed may have left objects that it names, and the next run deletes these. A later
-segment of the same offsets is another segment.
+segment with these offsets is another segment.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tidemark.store import Store
 from tidemark.timestamps import stamp
 
 _MOST: Final = 1 << 14
-"""Tombstones of which a process remembers what they say: some hundred bytes each."""
+"""Most tombstones whose content a process remembers: some hundred bytes each."""
 
 
 class RemovedSegment(Model):
-    """A segment that is removed: ``objects`` by file name, and its manifest, whose ETag is ``manifest_etag``."""
+    """A removed segment: ``objects`` by file name, and the ETag of its manifest."""
 
     base_offset: int = Field(ge=0)
     suffix: str = ""
@@ -40,21 +40,21 @@ class RemovedSegment(Model):
 
     @property
     def name(self) -> SegmentName:
-        """What the segment's objects are called."""
+        """The common name of the segment's objects."""
         return SegmentName(self.base_offset, self.suffix)
 
     @property
     def size(self) -> int:
         """Bytes of the objects, manifest apart."""
-        return sum(one.size for one in self.objects.values())
+        return sum(object_sum.size for object_sum in self.objects.values())
 
 
 class Tombstone(StoredObject):
-    """The segments of ``[start, end)`` that go, and on what that rests.
+    """The removal of the segments of ``[start, end)``, and its grounds.
 
-    That is the policy (``window``), the ``report`` that named them a day before, and the ledger whose evidence gives
-    each offset a class. ``by`` is whom the run names, ``written_as`` the identity under which it wrote: see
-    :func:`tidemark.store.identity.identity`. ``segments`` are in the order in which they go.
+    These are the policy (``window``), the ``report`` that named them a day before, and the ledger whose evidence gives
+    each offset a class. ``by`` is the name that the run gives, ``written_as`` the identity under which it wrote: see
+    :func:`tidemark.store.identity.identity`. ``segments`` are in the order of their removal.
     """
 
     most_bytes: ClassVar[int] = object_sizes.TOMBSTONE
@@ -76,12 +76,12 @@ class Tombstone(StoredObject):
     segments: tuple[RemovedSegment, ...] = Field(min_length=1)
 
     def names(self, name: str, etag: str) -> bool:
-        """Whether it removes this very version of the file ``name``."""
-        return any(name in one.objects and one.objects[name].etag == etag for one in self.segments)
+        """True if the tombstone removes this very version of the file ``name``."""
+        return any(name in segment.objects and segment.objects[name].etag == etag for segment in self.segments)
 
 
 class Removed(NamedTuple):
-    """A tombstone in short."""
+    """The offsets and the key of a tombstone."""
 
     start: int
     end: int
@@ -89,7 +89,7 @@ class Removed(NamedTuple):
 
 
 def named(store: Store, keys: PartitionKeys) -> Iterator[Removed]:
-    """What the names of a partition's tombstones say, by their first offset: where to look, and nothing to believe."""
+    """The offsets in the names of a partition's tombstones, by first offset: a hint at where to look, and no proof."""
     folder = keys.control.tombstones(keys.place, keys.partition)
     for info in store.list(folder):
         start, _, rest = info.key.removeprefix(folder).partition("-")
@@ -99,47 +99,46 @@ def named(store: Store, keys: PartitionKeys) -> Iterator[Removed]:
 
 
 def listed(store: Store, keys: PartitionKeys) -> list[Removed]:
-    """The tombstones of a partition, by their first offset. Each is read once by a process: they never change.
+    """The tombstones of a partition, by first offset. A process reads each once: they never change.
 
     Raises:
-        FormatError: one does not parse, or is not of the partition and the offsets that its key names.
-        StoreError: the store failed.
+        FormatError: a tombstone does not parse, or is of another partition or other offsets than its key names.
     """
-    found = list(store.list(keys.control.tombstones(keys.place, keys.partition)))
-    return in_parallel(lambda info: _in_short(store, keys, info.key, info.etag), found)
+    infos = list(store.list(keys.control.tombstones(keys.place, keys.partition)))
+    return in_parallel(lambda info: _in_short(store, keys, info.key, info.etag), infos)
 
 
 def removed(store: Store, keys: PartitionKeys) -> Intervals:
-    """The offsets of a partition whose segments retention has removed, or was about to. Raises as :func:`listed`."""
-    return Intervals((one.start, one.end) for one in listed(store, keys))
+    """The offsets of the segments that retention has removed, or began to. Raises errors of :func:`listed`."""
+    return Intervals((stone.start, stone.end) for stone in listed(store, keys))
 
 
 def read(store: Store, keys: PartitionKeys, key: str) -> Tombstone:
-    """The tombstone under ``key``. Raises FormatError as :func:`listed`."""
+    """The tombstone under ``key``. Raises errors of :func:`listed`."""
     stone = Tombstone.load(store, key)
     place = _place(stone, key)
     if (stone.cluster, place, stone.partition) != (keys.cluster, keys.place, keys.partition):
         raise FormatError(key, f"is about {stone.cluster}/{place}-{stone.partition}, but its key names another")
     if key != keys.control.tombstone(keys.place, keys.partition, stone.start, stone.end, stamp(stone.at)):
         raise FormatError(key, f"is about offsets {stone.start} to {stone.end} at {stone.at}, but its key names others")
-    bounds = [(one.base_offset, one.next_offset) for one in stone.segments]
-    if (min(one for one, _ in bounds), max(one for _, one in bounds)) != (stone.start, stone.end):
+    bounds = [(segment.base_offset, segment.next_offset) for segment in stone.segments]
+    if (min(base for base, _ in bounds), max(end for _, end in bounds)) != (stone.start, stone.end):
         raise FormatError(key, f"removes segments that do not reach from {stone.start} to {stone.end}")
     return stone
 
 
 _known: Final[dict[tuple[str, str, str], Removed]] = {}
-"""What was read, by store, key and ETag."""
+"""The tombstones that were read, by store, key and ETag."""
 
 
 def _in_short(store: Store, keys: PartitionKeys, key: str, etag: str) -> Removed:
-    found = _known.get((store.url, key, etag))
-    if found is None:
+    known = _known.get((store.url, key, etag))
+    if known is None:
         stone = read(store, keys, key)
         if len(_known) >= _MOST:
             _known.clear()
-        found = _known[store.url, key, etag] = Removed(stone.start, stone.end, key)
-    return found
+        known = _known[store.url, key, etag] = Removed(stone.start, stone.end, key)
+    return known
 
 
 def _place(stone: Tombstone, key: str) -> str:

@@ -1,4 +1,4 @@
-"""What of a topic's live end the last plan or run could not read, for those who do not see its log."""
+"""The parts of a topic's live end that the last plan or run could not read, for readers without its log."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MOST_MESSAGES: Final = 20
 class UnreadStatus(StoredObject):
     """``_tidemark/_unread/<cluster>/<topic>.json``: the heads and packs that the run planned ``at`` could not read.
 
-    Each of ``messages`` names an object first, then what is wrong with it; of many, some are left out. Something has
-    been unread ``since`` a run found it first, in each run. Without messages, all could be read.
+    Each of ``messages`` begins with an object's name, followed by the problem; of many, some are left out. ``since`` is
+    the time of the first of the successive runs with unread objects. Without messages, all could be read.
     """
 
     most_bytes: ClassVar[int] = object_sizes.SMALL
@@ -30,5 +30,5 @@ class UnreadStatus(StoredObject):
 
     @property
     def objects(self) -> list[str]:
-        """The names of these objects."""
+        """The names of the unread objects."""
         return sorted({message.partition(": ")[0] for message in self.messages})

@@ -1,7 +1,7 @@
-"""``offset.wm``: how far a partition is in the store without a hole, and what is known about the rest.
+"""``offset.wm``: the end of the offsets that the store has of a partition without a hole, and the state of the rest.
 
-Line 1 is Pinterest's: 20 digits, the base offset of the last segment below the first hole. Line 2 is JSON and is
-what Tidemark goes by. Written by the leader's agent, by conditional PUT, ordered within a topic id by
+Line 1 is Pinterest's: 20 digits, the base offset of the last segment below the first hole. Line 2 is JSON, and the only
+one that Tidemark uses. Written by the leader's agent, by conditional PUT, ordered within a topic id by
 (leader epoch, next offset): a later epoch may move ``next_offset`` back, the same epoch never.
 """
 
@@ -19,7 +19,7 @@ from tidemark.formats.keys import OFFSET_DIGITS
 from tidemark.formats.manifest import LineagePairs
 
 MOST_TAILS: Final = 64
-"""Leaderships that may have packed what is not sealed. A leader that finds as many seals before it packs."""
+"""Most leaderships that may have packed unsealed batches. A leader that finds so many seals before it packs."""
 
 
 class Watermark(StoredObject):
@@ -30,7 +30,7 @@ class Watermark(StoredObject):
     the uploaded offsets beyond. ``lineage`` is the leader's whole one, up to and including the start of its own epoch,
     also beyond ``next_offset``: a batch that is not on it is of a dead branch. ``foreign_epochs`` were in this object
     although the cluster never gave them; offsets read under them are void. ``tails`` are the leaderships, (leader
-    epoch, broker), that may have packed what is not sealed yet: see the heads of these brokers.
+    epoch, broker), that may have packed batches that are not sealed yet: see the heads of these brokers.
     """
 
     most_bytes: ClassVar[int] = object_sizes.WATERMARK
@@ -50,26 +50,26 @@ class Watermark(StoredObject):
 
     @property
     def tail_brokers(self) -> frozenset[int]:
-        """The brokers of ``tails``, whose heads are to be read."""
+        """The brokers of ``tails``: their heads must be read."""
         return frozenset(broker for _, broker in self.tails)
 
     @property
     def order(self) -> tuple[int, int]:
-        """What must never decrease within a topic id."""
+        """The pair that must never decrease within a topic id."""
         return self.leader_epoch, self.next_offset
 
     def supersedes(self, other: Watermark | None) -> bool:
-        """Whether this may replace ``other``: another topic id's, or one that is behind."""
+        """True if this may replace ``other``, which is of another topic id or not ahead."""
         return other is None or other.topic_id != self.topic_id or self.order >= other.order
 
 
 def render(base_offset: int, watermark: Watermark) -> bytes:
-    """The whole object; ``base_offset`` is that of the last segment below the first hole."""
+    """The whole object; ``base_offset`` belongs to the last segment below the first hole."""
     return f"{base_offset:0{OFFSET_DIGITS}d}\n".encode() + watermark.to_bytes() + b"\n"
 
 
 def parse(body: bytes, key: str) -> tuple[int, Watermark | None]:
-    """(base offset of line 1, line 2 or None where Pinterest's uploader wrote).
+    """(base offset of line 1, line 2), where line 2 is None if Pinterest's uploader wrote the object.
 
     Raises:
         FormatError: naming ``key`` and the rule.

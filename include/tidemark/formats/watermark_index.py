@@ -1,8 +1,8 @@
-"""The watermark index: all that one broker leads, at a glance, so that a watcher reads 10³ objects and not 10⁶.
+"""The watermark index: all partitions that one broker leads in one object, so that a watcher reads 10³ and not 10⁶.
 
 Each agent writes its own (``_watermarks/<cluster>/<broker>.json``) on change, at most every 10 s, and every 60 s
 when idle. A reader merges them by :data:`RANK`: per partition the entry with the highest (epoch, next offset) counts,
-within the newest topic id, and of equal ones the latest. :mod:`tidemark.formats.index_cache` reads them.
+within the newest topic id, and of equal entries the latest. :mod:`tidemark.formats.index_cache` reads them.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tidemark.store import ObjectInfo, clock
 
 
 class IndexEntry(Model):
-    """One led partition. ``uploaded_end`` is the end of the last uploaded segment, be it beyond a hole.
+    """One led partition. ``uploaded_end`` is the end of the last uploaded segment, even if it lies beyond a hole.
 
-    ``bytes_per_offset`` is how many bytes an offset takes in the newest uploaded segment (null: not known),
-    ``observed_at`` the latest moment at which this broker is known to have led the partition with these offsets.
-    ``active_...`` are of the segment that Kafka appends to, as far as the agent could read it; its timestamps are null
-    while it has no record. ``tail_end`` is the end of what seals and packs hold (null while nothing is packed that is
-    not sealed). ``packs_known`` is false while the agent has not read what this and former leaders have packed: then
-    nobody knows where that ends, nor how old the oldest unstored byte is. ``freshness`` are the seconds that the agent
-    is set to for the topic (null: only quiet tails are packed), and ``oldest_unstored`` is the age in seconds of the
-    oldest byte that was not in the store at ``observed_at``, by a monotonic clock (null: not known).
+    ``bytes_per_offset`` is the mean size of an offset in the newest uploaded segment (null: not known), ``observed_at``
+    the latest moment at which this broker is known to have led the partition with these offsets. ``active_...`` are of
+    the segment that Kafka appends to, as far as the agent could read it; its timestamps are null while it has no
+    record. ``tail_end`` is the end of the sealed and packed offsets (null while all packed offsets are sealed).
+    ``packs_known`` is false while the agent has not read the packs of this and former leaders: then neither their end
+    nor the age of the oldest unstored byte is known. ``freshness`` is the agent's setting for the topic in seconds
+    (null: only quiet tails are packed), and ``oldest_unstored`` is the age in seconds of the oldest byte that was not
+    in the store at ``observed_at``, by a monotonic clock (null: not known).
     """
 
     topic: str
@@ -57,20 +57,20 @@ class IndexEntry(Model):
 
     @property
     def stored_end(self) -> int | None:
-        """The end of what the store has without a hole, in segments and packs; None while that is not known."""
+        """The end of the offsets stored without a hole, in segments and packs; None while it is not known."""
         return self.least_stored_end if self.packs_known else None
 
     @property
     def least_stored_end(self) -> int:
-        """The offset below which the store has everything at least, whether or not more is packed."""
+        """The offset below which the store has everything; it may have more in packs."""
         return max(self.next_offset, self.tail_end or 0)
 
 
 class DamagedHead(Model):
-    """The head ``key`` (a URL) of this broker, which something else has damaged or removed, as the agent found it.
+    """The head ``key`` (a URL) of this broker, which another program has damaged or removed.
 
-    ``rule`` says what is wrong. ``kept`` is the key under which its bytes are kept (null: not yet, or there are none).
-    ``made_at`` is when the agent has made the head again (null: not yet).
+    ``rule`` is the broken rule. ``kept`` is the key of the copy of its bytes (null: no copy yet, or no bytes).
+    ``made_at`` is the time when the agent made the head again (null: not yet).
     """
 
     key: str
@@ -81,10 +81,11 @@ class DamagedHead(Model):
 
 
 class WatermarkIndex(StoredObject):
-    """What one broker's agent knows of the partitions that it leads.
+    """The state of the partitions that one broker leads, from its agent.
 
-    ``endpoints`` is a digest of where its segments go, by which the agent tells whether the entries still hold.
-    ``clock_skew`` is how many seconds the clock of the agent's host was ahead of the store's, by which its times are.
+    ``endpoints`` is a digest of the locations of its segments, which shows the agent whether the entries are valid.
+    ``clock_skew`` is the number of seconds that the clock of the agent's host, which gives its times, was ahead of the
+    store's.
     """
 
     most_bytes: ClassVar[int] = object_sizes.WATERMARK_INDEX
@@ -103,21 +104,21 @@ RANK: Final = ("incarnation", "leader_epoch", "next_offset", "observed_at")
 """Of several entries for a partition the one with the highest values of these fields counts, compared in this order."""
 
 rank: Final[Callable[[IndexEntry], tuple[int, int, int, datetime]]] = attrgetter(*RANK)
-"""What entries for one partition are compared by."""
+"""The values by which entries for one partition are compared."""
 
 
 class LeaderEntry(NamedTuple):
-    """The entry that counts for a partition, and the broker that says it."""
+    """The valid entry for a partition, and its broker."""
 
     broker: int
     entry: IndexEntry
 
 
 def as_stored(index: WatermarkIndex, modified: datetime) -> WatermarkIndex:
-    """``index`` with times that are not later than when the store got it, ``modified``.
+    """``index`` with times that are not later than ``modified``, the time at which the store got it.
 
-    An agent that could not ask the store for the time may have a clock that is ahead. Its statements are as old as they
-    were by that clock. One that seems to be behind is left alone: the object may be a copy, made long afterwards.
+    An agent that could not ask the store for the time may have a clock that is ahead. Its times then move back by that
+    lead. A clock that seems to be behind is left alone: the object may be a copy, made long afterwards.
     """
     latest = modified + clock.LEAST
     ahead = max(index.written_at - modified, timedelta())
@@ -133,10 +134,10 @@ def as_stored(index: WatermarkIndex, modified: datetime) -> WatermarkIndex:
 
 
 def parse_index(body: bytes, info: ObjectInfo) -> WatermarkIndex:
-    """The index that was listed as ``info``, with times that are :func:`as_stored`.
+    """The index that was listed as ``info``, with times from :func:`as_stored`.
 
     Raises:
-        FormatError: it does not parse, or is another broker's than its key says: an agent may write its own alone.
+        FormatError: it does not parse, or belongs to another broker than its key: an agent may write its own alone.
     """
     index = as_stored(WatermarkIndex.from_bytes(body, info.key), info.modified)
     if not info.key.endswith(f"/{index.broker}.json"):
@@ -145,12 +146,12 @@ def parse_index(body: bytes, info: ObjectInfo) -> WatermarkIndex:
 
 
 def merge(indexes: Iterable[WatermarkIndex]) -> Mapping[TopicPartition, IndexEntry]:
-    """The entry that counts for each partition, by :data:`rank`."""
+    """The valid entry for each partition, by :data:`rank`."""
     return {tp: leader.entry for tp, leader in leaders(indexes).items()}
 
 
 def leaders(indexes: Iterable[WatermarkIndex]) -> Mapping[TopicPartition, LeaderEntry]:
-    """As :func:`merge`, each entry with its broker."""
+    """The valid entry for each partition, with its broker."""
     newest: dict[TopicPartition, LeaderEntry] = {}
     for index in indexes:
         for entry in index.entries:
