@@ -1,4 +1,4 @@
-"""Questions to the brokers about offsets and topics, by kafka-python's own requests, from whichever thread."""
+"""Queries to the brokers about offsets and topics, as kafka-python's own requests, from any thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemark.formats.keys import TopicPartition
 
 
 class AskBrokers(Brokers):
-    """Through the manager and loop of a consumer, and a ``Fetcher`` of kafka-python's own that fetches nothing."""
+    """Queries through a consumer's manager and loop, and through a plain ``Fetcher`` that fetches nothing."""
 
     def __init__(self, manager: Any, net: Any, plain: Any, timeout_ms: float) -> None:
         self._manager = manager
@@ -23,9 +23,9 @@ class AskBrokers(Brokers):
         self._timeout_ms = timeout_ms
 
     def offsets(self, times: Times, timeout_ms: float | None) -> Found:
-        """ListOffsets: by time, or the log's start or end."""
-        found: Found = self._plain.offsets_by_times(dict(times), timeout_ms)
-        return {tp: offset for tp, offset in found.items() if offset is not None}
+        """Offsets from ListOffsets: at a time, or at the log's start or end."""
+        offsets: Found = self._plain.offsets_by_times(dict(times), timeout_ms)
+        return {tp: offset for tp, offset in offsets.items() if offset is not None}
 
     @override
     def log_range(self, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
@@ -34,16 +34,16 @@ class AskBrokers(Brokers):
         return {tp: (starts[tp].offset, ends[tp].offset) for tp in partitions if tp in starts and tp in ends}
 
     def topic_id(self, topic: str) -> str | None:
-        """Likewise. Asks for metadata of a topic that none has come of yet."""
+        """The topic's id, after a request for metadata if the consumer has none of this topic yet. Waits."""
         cluster = self._manager.cluster
         if cluster.partitions_for_topic(topic) is None:
             cluster.add_topic(topic)
             try:
                 self._net.run(self._manager.wait_for, cluster.request_update(), self._timeout_ms)
             except (kafka_errors.KafkaTimeoutError, kafka_errors.UnknownTopicOrPartitionError):
-                return None  # deleted, it may be, and its history is read all the same
+                return None  # the topic may be deleted, and its history is read all the same
         return self.topic_id_now(topic)
 
     def topic_id_now(self, topic: str) -> str | None:
-        """The topic's id as the brokers named it last; asks nobody."""
+        """The topic's id in the newest metadata, without a request."""
         return notation(self._manager.cluster.topic_id(topic))

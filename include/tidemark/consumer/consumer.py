@@ -34,9 +34,9 @@ _REMOTE_COUNTERS: Final = ("requests", "bytes", "records", "retries")
 
 _JOIN_SLICE_MS: Final = 50
 _PREPARE_SLICE_MS: Final = 1000
-"""How long kafka-python is left to wait at once, while a group is joined and before: so soon a wakeup is heard.
+"""Longest single waits in kafka-python, while a group is joined and before, so that a wakeup is noticed soon.
 
-Before, it commits; that it must be given time for, or what was read comes again after the rebalance.
+Before a join it commits. It needs time for that, or records that were read come again after the rebalance.
 """
 
 
@@ -57,14 +57,14 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
 
     It has all methods and settings of ``KafkaConsumer``, and these settings:
 
-    mode: which tiers it reads, see :class:`Mode`.
-    storage: where the remote tier is: a :class:`Storage`, or the path of a topics file. KAFKA_ONLY does not open it.
+    mode: the tiers to read, see :class:`Mode`.
+    storage: the remote tier: a :class:`Storage`, or the path of a topics file. KAFKA_ONLY does not open it.
     on_gap: ``error`` raises :class:`tidemark.errors.GapError` at offsets that are recorded as missing in storage and
-        that Kafka does not have; ``skip`` goes on after them, with a warning and a count in the metrics.
-    remote_refresh_ms: how often it looks for new objects in storage.
-    remote_prefetch_bytes: how many bytes it reads ahead from storage, over all partitions.
-    remote_threads: how many threads read from storage.
-    remote_wait_ms: how long it waits for an offset that neither tier has, if an upload may bring it; after that
+        that Kafka does not have; ``skip`` continues after them, with a warning and a count in the metrics.
+    remote_refresh_ms: the interval of looking for new objects in storage.
+    remote_prefetch_bytes: the bytes to read ahead from storage, over all partitions.
+    remote_threads: the number of threads that read from storage.
+    remote_wait_ms: the time to wait for an offset that neither tier has, if an upload may bring it; after that
         ``auto_offset_reset`` decides.
 
     Like ``KafkaConsumer`` it is not thread-safe, except for :meth:`wakeup`.
@@ -82,7 +82,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         remote_wait_ms: int = 120_000,
         **configs: Any,
     ) -> None:
-        self._mode = Mode(mode or "")  # which is refused with the names that there are
+        self._mode = Mode(mode or "")  # no mode is refused with a list of the modes
         if on_gap not in {"error", "skip"}:
             raise ValueError(f"on_gap must be error or skip, not {on_gap!r}")
         self._opened = _opened(self._mode, storage)
@@ -92,7 +92,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         self._gaps_skipped = 0
         try:
             super().__init__(**configs)
-            # kafka-python forgets to hand this on: without it brokers make topics that are only asked for.
+            # kafka-python does not pass this on: without it brokers create topics that are only queried.
             self._cluster.config["allow_auto_create_topics"] = self.config["allow_auto_create_topics"]
             self._take_over(
                 on_gap, remote_refresh_ms / 1000, remote_prefetch_bytes, remote_threads, remote_wait_ms / 1000
@@ -107,7 +107,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
             raise
 
     def _give_up(self) -> None:
-        """Close what a constructor that failed has opened: kafka-python leaves its thread, which asks for brokers."""
+        """Close the resources of a failed constructor: kafka-python leaves its thread, which connects to brokers."""
         if hasattr(self, "_closed"):
             super().close(autocommit=False)
         elif hasattr(self, "_net"):
@@ -115,7 +115,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
             self._net.stop()
 
     def _take_over(self, on_gap: OnGap, refresh: float, prefetch: int, threads: int, wait: float) -> None:
-        """Put our fetcher where kafka-python made its own."""
+        """Replace kafka-python's fetcher by Tidemark's."""
         committed = self.config["isolation_level"] == "read_committed"
         plain = self._fetcher
         self._remote: RemoteTier | None = None
@@ -160,25 +160,26 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         )
         self._fetcher._sensors = plain._sensors  # registered once: see kafka_private
 
-    # What a caller sees
+    # The caller's methods
 
     def poll(
         self, timeout_ms: float = 0, max_records: int | None = None, update_offsets: bool = True
     ) -> dict[Any, Any]:
-        """As ``KafkaConsumer.poll``. Raises :class:`WakeupError` if :meth:`wakeup` was called.
+        """Poll like ``KafkaConsumer.poll``. Raises :class:`WakeupError` if :meth:`wakeup` was called.
 
-        Iteration and ``poll`` may alternate: what an iterator has not given out yet then comes from ``poll``, once.
+        Iteration and ``poll`` may alternate: ``poll`` then returns, once, the records that an iterator has fetched and
+        not given out yet.
         """
-        if update_offsets:  # else it is the iterator that asks
+        if update_offsets:  # else the iterator polls
             self._iterator = None
         return self._undone_if_it_fails(super().poll, timeout_ms, max_records, update_offsets)
 
     def poll_arrow(self, timeout_ms: float = 0, max_bytes: int = 16 << 20) -> dict[Any, pa.RecordBatch]:
-        """As :meth:`poll`, but each partition's records as one Arrow record batch, with no Python object for each.
+        """Poll like :meth:`poll`, but return each partition's records as an Arrow record batch, with no Python objects.
 
-        The columns are those of :data:`tidemark.decode.SCHEMA`; keys and values are bytes, deserializers are not asked.
+        The columns are those of :data:`tidemark.decode.SCHEMA`; keys and values are bytes, without deserializers.
         ``kafka_incarnation`` of Kafka's records is 0 until the catalogue of the remote tier has been read.
-        All batches together have about ``max_bytes``, and at least a row. Positions and commits are those of ``poll``.
+        All batches together have about ``max_bytes``, and at least a row. Positions and commits work as in ``poll``.
 
         Raises:
             ValueError: ``timeout_ms`` is negative or ``max_bytes`` not positive.
@@ -193,41 +194,41 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         return self._undone_if_it_fails(self._poll_arrow, timeout_ms, max_bytes)
 
     def wakeup(self) -> None:
-        """Have the ``poll`` or iteration that runs, or the next one, raise :class:`WakeupError`. Thread-safe."""
+        """Make the running or next ``poll`` or iteration raise :class:`WakeupError`. Thread-safe."""
         self._woken.set()
         self._wakeup.wake()
 
     def tier(self, partition: TopicPartition) -> Tier | None:
-        """Where the next record of an assigned partition comes from; None if it is not assigned, or not known yet."""
+        """The tier of the next record of a partition; None if it is not assigned, or the tier is not decided yet."""
         tier: Tier | None = self._fetcher.tier(partition)
         return tier
 
     def metrics(self, raw: bool = False) -> Any:
-        """As ``KafkaConsumer.metrics``; unless ``raw``, with a group ``tidemark-consumer``.
+        """The metrics of ``KafkaConsumer.metrics``; unless ``raw``, with a group ``tidemark-consumer``.
 
-        ``partitions``: by partition and tier, records delivered, of Kafka also bytes and responses; ``remote``:
-        requests to storage, bytes, records and retries; ``hand-overs``; ``fallbacks``: how often a partition was left
-        to Kafka because storage could not be read; ``waiting``: partitions that no tier can read at present;
-        ``skipped``: offsets of gaps that were passed over.
+        ``partitions``: by partition and tier, the delivered records, and for Kafka bytes and responses; ``remote``:
+        requests to storage, bytes, records and retries; ``hand-overs``; ``fallbacks``: the number of times that a
+        partition was left to Kafka because storage could not be read; ``waiting``: partitions that no tier can read at
+        present; ``skipped``: offsets of gaps that were passed over.
         """
-        found = super().metrics(raw)
-        if found is not None and not raw:
+        metrics = super().metrics(raw)
+        if metrics is not None and not raw:
             skipped = self._gaps_skipped + (self._remote.counters.skipped if self._remote is not None else 0)
-            found[METRICS_GROUP] = self._fetcher.shown() | {"skipped": skipped}
+            metrics[METRICS_GROUP] = self._fetcher.shown() | {"skipped": skipped}
             if self._remote is not None:
                 counters = self._remote.counters
-                found[METRICS_GROUP]["remote"] = {name: getattr(counters, name) for name in _REMOTE_COUNTERS}
-        return found
+                metrics[METRICS_GROUP]["remote"] = {name: getattr(counters, name) for name in _REMOTE_COUNTERS}
+        return metrics
 
     def partitions_for_topic(self, topic: str) -> set[int]:
-        """As ``KafkaConsumer.partitions_for_topic``; of a topic that the brokers do not know, what is stored of it."""
-        found: set[int] = super().partitions_for_topic(topic)
-        if not found and self._remote is not None:
-            found = self._remote.topics.partitions_for_topic(topic)
-        return found
+        """Partitions as in ``KafkaConsumer``; the stored partitions if the brokers do not know the topic."""
+        partitions: set[int] = super().partitions_for_topic(topic)
+        if not partitions and self._remote is not None:
+            partitions = self._remote.topics.partitions_for_topic(topic)
+        return partitions
 
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
-        """As ``KafkaConsumer.close``; then reading from storage ends."""
+        """Close like ``KafkaConsumer.close``, and then stop reading from storage."""
         if self._closed:
             return
         if self._scouts is not None:
@@ -240,7 +241,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
             self._fetcher.close()
 
     def __next__(self) -> Any:
-        """As ``KafkaConsumer``'s iterator. Raises :class:`WakeupError` if :meth:`wakeup` was called."""
+        """The iterator of ``KafkaConsumer``. Raises :class:`WakeupError` if :meth:`wakeup` was called."""
         self._hear()
         return super().__next__()
 
@@ -253,14 +254,14 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
     def _poll_arrow(self, timeout_ms: float, max_bytes: int) -> dict[Any, pa.RecordBatch]:
         timer = Timer(timeout_ms)
         while not self._closed:
-            found = self._round(timer, Arrow(max_bytes), move=True)
-            if found or timer.expired:
-                return found
+            batches = self._round(timer, Arrow(max_bytes), move=True)
+            if batches or timer.expired:
+                return batches
         return {}
 
     def _round(self, timer: Any, want: Want, *, move: bool) -> dict[Any, Any]:
-        """As ``KafkaConsumer._poll_once``, with a wait that a wakeup ends."""
-        heard = self._wakeup.count  # before it is asked for: a wake-up from then on counts
+        """Poll once, as ``KafkaConsumer._poll_once``, with a wait that a wakeup ends."""
+        heard = self._wakeup.count  # read before the fetch: any later wakeup ends the wait
         self._hear()
         if not self._join(timer):
             return {}
@@ -271,18 +272,18 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         timeout_ms = timer.timeout_ms
         if self.config["group_id"] is not None:
             timeout_ms = min(timeout_ms, self._coordinator.time_to_next_poll() * 1000)
-        found: dict[Any, Any] = self._fetcher.fetch(want, heard=heard, move=move, timeout_ms=timeout_ms)
-        if not found:
+        records: dict[Any, Any] = self._fetcher.fetch(want, heard=heard, move=move, timeout_ms=timeout_ms)
+        if not records:
             if self._unseen is not None:
                 self._unseen.look(self.subscription() or {tp.topic for tp in self.assignment()})
             self._hear()
-        return found
+        return records
 
     def _join(self, timer: Any) -> bool:
-        """Let the coordinator do its part, in slices: kafka-python takes up a join where the last one left it.
+        """Let the coordinator do its part, in slices: kafka-python continues a join at the next call.
 
-        It has to be told so: of a join for new metadata it takes the sending of the assignment for the end, and would
-        wait for ever for one that nobody takes up.
+        Each slice requests the join again. In a join for new metadata, the coordinator takes the sending of the
+        assignment for the end, and would otherwise wait for ever for a join that nobody continues.
         """
         while True:
             slice_ms = _PREPARE_SLICE_MS
@@ -296,23 +297,23 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
                 return False
 
     def _refresh_committed_offsets(self, timeout_ms: float | None = None) -> bool:
-        """As kafka-python, but the epoch that was committed with an offset counts (KIP-320)."""
+        """Refresh as kafka-python does, but with the epochs that were committed with the offsets (KIP-320)."""
         if self._subscription.has_all_fetch_positions():
             return True
         missing = self._subscription.missing_fetch_positions()
         if missing and self.config["group_id"] is not None:
             try:
-                found = self._coordinator.fetch_committed_offsets(missing, timeout_ms=timeout_ms)
+                offsets = self._coordinator.fetch_committed_offsets(missing, timeout_ms=timeout_ms)
             except kafka_errors.KafkaTimeoutError:
                 return False
-            for tp, committed in found.items():
+            for tp, committed in offsets.items():
                 if tp in self._subscription.missing_fetch_positions():
                     self._subscription.seek(tp, OffsetAndMetadata(committed.offset, "", committed.leader_epoch))
         self._subscription.reset_missing_positions()
         return bool(self._subscription.has_all_fetch_positions())
 
     def _undone_if_it_fails(self, call: Any, *arguments: Any) -> dict[Any, Any]:
-        """Nothing is delivered by a call that raises, Ctrl-C included: its positions go back."""
+        """Call, and restore the positions if the call raises, Ctrl-C included: it then delivered nothing."""
         self._fetcher.begin()
         try:
             return call(*arguments)  # type: ignore[no-any-return]
@@ -325,7 +326,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
             self._woken.clear()
             raise WakeupError("wakeup() was called; nothing was delivered, and the next call continues")
 
-    # What placing asks for
+    # Callbacks of tier selection
 
     def _out_of_range(self, tp: TopicPartition, offset: int) -> None:
         if not self._subscription.has_default_offset_reset_policy():

@@ -1,7 +1,7 @@
-"""What a tier has in hand of one partition: blocks in the order of the log, handed out row by row or block by block.
+"""The fetched blocks of one partition from a tier, in log order, handed out row by row or block by block.
 
-Nothing is handed out by looking: ``peek`` shows what is next, ``advance`` moves on once it is
-known to be delivered. An error of the source is raised when it is next, never before what precedes it.
+``peek`` shows the next rows and hands out nothing, ``advance`` moves on once they are known to be delivered. An error
+of the source is raised when its turn comes, never before the rows that precede it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidemark.remote.reader.blocks import Block
 
 
 class BlockDelivery:
-    """Blocks from ``position`` on; ``epoch`` is the leader epoch of what was passed last, -1 if unknown."""
+    """Blocks from ``position`` on; ``epoch`` is the leader epoch of the last passed rows, -1 if unknown."""
 
     def __init__(self, tier: Tier, position: int, blocks: Iterable[Block]) -> None:
         self.tier = tier
@@ -27,14 +27,14 @@ class BlockDelivery:
 
     @property
     def exhausted(self) -> bool:
-        """Whether there is nothing more, an error included."""
+        """True if nothing is left, not even an error."""
         return self._exhausted and self._next is None and self._error is None
 
     def peek(self, rows: int) -> Block | None:
-        """At most ``rows`` rows, at least one; None if there is nothing more.
+        """At most ``rows`` rows, at least one; None if nothing is left.
 
-        Blocks without rows are passed, which moves ``position``. Raises what the source met, if that is next; and
-        again, until somebody throws the delivery away.
+        Blocks without rows are passed, which moves ``position``. Raises the error of the source if that is next, and
+        again until the delivery is dropped.
         """
         self._load()
         if self._next is None:
@@ -44,7 +44,7 @@ class BlockDelivery:
         return self._next if self._next.rows.num_rows <= rows else self._next.cut(rows)[0]
 
     def advance(self, rows: int) -> None:
-        """The first ``rows`` rows of what was shown are delivered."""
+        """Mark the first ``rows`` rows of the shown block as delivered."""
         block = self._next
         assert block is not None
         self.delivered += rows
@@ -57,11 +57,11 @@ class BlockDelivery:
         self._load()
 
     def _load(self) -> None:
-        """Have the next block with rows at hand, so that ``position`` is past all that has none."""
+        """Load the next block with rows, so that ``position`` is past all blocks without rows."""
         while self._next is None and not self._exhausted:
             try:
                 block = next(self._blocks, None)
-            except Exception as error:  # noqa: BLE001  # whatever it is, it is raised at its place
+            except Exception as error:  # noqa: BLE001  # any error is raised at its place
                 self._error, self._exhausted = error, True
                 return
             if block is None:

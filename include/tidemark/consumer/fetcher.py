@@ -34,23 +34,23 @@ log = logging.getLogger(__name__)
 
 
 class Want(Protocol):
-    """What a call wants of the records that are there, and what it makes of them."""
+    """A caller's demand for records, and the form of its result."""
 
     def rows(self, block: Block | None) -> int:
-        """How many more rows it takes, of ``block`` if there is one; 0 ends the call."""
+        """The number of rows that the call still takes, of ``block`` if there is one; 0 ends the call."""
         ...
 
     def take(self, tp: TopicPartition, block: Block) -> int:
-        """Make of the rows what the caller gets; returns of how many. Raises what stops it at the first."""
+        """Add rows of ``block`` to the result; returns their number. Raises an error that stops at the first row."""
         ...
 
     def result(self) -> dict[TopicPartition, Any]:
-        """What was made, by partition; no entry without a row."""
+        """The result by partition; no entry without a row."""
         ...
 
 
 class Deferred(NamedTuple):
-    """An error that a later call raises, if its partition is still at that position then."""
+    """An error that a later call raises, if its partition is still at this position then."""
 
     tp: TopicPartition
     offset: int
@@ -58,7 +58,7 @@ class Deferred(NamedTuple):
 
 
 class TieredFetcher(TieredOffsets):
-    """Fetches from Kafka and from ``remote``, None for KAFKA_ONLY, as ``placements`` say."""
+    """A fetcher from Kafka and from ``remote`` (None for KAFKA_ONLY), according to ``placements``."""
 
     PartitionRecords = KafkaRows
 
@@ -79,7 +79,7 @@ class TieredFetcher(TieredOffsets):
         )
         self.counts = TierCounts()
         self._remote = remote
-        self._in_hand: OrderedDict[TopicPartition, Any] = OrderedDict()  # a response, or what is left of a delivery
+        self._in_hand: OrderedDict[TopicPartition, Any] = OrderedDict()  # a response, or the rest of a delivery
         self._turn: Tier = "kafka"
         self._remote_turns: list[TopicPartition] = []
         self._passed: dict[TopicPartition, tuple[int, Any]] = {}
@@ -87,31 +87,31 @@ class TieredFetcher(TieredOffsets):
         self._moved: dict[TopicPartition, tuple[Any, Any]] = {}
 
     def fetch(self, want: Want, *, heard: int, move: bool, timeout_ms: float) -> dict[TopicPartition, Any]:
-        """What is there for ``want``; if nothing is, wait at most ``timeout_ms`` for news and look again.
+        """Records for ``want``. Without any, waits at most ``timeout_ms`` for news and looks again.
 
-        There is news after more than ``heard`` wake-ups. ``move`` is False for the iterator, which moves
-        positions itself, record by record.
+        News means more than ``heard`` wake-ups. ``move`` is False for the iterator, which moves positions itself,
+        record by record.
         """
         self._raise_deferred()
         self._place()
-        found = self._collect(want, move=move)
+        records = self._collect(want, move=move)
         self._send()
-        if not found:
+        if not records:
             self._raise_deferred()
             if timeout_ms > 0:
                 self._wakeup.wait(heard, min(timeout_ms / 1000, self._patience()))
                 self._place()
-                found = self._collect(want, move=move)
-            if not found:
+                records = self._collect(want, move=move)
+            if not records:
                 self._raise_deferred()
-        return found
+        return records
 
     def begin(self) -> None:
-        """A call of the caller's begins: what earlier ones delivered is delivered."""
+        """Begin a call: all earlier deliveries are final."""
         self._moved = {}
 
     def take_back(self) -> None:
-        """The call that began last delivered nothing after all: positions go back to where it found them."""
+        """Restore the positions from before the last call, which delivered nothing after all."""
         for tp, (before, after) in self._moved.items():
             if self._subscriptions.is_assigned(tp):
                 state = self._subscriptions.assignment[tp]
@@ -120,11 +120,11 @@ class TieredFetcher(TieredOffsets):
         self._moved = {}
 
     def tier(self, tp: TopicPartition) -> Tier | None:
-        """The tier that reads ``tp``, None while there is none."""
+        """The tier that reads ``tp``, or None."""
         return self._placements.of(tp).tier if self._subscriptions.is_assigned(tp) else None
 
     def close(self) -> None:
-        """Let go of what is in hand."""
+        """Drop all fetched records."""
         for tp in list(self._in_hand):
             self._drop(tp)
         super().close()
@@ -142,7 +142,7 @@ class TieredFetcher(TieredOffsets):
             try:
                 if self._decide(tp) == "remote":
                     turns.append(tp)
-            except Exception as error:  # noqa: BLE001  # raised once the others' records are delivered
+            except Exception as error:  # noqa: BLE001  # raised after the other partitions' records are delivered
                 self._defer(tp, error)
         if set(turns) != set(self._remote_turns):
             self._remote_turns = turns
@@ -154,7 +154,7 @@ class TieredFetcher(TieredOffsets):
         before = self._placements.of(tp).tier
         place = self._placements.decide(tp, position.offset, position.leader_epoch)
         if not self._subscriptions.is_fetchable(tp):
-            return None  # a reset was asked for
+            return None  # a reset was requested
         if self._remote is not None:
             if place.tier == "remote":
                 self._remote.read(tp, self._position(tp).offset)
@@ -171,7 +171,7 @@ class TieredFetcher(TieredOffsets):
         return state.position
 
     def _leave(self, tp: TopicPartition) -> None:
-        """``tp`` is assigned no longer: its remote reader ends, too."""
+        """Forget ``tp``, which is no longer assigned, and stop its remote reader."""
         self._placements.forget(tp)
         self._passed.pop(tp, None)
         self._drop(tp)
@@ -179,7 +179,7 @@ class TieredFetcher(TieredOffsets):
     # Collecting
 
     def _collect(self, want: Want, *, move: bool) -> dict[TopicPartition, Any]:
-        """Records of both tiers, the one first that was not the last time."""
+        """Collect records from both tiers, which take turns to be first."""
         self._admit()
         for tier in (self._turn, "remote" if self._turn == "kafka" else "kafka"):
             for tp in list(self._in_hand) if tier == "kafka" else list(self._remote_turns):
@@ -187,7 +187,7 @@ class TieredFetcher(TieredOffsets):
                     break
                 try:
                     self._collect_one(tp, want, move=move)
-                except Exception as error:  # noqa: BLE001  # likewise
+                except Exception as error:  # noqa: BLE001  # raised after the other partitions' records
                     self._defer(tp, error)
                     self._drop(tp)
         self._turn = "remote" if self._turn == "kafka" else "kafka"
@@ -195,7 +195,7 @@ class TieredFetcher(TieredOffsets):
         return want.result()
 
     def _admit(self) -> None:
-        """Take over what has come from the brokers."""
+        """Take over the brokers' responses."""
         while self._completed_fetches:
             response = self._completed_fetches.popleft()
             tp = response.topic_partition
@@ -205,7 +205,7 @@ class TieredFetcher(TieredOffsets):
 
     def _collect_one(self, tp: TopicPartition, want: Want, *, move: bool) -> None:
         if self._subscriptions.is_paused(tp):
-            return  # kept for when it goes on (KAFKA-7548)
+            return  # kept until the partition is resumed (KAFKA-7548)
         while self._subscriptions.is_fetchable(tp):
             delivery = self._delivery(tp, want)
             if delivery is None:
@@ -214,10 +214,10 @@ class TieredFetcher(TieredOffsets):
                 return
 
     def _delivery(self, tp: TopicPartition, want: Want) -> BlockDelivery | None:
-        """What is in hand of ``tp`` at its position, parsed; or what its remote reader has."""
+        """The fetched and parsed records of ``tp`` at its position, or the records of its remote reader."""
         held = self._in_hand.get(tp)
         if held is not None and not isinstance(held, BlockDelivery):
-            del self._in_hand[tp]  # however parsing ends, it has told the metrics
+            del self._in_hand[tp]  # parsing updates the metrics, however it ends
             held = self._parsed(tp, held)
             if held is not None:
                 self._in_hand[tp] = held
@@ -232,11 +232,11 @@ class TieredFetcher(TieredOffsets):
         return held
 
     def _stands(self, tp: TopicPartition, held: Any) -> bool:
-        """Whether ``held`` has something, and at the position."""
+        """True if ``held`` has records or an error left, and begins at the position."""
         return isinstance(held, BlockDelivery) and not held.exhausted and held.position == self._position(tp).offset
 
     def _parsed(self, tp: TopicPartition, response: Any) -> KafkaRows | None:
-        """As kafka-python, but that an offset out of range is judged over both tiers."""
+        """Parse as kafka-python does, but judge an offset out of range over both tiers."""
         state = self._subscriptions.assignment[tp]
         if (
             self._remote is not None
@@ -249,12 +249,12 @@ class TieredFetcher(TieredOffsets):
                 self._placements.out_of_range(tp)
                 self._wakeup.wake()
             return None
-        found: KafkaRows | None = self._parse_fetched_data(response)
-        if found is not None:
+        rows: KafkaRows | None = self._parse_fetched_data(response)
+        if rows is not None:
             self._placements.given(tp)
-            found.incarnation = self._placements.incarnation(tp)
-            self.counts.of(tp, "kafka").bytes += found.bytes_read
-        return found
+            rows.incarnation = self._placements.incarnation(tp)
+            self.counts.of(tp, "kafka").bytes += rows.bytes_read
+        return rows
 
     def _from_remote(self, tp: TopicPartition, want: Want) -> BlockDelivery | None:
         assert self._remote is not None
@@ -274,11 +274,11 @@ class TieredFetcher(TieredOffsets):
                 return None
             self._placements.readable(tp)
             return BlockDelivery("remote", position, [block])
-        self._wakeup.wake()  # its tier is to be decided again
+        self._wakeup.wake()  # its tier must be decided again
         return None
 
     def _deliver(self, tp: TopicPartition, delivery: BlockDelivery, want: Want, *, move: bool) -> bool:
-        """Give ``want`` what it takes of ``delivery``; whether there may be more for it."""
+        """Give ``want`` as many rows of ``delivery`` as it takes. Returns True if it may take more."""
         count = 0
         block = delivery.peek(want.rows(None))
         if block is not None and (rows := want.rows(block)):
@@ -317,7 +317,7 @@ class TieredFetcher(TieredOffsets):
     # Kafka's side
 
     def _send(self) -> None:
-        """Ask the brokers for more, unless nothing is to be asked for."""
+        """Request more records from the brokers, if a partition needs any."""
         if self._fetchable_partitions():
             for future in self.send_fetches():
                 future.add_both(self._wakeup.wake)
@@ -330,7 +330,7 @@ class TieredFetcher(TieredOffsets):
         ]
 
     def _patience(self) -> float:
-        """Seconds until a look without news may find something."""
+        """Seconds until another attempt may succeed without news."""
         backoff: float = self.config["retry_backoff_ms"] / 1000
         if self._subscriptions.partitions_needing_reset() or not self._subscriptions.has_all_fetch_positions():
             return backoff
@@ -340,7 +340,7 @@ class TieredFetcher(TieredOffsets):
         return min((self._placements.next_look(tp) for tp in fetchable), default=backoff)
 
     def shown(self) -> dict[str, Any]:
-        """What the consumer's metrics tell."""
+        """The counts in the consumer's metrics."""
         assigned = self._subscriptions.assigned_partitions()
         places = [self._placements.of(tp) for tp in assigned]
         return {

@@ -1,4 +1,4 @@
-"""The part of the fetcher that finds positions: resets, questions about offsets, and their validation (KIP-320)."""
+"""The part of the fetcher that finds positions: resets, offset queries, and validation (KIP-320)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
-    """``queries`` and ``scouts`` are None for KAFKA_ONLY, where all is kafka-python's own."""
+    """A fetcher's positions. ``queries`` and ``scouts`` are None for KAFKA_ONLY, where kafka-python does all itself."""
 
     _reset_task: Any
 
@@ -46,7 +46,7 @@ class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         self._resetting = False
 
     def reset_offsets_if_needed(self, timeout_ms: float | None = None) -> Any:
-        """As kafka-python, over the tiers of the mode."""
+        """Reset as kafka-python does, over the tiers of the mode."""
         if self._queries is None or self._scouts is None:
             task = super().reset_offsets_if_needed(timeout_ms)
             if task is not None:
@@ -63,18 +63,18 @@ class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         return None if self._reset_task is None or self._reset_task.is_done else self._reset_task
 
     def _reset(self, task: Any, timeout_ms: float) -> None:
-        """In a scout's thread: until no partition needs it, for the caller may ask for more meanwhile."""
+        """Reset in a scout's thread, until no partition needs it: the caller may request more meanwhile."""
         try:
             while wanted := self._to_reset():
                 self._reset_these(wanted, timeout_ms)
         except kafka_errors.RetriableError as error:
-            log.info("where partitions begin or end is not known yet; asking again: %s", error)
+            log.info("the start or end of partitions is not known yet; asking again: %s", error)
         except Exception as error:  # noqa: BLE001  # raised by the caller's next call
             self._reset_error = error
         finally:
             with self._reset_lock:
                 self._resetting = False
-            # kafka-python's tasks that wait for it are woken by its own thread alone.
+            # Only kafka-python's own thread may wake its tasks that wait for this one.
             self._net.call_soon_threadsafe(lambda: task.success(None))
 
     def _to_reset(self) -> dict[TopicPartition, int]:
@@ -89,17 +89,17 @@ class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
 
     def _reset_these(self, wanted: dict[TopicPartition, int], timeout_ms: float) -> None:
         assert self._queries is not None
-        found = self._queries.by_time(wanted, timeout_ms)
-        missing = set(wanted) - set(found)
+        answers = self._queries.by_time(wanted, timeout_ms)
+        missing = set(wanted) - set(answers)
         if missing:
             raise kafka_errors.KafkaTimeoutError(f"no tier says where {missing} begin or end")
-        for tp, answer in found.items():
+        for tp, answer in answers.items():
             self._reset_offset_if_needed(tp, wanted[tp], answer.offset)
 
     def offsets_by_times(
         self, timestamps: dict[TopicPartition, int], timeout_ms: float | None = None
     ) -> dict[Any, Any]:
-        """As kafka-python, over the tiers of the mode."""
+        """Offsets as in kafka-python, over the tiers of the mode."""
         if self._queries is None:
             return super().offsets_by_times(timestamps, timeout_ms)  # type: ignore[no-any-return]
         return dict.fromkeys(timestamps) | self._queries.by_time(timestamps, timeout_ms)
@@ -107,20 +107,20 @@ class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
     def beginning_or_end_offset(
         self, partitions: Any, timestamp: int, timeout_ms: float | None = None
     ) -> dict[Any, int]:
-        """As kafka-python, over the tiers of the mode."""
+        """Offsets as in kafka-python, over the tiers of the mode."""
         if self._queries is None:
             return super().beginning_or_end_offset(partitions, timestamp, timeout_ms)  # type: ignore[no-any-return]
         return self._queries.of_all(partitions, timestamp, timeout_ms)
 
     def maybe_validate_positions(self) -> None:
-        """As kafka-python for what Kafka reads; what the remote tier reads is compared with its own lineage."""
+        """Validate Kafka's positions as kafka-python does. Remote positions are compared with the remote lineage."""
         for tp in self._subscriptions.assigned_partitions():
             if self._placements.of(tp).tier == "kafka":
                 epoch = self._manager.cluster.leader_epoch_for_partition(tp)
                 self._subscriptions.maybe_validate_position_for_current_leader(tp, epoch)
 
     def validate_offsets_if_needed(self, timeout_ms: float | None = None) -> Any:
-        """As kafka-python, and wakes the caller when it is done."""
+        """Validate as kafka-python does, and wake the caller at the end."""
         before = self._validation_task
         task = super().validate_offsets_if_needed(timeout_ms)
         if task is not None and task is not before:

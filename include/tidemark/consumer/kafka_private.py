@@ -1,7 +1,7 @@
-"""Every name of kafka-python that is used here and that it does not promise to keep; for kafka-python 3.0.x.
+"""Every private name of kafka-python that is used here, for kafka-python 3.0.x.
 
-A test asserts that each is there, with the parameters named: an update of kafka-python that moves one fails there, and
-not in a consumer.
+A test asserts that each name exists, with these parameters: after an update of kafka-python that moves a name, the test
+fails instead of a consumer.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ FETCHER_METHODS: Final = {
     "send_fetches": (),
     "validate_offsets_if_needed": ("timeout_ms",),
 }
-"""Likewise of ``Fetcher``."""
+"""Methods of ``Fetcher`` that are overridden or called, with their parameters."""
 
 PARTITION_RECORDS: Final = (
     "fetch_offset",

@@ -1,4 +1,4 @@
-"""Decodes the records of a Fetch response in the same way as those of the remote tier.
+"""A decoder of a Fetch response's records, as for records of the remote tier.
 
 :class:`KafkaRows` replaces kafka-python's ``Fetcher.PartitionRecords``. It finds the records that ``read_committed``
 leaves out as Kafka's ``CompletedFetch`` does: the response names the aborted transactions by producer and first offset;
@@ -30,7 +30,7 @@ _OFFSET_BYTES: Final = 8
 
 
 class KafkaRows(BlockDelivery):
-    """What the broker sent of one partition, from the offset on that was asked for."""
+    """The records of one partition in a broker's response, from the requested offset on."""
 
     def __init__(  # the signature of PartitionRecords
         self,
@@ -46,7 +46,11 @@ class KafkaRows(BlockDelivery):
         **_: object,
     ) -> None:
         committed = isolation_level == IsolationLevel.READ_COMMITTED
-        aborted = [(one.producer_id, one.first_offset) for one in aborted_transactions or ()] if committed else []
+        aborted = (
+            [(transaction.producer_id, transaction.first_offset) for transaction in aborted_transactions or ()]
+            if committed
+            else []
+        )
         data = records._buffer  # kafka-python keeps the bytes there; see kafka_private
         super().__init__("kafka", fetch_offset, self._decoded(data, aborted, verify=check_crcs))
         self.topic_partition = tp
@@ -57,7 +61,7 @@ class KafkaRows(BlockDelivery):
         self._drained = False
 
     def drain(self) -> None:
-        """Nothing more is taken of it: tell kafka-python's metrics, once."""
+        """Finish: report to kafka-python's metrics, once."""
         if not self._drained:
             self._drained = True
             if self._metrics:
@@ -94,13 +98,13 @@ class KafkaRows(BlockDelivery):
                 schema = _SCHEMAS[int(run["magic"][0])]
                 yield Block(pa.RecordBatch.from_arrays(rows.columns, schema=schema), start, start, epoch)
         if len(headers):
-            # A v2 batch keeps its last offset even where compaction took the records there.
+            # A v2 batch keeps its last offset even if compaction removed the records there.
             end = int(headers["base_offset"][-1] + headers["last_offset_delta"][-1]) + 1
             yield Block(NOTHING, start, max(start, end), int(headers["leader_epoch"][-1]))
 
 
 def _scan(data: bytes, name: str, *, verify: bool) -> tuple[Headers, SegmentError | None]:
-    """The headers of all whole batches before the first that is damaged, and the damage."""
+    """The headers of all whole batches before the first damaged batch, and the damage."""
     base = int.from_bytes(data[:_OFFSET_BYTES], "big") if len(data) >= _OFFSET_BYTES else 0
 
     def scan(part: bytes | memoryview) -> Headers:
@@ -114,9 +118,9 @@ def _scan(data: bytes, name: str, *, verify: bool) -> tuple[Headers, SegmentErro
 
 def _with_ends(aborted: list[tuple[int, int]], headers: Headers) -> list[AbortedTransaction]:
     markers = headers[headers["attributes"] & CONTROL != 0]
-    found = []
+    transactions = []
     for producer, first in aborted:
         own = markers["base_offset"][(markers["producer_id"] == producer) & (markers["base_offset"] >= first)]
         last = int(own[0]) if len(own) else MAX_OFFSET
-        found.append(AbortedTransaction(producer, first, last, last))
-    return found
+        transactions.append(AbortedTransaction(producer, first, last, last))
+    return transactions

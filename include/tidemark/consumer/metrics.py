@@ -1,4 +1,4 @@
-"""What came from which tier, by partition."""
+"""Counts of delivered records by partition and tier."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidemark.formats.keys import TopicPartition
 
 @dataclass
 class Count:
-    """Records delivered; of Kafka also bytes received (compressed, as they come) and answers."""
+    """Delivered records; for Kafka also received bytes (compressed) and responses."""
 
     records: int = 0
     bytes: int = 0
@@ -18,7 +18,7 @@ class Count:
 
 
 class TierCounts:
-    """Counts since the consumer was made; those of a partition go on when it comes back."""
+    """Counts since the consumer was made. A partition's counts continue when it is assigned again."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[TopicPartition, Tier], Count] = {}

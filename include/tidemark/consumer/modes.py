@@ -1,4 +1,4 @@
-"""Which tier a consumer reads from, and which it prefers."""
+"""The modes of a consumer: the tiers that it reads from, and its preference."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Tier = Literal["kafka", "remote"]
 TIERS: Final[tuple[Tier, Tier]] = ("kafka", "remote")
 
 OnGap = Literal["error", "skip"]
-"""At offsets that are recorded as missing in the store: raise :class:`tidemark.errors.GapError`, or go on behind."""
+"""The reaction to offsets recorded as missing in the store: raise :class:`tidemark.errors.GapError`, or skip them."""
 
 
 class Mode(StrEnum):
-    """Where records come from; group membership and commits are the brokers' in every mode."""
+    """The source of records; group membership and commits are the brokers' in every mode."""
 
     REMOTE_ONLY = "REMOTE_ONLY"
     """Remote storage alone: brokers are asked for metadata, assignment and commits, never for records or offsets."""
@@ -24,10 +24,10 @@ class Mode(StrEnum):
     """The brokers alone, as a ``KafkaConsumer``: storage is never opened."""
 
     REMOTE_PREFERRED = "REMOTE_PREFERRED"
-    """Remote storage wherever it has the offset, the brokers for what it has not (the tail) or cannot give."""
+    """Remote storage wherever it has the offset, the brokers for offsets that it lacks (the tail) or cannot read."""
 
     KAFKA_PREFERRED = "KAFKA_PREFERRED"
-    """The brokers wherever they have the offset, remote storage for what their retention has removed."""
+    """The brokers wherever they have the offset, remote storage for offsets that their retention has removed."""
 
     @classmethod
     def _missing_(cls, value: object) -> Mode | None:
@@ -36,10 +36,10 @@ class Mode(StrEnum):
 
     @property
     def reads_kafka(self) -> bool:
-        """Whether records may come from the brokers."""
+        """True if records may come from the brokers."""
         return self is not Mode.REMOTE_ONLY
 
     @property
     def reads_remote(self) -> bool:
-        """Whether records may come from remote storage."""
+        """True if records may come from remote storage."""
         return self is not Mode.KAFKA_ONLY

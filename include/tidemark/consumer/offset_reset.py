@@ -1,4 +1,4 @@
-"""Positions from nothing, and questions about offsets: over all tiers of the mode.
+"""Initial positions and offset queries, over all tiers of the mode.
 
 ``EARLIEST`` is the lower of both starts, ``LATEST`` Kafka's end (of remote storage alone, the remote end), and the
 first record at a time the lower of both tiers' answers. Answers of the brokers are kafka-python's own.
@@ -23,7 +23,7 @@ Found = dict[TopicPartition, Any]
 
 
 class Queries(NamedTuple):
-    """``kafka`` asks the brokers by times or :class:`OffsetSpec`, ``remote`` reads a catalogue now. Both wait."""
+    """Offset queries. ``kafka`` takes times or :class:`OffsetSpec`, ``remote`` reads a catalogue. Both wait."""
 
     mode: Mode
     committed: bool
@@ -31,13 +31,13 @@ class Queries(NamedTuple):
     remote: Callable[[TopicPartition], RemotePartition | None]
 
     def by_time(self, times: Times, timeout_ms: float | None) -> Found:
-        """The first offset whose record is at or after a time, or a log's start or end, over the tiers."""
+        """The offset of the first record at or after a time, or a log's start or end, over the tiers."""
         offsets: Found = {}
-        asked = {tp: when for tp, when in times.items() if self.mode.reads_kafka}
-        if asked:
-            offsets = dict(self.kafka(asked, timeout_ms))
+        for_brokers = {tp: when for tp, when in times.items() if self.mode.reads_kafka}
+        if for_brokers:
+            offsets = dict(self.kafka(for_brokers, timeout_ms))
         stored = [(tp, when) for tp, when in times.items() if not (when == OffsetSpec.LATEST and self.mode.reads_kafka)]
-        answers = in_parallel(lambda asked: self._remote(*asked), stored)
+        answers = in_parallel(lambda query: self._remote(*query), stored)
         for (tp, _), answer in zip(stored, answers, strict=True):
             if answer is not None and (tp not in offsets or answer.offset < offsets[tp].offset):
                 offsets[tp] = answer
@@ -46,13 +46,13 @@ class Queries(NamedTuple):
     def of_all(
         self, partitions: Iterable[TopicPartition], spec: int, timeout_ms: float | None
     ) -> dict[TopicPartition, int]:
-        """The start or the end of each partition's log, as ``spec`` says (:class:`OffsetSpec`)."""
+        """The start or the end of each partition's log, selected by ``spec`` (:class:`OffsetSpec`)."""
         wanted = dict.fromkeys(partitions, spec)
         offsets = self.by_time(wanted, timeout_ms)
         return {tp: offsets[tp].offset for tp in wanted}
 
     def _remote(self, tp: TopicPartition, when: int) -> Any:
-        """As the brokers would answer for what is stored. If nothing is: 0, unless Kafka is there to answer."""
+        """The answer for the stored records. Without any: 0, or None if Kafka answers."""
         partition = self.remote(tp)
         if when in {OffsetSpec.EARLIEST, OffsetSpec.LATEST}:
             if partition is None or partition.start >= partition.end(committed=False):

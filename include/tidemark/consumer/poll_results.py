@@ -1,4 +1,4 @@
-"""What ``poll`` and ``poll_arrow`` make of what is there."""
+"""The results of ``poll`` and ``poll_arrow``."""
 
 from __future__ import annotations
 

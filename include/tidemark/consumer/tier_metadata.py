@@ -1,7 +1,7 @@
-"""What is known of partitions without asking now: the catalogue's, and Kafka's log start and end.
+"""The known state of partitions, without a request: the catalogue's, and Kafka's log start and end.
 
-Questions are answered by threads of their own, for `poll` must not wait for storage; each answer wakes the caller. A
-question that is under way is not asked again.
+Threads of their own answer queries, because `poll` must not wait for storage; each answer wakes the caller. A query
+under way is not repeated.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _NEVER: Final = float("-inf")
 
 
 class Catalogue(Protocol):
-    """What is asked of the remote tier here."""
+    """The queries to the remote tier."""
 
     def partition(self, topic: str, partition: int, topic_id: str | None = None) -> RemotePartition | None:
         """The partition of an incarnation, or of the newest; None if the remote tier has none."""
         ...
 
     def forget(self, tp: TopicPartition) -> None:
-        """Keep nothing of a partition in memory, until it is asked for again."""
+        """Drop a partition from memory, until it is asked for again."""
         ...
 
 
 class Brokers(Protocol):
-    """What is asked of the brokers here. Each call waits for them."""
+    """The queries to the brokers. Each call waits for them."""
 
     def log_range(self, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Log start and end (at read_committed the last stable offset) of each."""
+        """Log start and end (at read_committed the last stable offset) of each partition."""
         ...
 
     def topic_id(self, topic: str) -> str | None:
@@ -58,7 +58,7 @@ class Brokers(Protocol):
 
 @dataclass
 class Sight:
-    """What was seen of a partition last; times are of ``time.monotonic``, and of the moment before the look."""
+    """The last seen state of a partition; times are of ``time.monotonic``, and of the moment before the look."""
 
     topic_id: str | None = None
     remote: RemotePartition | None = None
@@ -66,7 +66,7 @@ class Sight:
     looked_at: float = _NEVER
     """The last look at the catalogue, answered or not."""
     log_end: tuple[int, datetime] | None = None
-    """The log end that an agent saw last, and when, as of the last look that was to find that out."""
+    """The log end that an agent saw last, and when, from the last look with ``log_end``."""
     error: Exception | None = None
     kafka_start: int = 0
     kafka_end: int = 0
@@ -75,12 +75,12 @@ class Sight:
 
     @property
     def known(self) -> bool:
-        """Whether the catalogue was ever read."""
+        """True if the catalogue was ever read."""
         return self.remote_at > _NEVER
 
 
 class Scouts:
-    """Threads that look. ``wake`` is called when something was seen."""
+    """Threads that answer queries. ``wake`` is called after each answer."""
 
     def __init__(self, catalogue: Catalogue, brokers: Brokers, wake: Callable[[], None]) -> None:
         self._catalogue = catalogue
@@ -94,19 +94,19 @@ class Scouts:
         self._pool = ThreadPoolExecutor(_ASKING_THREADS, thread_name_prefix="tidemark-asking")
 
     def sight(self, tp: TopicPartition) -> Sight:
-        """What is known of ``tp``."""
+        """The known state of ``tp``."""
         with self._lock:
             return self._sights.setdefault(tp, Sight())
 
     def forget(self, tp: TopicPartition) -> None:
-        """Drop what is known of ``tp``, as when another incarnation of it begins. Answers under way are ignored."""
+        """Drop the state of ``tp``, as when another incarnation of it begins. Answers under way are ignored."""
         with self._lock:
             self._sights.pop(tp, None)
             self._for_brokers.discard(tp)
             self._catalogue.forget(tp)
 
     def look(self, tp: TopicPartition, *, log_end: bool = False) -> None:
-        """Read the catalogue of ``tp``, soon; ``log_end``: and where agents saw its log end."""
+        """Read the catalogue of ``tp`` soon, with ``log_end`` also the log end that agents saw."""
         with self._lock:
             sight = self._sights.setdefault(tp, Sight())
             if "remote" in sight.asking or self._closed.is_set():
@@ -115,7 +115,7 @@ class Scouts:
         self._submit(self._looks, lambda: self._look(tp, sight, log_end=log_end))
 
     def ask_brokers(self, partitions: Iterable[TopicPartition]) -> None:
-        """Ask for log start and end, soon; all that wait for the same thread go in one request."""
+        """Query log start and end soon; partitions that wait for the same thread share one request."""
         with self._lock:
             for tp in partitions:
                 sight = self._sights.setdefault(tp, Sight())
@@ -125,7 +125,7 @@ class Scouts:
         self.run(self._ask)
 
     def run(self, task: Callable[[], Any]) -> None:
-        """Have a thread do ``task``, unless all is over; not one of those that may wait for the catalogue."""
+        """Run ``task`` in a thread that never waits for the catalogue, unless this is closed."""
         self._submit(self._pool, task)
 
     def _submit(self, pool: ThreadPoolExecutor, task: Callable[[], Any]) -> None:
@@ -142,7 +142,7 @@ class Scouts:
         return self._read(tp, self._brokers.topic_id(tp.topic))
 
     def close(self) -> None:
-        """No answer counts any more; what waits for a server ends with its answer."""
+        """Ignore all further answers. A task that waits for a server ends with that answer."""
         with self._lock:
             self._closed.set()
         for pool in (self._looks, self._pool):
@@ -159,51 +159,51 @@ class Scouts:
 
     def _look(self, tp: TopicPartition, sight: Sight, *, log_end: bool) -> None:
         began = time.monotonic()
-        found, error, topic_id, seen = sight.remote, None, sight.topic_id, sight.log_end
+        remote, error, topic_id, seen = sight.remote, None, sight.topic_id, sight.log_end
         try:
             topic_id = self._brokers.topic_id(tp.topic)
-            found = self._read(tp, topic_id, START_SECONDS)
+            remote = self._read(tp, topic_id, START_SECONDS)
             if log_end:
-                seen = found.observed_log_end() if found is not None else None
+                seen = remote.observed_log_end() if remote is not None else None
         except (TidemarkError, KafkaError) as met:
             error = met
         with self._lock:
             sight.topic_id, sight.error, sight.looked_at, sight.log_end = topic_id, error, began, seen
             if error is None:
-                sight.remote, sight.remote_at = found, began
+                sight.remote, sight.remote_at = remote, began
             sight.asking.discard("remote")
             if tp not in self._sights:  # forgotten meanwhile
                 self._catalogue.forget(tp)
 
     def _read(self, tp: TopicPartition, topic_id: str | None, start_seconds: float = 0.0) -> RemotePartition | None:
-        found = self._catalogue.partition(tp.topic, tp.partition, topic_id)
-        if found is not None:
-            found.refresh(start_seconds)  # each request is tried again by the catalogue's own stores
-        return found
+        remote = self._catalogue.partition(tp.topic, tp.partition, topic_id)
+        if remote is not None:
+            remote.refresh(start_seconds)  # each request is tried again by the catalogue's own stores
+        return remote
 
     def _ask(self) -> None:
         with self._lock:
             wanted = {tp: self._sights[tp] for tp in self._for_brokers}
             self._for_brokers.clear()
         began = time.monotonic()
-        found: dict[TopicPartition, tuple[int, int]] = {}
+        ranges: dict[TopicPartition, tuple[int, int]] = {}
         try:
             if wanted:
-                found = self._brokers.log_range(list(wanted))
+                ranges = self._brokers.log_range(list(wanted))
         except KafkaError as error:
-            log.info("the brokers did not say where %s begin and end; asking again: %s", list(wanted), error)
+            log.info("the brokers did not report start and end of %s; asking again: %s", list(wanted), error)
         finally:
             with self._lock:
                 for tp, sight in wanted.items():
                     sight.asking.discard("kafka")
-                    if tp in found:
-                        sight.kafka_start, sight.kafka_end = found[tp]
+                    if tp in ranges:
+                        sight.kafka_start, sight.kafka_end = ranges[tp]
                         sight.kafka_at = began
 
 
 @functools.cache
 def notation(topic_id: uuid.UUID | None) -> str | None:
-    """Kafka's own notation of a topic id: base64, 22 characters; None for none, and where the cluster has no ids."""
+    """A topic id in Kafka's own notation: base64, 22 characters; None without an id."""
     if topic_id is None or not topic_id.int:
         return None
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")

@@ -1,7 +1,7 @@
-"""Which tier reads a partition at its position: the states of docs/consumer-design.md.
+"""The choice of the tier that reads a partition at its position: the states of docs/consumer-design.md.
 
 Promises: a decision changes nothing but a :class:`Placement`, is made on the caller's thread, and does not wait;
-what is not known yet is asked of the scouts.
+scouts find out unknown facts.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tidemark.remote.topics import RemotePartition
 log = logging.getLogger(__name__)
 
 KAFKA_START_SECONDS: Final = 2.0
-"""How often the brokers are asked whether their log reaches down to a position that is read remotely."""
+"""Interval of asking the brokers whether their log reaches down to a position that is read remotely."""
 
 _AGAIN_SECONDS: Final = 0.5
-"""How soon a question is asked again whose answer decided nothing."""
+"""Interval of repeating a query whose answer decided nothing."""
 
 FIRST_LOOK_SECONDS: Final = 5.0
-"""How long Kafka is left unread for a catalogue that does not answer, where remote storage is preferred."""
+"""Time for which Kafka is left unread for a catalogue that does not answer, if remote storage is preferred."""
 
 LONGEST_REST_SECONDS: Final = 60.0
-"""Storage whose bytes cannot be read is asked again after ``refresh_seconds``, then after twice as long, up to this."""
+"""Longest rest of storage whose bytes cannot be read: it is ``refresh_seconds`` at first, and doubles up to this."""
 
 
 @dataclass(frozen=True)
 class TierRules:
-    """What a consumer was told, and what it does to a partition that no tier can read at its position."""
+    """A consumer's settings, and its reactions if no tier can read a partition at its position."""
 
     mode: Mode
     on_gap: OnGap
@@ -45,13 +45,13 @@ class TierRules:
     refresh_seconds: float
     wait_seconds: float
     topic_id: Callable[[str], str | None]
-    """The topic's id as the brokers named it last; asks nobody."""
+    """The topic's id in the newest metadata, without a request."""
     reset: Callable[[TopicPartition, int], None]
-    """The position is out of range: reset it by ``auto_offset_reset``, or raise."""
+    """Reset a position that is out of range, by ``auto_offset_reset``, or raise."""
     skip: Callable[[TopicPartition, int, GapError], None]
     """Move the position to the end of a gap."""
     truncated: Callable[[TopicPartition, int, int], None]
-    """The position is on a dead branch from the offset on that is named last: go there, or raise."""
+    """Move a position on a dead branch to the given offset, where the branch begins, or raise."""
 
 
 class TierSelector:
@@ -64,15 +64,15 @@ class TierSelector:
         self._places: dict[TopicPartition, Placement] = {}
         self._past_hand_overs = 0
         self.fallbacks = 0
-        """How often a partition was left to Kafka because storage could not be read."""
+        """Number of times that a partition was left to Kafka because storage could not be read."""
 
     @property
     def hand_overs(self) -> int:
-        """How often a partition went from one tier to the other."""
+        """Number of times that a partition moved from one tier to the other."""
         return self._past_hand_overs + sum(place.hand_overs for place in self._places.values())
 
     def of(self, tp: TopicPartition) -> Placement:
-        """The placement of ``tp``; nowhere, if it is new."""
+        """The placement of ``tp``, without a tier if it is new."""
         if tp not in self._places:
             self._places[tp] = Placement(tier=None if self._scouts else "kafka")
         return self._places[tp]
@@ -82,31 +82,31 @@ class TierSelector:
         return list(self._places)
 
     def incarnation(self, tp: TopicPartition) -> int:
-        """The number of the topic's incarnation in the remote tier; 0 if that is not known."""
+        """The number of the topic's incarnation in the remote tier; 0 if unknown."""
         remote = self._scouts.sight(tp).remote if self._scouts else None
         return remote.incarnation if remote else 0
 
     def forget(self, tp: TopicPartition) -> None:
-        """``tp`` is no longer assigned."""
+        """Drop ``tp``, which is no longer assigned."""
         place = self._places.pop(tp, None)
         self._past_hand_overs += place.hand_overs if place else 0
         if self._scouts:
             self._scouts.forget(tp)
 
     def out_of_range(self, tp: TopicPartition) -> None:
-        """Kafka says that it does not have the position: judge."""
+        """Judge a position that Kafka does not have."""
         place = self.of(tp)
         place.tier, place.judging = None, time.monotonic()
 
     def not_there(self, tp: TopicPartition, gap: GapError) -> bool:
-        """The remote tier, which should have the position, finds it missing; whether Kafka may have it."""
+        """Note a position that the remote tier lacks although it should have it. Returns True if Kafka may have it."""
         self.of(tp).missing = gap
         return self._rules.mode.reads_kafka
 
     def unreadable(self, tp: TopicPartition, position: int, error: Exception) -> bool:
-        """The remote tier has the position and cannot read it; whether Kafka is asked for it now.
+        """Note a position that the remote tier has and cannot read. Returns True if Kafka is asked for it now.
 
-        Not if it has failed at this very position before: Kafka did not have it then, or has given nothing.
+        False if this position has failed before: Kafka did not have it then, or has given nothing.
         """
         place = self.of(tp)
         if not self._rules.mode.reads_kafka or place.failed_at == position:
@@ -118,28 +118,28 @@ class TierSelector:
         return True
 
     def readable(self, tp: TopicPartition) -> None:
-        """The remote tier has given records."""
+        """Note that the remote tier has given records."""
         self.of(tp).outage = None
 
     def given(self, tp: TopicPartition) -> None:
-        """Kafka has given records."""
+        """Note that Kafka has given records."""
         self.of(tp).failed_at = -1
 
     def look_again(self, tp: TopicPartition) -> None:
-        """Retention has taken the position from the remote tier."""
+        """Decide again after retention has removed the position from the remote tier."""
         assert self._scouts is not None
         self.of(tp).tier = None
         self._scouts.look(tp)
 
     def compared(self, tp: TopicPartition) -> bool:
-        """Whether the position was compared with the log's present branch in remote storage."""
+        """True if the position was compared with the log's present branch in remote storage."""
         remote = self._scouts.sight(tp).remote if self._scouts else None
         return remote is None or self.of(tp).branch == remote.branch
 
     def decide(self, tp: TopicPartition, position: int, epoch: int) -> Placement:
-        """Where to read ``tp`` at ``position``, whose record before was of leader epoch ``epoch`` (-1: unknown).
+        """The placement of ``tp`` at ``position``; the record before is of leader epoch ``epoch`` (-1: unknown).
 
-        Raises what a caller has to know: :class:`GapError`, errors of the store, what ``TierRules`` raise.
+        Raises errors for the caller: :class:`GapError`, errors of the store, errors of ``TierRules``.
         """
         place = self.of(tp)
         if self._scouts is None:
@@ -162,7 +162,7 @@ class TierSelector:
         return place
 
     def next_look(self, tp: TopicPartition) -> float:
-        """Seconds until ``decide`` may find something new by itself."""
+        """Seconds until ``decide`` may have a new result without news."""
         place = self.of(tp)
         if self._scouts is None or (place.tier == "kafka" and self._rules.mode is Mode.KAFKA_PREFERRED):
             return float("inf")
@@ -177,9 +177,9 @@ class TierSelector:
     def _sight(self, tp: TopicPartition, place: Placement) -> Sight:
         assert self._scouts is not None
         sight = self._scouts.sight(tp)
-        now = self._rules.topic_id(tp.topic)
-        if sight.known and now not in {None, sight.topic_id}:
-            log.warning("%s-%s: the topic was made again, as %s", *tp, now)
+        topic_id = self._rules.topic_id(tp.topic)
+        if sight.known and topic_id not in {None, sight.topic_id}:
+            log.warning("%s-%s: the topic was made again, as %s", *tp, topic_id)
             self._scouts.forget(tp)
             self._places[tp] = Placement(position=place.position, since=place.since, seen=place.seen)
             return self._scouts.sight(tp)
@@ -211,17 +211,17 @@ class TierSelector:
             place.on("kafka")
 
     def _patience(self, place: Placement, sight: Sight) -> float:
-        """How old what is known of the catalogue may be."""
+        """The highest acceptable age of the catalogue's state."""
         if place.judging is not None and sight.looked_at < place.judging:
             return 0.0
         if place.tier is None:
             return min(_AGAIN_SECONDS, self._rules.refresh_seconds)
         if place.tier == "remote":
-            return float("inf")  # what reads looks again by itself
+            return float("inf")  # the reader refreshes it
         return self._rules.refresh_seconds
 
     def _failed(self, tp: TopicPartition, place: Placement, sight: Sight) -> None:
-        """The catalogue could not be read. Kafka may have the position all the same."""
+        """Handle a failure to read the catalogue. Kafka may have the position all the same."""
         error, sight.error = sight.error, None
         assert error is not None
         may_wait = self._rules.mode.reads_kafka and place.judging is None
@@ -230,7 +230,7 @@ class TierSelector:
         self._fall_back(tp, place, error, place.outage.rest if place.outage is not None else 0.0)
 
     def _fall_back(self, tp: TopicPartition, place: Placement, error: Exception, rest: float) -> None:
-        """Storage cannot be read: Kafka reads, and storage rests."""
+        """Leave the partition to Kafka, because storage cannot be read, and let storage rest."""
         if place.outage is None:
             log.warning("%s-%s: remote storage cannot be read, reading from Kafka: %s", *tp, error)
         place.outage = Outage(time.monotonic(), rest)
@@ -241,31 +241,31 @@ class TierSelector:
         place.on("kafka")
 
     def _unanswered(self, tp: TopicPartition, place: Placement, now: float) -> None:
-        """The catalogue was never read: an attempt may take minutes, and Kafka may have the position meanwhile."""
+        """Handle a catalogue that was never read: an attempt may take minutes, and Kafka may have the position."""
         may_read = self._rules.mode.reads_kafka and place.tier is None and place.judging is None
         if may_read and now - place.since >= FIRST_LOOK_SECONDS:
             log.warning("%s-%s: remote storage does not answer; reading from Kafka in the meantime", *tp)
             self._leave_to_kafka(place)
 
     def _truncated(self, tp: TopicPartition, place: Placement, remote: RemotePartition | None, epoch: int) -> bool:
-        """Whether the position turns out to be on a dead branch (KIP-320); looked at once for each branch."""
+        """True if the position is on a dead branch (KIP-320); checked once for each branch."""
         if remote is None or place.branch == remote.branch or not (place.tier == "remote" or self._has(remote, place)):
             return False
         place.branch = remote.branch
-        at = remote.diverged(place.position, epoch) if epoch >= 0 else None
-        if at is not None:
-            self._rules.truncated(tp, place.position, at)
-        return at is not None
+        divergence = remote.diverged(place.position, epoch) if epoch >= 0 else None
+        if divergence is not None:
+            self._rules.truncated(tp, place.position, divergence)
+        return divergence is not None
 
     def _has(self, remote: RemotePartition | None, place: Placement) -> bool:
-        """Whether the remote tier has the position, and not as a gap."""
+        """True if the remote tier has the position, and not as a gap."""
         if remote is None or place.missing is not None:
             return False
         at = place.position
         return remote.start <= at < remote.end(committed=self._rules.committed) and remote.gap_at(at) is None
 
     def _keep_or_take(self, tp: TopicPartition, place: Placement, sight: Sight, now: float) -> None:
-        """The remote tier has the position: it reads, unless it rests, or Kafka is preferred and has it too."""
+        """Read remotely, unless storage rests, or Kafka is preferred and has the position too."""
         assert self._scouts is not None
         if self._rules.mode is Mode.KAFKA_PREFERRED and place.tier == "remote":
             age = now - sight.kafka_at
@@ -288,7 +288,7 @@ class TierSelector:
             self._wait_remote(tp, place, sight)
 
     def _wait_remote(self, tp: TopicPartition, place: Placement, sight: Sight) -> None:
-        """Beyond what is stored: not wrong yet, for the log may have reached here and only its upload be under way."""
+        """Wait for a position beyond the stored end: the log may reach it, and its upload be under way."""
         observed = sight.log_end
         if observed and observed[0] < place.position and observed[1] > place.seen + timedelta(seconds=1):
             self._rules.reset(tp, place.position)
@@ -321,7 +321,7 @@ class TierSelector:
         return GapError(tp.topic, tp.partition, gap.start, gap.end, gap.reason) if gap else place.missing
 
     def _gap_met(self, tp: TopicPartition, place: Placement, gap: GapError) -> None:
-        # If the caller comes back, all tiers are asked for the position again.
+        # If the caller continues, all tiers are asked for the position again.
         place.tier, place.judging, place.missing = None, None, None
         if self._rules.on_gap == "error":
             raise gap

@@ -1,6 +1,6 @@
-"""Topics that no agent has seen, where nothing else can bring their records: a warning names each, once.
+"""Warnings, once for each topic, about topics that no agent has seen, for consumers of the remote tier alone.
 
-It is no error, as an unknown topic is none for ``KafkaConsumer``: it may come.
+An unknown topic is no error, as for ``KafkaConsumer``: it may be created later.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class UnseenTopics:
-    """The topics of one consumer that reads the remote tier alone; ``run`` has a thread do what waits for storage."""
+    """The topics of one consumer that reads the remote tier alone; ``run`` runs work that waits for storage."""
 
     def __init__(self, topics: RemoteTopics, run: Callable[[Callable[[], Any]], None]) -> None:
         self._topics = topics
@@ -25,7 +25,7 @@ class UnseenTopics:
         self._looked_for: set[str] = set()
 
     def look(self, wanted: Collection[str]) -> None:
-        """Look for those of ``wanted`` that were not looked for before, soon."""
+        """Look soon for the topics of ``wanted`` that are new here."""
         new = set(wanted) - self._looked_for
         self._looked_for |= new
         for topic in new:
@@ -35,5 +35,5 @@ class UnseenTopics:
         try:
             if not self._topics.partitions_for_topic(topic):
                 log.warning("%s: %s; waiting for it", topic, self._topics.unseen(topic))
-        except TidemarkError:  # the poll that needs storage tells of it; the next one looks again
+        except TidemarkError:  # the poll that needs storage raises it; the next poll looks again
             self._looked_for.discard(topic)

@@ -6,21 +6,21 @@ from threading import TIMEOUT_MAX, Condition
 
 
 class Wakeup:
-    """Counts the calls of :meth:`wake`, so that one between a look and the wait is not lost. Thread-safe."""
+    """A count of calls of :meth:`wake`, so that no call between a look and the wait is lost. Thread-safe."""
 
     def __init__(self) -> None:
         self._condition = Condition()
         self._count = 0
 
     def wake(self, *_: object) -> None:
-        """Wake who waits; takes whatever a callback is called with."""
+        """Wake the waiting thread; takes any arguments, to serve as a callback."""
         with self._condition:
             self._count += 1
             self._condition.notify_all()
 
     @property
     def count(self) -> int:
-        """How often :meth:`wake` was called."""
+        """Number of calls of :meth:`wake`."""
         with self._condition:
             return self._count
 
