@@ -67,15 +67,15 @@ CONTRACT: Final = (
     Mutant(
         "a range of a chain ends where the next one begins",
         "include/tidemark/raw/packs.py",
-        "elif one.next != end:",
+        "elif range_.next != end:",
         "elif False:",
         (f"{_PACKS}::test_a_range_that_does_not_belong_to_the_chain_is_named",),
     ),
     Mutant(
         "a chain of another topic id is refused",
         "include/tidemark/raw/packs.py",
-        "(one.topic, one.topic_id, one.partition) != (entry.topic, entry.topic_id, entry.partition)",
-        "(one.topic, one.partition) != (entry.topic, entry.partition)",
+        "(range_.topic, range_.topic_id, range_.partition) != (entry.topic, entry.topic_id, entry.partition)",
+        "(range_.topic, range_.partition) != (entry.topic, entry.partition)",
         (f"{_PACKS}::test_a_range_that_does_not_belong_to_the_chain_is_named",),
     ),
     # -- transactions ------------------------------------------------------------------------------------------------
@@ -89,8 +89,8 @@ CONTRACT: Final = (
     Mutant(
         "the first open transaction holds back",
         "include/tidemark/raw/transactions.py",
-        "first = min(one.first_offset for one in pending)",
-        "first = max(one.first_offset for one in pending)",
+        "first = min(transaction.first_offset for transaction in pending)",
+        "first = max(transaction.first_offset for transaction in pending)",
         (f"{_PLANNING}::test_the_first_open_transaction_holds_back",),
     ),
     Mutant(
@@ -226,8 +226,8 @@ CONTRACT: Final = (
     Mutant(
         "a pack stays until a seal of other bytes is ruled out",
         "include/tidemark/raw/sealed_packs.py",
-        "part = one.first, one.next, one.crc32c\n",
-        'part = one.first, one.next, ""\n',
+        "part = range_.first, range_.next, range_.crc32c\n",
+        'part = range_.first, range_.next, ""\n',
         (f"{_PROOFS}::test_packs_go_when_seals_list_all_their_ranges",),
     ),
     Mutant(
@@ -247,8 +247,8 @@ CONTRACT: Final = (
     Mutant(
         "files of two partitions are never merged",
         "include/tidemark/planning/compaction.py",
-        "key=lambda one: one[:4]):",
-        "key=lambda one: one[:3]):",
+        "key=lambda file: file[:4]):",
+        "key=lambda file: file[:3]):",
         (f"{_COMPACTION}::test_files_of_other_dates_partitions_and_incarnations_are_never_merged",),
     ),
     # -- the store ---------------------------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
-"""Plans what a run has to do, from the raw objects, the topic's settings and the committed ledger.
+"""Plans for runs, made from the raw objects, the topic's settings and the committed ledger.
 
 * ``partition_plan`` has the rules for one partition and is pure; ``read`` finds given offsets in raw
 * ``date_finality`` decides which dates close and is pure as well
-* ``ingest`` plans a run for new offsets, ``rebuild`` one for dates, ``replay`` one for quarantined rows
+* ``ingest`` plans a run for new offsets, ``rebuild`` a run for dates, ``replay`` a run for quarantined rows
 * ``repair`` plans a run that restores a table which another program changed
 * ``lost_files`` finds the files that dates have lost, ``lost_gaps`` the offsets that will never come
-* ``compaction`` plans a run that merges small files, ``retention`` one that removes dates
-* ``common`` has what all plans share, ``plan_store`` writes and finds plans
+* ``compaction`` plans a run that merges small files, ``retention`` a run that removes dates
+* ``common`` has the fields that all plans share, ``plan_store`` writes and finds plans
 
-The same state gives the same plan, except for its attempt and its time. Nothing here imports pyarrow or Spark at module
+An equal state gives an equal plan, except for its attempt and its time. Nothing here imports pyarrow or Spark at module
 level, because the scheduler's ``plan`` task runs this code too.
 """
 

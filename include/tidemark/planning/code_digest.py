@@ -1,4 +1,4 @@
-"""Which code made a file: a digest of the sources that turn raw segments into rows and files, and of nothing else."""
+"""The digest of the code that makes files: of the sources that turn raw segments into rows and files, and no others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOURCES: Final = (
 )
 """Packages and modules whose change may change a row, its class, its date, or the bytes of a file.
 
-They are read where they are installed, and not imported: plans are made where Spark's libraries are not installed.
+Their installed files are read without an import: plans are also made where Spark's libraries are not installed.
 """
 
 

@@ -39,7 +39,7 @@ RUN_BYTES: Final = 64 << 30
 class PlacedFile(NamedTuple):
     """A live file and the offsets ``[first, next)`` of its rows; ``dt`` is ISO, ``path`` below the table.
 
-    ``folder`` is its path without its name.
+    ``folder`` is the path without the file's name.
     """
 
     dt: str
@@ -55,9 +55,9 @@ class PlacedFile(NamedTuple):
 def plan_compaction(
     table: TopicTable, dates: Collection[str] | None = None, *, attempt: int | None = None, files: int | None = None
 ) -> RunPlan:
-    """What to merge of ``dates`` (ISO), or of all if None; empty if there is nothing.
+    """The merges of files of ``dates`` (ISO), or of all dates if None; empty if there are none.
 
-    ``files`` are how many small files of an open date are enough, if not as many as the topic's settings say.
+    ``files`` overrides the topic's setting for the number of small files of an open date that are merged.
 
     Raises:
         ContinuityError: evidence does not account for all rows of a file.
@@ -70,19 +70,21 @@ def plan_compaction(
     settings = table.topic.compaction
     if files is not None:
         settings = settings.model_copy(update={"files": files})
-    candidates = _candidates((one for one in live if dates is None or one.dt in dates), closed, settings)
+    candidates = _candidates((file for file in live if dates is None or file.dt in dates), closed, settings)
     placed = []
     if candidates:  # evidence is read from the store only if there is something to place
-        evidence = EffectiveEvidence(table, ledger, {one.path: one for one in live})
+        evidence = EffectiveEvidence(table, ledger, {file.path: file for file in live})
         placed = _placed(evidence, table, candidates)
     chosen = bounded(groups(placed, closed, settings))
     return RunPlan(
         **following(table, ledger, attempt),
         kind="compact",
         tasks=tuple(_task(table, ledger, group) for group in chosen),
-        dates=tuple(sorted({one.dt for group in chosen for one in group})),
-        removes=tuple(sorted(one.path for group in chosen for one in group)),
-        columns=tuple(one.name for one in delta.schema().fields if one.name != "dt") if delta is not None else (),
+        dates=tuple(sorted({file.dt for group in chosen for file in group})),
+        removes=tuple(sorted(file.path for group in chosen for file in group)),
+        columns=tuple(column.name for column in delta.schema().fields if column.name != "dt")
+        if delta is not None
+        else (),
     )
 
 
@@ -90,23 +92,23 @@ def groups(
     files: Iterable[PlacedFile], closed: Collection[str], settings: Compaction
 ) -> Iterator[tuple[PlacedFile, ...]]:
     """The files to merge, each group into one: by date and folder, incarnation, partition and offset."""
-    for key, part in groupby(sorted(files), key=lambda one: one[:4]):
+    for key, part in groupby(sorted(files), key=lambda file: file[:4]):
         is_closed = key[0] in closed
-        found = list(part)
-        if sum(_is_small(one.size, settings) for one in found) < _least(is_closed, settings):
+        neighbours = list(part)
+        if sum(_is_small(file.size, settings) for file in neighbours) < _least(is_closed, settings):
             continue
-        for small, run in groupby(found, key=lambda one: _is_small(one.size, settings)):
+        for small, run in groupby(neighbours, key=lambda file: _is_small(file.size, settings)):
             if small:
                 yield from _packed(list(run), is_closed, settings)
 
 
-def bounded(found: Iterable[tuple[PlacedFile, ...]]) -> list[tuple[PlacedFile, ...]]:
+def bounded(merges: Iterable[tuple[PlacedFile, ...]]) -> list[tuple[PlacedFile, ...]]:
     """The groups of one run: the first ones, up to :data:`RUN_FILES` and :data:`RUN_BYTES`, but one at least."""
     chosen: list[tuple[PlacedFile, ...]] = []
     files = size = 0
-    for group in found:
+    for group in merges:
         files += len(group)
-        size += sum(one.size for one in group)
+        size += sum(file.size for file in group)
         if chosen and (files > RUN_FILES or size > RUN_BYTES):
             break
         chosen.append(group)
@@ -126,7 +128,7 @@ def _packed(run: Sequence[PlacedFile], is_closed: bool, settings: Compaction) ->
     start = 0
     while start < len(run):
         end = _filled(run, start, settings.target)
-        sizes = [one.size for one in run[start:end]]
+        sizes = [file.size for file in run[start:end]]
         if not is_closed and 2 * max(sizes) > sum(sizes):
             start += sizes.index(max(sizes)) + 1
             continue
@@ -137,11 +139,11 @@ def _packed(run: Sequence[PlacedFile], is_closed: bool, settings: Compaction) ->
 
 
 def _filled(run: Sequence[PlacedFile], start: int, target: int) -> int:
-    """Where a group that begins at ``start`` ends."""
+    """The end of a group that begins at ``start``."""
     end, size = start, 0
     while end < len(run) and end - start < TASK_FILES:
         size += run[end].size
-        overlapping = sum(one.next > run[end].first for one in run[start:end])
+        overlapping = sum(file.next > run[end].first for file in run[start:end])
         if end > start and (size > target or overlapping >= TASK_OVERLAP):
             break
         end += 1
@@ -149,33 +151,33 @@ def _filled(run: Sequence[PlacedFile], start: int, target: int) -> int:
 
 
 def _candidates(live: Iterable[LiveFile], closed: Collection[str], settings: Compaction) -> dict[str, LiveFile]:
-    """The files of folders that have small files enough, so that evidence need not be read for the others."""
+    """The files of folders with enough small files, so that evidence need not be read for the other folders."""
     files = list(live)
-    small = Counter(one.folder for one in files if _is_small(one.size, settings))
-    return {one.path: one for one in files if small[one.folder] >= _least(one.dt in closed, settings)}
+    small = Counter(file.folder for file in files if _is_small(file.size, settings))
+    return {file.path: file for file in files if small[file.folder] >= _least(file.dt in closed, settings)}
 
 
 def _placed(standing: EffectiveEvidence, table: TopicTable, files: dict[str, LiveFile]) -> list[PlacedFile]:
-    """Where ``files`` lie by the evidence."""
-    found: dict[str, PlacedFile] = {}
+    """The offsets of ``files``, from the evidence."""
+    placed: dict[str, PlacedFile] = {}
     rows: Counter[str] = Counter()
     for row in (row for attempt in standing.by_attempt() for row in attempt):
         if row.offset_class != "landed" or row.file not in files:
             continue
         file = files[row.file]
-        before = found.get(row.file)
+        before = placed.get(row.file)
         first = min(row.first, before.first) if before else row.first
         after = max(row.next, before.next) if before else row.next
         rows[row.file] += row.rows
         at = file.dt, file.folder, row.incarnation, row.partition
-        found[row.file] = PlacedFile(*at, first, after, file.path, file.size)
+        placed[row.file] = PlacedFile(*at, first, after, file.path, file.size)
     for path, file in files.items():
         if rows[path] != file.rows:
             raise ContinuityError(
                 f"{table.url}/{path}: has {file.rows} rows, but evidence counts {rows[path]}; audit {file.dt}, and "
                 "rebuild it"
             )
-    return list(found.values())
+    return list(placed.values())
 
 
 def _task(table: TopicTable, ledger: Ledger, group: Sequence[PlacedFile]) -> ConversionTask:
@@ -187,15 +189,15 @@ def _task(table: TopicTable, ledger: Ledger, group: Sequence[PlacedFile]) -> Con
         ranges=tuple(
             SegmentRange(
                 store=table.deployment.lake_store,
-                key=f"{table.keys.root}/{one.path}",
+                key=f"{table.keys.root}/{file.path}",
                 etag="",
-                base_offset=one.first,
+                base_offset=file.first,
                 start=0,
-                end=one.size,
-                from_offset=one.first,
-                to_offset=one.next,
+                end=file.size,
+                from_offset=file.first,
+                to_offset=file.next,
                 uploaded_at=ledger.committed_at,
             )
-            for one in group
+            for file in group
         ),
     )

@@ -1,4 +1,4 @@
-"""When a date of a table is complete, so that no further rows of it are expected. Pure.
+"""The rule by which a date of a table is complete, so that no further rows of it are expected. Pure.
 
 A date may close once its end, in the topic's time zone, and the topic's ``lateness`` have passed. It closes as *final*
 if each partition is done. A partition is done if its leader's entry in the watermark index was observed after that time
@@ -32,7 +32,7 @@ from tidemark.topics import TopicSettings
 
 
 class Waiting(NamedTuple):
-    """What keeps a date from being final: this many partitions, and of those the offsets known not to be landed."""
+    """The reason that a date is not final: this many partitions, and their offsets that are known not to be landed."""
 
     partitions: int
     offsets: int
@@ -53,7 +53,7 @@ def closing(
     landed = {key: entry.next_offset for key, entry in entries.items() if key in bare}
     landed |= {state.key: state.next_offset for state in ledger.partitions}
     as_of = {state.key: state.as_of for state in ledger.partitions if state.as_of is not None}
-    found: dict[str, Closing] = {}
+    closings: dict[str, Closing] = {}
     for dt, state in sorted(ledger.dates.items()):
         if not may_close(dt, state, topic, now):
             continue
@@ -62,14 +62,14 @@ def closing(
         done = {key for key, at in as_of.items() if at >= due}
         waiting = waiting_for(landed, entries, done, due if topic.parser.event_time else end, due)
         if not waiting.partitions:
-            found[dt] = Closing(before=state, after=_closed(state, "final", waiting, now))
+            closings[dt] = Closing(before=state, after=_closed(state, "final", waiting, now))
         elif not state.closed and now >= max(due, state.changed_at or due) + topic.overdue:
-            found[dt] = Closing(before=state, after=_closed(state, "final_incomplete", waiting, now))
-    return found
+            closings[dt] = Closing(before=state, after=_closed(state, "final_incomplete", waiting, now))
+    return closings
 
 
 def may_close(dt: str, state: DateState, topic: TopicSettings, now: datetime) -> bool:
-    """Whether it is time to look at the date's partitions."""
+    """True if it is time to look at the date's partitions."""
     return state.state not in {"final", "expired"} and now >= closes_from(dt, topic)
 
 
@@ -90,11 +90,10 @@ def waiting_for(
     past: datetime,
     due: datetime,
 ) -> Waiting:
-    """Which partitions of the topic's newest incarnation are not done with a date; ``landed`` has their next offsets.
+    """The partitions of the topic's newest incarnation that are not done with a date, counted.
 
-    Those in ``done`` have landed all that had been committed at ``due``.
-
-    An entry counts if it was observed at ``due`` or later. Records from the time ``past`` on do not belong to the date.
+    ``landed`` has their next offsets. Partitions in ``done`` have landed all that had been committed at ``due``. An
+    entry counts if it was observed at ``due`` or later. Records from the time ``past`` on do not belong to the date.
 
     A partition is also not done if no agent reports it, although it is known or a higher one exists. Earlier
     incarnations of the topic get no more records.

@@ -28,13 +28,13 @@ from tidemark.table.tampering import check_untampered
 log = logging.getLogger(__name__)
 
 LIMIT_BYTES: Final = 16 << 30
-"""The most bytes of raw that one run converts; the next run takes the rest."""
+"""Most bytes of raw that one run converts; the next run takes the rest."""
 
 LIMIT_TASKS: Final = 1024
 
 
 class Share(NamedTuple):
-    """What one partition may take of a run: bytes and tasks."""
+    """One partition's share of a run: most bytes and tasks."""
 
     size: int
     tasks: int
@@ -49,13 +49,13 @@ def plan_ingest(
     raw: RawTopic | None = None,
     close_dates: bool = True,
 ) -> RunPlan:
-    """What there is to land for the topic of ``table`` now, and which dates close; see :attr:`RunPlan.empty`.
+    """The plan to land the new offsets of the topic of ``table`` and to close dates; see :attr:`RunPlan.empty`.
 
     ``attempt`` is drawn if None, and ``raw`` reads all watermark indexes if None. The partitions that have new offsets
-    share the limits evenly; each gets at least one task. No date closes unless ``close_dates``: where a ``raw`` knows
-    nothing of log ends.
+    share the limits evenly; each gets at least one task. No date closes without ``close_dates``, for a ``raw`` that
+    knows no log ends.
 
-    What of the live end cannot be read keeps no partition but its own, and is named in :attr:`RunPlan.unread`.
+    An unreadable part of the live end keeps back no partition but its own, and is named in :attr:`RunPlan.unread`.
 
     Raises:
         FormatError: another object in the raw store does not parse.
@@ -71,14 +71,14 @@ def plan_ingest(
     count = max(1, len(parts))
     share = Share(max(TARGET_BYTES, limit_bytes // count), max(1, limit_tasks // count))
     planned = in_parallel(lambda part: _plan_partition(table, raw, part, ledger, share), parts)
-    found = [one for one in planned if one is not None]
+    changed = [part for part in planned if part is not None]
     created = table.store.now()
-    cuts = [plan.cut for plan, _ in found if plan.cut]
+    cuts = [plan.cut for plan, _ in changed if plan.cut]
     return RunPlan(
         **following(table, ledger, attempt, created_at=created),
         kind="ingest",
-        partitions=tuple(plan for plan, _ in found),
-        tasks=tuple(task for _, tasks in found for task in tasks),
+        partitions=tuple(plan for plan, _ in changed),
+        tasks=tuple(task for _, tasks in changed for task in tasks),
         closes=_closes(table, raw, ledger, raw.now(), parts) if close_dates else {},
         removes=tuple(file for cut in cuts for file in cut.removes),
         supersedes=merged(cut.supersedes for cut in cuts),
@@ -87,7 +87,7 @@ def plan_ingest(
 
 
 def dates_to_close(table: TopicTable, ledger: Ledger) -> list[str]:
-    """The dates that a plan made now would close; raises like :func:`plan_ingest`."""
+    """The dates that a plan made now would close; raises errors of :func:`plan_ingest`."""
     raw = RawTopic(table)
     now = raw.now()
     if not any(may_close(dt, state, table.topic, now) for dt, state in ledger.dates.items()):
@@ -98,20 +98,20 @@ def dates_to_close(table: TopicTable, ledger: Ledger) -> list[str]:
 def _closes(
     table: TopicTable, raw: RawTopic, ledger: Ledger, now: datetime, parts: Iterable[RawPartition]
 ) -> dict[str, Closing]:
-    """The dates that close; what agents observed is read again only where some date may."""
+    """The dates that close. The agents' observations are read again only if some date may close."""
     if not any(may_close(dt, state, table.topic, now) for dt, state in ledger.dates.items()):
         return {}
     return closing(ledger, raw.vouched(ledger), table.topic, now, bare=_bare(raw, ledger, parts))
 
 
 def _bare(raw: RawTopic, ledger: Ledger, parts: Iterable[RawPartition]) -> set[tuple[int, int]]:
-    """The partitions that the ledger does not know and of which nothing was ever uploaded."""
+    """The partitions that are not in the ledger and have no upload at all."""
     states = ledger.by_partition
     return {part.key for part in parts if part.key not in states and raw.watermark(part) is None}
 
 
 def _first(raw: RawTopic, part: RawPartition, start: int) -> int:
-    """Where raw begins. An invalid tombstone removed nothing: the offsets that it names are a gap."""
+    """The start of raw. An invalid tombstone removed nothing: the offsets that it names are a gap."""
     try:
         return raw.first(part, start)
     except FormatError:
@@ -120,11 +120,11 @@ def _first(raw: RawTopic, part: RawPartition, start: int) -> int:
 
 
 def _acknowledged(raw: RawTopic, part: RawPartition) -> Intervals:
-    """The acknowledged offsets. If an acknowledgement is invalid, none: the partition stays at its gap."""
+    """The acknowledged offsets; none if an acknowledgement is invalid, so that the partition stays at its gap."""
     try:
         return raw.acknowledged(part)
     except FormatError:
-        log.exception("partition %s: no word on its gaps counts", part.key)
+        log.exception("partition %s: the acknowledgements of its gaps are ignored", part.key)
         return Intervals()
 
 
@@ -136,32 +136,32 @@ def _plan_partition(
         return None
     plan = decision.plan
     tasks = tasks_for(raw, plan, decision)
-    # What replaces rows below a cut is never left to a later run.
-    below = [one for one in tasks if plan.cut and one.to_offset <= plan.cut.at]
+    # The tasks that replace rows below a cut are never left to a later run.
+    below = [task for task in tasks if plan.cut and task.to_offset <= plan.cut.at]
     kept = below + within(tasks[len(below) :], share.size, share.tasks)
     if len(kept) < len(tasks):
         end = kept[-1].to_offset
-        acknowledged = tuple(one for one in plan.acknowledged if one[1] <= end)
+        acknowledged = tuple(offsets for offsets in plan.acknowledged if offsets[1] <= end)
         plan = plan.model_copy(update={"end": end, "held_by": (), "acknowledged": acknowledged, "as_of": None})
     return plan, kept
 
 
 def tasks_for(raw: RawTopic, plan: PartitionPlan, decision: Decision) -> list[ConversionTask]:
     """The decision's pieces as tasks. No task lies across the offset at which a branch is left."""
-    at = plan.cut.at if plan.cut else plan.start
-    below = [piece._replace(end=min(piece.end, at)) for piece in decision.pieces if piece.start < at]
-    above = [piece._replace(start=max(piece.start, at)) for piece in decision.pieces if at < piece.end]
+    divide = plan.cut.at if plan.cut else plan.start
+    below = [piece._replace(end=min(piece.end, divide)) for piece in decision.pieces if piece.start < divide]
+    above = [piece._replace(start=max(piece.start, divide)) for piece in decision.pieces if divide < piece.end]
     tasks: list[ConversionTask] = []
     for pieces in (below, above):
-        ranges = [one for piece in pieces for one in ranges_of(piece, raw.cuts(piece.segment))]
+        ranges = [range_ for piece in pieces for range_ in ranges_of(piece, raw.cuts(piece.segment))]
         tasks += tasks_of(plan.incarnation, plan.topic_id, plan.partition, ranges)
     return tasks
 
 
 def decision_of(table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Ledger, limit: int) -> Decision | None:
-    """How far the partition may go now; None if nothing of it was ever uploaded.
+    """The decision how far the partition may land now; None if nothing of it was ever uploaded.
 
-    An open transaction longer than ``limit`` bytes makes it look further. Raises like :func:`plan_ingest`.
+    Looks further than ``limit`` bytes past a longer open transaction. Raises errors of :func:`plan_ingest`.
     """
     state = ledger.by_partition.get(part.key)
     view = raw.view(part)
@@ -172,9 +172,10 @@ def decision_of(table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Le
     back = None if state is None or left is None else rewind(table, raw, view, state, left)
     first = watermark.start_offset if state else _first(raw, part, watermark.start_offset)
     observed = tuple(
-        (end, one.observed_at)
-        for end, one in view.tails.ends
-        if end == one.high_watermark and one.epoch == watermark.leader_epoch  # a former leader knows of nothing later
+        (end, entry.observed_at)
+        for end, entry in view.tails.ends
+        if end == entry.high_watermark
+        and entry.epoch == watermark.leader_epoch  # a former leader knows of nothing later
     )
     known = KnownPartition(*part.key, watermark, state, [], first=first, end=view.end, observed=observed)
     if back:
@@ -196,9 +197,9 @@ def decision_of(table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Le
 
 
 def _opened(raw: RawTopic, part: RawPartition, cut_off: CutOff) -> tuple[OpenTransaction, ...] | None:
-    """The transactions open behind ``cut_off``; None if a batch of these is damaged, which a task will find."""
+    """The transactions that are open behind ``cut_off``; None if a batch there is damaged, which a task will find."""
     try:
         return opened_after(cut_off.before, raw.headers(cut_off.pieces))
     except FormatError:
-        log.exception("partition %s: what is open where its log left a branch is not known", part.key)
+        log.exception("partition %s: the transactions open where its log left a branch are not known", part.key)
         return None

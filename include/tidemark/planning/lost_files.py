@@ -1,7 +1,7 @@
-"""Which files of a table are lost: its log or its evidence names them, and the store lacks them or has another size.
+"""The lost files of a table: its log or its evidence names them, and the store lacks them or has another size.
 
-Ingestion lands what is uploaded above the ledger, and every offset below it has a class. So a landed date can miss only
-files, and a rebuild of the dates that miss some brings them back.
+Ingestion lands uploaded offsets above the ledger, and every offset below it has a class. So a landed date can miss only
+files, and a rebuild of the dates with missing files restores them.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from tidemark.table.effective_evidence import EffectiveEvidence
 
 
 def lost_files(table: TopicTable, dates: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """By date (ISO), the files of the table and of its quarantine that are missing or have the wrong size.
+    """The files of the table and of its quarantine that are missing or have the wrong size, by date (ISO).
 
     One listing for each date that has files, and a request for each file of quarantine.
     """
     standing = EffectiveEvidence.of(table)
     lost: dict[str, list[str]] = {}
-    for dt in sorted({one.dt for one in standing.live.values()} & set(dates)):
-        there = {one.key: one.size for one in table.store.list(f"{table.keys.root}/dt={dt}/")}
-        for one in standing.live.values():
-            if one.dt == dt and there.get(f"{table.keys.root}/{one.path}") != one.size:
-                lost.setdefault(dt, []).append(one.path)
-    aside = (one for one in standing.set_aside(dates) if one.offset_class == "quarantined")
-    refused = {one.file: one.day for one in aside if one.file is not None}
+    for dt in sorted({file.dt for file in standing.live.values()} & set(dates)):
+        listed = {info.key: info.size for info in table.store.list(f"{table.keys.root}/dt={dt}/")}
+        for file in standing.live.values():
+            if file.dt == dt and listed.get(f"{table.keys.root}/{file.path}") != file.size:
+                lost.setdefault(dt, []).append(file.path)
+    aside = (row for row in standing.set_aside(dates) if row.offset_class == "quarantined")
+    refused = {row.file: row.day for row in aside if row.file is not None}
     gone = in_parallel(lambda file: not _is_there(table, f"{table.keys.quarantine}/{file}"), list(refused))
-    for (file, dt), is_gone in zip(refused.items(), gone, strict=True):
+    for (name, dt), is_gone in zip(refused.items(), gone, strict=True):
         if is_gone:
-            lost.setdefault(dt, []).append(file)
+            lost.setdefault(dt, []).append(name)
     return {dt: tuple(sorted(files)) for dt, files in sorted(lost.items())}
 
 
@@ -46,7 +46,7 @@ def _is_there(table: TopicTable, key: str) -> bool:
 
 
 def waiting_offsets(table: TopicTable, ledger: Ledger) -> int:
-    """How many offsets are sealed or packed and not landed, by the brokers' indexes; ingestion will land them."""
+    """Number of offsets sealed or packed and not landed, from the brokers' indexes; ingestion will land them."""
     landed = {key: state.next_offset for key, state in ledger.by_partition.items()}
     ends = {key: entry.least_stored_end for key, entry in RawTopic(table).entries.items()}
     return sum(max(0, end - landed.get(key, 0)) for key, end in ends.items())

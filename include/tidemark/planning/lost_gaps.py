@@ -1,4 +1,4 @@
-"""Gaps that runs found and agents did not: an object was removed, or does not hold what its manifest says."""
+"""Gaps that runs found and agents did not: an object was removed, or does not hold the data that its manifest lists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemark.table.delta_table import TopicTable, committed_ledger
 
 
 def lost(table: TopicTable, incarnation: int, partition: int) -> tuple[Gap, ...]:
-    """The gaps that hold the partition by the committed ledger, if a plan made now would find them, too.
+    """The gaps that hold the partition in the committed ledger, if a plan made now would find them, too.
 
     Landed offsets that an unclean election cut off are not gaps: they are replaced, not given up.
 
@@ -24,13 +24,13 @@ def lost(table: TopicTable, incarnation: int, partition: int) -> tuple[Gap, ...]
     if state is None or not state.gaps:
         return ()
     raw = RawTopic(table)
-    part = next((one for one in raw.partitions(ledger) if one.key == state.key), None)
+    part = next((candidate for candidate in raw.partitions(ledger) if candidate.key == state.key), None)
     decision = decision_of(table, raw, part, ledger, TARGET_BYTES) if part else None
     if decision is None:
         return ()
-    now = Intervals((gap.start, gap.end) for gap in decision.plan.gaps)
+    still_lost = Intervals((gap.start, gap.end) for gap in decision.plan.gaps)
     return tuple(
         gap.model_copy(update={"start": start, "end": end})
         for gap in state.gaps
-        for start, end in now & Intervals([(max(gap.start, state.next_offset), gap.end)])
+        for start, end in still_lost & Intervals([(max(gap.start, state.next_offset), gap.end)])
     )

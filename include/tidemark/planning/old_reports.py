@@ -1,14 +1,15 @@
-"""Which objects that tell what jobs did nobody can ask for any more. Pure.
+"""The objects about the work of jobs that nobody can ask for any more. Pure.
 
-* What a job handed over to its task is read when the job ends. What is older than any run was left by a task that died.
-* How far a run has come is shown while it is under way.
-* The report of an audit is kept for :data:`KEPT`, and longer while it is the newest on dates of which the table has
-  rows, or an incident names it. So what proves a date is there as long as the date is.
-* The report of a backfill is kept for :data:`KEPT` after its last part was written. The newest one stays, and so does
-  the newest one of a run that has an outcome.
+* An object that a job handed over to its task is read when the job ends. One that is older than any run was left by a
+  task that died.
+* The progress of a run is shown while it is under way.
+* The report of an audit is kept for :data:`KEPT`, and longer while it is the newest on dates with rows in the table, or
+  an incident names it. So the proof of a date exists as long as the date.
+* The report of a backfill is kept for :data:`KEPT` after its last part was written. The newest report stays, and so
+  does the newest report of a run that has an outcome.
 
-Whether a report may go depends on its age, and on newer ones. So it may go at any later time as well, unless rows of
-its date land again. A vacuum may be killed between two deletions: the report of a backfill goes with its request first,
+A report that may be deleted may also be deleted later, unless rows of its date land again, because only its age and
+newer reports count. A vacuum may be killed between two deletions: of a backfill's report, the request is deleted first,
 without which nothing shows the rest.
 """
 
@@ -36,16 +37,16 @@ _OUTCOME: Final = "/outcome-"
 
 
 def left_by_runs(listed: Iterable[ObjectInfo], now: datetime) -> list[ObjectInfo]:
-    """Those of the ``listed`` objects that only a run that is over could need, at the time ``now`` of the store."""
+    """The ``listed`` objects that only a run that is over could need, at the time ``now`` of the store."""
     return [info for info in listed if now - info.modified > RUN_OVER]
 
 
 def old_audits(
     listed: Iterable[ObjectInfo], dates: Collection[str], named: Collection[str], now: datetime
 ) -> list[ObjectInfo]:
-    """Those of the ``listed`` reports of audits that may go at the time ``now`` of the store.
+    """The ``listed`` reports of audits that may be deleted at the time ``now`` of the store.
 
-    ``dates`` are those of which the table has rows, ``named`` the keys of the reports that incidents name.
+    ``dates`` are the dates with rows in the table, ``named`` the keys of the reports that incidents name.
     """
     scopes = {info: match for info in listed if (match := _AUDIT.fullmatch("/".join(info.key.split("/")[-2:])))}
     in_order = sorted(scopes, key=lambda info: info.key.rpartition("/")[2])
@@ -56,9 +57,9 @@ def old_audits(
 
 
 def old_backfill_reports(listed: Iterable[ObjectInfo], now: datetime) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
-    """Those of the ``listed`` parts of backfills' reports that may go at the time ``now`` of the store.
+    """The ``listed`` parts of backfills' reports that may be deleted at the time ``now`` of the store.
 
-    They go in two steps: first the requests, then all else.
+    They are deleted in two steps: first the requests, then all other parts.
     """
     reports = [list(parts) for _, parts in groupby(sorted(listed, key=_folder), _folder)]
     reports.sort(key=_written)
@@ -70,7 +71,7 @@ def old_backfill_reports(listed: Iterable[ObjectInfo], now: datetime) -> tuple[l
 
 
 def _has(scope: re.Match[str], dates: Collection[str]) -> bool:
-    """Whether the table has rows of a date between those of ``scope``."""
+    """True if the table has rows of a date in ``scope``."""
     first, last = scope[2] or scope[3], scope[2] or scope[4]
     return any(first <= dt <= last for dt in dates)
 

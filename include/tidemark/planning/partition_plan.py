@@ -1,4 +1,4 @@
-"""What a run does with one partition: where it starts, how far it may go, what holds it. Pure."""
+"""The part of one partition in a run: its start, its end, and the reason that holds it. Pure."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tidemark.raw.transactions import aborted_from, decided_end
 
 @dataclass(frozen=True, slots=True)
 class KnownPartition:
-    """All that the store and the ledger say about a partition. ``complete`` as in :class:`~.raw.Window`.
+    """The state of a partition in the store and the ledger. ``complete`` is that of :class:`~.raw.Window`.
 
-    ``first`` is the offset at which raw begins now, for a partition of which nothing has landed. ``cut`` says how the
-    partition may leave the landed branch, if the newest lineage requires that; ``from_offset`` is where it starts then.
-    ``end`` is up to where there may be something: above the watermark are the tails, whose high watermarks were
+    ``first`` is the current start of raw, for a partition of which nothing has landed. If the newest lineage requires
+    the partition to leave the landed branch, ``cut`` is the way to leave it, and ``from_offset`` the start of the plan.
+    ``end`` is the highest offset that may exist: above the watermark are the tails, whose high watermarks were
     ``observed``: (offset, when). ``opened`` are the transactions open behind the :attr:`Decision.cut_off` pieces, once
     their headers were read.
     """
@@ -56,15 +56,15 @@ class KnownPartition:
 
     @property
     def lineage(self) -> Lineage:
-        """The newest lineage, with what is known of its past."""
+        """The newest lineage, with its known past."""
         older = Lineage(self.state.lineage) if self.state else Lineage()
         return whole_lineage(Lineage(self.watermark.lineage), older, self.segments)
 
 
 class CutOff(NamedTuple):
-    """The last pieces, of segments that the lineage leaves: what these list as open is on the branch that was cut off.
+    """The last pieces, of segments that the lineage leaves: the open transactions in their lists are on the old branch.
 
-    ``before`` are the transactions open where the pieces start. Their headers tell what is open where they end.
+    ``before`` are the transactions open at the start of the pieces. The pieces' headers show those open at their end.
     """
 
     pieces: list[SegmentPiece]
@@ -74,7 +74,7 @@ class CutOff(NamedTuple):
 class Decision(NamedTuple):
     """A partition's part of a plan, and the pieces of segments that hold its offsets.
 
-    With ``cut_off``, the partition may go on further once it is known what is open behind these.
+    With ``cut_off``, the partition may land further once the transactions open behind these pieces are known.
     """
 
     plan: PartitionPlan
@@ -83,7 +83,7 @@ class Decision(NamedTuple):
 
 
 class _Verdicts(NamedTuple):
-    """How far all transactions are decided, what holds it there, and below where all markers lie that decide."""
+    """The end of the decided transactions, the transactions that hold it there, and an end of the deciding markers."""
 
     end: int
     held_by: tuple[OpenTransaction, ...]
@@ -92,12 +92,12 @@ class _Verdicts(NamedTuple):
 
 
 def decide(known: KnownPartition) -> Decision:
-    """How far the partition may go now.
+    """The decision how far the partition may land now.
 
-    It stops before a hole, before an open transaction, and before what an earlier task found missing or damaged while
-    the segment there is the same. A hole below the watermark is LOST; above it, packs are not there yet. After an
-    unclean election that cuts off landed offsets, it goes back to the cut and follows the new branch. It stays where it
-    is until raw holds the new branch and all that lies below it.
+    It stops before a hole, before an open transaction, and before a gap that an earlier task found while the segment
+    there is unchanged. A hole below the watermark is LOST; above it, packs are not there yet. After an unclean election
+    that cuts off landed offsets, it returns to the cut and follows the new branch. It stays in place until raw holds
+    the new branch and all that lies below it.
     """
     left = left_at(known.watermark, known.state)
     if left is not None and known.cut is None:
@@ -105,7 +105,7 @@ def decide(known: KnownPartition) -> Decision:
     start, lineage, began = known.start, known.lineage, known.watermark.start_offset
     goal = max(known.watermark.next_offset, known.end)
     if not known.complete:
-        goal = min(goal, max(one.end for one in known.segments))
+        goal = min(goal, max(segment.end for segment in known.segments))
     acknowledged = _acknowledged(known).clip(start, max(start, goal))
     pieces, hole = cover(known.segments, lineage, Intervals([(start, max(start, goal))]) - acknowledged)
     if (found := _found_before(known, pieces)) is not None:
@@ -143,7 +143,7 @@ def clipped(pieces: Iterable[SegmentPiece], end: int) -> list[SegmentPiece]:
 
 
 def changes_anything(plan: PartitionPlan, state: PartitionState | None) -> bool:
-    """Whether the plan would leave the partition in another state."""
+    """True if the plan would change the state of the partition."""
     if state is None:
         return plan.end > plan.start or bool(plan.gaps or plan.held_by or plan.deleted_before_upload or plan.expired)
     same_gaps = {_identity(gap) for gap in plan.gaps} == {_identity(gap) for gap in state.gaps}
@@ -156,7 +156,7 @@ def _identity(gap: Gap) -> tuple[int, int, str]:
 
 
 def left_at(watermark: Watermark, state: PartitionState | None) -> int | None:
-    """The first offset of what has landed, or of what decided it, that is not on the newest lineage; else None."""
+    """The first offset of landed records, or of markers that decided them, that left the newest lineage; else None."""
     if state is None:
         return None
     at = Lineage(watermark.lineage).divergence(Lineage(state.lineage), state.verdicts_end)
@@ -164,14 +164,14 @@ def left_at(watermark: Watermark, state: PartitionState | None) -> int | None:
 
 
 def _cut_off(known: KnownPartition, at: int) -> tuple[Gap, ...]:
-    """The gaps while landed offsets are cut off and not yet replaced; the ledger's if only a marker above them is."""
+    """The gaps while landed offsets are cut off and not yet replaced; the ledger's if only a marker is cut off."""
     if at < known.landed_next:
         return (_gap(known, at, known.landed_next, "unclean_election"),)
     return known.state.gaps if known.state else ()
 
 
 def _held(known: KnownPartition, gaps: tuple[Gap, ...]) -> Decision:
-    """The partition stays where it is."""
+    """The decision that leaves the partition in place."""
     plan = PartitionPlan(
         incarnation=known.incarnation,
         topic_id=known.watermark.topic_id,
@@ -190,17 +190,17 @@ def _held(known: KnownPartition, gaps: tuple[Gap, ...]) -> Decision:
 
 def _acknowledged(known: KnownPartition) -> Intervals:
     """The offsets that a person acknowledged as lost; for a branch that is left, none above the cut."""
-    said = known.acknowledged.clip(0, known.cut.at) if known.cut else known.acknowledged
-    return said | Intervals((gap.start, gap.end) for gap in known.watermark.acknowledged_gaps)
+    acknowledged = known.acknowledged.clip(0, known.cut.at) if known.cut else known.acknowledged
+    return acknowledged | Intervals((gap.start, gap.end) for gap in known.watermark.acknowledged_gaps)
 
 
 def _found_before(known: KnownPartition, pieces: list[SegmentPiece]) -> tuple[Gap, ...] | None:
-    """The ledger's gaps, if a task found one in the same bytes that would be read again; else None."""
+    """The ledger's gaps if a task found a gap in bytes that would be read again, unchanged; else None."""
     if known.state is None or not pieces:
         return None
     if known.cut:
-        found = (gap for gap in known.state.gaps if known.start <= gap.start < known.cut.at)
-        again = any(_read_before(gap, pieces) for gap in found)
+        gaps = (gap for gap in known.state.gaps if known.start <= gap.start < known.cut.at)
+        again = any(_read_before(gap, pieces) for gap in gaps)
         return known.state.gaps if again else None
     if pieces[0].start != known.start:
         return None
@@ -210,17 +210,17 @@ def _found_before(known: KnownPartition, pieces: list[SegmentPiece]) -> tuple[Ga
 
 
 def _read_before(gap: Gap, pieces: list[SegmentPiece]) -> bool:
-    """Whether the bytes that hold the gap's first offset are older than the gap."""
+    """True if the bytes with the gap's first offset are older than the gap."""
     at = (piece for piece in pieces if piece.start <= gap.start < piece.end)
     return any(piece.segment.uploaded_at <= gap.detected_at for piece in at)
 
 
 def _decided(known: KnownPartition, pieces: list[SegmentPiece], lineage: Lineage, end: int) -> _Verdicts:
-    """How far up to ``end`` all transactions are decided.
+    """The end, at most ``end``, of the decided transactions.
 
     A segment that leaves the ``lineage`` before its end lists the transactions open on its own branch. They do not
-    count. What is open where such a segment is left, only its headers tell. What began before the first piece was
-    decided when it landed.
+    count; only the segment's headers show the transactions open at the point where it is left. Transactions that began
+    before the first piece were decided when it landed.
     """
     whole = next((n for n in reversed(range(len(pieces))) if is_whole(pieces[n].segment, lineage, pieces[n].start)), -1)
     left = pieces[whole + 1 :]
@@ -236,12 +236,12 @@ def _decided(known: KnownPartition, pieces: list[SegmentPiece], lineage: Lineage
 
 
 def _lost(hole: Interval | None, sealed: int) -> Interval | None:
-    """The part of ``hole`` that agents have said is in the store."""
+    """The part of ``hole`` that agents have reported as stored."""
     return Interval(hole.start, min(hole.end, sealed)) if hole and hole.start < sealed else None
 
 
 def _gaps(known: KnownPartition, hole: Interval | None, end: int) -> tuple[Gap, ...]:
-    """The gaps at or above ``end``: the agent's, and ``hole`` by its name if the agent has one for it."""
+    """The gaps at or above ``end``: the agent's, and ``hole`` unless one of these covers it."""
     if not known.complete:
         return tuple(gap for gap in known.state.gaps if gap.end > end) if known.state and not known.cut else ()
     gaps = {gap.start: gap for gap in known.watermark.gaps if gap.end > end}
@@ -252,7 +252,7 @@ def _gaps(known: KnownPartition, hole: Interval | None, end: int) -> tuple[Gap, 
 
 
 def _gap(known: KnownPartition, start: int, end: int, reason: GapReason) -> Gap:
-    """The gap as the ledger has it, if it does, so that the time of its detection stays; else the new one."""
+    """The ledger's equal gap if there is one, so that the time of its detection stays; else a new gap."""
     before = known.state.gaps if known.state else ()
     fields = {"from": start, "to": end, "reason": reason, "detected_at": known.watermark.written_at}
     fresh = Gap.model_validate(fields)

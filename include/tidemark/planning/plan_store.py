@@ -25,7 +25,7 @@ def read_plan(table: TopicTable, key: str) -> RunPlan:
 
 
 def find_plan(table: TopicTable, attempt: int) -> RunPlan | None:
-    """The plan that was written for ``attempt``, if one was."""
+    """The plan of ``attempt``, or None."""
     try:
         return read_plan(table, table.keys.attempt(attempt))
     except NotFound:

@@ -1,4 +1,4 @@
-"""Which raw segments hold given offsets of a partition, and which of those offsets are gone from raw."""
+"""The raw segments that hold given offsets of a partition, and the offsets that are gone from raw."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tidemark.raw.topic import RawTopic
 from tidemark.raw.transactions import aborted_from, decided_by
 
 NO_LIMIT: Final = 1 << 62
-"""Bytes of segments: all that hold the offsets."""
+"""A limit in bytes that takes all segments with the offsets."""
 
 
 class RawPart(NamedTuple):
-    """How to read a partition again, and the offsets ``gone`` that cannot be read."""
+    """The plan to read a partition again, and the offsets ``gone`` that cannot be read."""
 
     plan: PartitionPlan
     tasks: list[ConversionTask]
@@ -37,12 +37,12 @@ def plan_reading(
     committed: bool = True,
     keep: Callable[[Segment], bool] = lambda _: True,
 ) -> RawPart:
-    """How to read the offsets ``wanted`` of a partition from raw, as far as raw has them.
+    """The plan to read the offsets ``wanted`` of a partition from raw, as far as raw has them.
 
-    ``known`` is an older lineage, for offsets that the newest does not cover, and below ``verdicts_end`` lie all
-    markers that decide them, if that is known. Unless ``committed`` is false, offsets count as gone if raw does not
-    show whether they were committed, and aborted transactions are left out. Segments that ``keep`` refuses are not
-    read, and their offsets are not gone.
+    ``known`` is an older lineage, for offsets that the newest does not cover. Below ``verdicts_end`` lie all markers
+    that decide them, if that is known. Unless ``committed`` is false, offsets count as gone if raw does not show
+    whether they were committed, and aborted transactions are left out. Segments that ``keep`` refuses are not read, and
+    their offsets are not gone.
     """
     view = raw.view(part)
     lineage = known
@@ -55,15 +55,15 @@ def plan_reading(
             continue
         segments = raw.segments(view, span.start, span.end, NO_LIMIT).segments
         lineage = whole_lineage(view.lineage, lineage, segments)
-        found, holes = _covered(segments, lineage, span)
+        covered, holes = _covered(segments, lineage, span)
         more, end = segments, span.end
         if committed:
             more, end = deciding_for(raw, view, span, segments, verdicts_end)
-        pieces += [piece for piece in clipped(found, end) if keep(piece.segment)]
+        pieces += [piece for piece in clipped(covered, end) if keep(piece.segment)]
         gone |= holes | Intervals([(end, span.end)])
         deciding += more
     start = pieces[0].start if pieces else 0
-    ranges = [one for piece in pieces for one in ranges_of(piece, raw.cuts(piece.segment))]
+    ranges = [range_ for piece in pieces for range_ in ranges_of(piece, raw.cuts(piece.segment))]
     plan = PartitionPlan(
         incarnation=part.incarnation,
         topic_id=part.topic_id,
@@ -81,42 +81,43 @@ def _covered(segments: list[Segment], lineage: Lineage, span: Interval) -> tuple
     """All pieces of ``span`` that segments hold, and the holes that they leave."""
     pieces: list[SegmentPiece] = []
     holes: list[Interval] = []
-    at = span.start
-    while at < span.end:
-        found, hole = cover(segments, lineage, Intervals([(at, span.end)]))
-        pieces += found
+    position = span.start
+    while position < span.end:
+        covered, hole = cover(segments, lineage, Intervals([(position, span.end)]))
+        pieces += covered
         if hole is None:
             break
         holes.append(hole)
-        at = hole.end
+        position = hole.end
     return pieces, Intervals(holes)
 
 
 def deciding_for(
     raw: RawTopic, view: PartitionView, span: Interval, segments: list[Segment], verdicts_end: int | None = None
 ) -> tuple[list[Segment], int]:
-    """``segments`` and the later ones that decide their transactions; and up to which offset of the span they do.
+    """(``segments`` and the later segments that decide their transactions, the end of the decided offsets of the span).
 
-    All is decided once they reach ``verdicts_end``, if that is known: below it lie all markers of what has landed.
+    The whole span is decided once they reach ``verdicts_end``, if that is known: below it lie all markers of landed
+    records.
     """
-    found, lineage = list(segments), view.lineage
+    deciding, lineage = list(segments), view.lineage
     end, reached = span.end, -1
-    while found and (end := decided_by(found, lineage, span.end)) < span.end:
-        before, reached = reached, max(live_end(segment, lineage) for segment in found)
+    while deciding and (end := decided_by(deciding, lineage, span.end)) < span.end:
+        before, reached = reached, max(live_end(segment, lineage) for segment in deciding)
         if verdicts_end is not None and reached >= verdicts_end:
-            return found, span.end
+            return deciding, span.end
         if reached <= before:
             break
-        found += raw.segments(view, reached, view.end, TARGET_BYTES).segments
-    return found, end
+        deciding += raw.segments(view, reached, view.end, TARGET_BYTES).segments
+    return deciding, end
 
 
 def joined(hulls: Iterable[tuple[int, int]]) -> list[Interval]:
-    """``hulls`` joined where they overlap, and not where they only touch."""
-    found: list[Interval] = []
+    """``hulls`` joined if they overlap, but not if they only touch."""
+    spans: list[Interval] = []
     for start, end in sorted(hulls):
-        if found and start < found[-1].end:
-            found[-1] = Interval(found[-1].start, max(found[-1].end, end))
+        if spans and start < spans[-1].end:
+            spans[-1] = Interval(spans[-1].start, max(spans[-1].end, end))
         else:
-            found.append(Interval(start, end))
-    return found
+            spans.append(Interval(start, end))
+    return spans

@@ -1,9 +1,9 @@
 """The plan of a run that rebuilds dates of a table from raw and replaces their files.
 
-Evidence says which offsets the live files of those dates hold, and which records of those dates were quarantined or
+Evidence lists the offsets in the live files of those dates, and the records of those dates that were quarantined or
 filtered. All of these offsets are converted again, and any may get another class. Rows of other dates are left out. The
-job refuses the commit unless the new classes hold exactly the rows of those that they replace. So if changed settings
-give rows another date, the dates that exchange rows are rebuilt together, or all dates are.
+job refuses the commit unless the new classes hold exactly the rows of the files that they replace. So if changed
+settings give rows another date, the dates that exchange rows are rebuilt together, or all dates are.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from tidemark.table.tampering import check_untampered
 
 
 def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int | None = None) -> RunPlan:
-    """How to rebuild ``dates`` of the table (ISO, empty for rows without a date), or all if None.
+    """The plan to rebuild ``dates`` of the table (ISO, empty for rows without a date), or all if None.
 
     The plan is empty if the dates have no rows.
 
     Raises:
         ConfigError: a date is invalid, or retention removed it from the table.
-        ContinuityError: raw no longer holds all their offsets, or no evidence names one of their files.
+        ContinuityError: raw no longer holds all offsets of the dates, or no evidence names one of their files.
     """
-    chosen = None if dates is None else {_checked(one) for one in dates}
+    chosen = None if dates is None else {_checked(dt) for dt in dates}
     standing = EffectiveEvidence.of(table)
     check_untampered(table, standing.ledger, standing.live.values())
     ledger = standing.ledger
     _check_there(table, ledger, chosen or ())
     landed = standing.told(lambda dt, _: chosen is None or dt in chosen)
-    removes = [one.path for one in standing.live.values() if chosen is None or one.dt in chosen]
+    removes = [file.path for file in standing.live.values() if chosen is None or file.dt in chosen]
     supersedes = files_by_date(landed.aside)
-    known = {*supersedes, *(one.dt for one in standing.live.values())}
+    known = {*supersedes, *(file.dt for file in standing.live.values())}
     unknown = sorted(set(removes) - landed.files)
     if unknown:
         rule = "no evidence names this file, so its offsets are unknown; bring back what was removed below"
@@ -72,7 +72,7 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
 
 
 def files_by_date(rows: Iterable[EvidenceRow]) -> dict[str, tuple[str, ...]]:
-    """The files of ``rows`` by date, each once, as a plan's ``supersedes`` has them."""
+    """The files of ``rows`` by date, without duplicates, in the form of a plan's ``supersedes``."""
     by_date: dict[str, set[str]] = {}
     for row in rows:
         if row.file is not None:
@@ -81,7 +81,7 @@ def files_by_date(rows: Iterable[EvidenceRow]) -> dict[str, tuple[str, ...]]:
 
 
 def _check_there(table: TopicTable, ledger: Ledger, wanted: Iterable[str]) -> None:
-    """Raise ConfigError if retention has taken one of the dates from the table."""
+    """Raise ConfigError if retention has removed one of the dates from the table."""
     gone = sorted(expired_dates(ledger) & set(wanted))
     if gone:
         rule = f"retention took {', '.join(gone)} from {table.url}, which a rebuild would undo; leave them out"
@@ -89,7 +89,7 @@ def _check_there(table: TopicTable, ledger: Ledger, wanted: Iterable[str]) -> No
 
 
 def expired_dates(ledger: Ledger) -> set[str]:
-    """The dates that retention took from the table."""
+    """The dates that retention removed from the table."""
     return {dt for dt, state in ledger.dates.items() if state.state == "expired"}
 
 
@@ -103,17 +103,17 @@ def _checked(text: str) -> str:
 def plan_partition(
     raw: RawTopic, part: RawPartition, state: PartitionState, offsets: Intervals, *, join: bool
 ) -> tuple[PartitionPlan, list[ConversionTask]]:
-    """How to convert ``offsets`` of a partition again.
+    """The plan to convert ``offsets`` of a partition again.
 
     With ``join``, the offsets between them in the same byte ranges are converted too, so that there are as few tasks
     and files as ingest makes of such ranges. The rows between are of other dates, and the tasks leave them out.
 
     Raises:
-        ContinuityError: raw no longer holds all of them.
+        ContinuityError: raw no longer holds all of the offsets.
     """
     view = raw.view(part)
     if view is None:
-        raise ContinuityError(f"{part.keys.watermark}: is gone, and with it what says which segments count")
+        raise ContinuityError(f"{part.keys.watermark}: is gone, and with it the record of the segments that count")
     newest = view.lineage
     pieces: list[SegmentPiece] = []
     deciding: list[Segment] = []
@@ -121,13 +121,13 @@ def plan_partition(
     for span in offsets:
         segments = raw.segments(view, span.start, span.end, NO_LIMIT).segments
         lineage = whole_lineage(newest, lineage, segments)
-        found, hole = cover(segments, lineage, Intervals([span]))
+        covered, hole = cover(segments, lineage, Intervals([span]))
         if hole:
             raise ContinuityError(f"{part.keys.folder}: {_gone(raw, part, hole)}")
-        pieces += found
+        pieces += covered
         more, decided = deciding_for(raw, view, span, segments, state.verdicts_end)
         if decided < span.end:
-            raise ContinuityError(f"{part.keys.folder}: raw does not tell any more whether {span} was committed")
+            raise ContinuityError(f"{part.keys.folder}: raw does not show any more whether {span} was committed")
         deciding += more
     start, end = pieces[0].start, pieces[-1].end
     known: dict[str, list[BatchCut]] = {}
@@ -138,7 +138,7 @@ def plan_partition(
         return known[segment.key]
 
     pieces = clipped(_joined(pieces, lineage, cuts) if join else pieces, end)
-    ranges = [one for piece in pieces for one in ranges_of(piece, cuts(piece.segment))]
+    ranges = [range_ for piece in pieces for range_ in ranges_of(piece, cuts(piece.segment))]
     plan = PartitionPlan(
         incarnation=part.incarnation,
         topic_id=part.topic_id,
@@ -155,24 +155,24 @@ def plan_partition(
 def _joined(
     pieces: list[SegmentPiece], lineage: Lineage, cuts: Callable[[Segment], list[BatchCut]]
 ) -> list[SegmentPiece]:
-    """``pieces`` with the offsets between them, wherever those lie in the same byte ranges."""
+    """``pieces`` with the offsets between them that lie in the same byte ranges."""
 
     def read(some: Iterable[SegmentPiece]) -> set[tuple[str, int]]:
-        return {(one.segment.key, part.start) for one in some for part in ranges_of(one, cuts(one.segment))}
+        return {(piece.segment.key, part.start) for piece in some for part in ranges_of(piece, cuts(piece.segment))}
 
-    found: list[SegmentPiece] = []
-    for one in pieces:
-        if found and found[-1].end < one.start:
-            last = found.pop()
-            segments = {piece.segment.key: piece.segment for piece in (last, one)}
-            both, hole = cover(list(segments.values()), lineage, Intervals([(last.start, one.end)]))
-            found += both if hole is None and read(both) == read([last, one]) else [last, one]
+    merged: list[SegmentPiece] = []
+    for piece in pieces:
+        if merged and merged[-1].end < piece.start:
+            last = merged.pop()
+            segments = {segment.key: segment for segment in (last.segment, piece.segment)}
+            both, hole = cover(list(segments.values()), lineage, Intervals([(last.start, piece.end)]))
+            merged += both if hole is None and read(both) == read([last, piece]) else [last, piece]
         else:
-            found.append(one)
-    return found
+            merged.append(piece)
+    return merged
 
 
 def _gone(raw: RawTopic, part: RawPartition, hole: Interval) -> str:
-    what = f"raw holds no offsets {hole.start} to {hole.end} any more"
+    rule = f"raw holds no offsets {hole.start} to {hole.end} any more"
     tombstone = raw.removal(part, hole.start)
-    return f"{what}: retention removed them, see {tombstone}; their dates stay as they are" if tombstone else what
+    return f"{rule}: retention removed them, see {tombstone}; their dates stay as they are" if tombstone else rule

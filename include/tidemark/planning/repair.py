@@ -1,9 +1,9 @@
 """The plan of a run that restores a table from raw after another program changed it.
 
-The ledger and the evidence stay true: below a partition's next offset, every offset has one class. So the damage shows
+The ledger and the evidence stay valid: below a partition's next offset, every offset has one class. So the damage shows
 in two sets. First, live files that no evidence names (DELETE, UPDATE, OPTIMIZE or an overwrite wrote them): the run
-removes them. Second, offsets to which the remaining evidence gives no class, or more than one: the run converts them
-again. These are the offsets of the lost files, with all that shares their byte ranges. The rest of the table stays.
+removes them. Second, offsets to which the remaining evidence gives no class, or several: the run converts them again.
+These are the offsets of the lost files, with all offsets in their byte ranges. The rest of the table stays.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tidemark.table.evidence import PARSED
 from tidemark.table.tampering import files_digest, is_untampered, unknown_files
 
 _VERSIONS: Final = 100
-"""How many versions of the table are searched for the last intact one."""
+"""Most versions of the table that are searched for the last intact one."""
 
 _Key = tuple[int, int]
 
 
 class _Held(NamedTuple):
-    """A row of evidence that counts and whose file stays, if it has one."""
+    """A valid row of evidence; its file, if any, stays."""
 
     first: int
     next: int
@@ -45,7 +45,7 @@ class _Held(NamedTuple):
 
 
 def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
-    """How to restore the table; empty if it is as Tidemark left it, and all its files are there.
+    """The plan to restore the table; empty if it is as Tidemark left it, and all its files are there.
 
     Raises:
         ContinuityError: raw no longer holds all the offsets; names the dates that miss rows, and the choice.
@@ -53,57 +53,57 @@ def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
     delta = open_delta(table)
     ledger = ledger_of(table, delta)
     live = live_files(delta) if delta is not None else []
-    lost = {file for files in lost_files(table, {one.dt for one in live}).values() for file in files}
+    lost = {file for files in lost_files(table, {file.dt for file in live}).values() for file in files}
     nothing = RunPlan(**following(table, ledger, attempt), kind="repair")
     if not lost and is_untampered(ledger, live):
         return nothing
     standing = EffectiveEvidence.at(table, ledger, live)
-    gone = {*unknown_files(standing), *_expired_again(standing), *(lost & {one.path for one in live})}
+    gone = {*unknown_files(standing), *_expired_again(standing), *(lost & {file.path for file in live})}
     try:
-        found = _Search(table, ledger, _held(standing, gone))
+        search = _Search(table, ledger, _held(standing, gone))
     except ContinuityError as error:
         raise ContinuityError(f"{error}. {_choice(table, ledger, live, gone)}") from error
     return nothing.model_copy(
         update={
             "generation": ledger.generation + 1,
-            "partitions": tuple(plan for plan, _ in found.planned),
-            "tasks": tuple(task for _, tasks in found.planned for task in tasks),
+            "partitions": tuple(plan for plan, _ in search.planned),
+            "tasks": tuple(task for _, tasks in search.planned for task in tasks),
             "leaves": tuple(sorted(expired_dates(ledger))),
-            "removes": tuple(one.path for one in live if one.path in gone | found.files),
-            "supersedes": files_by_date(standing.told(lambda _, file: file in found.files).aside),
+            "removes": tuple(file.path for file in live if file.path in gone | search.files),
+            "supersedes": files_by_date(standing.told(lambda _, file: file in search.files).aside),
             "found": files_digest(live),
         }
     )
 
 
 def _held(standing: EffectiveEvidence, gone: Collection[str]) -> dict[_Key, list[_Held]]:
-    """By partition, the rows that count without the files that are ``gone``."""
-    found: dict[_Key, list[_Held]] = {}
+    """The valid rows by partition, without the files that are ``gone``."""
+    held: dict[_Key, list[_Held]] = {}
     for row in standing.evidence():
         file = (row.file or "") if row.offset_class in PARSED else ""
         if file not in gone:
-            one = _Held(row.first, row.next, row.rows, file, row.segment is not None)
-            found.setdefault(row.key, []).append(one)
-    return found
+            held_row = _Held(row.first, row.next, row.rows, file, row.segment is not None)
+            held.setdefault(row.key, []).append(held_row)
+    return held
 
 
 def _expired_again(standing: EffectiveEvidence) -> set[str]:
-    """The live files whose rows retention has removed from the table: another program has restored them."""
+    """The live files with rows that retention has removed from the table: another program has restored them."""
     expired: set[tuple[object, ...]] = set()
     landed: dict[tuple[object, ...], str] = {}
     for row in standing.evidence():
-        what = *row.key, row.first, row.next, row.dt, row.hash128
+        identity = *row.key, row.first, row.next, row.dt, row.hash128
         if row.offset_class == "expired" and row.segment is not None:
-            expired.add(what)
+            expired.add(identity)
         elif row.offset_class == "landed" and row.file is not None:
-            landed[what] = row.file
-    return {landed[one] for one in expired & landed.keys()}
+            landed[identity] = row.file
+    return {landed[identity] for identity in expired & landed.keys()}
 
 
 class _Search:
-    """What to convert again, by partition, and the ``files`` that this replaces.
+    """The offsets to convert again, by partition, and the ``files`` that this replaces.
 
-    If an unclean election made a partition's log leave the landed branch, the partition goes back to before the cut.
+    If an unclean election made a partition's log leave the landed branch, the partition returns to before the cut.
     The next ingest lands the new branch from there.
     """
 
@@ -125,9 +125,9 @@ class _Search:
         end = state.next_offset
         if view is not None and left is not None:
             end = self._end_before(view, state, rows, left)
-        below = [one for one in rows if one.first < end]
+        below = [row for row in rows if row.first < end]
         wanted, files = _whole(below, offsets.clip(0, end))
-        self.files |= files | {one.file for one in rows if one.file and one.first >= end}
+        self.files |= files | {row.file for row in rows if row.file and row.first >= end}
         plan, tasks = (
             plan_partition(self._raw, part, state, wanted, join=False) if wanted else (_nowhere(state, end), [])
         )
@@ -136,16 +136,16 @@ class _Search:
         self.planned.append((plan, tasks))
 
     def _end_before(self, view: PartitionView, state: PartitionState, rows: list[_Held], left: int) -> int:
-        """The last offset at or below ``left`` that no row and no file spans, and below which all is decided."""
+        """The last offset up to ``left`` that no row or file spans, and below which all transactions are decided."""
         end = decided_below(self._raw, view, state, left)
         if end is None:
             raise ContinuityError(
                 f"{view.part.keys.folder}: raw holds nothing right below {left}, where the log left it"
             )
         hulls: dict[object, tuple[int, int]] = {}
-        for number, one in enumerate(rows):
-            before = hulls.get(one.file or number, (one.first, one.next))
-            hulls[one.file or number] = min(before[0], one.first), max(before[1], one.next)
+        for number, row in enumerate(rows):
+            before = hulls.get(row.file or number, (row.first, row.next))
+            hulls[row.file or number] = min(before[0], row.first), max(before[1], row.next)
         while across := [first for first, after in hulls.values() if first < end < after]:
             end = min(across)
         return end
@@ -164,55 +164,55 @@ def _nowhere(state: PartitionState, at: int) -> PartitionPlan:
 
 
 def _whole(rows: list[_Held], offsets: Intervals) -> tuple[Intervals, set[str]]:
-    """``offsets`` with all those of the files that have rows there, less those that no segment ever held; the files."""
+    """(the offsets of all files with rows in ``offsets``, without offsets that no segment ever held; these files)."""
     while True:
-        files = {one.file for one in rows if one.file and offsets.clip(one.first, one.next)}
-        hulls = Intervals((one.first, one.next) for one in rows if one.file in files)
+        files = {row.file for row in rows if row.file and offsets.clip(row.first, row.next)}
+        hulls = Intervals((row.first, row.next) for row in rows if row.file in files)
         if not hulls - offsets:
             break
         offsets |= Intervals(span for span in _spans(rows) if hulls.clip(*span))
-    return offsets - Intervals((one.first, one.next) for one in rows if not one.has_segment), files
+    return offsets - Intervals((row.first, row.next) for row in rows if not row.has_segment), files
 
 
 def _without_one_class(rows: Iterable[_Held], end: int) -> Intervals:
-    """The offsets below ``end`` in which the rows of a span do not add up to its offsets, or which have no row."""
+    """The offsets below ``end`` without a row, or in spans with more or fewer rows than offsets."""
     counted: dict[int, int] = {}
     rows = sorted(rows)
     spans = _spans(rows)
-    at = iter(spans)
-    span = next(at, None)
-    for one in rows:
-        while span is not None and one.first >= span[1]:
-            span = next(at, None)
+    remaining = iter(spans)
+    span = next(remaining, None)
+    for row in rows:
+        while span is not None and row.first >= span[1]:
+            span = next(remaining, None)
         assert span is not None
-        counted[span[0]] = counted.get(span[0], 0) + one.rows
+        counted[span[0]] = counted.get(span[0], 0) + row.rows
     right = Intervals(span for span in spans if counted[span[0]] == span[1] - span[0])
     return right.missing(0, end)
 
 
 def _spans(rows: Iterable[_Held]) -> list[tuple[int, int]]:
-    return [(one.start, one.end) for one in joined((one.first, one.next) for one in rows)]
+    return [(span.start, span.end) for span in joined((row.first, row.next) for row in rows)]
 
 
 def _choice(table: TopicTable, ledger: Ledger, live: Iterable[LiveFile], replaced: Collection[str]) -> str:
-    """What a person can do about dates that raw cannot restore."""
+    """The choice that a person has about dates that raw cannot restore."""
     rows: dict[str, int] = {}
-    for one in live:
-        if one.path not in replaced:
-            rows[one.dt] = rows.get(one.dt, 0) + one.rows
+    for file in live:
+        if file.path not in replaced:
+            rows[file.dt] = rows.get(file.dt, 0) + file.rows
     dates = [dt for dt, state in sorted(ledger.dates.items()) if rows.get(dt, 0) != state.rows]
-    what = f"So these dates cannot all be made again from raw: {', '.join(dates) or 'none'}; nothing was changed. "
+    state = f"So these dates cannot all be made again from raw: {', '.join(dates) or 'none'}; nothing was changed. "
     version = _last_right(table, ledger)
     if version is None:
-        return f"{what}The table's log has no version any more that was right: restore raw or the table from a backup"
+        return f"{state}The table's log has no version any more that was right: restore raw or the table from a backup"
     return (
-        f"{what}Version {version} of the table is the last that was right: RESTORE it to that version, as long as "
+        f"{state}Version {version} of the table is the last that was right: RESTORE it to that version, as long as "
         "VACUUM has not taken its files; then it needs no repair"
     )
 
 
 def _last_right(table: TopicTable, ledger: Ledger) -> int | None:
-    """The newest version of the table with the files that the ledger's commit left; None if there is none."""
+    """The newest version of the table with the files that the ledger's commit left, or None."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 

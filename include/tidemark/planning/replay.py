@@ -23,30 +23,30 @@ from tidemark.timestamps import utc_now
 
 
 def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, attempt: int | None = None) -> RunPlan:
-    """How to parse the quarantined rows of ``dates`` again (ISO, empty for rows without a date), or of all if None.
+    """The plan to parse the quarantined rows of ``dates`` (ISO, empty for rows without one) again, or of all if None.
 
-    The plan is empty if there are none.
+    The plan is empty if there are no such rows.
     """
     standing = EffectiveEvidence.of(table)
     check_untampered(table, standing.ledger, standing.live.values())
     ledger = standing.ledger
-    rows = [one for one in standing.set_aside(dates) if one.offset_class == "quarantined"]
+    rows = [row for row in standing.set_aside(dates) if row.offset_class == "quarantined"]
     created = utc_now()
     tasks = [
         ConversionTask(
             incarnation=incarnation,
             topic_id=ledger.by_partition[incarnation, partition].topic_id,
             partition=partition,
-            ranges=tuple(_range(table, one, created) for one in group),
+            ranges=tuple(_range(table, row, created) for row in group),
         )
-        for (incarnation, partition, _), group in groupby(rows, lambda one: (*one.key, one.day))
+        for (incarnation, partition, _), group in groupby(rows, lambda row: (*row.key, row.day))
     ]
     return RunPlan(
         **following(table, ledger, attempt, created_at=created),
         kind="replay",
         partitions=tuple(
             _partition(ledger, key, list(group))
-            for key, group in groupby(tasks, lambda one: (one.incarnation, one.partition))
+            for key, group in groupby(tasks, lambda task: (task.incarnation, task.partition))
         ),
         tasks=tuple(tasks),
         supersedes=files_by_date(rows),
@@ -77,8 +77,8 @@ def _partition(ledger: Ledger, key: tuple[int, int], tasks: list[ConversionTask]
         incarnation=state.incarnation,
         topic_id=state.topic_id,
         partition=state.partition,
-        start=min(one.from_offset for one in tasks),
-        end=max(part.to_offset for one in tasks for part in one.ranges),
+        start=min(task.from_offset for task in tasks),
+        end=max(part.to_offset for task in tasks for part in task.ranges),
         leader_epoch=state.leader_epoch,
         lineage=state.lineage,
     )

@@ -1,21 +1,21 @@
-"""What retention may remove, and why the rest stays. Pure, except for the plan of a table's dates.
+"""The rules of retention: the objects that it may remove. Pure, except for the plan of a table's dates.
 
 **A date of the table** is past when its end, in the topic's time zone, lies longer ago than ``retention.table``. All
-its rows go together, the quarantined and the filtered ones as well. If a part of a date stayed, a rebuild could not
-tell that nothing was lost.
+its rows are removed together, quarantined and filtered rows as well. If a part of a date stayed, a rebuild could not
+prove that nothing was lost.
 
-**A raw segment** may go if all of this holds:
+**A raw segment** may be removed if all of this holds:
 
 1. it is whole: a damaged segment stays;
 2. it lies below the ledger's and the watermark's next offset, so that all its offsets are landed and decided;
 3. the effective evidence gives each of its offsets one class;
-4. it ends at or below line 1 of ``offset.wm``, from which agents search what the store has;
+4. it ends at or below line 1 of ``offset.wm``, from which agents search the store;
 5. it was uploaded, rolled, and last written to longer ago than ``retention.raw``; a record time that is not plausible
    does not count;
 6. no run that may still commit reads it;
 7. all its objects are those of its manifest: none was made again, and none is gone;
-8. all earlier segments may go, too, and no segment that stays spans its end. So raw is removed only at its old end, and
-   while a segment exists, so do the later ones that it needs (they say whether its transactions were aborted).
+8. all earlier segments may be removed, too, and no segment that stays spans its end. So raw is removed only at its old
+   end, and while a segment exists, so do the later segments that it needs (their markers decide its transactions).
 
 A partition keeps all its segments while it has open gaps, since agents search all segments for them, and while it
 leaves a branch of its log, since segments are converted again then.
@@ -46,9 +46,9 @@ from tidemark.table.tampering import check_untampered
 def plan_retain(
     table: TopicTable, now: datetime, only: Collection[str] | None = None
 ) -> tuple[RunPlan, list[DateGoes]]:
-    """The plan that removes from the table the dates which are past at ``now``, and what each of them holds.
+    """The plan that removes from the table the dates which are past at ``now``, and a report on each date.
 
-    With ``only``, other dates stay. The plan is empty if there are none.
+    With ``only``, other dates stay. The plan is empty if no date is past.
     """
     standing = EffectiveEvidence.of(table)
     check_untampered(table, standing.ledger, standing.live.values())
@@ -57,60 +57,60 @@ def plan_retain(
     aside = standing.told(lambda _dt, _file: True).aside
     past = sorted(
         dt
-        for dt in {*(one.dt for one in live), *(one.day for one in aside)}
+        for dt in {*(file.dt for file in live), *(row.day for row in aside)}
         if dt and window is not None and end_of(dt, table.topic.zone) <= now - window and (only is None or dt in only)
     )
-    removes = [one for one in live if one.dt in past]
-    supersedes = files_by_date(one for one in aside if one.day in past)
+    removes = [file for file in live if file.dt in past]
+    supersedes = files_by_date(row for row in aside if row.day in past)
     plan = RunPlan(
         **following(table, ledger),
         kind="retain",
         dates=tuple(dt for dt in past if dt in ledger.dates),
-        removes=tuple(one.path for one in removes),
+        removes=tuple(file.path for file in removes),
         supersedes=supersedes,
     )
     return plan, [_goes(dt, removes, supersedes) for dt in past]
 
 
 def _goes(dt: str, removes: Iterable[LiveFile], supersedes: Mapping[str, tuple[str, ...]]) -> DateGoes:
-    files = [one for one in removes if one.dt == dt]
-    rows, size = sum(one.rows for one in files), sum(one.size for one in files)
+    files = [file for file in removes if file.dt == dt]
+    rows, size = sum(file.rows for file in files), sum(file.size for file in files)
     return DateGoes(dt=dt, files=len(files), rows=rows, bytes=size, aside=len(supersedes.get(dt, ())))
 
 
 class Classed:
-    """Which offsets of a partition the evidence gives one class each; three numbers are kept of each row."""
+    """The offsets of a partition that have exactly one class in the evidence; keeps three numbers of each row."""
 
     def __init__(self) -> None:
         self._first, self._next, self._rows = array("q"), array("q"), array("q")
 
     def add(self, first: int, after: int, rows: int) -> None:
-        """A row that counts."""
+        """Add a valid row."""
         self._first.append(first)
         self._next.append(after)
         self._rows.append(rows)
 
     def offsets(self) -> Intervals:
-        """The offsets of all runs of overlapping rows that count exactly as many as the run has."""
-        found: list[Interval] = []
+        """The offsets of all runs of overlapping rows with counts that add up to the length of the run."""
+        runs: list[Interval] = []
         start = end = count = 0
         for first, after, rows in sorted(zip(self._first, self._next, self._rows, strict=True)):
             if first >= end:
                 if count == end - start:
-                    found.append(Interval(start, end))
+                    runs.append(Interval(start, end))
                 start, end, count = first, after, 0
             end, count = max(end, after), count + rows
         if count == end - start:
-            found.append(Interval(start, end))
-        return Intervals(found)
+            runs.append(Interval(start, end))
+        return Intervals(runs)
 
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """What the decisions on a partition's segments depend on; ``busy`` are the ``.log`` keys that runs may still read.
+    """The state that decides about a partition's segments; ``busy`` are the ``.log`` keys that runs may still read.
 
-    ``line_1`` is that of ``offset.wm``. ``before`` is the time before which a segment must be done. ``ahead`` is how
-    far after the upload a record's time is still plausible.
+    ``line_1`` is that of ``offset.wm``. A segment must be done before the time ``before``. A record's time up to
+    ``ahead`` after the upload is plausible.
     """
 
     state: PartitionState
@@ -122,7 +122,7 @@ class Keeping:
     ahead: timedelta
 
     def partition_stays(self) -> str | None:
-        """Why no segment of the partition goes; None if some may."""
+        """The reason that all segments of the partition stay, or None."""
         if self.watermark.gaps:
             return f"it has an open gap at offset {self.watermark.gaps[0].start}, which agents still search for"
         left = left_at(self.watermark, self.state)
@@ -131,7 +131,7 @@ class Keeping:
         return None
 
     def segment_stays(self, manifest: SegmentManifest, etags: Mapping[str, str], key: str) -> str | None:
-        """Why the segment stays; None if it may go. ``etags`` are those listed at its offset, ``key`` is its log's."""
+        """The reason that the segment stays, or None. ``etags`` are listed at its offset, ``key`` is its log's."""
         start, end = manifest.base_offset, manifest.next_offset
         if manifest.state != "whole":
             return f"it is {manifest.state}"
@@ -146,8 +146,8 @@ class Keeping:
             return f"its last record or upload is of {done:%Y-%m-%d %H:%M} UTC"
         if key in self.busy:
             return "a run that may still commit reads it"
-        for name, one in manifest.objects.items():
-            if etags.get(name) != one.etag:
+        for name, described in manifest.objects.items():
+            if etags.get(name) != described.etag:
                 return f"{name} is not the version that its manifest describes, or is gone"
         return None
 

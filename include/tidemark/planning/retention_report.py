@@ -1,7 +1,7 @@
-"""Retention's reports: what it will remove, what it removed, and why the rest stays.
+"""Retention's reports: the objects that it will remove or has removed, and the reasons that others stay.
 
 A run writes one for the table and one for raw, below the topic's ledger. An object may only be removed if the newest
-report that is a day old names it, so that a person can see what will go, and stop it.
+report that is a day old names it, so that a person can see the coming removal, and stop it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import stamp
 
 REVIEW: Final = timedelta(days=1)
-"""How long a report must have named an object before retention removes it."""
+"""Time for which a report must have named an object before retention removes it."""
 
 Subject = Literal["table", "raw"]
 
 
 class DateGoes(Model):
-    """A date of the table that is past: its live files, and those of quarantined and filtered rows (``aside``)."""
+    """A date of the table that is past: its live files, and its files of quarantined and filtered rows (``aside``)."""
 
     dt: str
     files: int = Field(ge=0)
@@ -37,9 +37,10 @@ class DateGoes(Model):
 
 
 class PartitionGoes(Model):
-    """The segments of ``[start, end)`` that may go, and why what follows stays; ``removed_to`` is how far they went.
+    """The segments of ``[start, end)`` that may be removed, and the reason that the next one ``stays``.
 
-    ``leftover`` objects are those that an earlier run should have deleted, but was killed before.
+    ``removed_to`` is the end of the removed segments. ``leftover`` objects should have been deleted by an earlier run
+    that was killed.
     """
 
     incarnation: int = Field(ge=0)
@@ -54,7 +55,7 @@ class PartitionGoes(Model):
 
 
 class RetentionReport(StoredObject):
-    """``retention/<subject>/<time>-<n>.json``. ``reviewed`` is the key of the report that allowed what was removed."""
+    """``retention/<subject>/<time>-<n>.json``. ``reviewed`` is the key of the report that allowed the removal."""
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
 
@@ -72,7 +73,7 @@ class RetentionReport(StoredObject):
     partitions: tuple[PartitionGoes, ...] = ()
 
     def text(self) -> str:
-        """The report for a person, a line each."""
+        """The report for a person, with a line for each date and partition."""
         kept = "for ever" if self.window is None else f"for {self.window / timedelta(days=1):g} days"
         mode = "dry run, nothing was removed" if self.dry_run else f"reviewed in {self.reviewed or 'no report yet'}"
         lines = [f"{self.cluster}/{self.topic}: {self.subject} is kept {kept}; {mode}"]
@@ -80,13 +81,14 @@ class RetentionReport(StoredObject):
             went = "removed" if day.removed else "past"
             size = f"{day.rows} rows in {day.files} files, {day.bytes} bytes"
             lines.append(f"  dt={day.dt}: {went}: {size}; {day.aside} files of refused or filtered rows")
-        for one in self.partitions:
-            line = f"  incarnation {one.incarnation} partition {one.partition}: "
-            if one.segments:
-                line += f"{one.segments} segments past, offsets {one.start} to {one.end - 1}, {one.bytes} bytes"
-                line += f", removed up to {one.removed_to - 1}; " if one.removed_to else "; "
-            line += f"{one.leftover} objects that an earlier run left; " if one.leftover else ""
-            lines.append(line + one.stays)
+        for partition in self.partitions:
+            line = f"  incarnation {partition.incarnation} partition {partition.partition}: "
+            if partition.segments:
+                offsets = f"offsets {partition.start} to {partition.end - 1}"
+                line += f"{partition.segments} segments past, {offsets}, {partition.bytes} bytes"
+                line += f", removed up to {partition.removed_to - 1}; " if partition.removed_to else "; "
+            line += f"{partition.leftover} objects that an earlier run left; " if partition.leftover else ""
+            lines.append(line + partition.stays)
         return "\n".join(lines)
 
 
@@ -103,16 +105,16 @@ def report_key(table: TopicTable, report: RetentionReport) -> str:
 
 
 def reviewed(table: TopicTable, subject: Subject, now: datetime) -> tuple[str, RetentionReport] | None:
-    """(key, report) of the newest report on ``subject`` that is a day old; None if there is none.
+    """(key, report) of the newest report on ``subject`` that is a day old, or None.
 
     Raises:
         FormatError: it does not parse, or is another topic's.
     """
     folder, limit = table.keys.retention(subject), stamp(now - REVIEW)
-    keys = [one.key for one in table.store.list(folder) if one.key.removeprefix(folder).partition("-")[0] <= limit]
+    keys = [info.key for info in table.store.list(folder) if info.key.removeprefix(folder).partition("-")[0] <= limit]
     if not keys:
         return None
-    found = RetentionReport.load(table.store, keys[-1])
-    if (found.subject, found.cluster, found.topic) != (subject, table.topic.cluster, table.topic.topic):
-        raise FormatError(keys[-1], f"is a report on {found.subject} of {found.cluster}/{found.topic}")
-    return keys[-1], found
+    report = RetentionReport.load(table.store, keys[-1])
+    if (report.subject, report.cluster, report.topic) != (subject, table.topic.cluster, table.topic.topic):
+        raise FormatError(keys[-1], f"is a report on {report.subject} of {report.cluster}/{report.topic}")
+    return keys[-1], report

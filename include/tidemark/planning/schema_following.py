@@ -1,7 +1,7 @@
-"""Asks the registry for a topic's newest schema, and adopts of it what the table can take.
+"""Adoption of a registry's newest schema for a topic, as far as the table can take it.
 
-Only jobs that land do so, before they plan. Whoever opens the table has what was adopted last. The state is one object,
-replaced under If-Match: of two jobs that see a newer schema, one adopts it and the other finds it adopted.
+Only jobs that land do so, before they plan. Other processes use the schema that was adopted last. The state is one
+object, replaced under If-Match: of two jobs that see a newer schema, one adopts it and the other finds it adopted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def with_newest(topic: TopicSettings) -> TopicSettings:
 
     Raises:
         RegistryUnavailable: the registry does not answer.
-        ConfigError: it has no such subject, or none of its columns can be a table's; or the topic follows none.
+        ConfigError: it has no such subject, or none of its columns can be a table's; or the topic follows no subject.
     """
     followed = followed_by(topic.parser)
     if followed is None:
@@ -53,7 +53,7 @@ def with_newest(topic: TopicSettings) -> TopicSettings:
 
 
 class Followed(NamedTuple):
-    """A table with the newest schema, as far as it is adopted; and whether this was done just now.
+    """A table with the newest schema, as far as it is adopted; ``adopted`` is true if this was done just now.
 
     ``waits`` is the version that a rebuild of the whole table would adopt, if any.
     """
@@ -64,9 +64,9 @@ class Followed(NamedTuple):
 
 
 def follow(table: TopicTable) -> Followed:
-    """``table`` with the newest schema, as far as it is adopted; itself if its topic follows none.
+    """``table`` with the newest schema, as far as it is adopted; unchanged if its topic follows no schema.
 
-    A registry that does not answer, or has nothing that can be read, is noted, and changes nothing.
+    A registry that does not answer, or has no readable schema, is noted, and changes nothing.
 
     Raises:
         RegistryUnavailable: the registry does not answer, and nothing was adopted yet.
@@ -76,22 +76,22 @@ def follow(table: TopicTable) -> Followed:
     followed = followed_by(topic.parser)
     if followed is None:
         return Followed(table)
-    found = _state(table, topic)
+    stored = _state(table, topic)
     try:
-        # Many topics may wait for this one to be planned; what it has adopted will do for now.
-        registry = SchemaRegistry(followed.registry, KINDS[topic.parser.kind], brief=found is not None)
+        # Many topics may wait for this plan; the adopted schema is enough for now.
+        registry = SchemaRegistry(followed.registry, KINDS[topic.parser.kind], brief=stored is not None)
         newest = registry.newest(followed.subject)
     except (RegistryUnavailable, ConfigError) as error:
-        if found is None:
+        if stored is None:
             raise
         log.warning("%s: the schema stays as it is: %s", followed.subject, error)
         reason = " ".join(str(error).split())
         state = _updated(table, topic, lambda state, now: _unanswered(state, reason, now))
     else:
-        if found is None:
+        if stored is None:
             _begin(table, topic, followed, newest)
         state = _updated(table, topic, lambda state, now: compared(topic, state, followed, newest, now))
-    adopted = found is not None and found.value.adopted != state.adopted
+    adopted = stored is not None and stored.value.adopted != state.adopted
     waits = state.proposal.version if state.proposal and state.proposal.can_be_rebuilt else None
     return Followed(table._replace(topic=with_definition(topic, state.adopted, state.subject)), adopted, waits)
 
@@ -99,13 +99,13 @@ def follow(table: TopicTable) -> Followed:
 def compared(
     topic: TopicSettings, state: SchemaState, followed: RegistrySchema, newest: Registered, now: datetime
 ) -> SchemaState:
-    """``state`` after ``newest`` was found; itself if that is what it has."""
+    """``state`` after ``newest`` was read; unchanged if it has this version."""
     state = state.model_copy(update={"unanswered_since": None, "reason": ""})
     if (state.newest.number, state.newest.version, state.subject) == (newest.number, newest.version, followed.subject):
         return state
     changes, adopted, wider = _judged(topic, state.adopted, newest, now, followed.subject)
-    taken = _new(state, (one for one in changes if not one.waits))
-    waiting = tuple(one for one in changes if one.waits)
+    taken = _new(state, (change for change in changes if not change.waits))
+    waiting = tuple(change for change in changes if change.waits)
     after: dict[str, object] = {
         "subject": followed.subject,
         "newest": SchemaVersion(number=newest.number, version=newest.version, at=now),
@@ -113,7 +113,7 @@ def compared(
     }
     before = state.proposal
     if before is not None and before.version == state.dismissed and {*waiting} <= {*before.changes}:
-        after["dismissed"] = newest.version  # a person has seen all of it
+        after["dismissed"] = newest.version  # a person has seen all changes
     if adopted != state.adopted.data or taken or not waiting:
         step = _definition(newest, now, adopted, taken)
         after |= {"adopted": step, "history": _history(state.history, step)}
@@ -121,12 +121,12 @@ def compared(
 
 
 def adopted_proposal(state: SchemaState, version: int) -> SchemaState:
-    """``state`` after a rebuild of the whole table with the proposal of ``version``; itself if that is not proposed."""
+    """``state`` after a rebuild of the whole table with the proposal of ``version``; unchanged if there is none."""
     proposal = state.proposal
     if proposal is None or proposal.version != version:
         return state
-    taken = tuple(one for one in proposal.changes if one.kind == "wider")
-    left = tuple(one for one in proposal.changes if one.kind == "misfit")
+    taken = tuple(change for change in proposal.changes if change.kind == "wider")
+    left = tuple(change for change in proposal.changes if change.kind == "misfit")
     step = proposal.model_copy(update={"changes": taken})
     return state.model_copy(
         update={
@@ -138,43 +138,43 @@ def adopted_proposal(state: SchemaState, version: int) -> SchemaState:
 
 
 def proposed(table: TopicTable, version: int) -> TopicTable:
-    """``table`` with the schema that waits for a rebuild of the whole table, or waited for the one that was made.
+    """``table`` with the schema that waits for a rebuild of the whole table, or that such a rebuild has adopted.
 
     Raises:
-        ConfigError: no schema of that version waits, or nothing of it can be adopted by a rebuild.
+        ConfigError: no schema of that version waits, or a rebuild can adopt no change of it.
     """
     topic = table.deployment.topic(table.topic.topic, table.topic.cluster)
-    found = _state(table, topic)
-    proposal = found.value.proposal if found else None
+    stored = _state(table, topic)
+    proposal = stored.value.proposal if stored else None
     source = f"topic {topic.cluster}/{topic.topic}"
-    if found is not None and found.value.adopted.version == version and not waits_for(found.value, version):
-        accepted = with_definition(topic, found.value.adopted, found.value.subject)
+    if stored is not None and stored.value.adopted.version == version and not waits_for(stored.value, version):
+        accepted = with_definition(topic, stored.value.adopted, stored.value.subject)
         return table._replace(topic=accepted, accepts=version)
-    if found is None or proposal is None or proposal.version != version:
+    if stored is None or proposal is None or proposal.version != version:
         waits = f"version {proposal.version} does" if proposal else "none does"
         raise ConfigError(source, [("--schema", f"version {version} does not wait to be accepted, {waits}")])
     if not proposal.can_be_rebuilt:
         rule = "has changes that no rebuild can make: register another version, or name another table"
         raise ConfigError(source, [("--schema", f"version {version} {rule}")])
-    return table._replace(topic=with_definition(topic, proposal, found.value.subject), accepts=version)
+    return table._replace(topic=with_definition(topic, proposal, stored.value.subject), accepts=version)
 
 
 def waits_for(state: SchemaState, version: int) -> bool:
-    """Whether the schema of ``version`` waits to be accepted."""
+    """True if the schema of ``version`` waits to be accepted."""
     return state.proposal is not None and state.proposal.version == version
 
 
 def accept(table: TopicTable, version: int) -> None:
-    """Say that the whole table was rebuilt with the proposal of ``version``."""
+    """Record that the whole table was rebuilt with the proposal of ``version``."""
     topic = table.deployment.topic(table.topic.topic, table.topic.cluster)
     _updated(table, topic, lambda state, _: adopted_proposal(state, version))
 
 
 def dismiss(table: TopicTable, version: int) -> SchemaState:
-    """Have no more alerts of the proposal of ``version``. Raises ConfigError if there is none."""
+    """Stop alerts about the proposal of ``version``. Raises ConfigError if there is none."""
     topic = table.deployment.topic(table.topic.topic, table.topic.cluster)
-    found = _state(table, topic)
-    proposal = found.value.proposal if found else None
+    stored = _state(table, topic)
+    proposal = stored.value.proposal if stored else None
     if proposal is None or proposal.version != version:
         rule = f"version {version} does not wait to be accepted"
         raise ConfigError(f"topic {topic.cluster}/{topic.topic}", [("--version", rule)])
@@ -182,22 +182,22 @@ def dismiss(table: TopicTable, version: int) -> SchemaState:
 
 
 def _state(table: TopicTable, topic: TopicSettings) -> Version[SchemaState] | None:
-    """What was adopted, by a parser of the same kind."""
-    found = read_state(table.store, table.keys)
-    return found if found is not None and found.value.kind == topic.parser.kind else None
+    """The adopted state, if it is of a parser of the same kind."""
+    stored = read_state(table.store, table.keys)
+    return stored if stored is not None and stored.value.kind == topic.parser.kind else None
 
 
 def _updated(
     table: TopicTable, topic: TopicSettings, change: Callable[[SchemaState, datetime], SchemaState]
 ) -> SchemaState:
-    """Apply ``change`` to the topic's state, which there is, at the time that it gets."""
+    """Apply ``change`` to the topic's existing state and the store's time."""
     now = table.store.now()
 
     def read() -> Version[SchemaState]:
-        found = _state(table, topic)
-        if found is None:
+        stored = _state(table, topic)
+        if stored is None:
             raise NotFound(table.keys.schema, "was there a moment ago; run it again")
-        return found
+        return stored
 
     return update(table.store, table.keys.schema, read, lambda state: change(state, now), then="run it again")
 
@@ -208,13 +208,13 @@ def _begin(table: TopicTable, topic: TopicSettings, followed: RegistrySchema, ne
     now = table.store.now()
     try:
         merge = _merged(topic, None, newest.written)
-        taken = tuple(one for one in merge.changes if not one.waits)
+        taken = tuple(change for change in merge.changes if not change.waits)
         adopted = _definition(newest, now, merge.definition, taken)
         _check_columns(with_definition(topic, adopted, followed.subject))
     except ValueError as error:
         rule = f"{followed.subject}, version {newest.version}, {error}"
         raise ConfigError(f"topic {topic.cluster}/{topic.topic}", [("parser.schema", rule)]) from error
-    waiting = tuple(one for one in merge.changes if one.waits)
+    waiting = tuple(change for change in merge.changes if change.waits)
     state = SchemaState(
         kind=topic.parser.kind,
         subject=followed.subject,
@@ -232,14 +232,14 @@ def _begin(table: TopicTable, topic: TopicSettings, followed: RegistrySchema, ne
 def _judged(
     topic: TopicSettings, adopted: Definition, newest: Registered, now: datetime, subject: str
 ) -> tuple[tuple[SchemaChange, ...], bytes, bytes]:
-    """(what ``newest`` changes, the definition with what is adopted, and with what a rebuild adopts)."""
+    """(changes in ``newest``, definition after their adoption, definition after a rebuild)."""
     try:
         merge = _merged(topic, adopted.data, newest.written)
         wide = merge
-        if any(one.kind == "wider" for one in merge.changes):
+        if any(change.kind == "wider" for change in merge.changes):
             wide = _merged(topic, adopted.data, newest.written, widen=True)
-        for one in (merge, wide):
-            made = _definition(newest, now, one.definition, ())
+        for merged in (merge, wide):
+            made = _definition(newest, now, merged.definition, ())
             _check_columns(with_definition(topic, made, subject))
     except (ValueError, ConfigError) as error:
         whole = SchemaChange(path=subject, kind="misfit", detail=" ".join(str(error).split()))
@@ -248,12 +248,12 @@ def _judged(
 
 
 def _check_columns(topic: TopicSettings) -> None:
-    """Raise ConfigError unless the columns of ``topic`` can be those of its table."""
+    """Raise ConfigError unless the columns of ``topic`` are valid for its table."""
     partitioned_parser(topic.parser, topic.partition_by, topic.topic)
 
 
 def _merged(topic: TopicSettings, adopted: bytes | None, newest: Written, *, widen: bool = False) -> Merge:
-    """Raises ValueError if ``newest`` is not a schema of a table's rows."""
+    """The merge of two schemas. Raises ValueError if ``newest`` is not a schema of a table's rows."""
     if isinstance(topic.parser, AvroParser):
         from tidemark.schemas import avro_merge
 
@@ -274,9 +274,9 @@ def _unanswered(state: SchemaState, reason: str, now: datetime) -> SchemaState:
 
 
 def _new(state: SchemaState, changes: Iterable[SchemaChange]) -> tuple[SchemaChange, ...]:
-    """Those of ``changes`` that were not made before: what is gone is gone in all later versions, too."""
-    last = {one.path: one.kind for step in state.history for one in step.changes}
-    return tuple(one for one in changes if one.kind != "removed" or last.get(one.path) != "removed")
+    """The ``changes`` that are new: a column that was removed is missing in all later versions, too."""
+    last = {change.path: change.kind for step in state.history for change in step.changes}
+    return tuple(change for change in changes if change.kind != "removed" or last.get(change.path) != "removed")
 
 
 def _definition(newest: Registered, now: datetime, data: bytes, changes: tuple[SchemaChange, ...]) -> Definition:

@@ -1,4 +1,4 @@
-"""How a partition leaves a branch of its log that has landed, after an unclean election cut it off."""
+"""A partition's way back from a landed branch of its log, after an unclean election cut it off."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tidemark.table.effective_evidence import EffectiveEvidence, Reach
 
 
 class Rewind(NamedTuple):
-    """A cut, and the offset from which all is converted again."""
+    """A cut, and the offset from which all records are converted again."""
 
     cut: BranchCut
     start: int
 
 
 def rewind(table: TopicTable, raw: RawTopic, view: PartitionView, state: PartitionState, at: int) -> Rewind | None:
-    """How to leave, at offset ``at``, the branch that has landed, or decided what has landed, by ``state``.
+    """The way to leave, at offset ``at``, the branch of ``state`` that has landed, or decided landed records.
 
     None while the new branch has nothing there, or raw does not hold the offsets right below.
 
     Raises:
-        ContinuityError: by the evidence, a file to remove has rows of another partition, too.
+        ContinuityError: according to the evidence, a file to remove has rows of another partition, too.
     """
     if view.end <= at:
         return None
@@ -38,7 +38,7 @@ def rewind(table: TopicTable, raw: RawTopic, view: PartitionView, state: Partiti
 
 
 def cut_of(state: PartitionState, at: int, reach: Reach | None = None) -> BranchCut:
-    """The cut at offset ``at`` of the branch that has landed by ``state``, which takes ``reach`` with it."""
+    """The cut at offset ``at`` of the landed branch of ``state``, which removes ``reach``."""
     return BranchCut(
         at=at,
         old_next=state.next_offset,
@@ -53,18 +53,18 @@ def cut_of(state: PartitionState, at: int, reach: Reach | None = None) -> Branch
 def decided_below(raw: RawTopic, view: PartitionView, state: PartitionState, at: int) -> int | None:
     """The landed offset up to which no verdict on a transaction depends on markers from ``at`` on.
 
-    None if raw does not tell. A segment that ends at or below ``at``, live to its end, lists what is open there. All
-    that began before and is not listed was decided before.
+    None if raw does not show it. A segment that ends at or below ``at``, live to its end, lists the transactions open
+    there. All earlier transactions that it does not list were decided before.
     """
     offset, lineage = at, view.lineage
     while offset > state.start_offset:
         segments = raw.segments(view, offset - 1, offset, 1 << 62).segments
-        live = [one for one in segments if live_until(one, lineage, offset - 1) >= offset]
+        live = [segment for segment in segments if live_until(segment, lineage, offset - 1) >= offset]
         if not live:
             return None
-        lowest = min(live, key=lambda one: one.base)
+        lowest = min(live, key=lambda segment: segment.base)
         if lowest.end <= at and live_until(lowest, lineage, offset - 1) == lowest.end:
-            opened = (one.first_offset for one in lowest.open_transactions)
+            opened = (transaction.first_offset for transaction in lowest.open_transactions)
             return max(state.start_offset, min([offset, state.next_offset, *opened]))
         offset = max(lowest.base, state.start_offset)
     return offset

@@ -1,4 +1,4 @@
-"""Records what of the live end a plan or a run could not read, so that the watch tells people of it."""
+"""The record of the parts of the live end that a plan or a run could not read, which the watch reports to people."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _LONGEST = 1000
 
 
 def record_unread(table: TopicTable, planned_at: datetime, messages: Sequence[str]) -> None:
-    """Record ``messages`` of a run that was planned at that time; none means that all could be read.
+    """Record ``messages`` of a run that was planned at that time; without messages, all could be read.
 
-    Nothing is written if that is known, or if a later run has told. An object that does not parse is replaced.
+    Writes nothing if the record is equal, or a later run's. An object that does not parse is replaced.
 
     Raises:
         StoreError: the store failed.
     """
     topic = table.topic
     key = table.keys.deployment.unread(topic.topic)
-    told = tuple(dict.fromkeys(message[:_LONGEST] for message in messages))
+    shortened = tuple(dict.fromkeys(message[:_LONGEST] for message in messages))
     nothing = UnreadStatus(cluster=topic.cluster, topic=topic.topic, at=planned_at, since=planned_at)
 
     def read() -> tuple[UnreadStatus, str | None]:
@@ -35,11 +35,11 @@ def record_unread(table: TopicTable, planned_at: datetime, messages: Sequence[st
             return nothing.model_copy(update={"count": -1}), table.store.head(key).etag
 
     def change(before: UnreadStatus) -> UnreadStatus:
-        same = (before.messages, before.count) == (told[:MOST_MESSAGES], len(told))
+        same = (before.messages, before.count) == (shortened[:MOST_MESSAGES], len(shortened))
         if same or before.at > planned_at:
             return before
         since = before.since if before.messages else planned_at
-        update = {"at": planned_at, "since": since, "messages": told[:MOST_MESSAGES], "count": len(told)}
+        update = {"at": planned_at, "since": since, "messages": shortened[:MOST_MESSAGES], "count": len(shortened)}
         return before.model_copy(update=update)
 
     update(table.store, key, read, change, then="the next run records it")

@@ -1,4 +1,4 @@
-"""What may be removed below a table and its quarantine, and why the rest stays. Pure.
+"""The objects that may be removed below a table and its quarantine, and the reasons that others stay. Pure.
 
 For each object the first rule that fits counts:
 
@@ -25,20 +25,20 @@ MARGIN: Final = timedelta(hours=1)
 """Allowance for clocks that differ, and for a commit that was under way."""
 
 RUN_OVER: Final = RUN_LIMIT + MARGIN
-"""After so long since it was planned, a run cannot commit any more, whatever the clocks say."""
+"""Age of a plan above which its run cannot commit any more, even if clocks differ."""
 
 TOMBSTONES: Final = timedelta(days=7)
-"""How long a replaced file stays for readers of older versions: Delta's own ``deletedFileRetentionDuration``."""
+"""Time for which a replaced file stays for readers of older versions: Delta's ``deletedFileRetentionDuration``."""
 
 Why = Literal["internal", "live", "held", "replaced", "young", "dead", "left out", "unknown"]
-"""Rules 1 to 5; of them ``replaced``, ``dead`` and ``left out`` mean that the object goes."""
+"""Rules 1 to 5; ``replaced``, ``dead`` and ``left out`` mean that the object is removed."""
 
 GOES: Final = frozenset[Why]({"replaced", "dead", "left out"})
 
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What is known of a table: its live files, those that effective evidence names, and what replaced them.
+    """The state of a table: its live files, the files that effective evidence names, and their replacements.
 
     ``landed`` are all attempts that ever landed and still have evidence. ``plans`` are the stored plans by attempt.
     A path in the quarantine never equals a path in the table: names contain the first row, which is in one of them.
@@ -51,35 +51,37 @@ class Knowledge:
     now: datetime
 
     def is_over(self, plan: RunPlan) -> bool:
-        """Whether the attempt can no longer commit."""
+        """True if the attempt can no longer commit."""
         return self.now - plan.created_at > RUN_OVER
 
     def folded(self, listed: Collection[int]) -> list[int]:
-        """The attempts, not ``listed`` by the ledger, whose evidence a finished fold has in its own.
+        """The attempts, not ``listed`` by the ledger, with evidence that a finished fold has taken over.
 
         No run reads their own evidence any more.
         """
         young = {fold for plan in self.plans.values() if not self.is_over(plan) for fold in plan.folds}
-        known = {one for one, plan in self.plans.items() if one in self.landed and self.is_over(plan)}
+        known = {attempt for attempt, plan in self.plans.items() if attempt in self.landed and self.is_over(plan)}
         return sorted(known - young - set(listed))
 
     def dead(self) -> list[int]:
         """The attempts that did not land and never will."""
-        return sorted(one for one, plan in self.plans.items() if one not in self.landed and self.is_over(plan))
+        return sorted(
+            attempt for attempt, plan in self.plans.items() if attempt not in self.landed and self.is_over(plan)
+        )
 
 
 def all_landed(ledger: Iterable[int], named: Iterable[int], plans: Mapping[int, RunPlan]) -> set[int]:
-    """The attempts that the ledger lists, those that evidence rows name, and all attempts folded into these."""
-    found: set[int] = set()
+    """The attempts in the ledger's list and in evidence rows, and all attempts folded into these."""
+    attempts: set[int] = set()
     new = {*ledger, *named}
     while new:
-        found |= new
-        new = {fold for one in new if one in plans for fold in plans[one].folds} - found
-    return found
+        attempts |= new
+        new = {fold for attempt in new if attempt in plans for fold in plans[attempt].folds} - attempts
+    return attempts
 
 
 def judge(known: Knowledge, paths: Iterable[str]) -> dict[str, Why]:
-    """Why each object goes or stays, by its path below the table or its quarantine."""
+    """The verdict on each object, by its path below the table or its quarantine."""
     gone_since: dict[str, datetime] = {}
     for plan in known.plans.values():
         if plan.attempt in known.landed:
@@ -90,13 +92,13 @@ def judge(known: Knowledge, paths: Iterable[str]) -> dict[str, Why]:
 
 
 def digests_of(plan: RunPlan) -> set[str]:
-    """What the names of the attempt's files end in."""
+    """The digests at the end of the names of the attempt's files."""
     return {digest_of(plan, task) for task in plan.tasks}
 
 
 def digest_of(plan: RunPlan, task: ConversionTask) -> str:
-    """What the names of the files of ``task`` end in."""
-    labels = [one.label for one in task.ranges]
+    """The digest at the end of the names of the files of ``task``."""
+    labels = [range_.label for range_ in task.ranges]
     return file_digest(task.topic_id, labels, plan.configuration, plan.code, plan.attempt)
 
 
@@ -117,5 +119,5 @@ def _judged(known: Knowledge, path: str, gone_since: datetime | None, author: Ru
 
 
 def digest_in(path: str) -> str:
-    """What the name of the file ``path`` ends in."""
+    """The digest at the end of the name of the file ``path``."""
     return path.rpartition("_")[2].removesuffix(".parquet")

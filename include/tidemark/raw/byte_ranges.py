@@ -1,7 +1,7 @@
-"""Cuts segments into byte ranges of about 64 MiB, and gathers ranges into tasks of that size.
+"""The cuts of segments into byte ranges of about 64 MiB, and the tasks of that size that gather the ranges.
 
-The cuts are entries of the segment's index at fixed byte targets. They do not depend on the number of cores. So the
-same segments give the same ranges, the same tasks and the same files wherever a run happens.
+The cuts are entries of the segment's index at fixed byte targets. They do not depend on the number of cores. So equal
+segments give equal ranges, tasks and files wherever a run happens.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class BatchCut(NamedTuple):
 
 
 def ranges_of(piece: SegmentPiece, cuts: Sequence[BatchCut]) -> list[SegmentRange]:
-    """The byte ranges that hold the offsets of ``piece``; ``cuts`` are those inside its segment, ascending."""
+    """The byte ranges that hold the offsets of ``piece``; ``cuts`` are the cuts inside its segment, ascending."""
     segment = piece.segment
     bounds = [BatchCut(segment.position, segment.base), *cuts, BatchCut(segment.stop, segment.end)]
-    found: list[SegmentRange] = []
+    ranges: list[SegmentRange] = []
     for (start, first), (end, after) in pairwise(bounds):
         from_offset, to_offset = max(first, piece.start), min(after, piece.end)
         if from_offset < to_offset:
-            found.append(
+            ranges.append(
                 SegmentRange(
                     store=segment.store,
                     key=segment.key,
@@ -47,7 +47,7 @@ def ranges_of(piece: SegmentPiece, cuts: Sequence[BatchCut]) -> list[SegmentRang
                     shipped=_shipped(segment, from_offset, to_offset),
                 )
             )
-    return found
+    return ranges
 
 
 def _shipped(segment: Segment, start: int, end: int) -> tuple[Shipped, ...]:
@@ -80,7 +80,7 @@ def tasks_of(
 
 
 def within(tasks: Sequence[ConversionTask], size: int, count: int) -> list[ConversionTask]:
-    """As many of the first ``tasks`` as have ``size`` bytes and are ``count`` in all, but at least one."""
+    """The first ``tasks``, up to ``size`` bytes and ``count`` tasks, but at least one."""
     kept: list[ConversionTask] = []
     for task in tasks:
         if kept and (len(kept) >= count or size < task.size):

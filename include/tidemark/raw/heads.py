@@ -1,6 +1,6 @@
-"""What the live end is read by: heads and lines of packs, each read once for all that is planned together.
+"""The sources of the live end: heads and lines of packs, each read once for all topics that are planned together.
 
-A head must be read before the ``offset.wm`` by which it is judged: see :meth:`tidemark.raw.topic.RawTopic.view`.
+A head must be read before the ``offset.wm`` that judges it: see :meth:`tidemark.raw.topic.RawTopic.view`.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ Entries = Mapping[PartitionOfId, tuple[HeadEntry, ...]]
 
 
 class Unread:
-    """What of the live end cannot be read, each named once. It lands when its agents have sealed it.
+    """The parts of the live end that cannot be read, each named once. They land when their agents have sealed them.
 
-    With ``outages``, that includes what the store does not give: it lands when the store gives it. ``outage`` is the
-    first of these errors. Only who lands can wait so; to others, what cannot be read would be missing.
+    With ``outages``, that includes objects that the store fails to return: they land when it returns them. ``outage``
+    is the first of these errors. Only a run that lands can wait so; for other readers the objects would be missing.
     """
 
     def __init__(self, *, outages: bool = False) -> None:
-        """All could be read so far."""
-        self._found: dict[str, None] = {}
+        """Begin without unread parts."""
+        self._errors: dict[str, None] = {}
         self._outages = outages
         self.outage: StoreError | None = None
 
     def add(self, error: FormatError | StoreError) -> None:
-        """Tell that an object is damaged, or that the store did not give it; raises the latter unless it may be."""
+        """Note an unreadable object by its error; raises an error of the store without ``outages``."""
         if isinstance(error, StoreError):
             if not self._outages:
                 raise error
             self.outage = self.outage or error
-        if str(error) not in self._found:
-            self._found[str(error)] = None
+        if str(error) not in self._errors:
+            self._errors[str(error)] = None
             log.error("a part of the live end is not read; what is sealed lands: %s", error)
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """All that was told, in order."""
-        return tuple(self._found)
+        """All noted errors, in order."""
+        return tuple(self._errors)
 
 
 class _Place(NamedTuple):
-    """Where a broker's head lies."""
+    """The location of a broker's head."""
 
     store: str
     prefix: str
@@ -64,30 +64,30 @@ class _Place(NamedTuple):
 
 
 class Heads:
-    """Any number of threads may ask."""
+    """The heads that were read so far. Thread-safe."""
 
     def __init__(self) -> None:
-        """Nothing is read yet."""
+        """Begin without any head."""
         self._lock = Lock()
         self._read: dict[_Place, Future[Entries | FormatError | StoreError]] = {}
 
     def known(self, keys: PartitionKeys) -> frozenset[int]:
-        """The brokers whose heads, in the partition's store and prefix, have been read by now."""
-        at = keys.endpoint.store, keys.endpoint.prefix
+        """The brokers with heads, in the partition's store and prefix, that have been read by now."""
+        prefix = keys.endpoint.store, keys.endpoint.prefix
         with self._lock:
-            return frozenset(place.broker for place, read in self._read.items() if place[:2] == at and read.done())
+            return frozenset(place.broker for place, read in self._read.items() if place[:2] == prefix and read.done())
 
     def read(self, store: Store, keys: PartitionKeys, brokers: Iterable[int]) -> None:
         """Read the heads of ``brokers`` in the partition's prefix, unless they are known; ``store`` is the partition's.
 
-        An error of the store's is kept as well, so that no partition asks again for a head that is not to be had.
+        An error of the store is kept as well, so that no other partition requests this head again.
         """
         for broker in brokers:
             place = _Place(keys.endpoint.store, keys.endpoint.prefix, broker)
             with self._lock:
-                ours = place not in self._read
+                is_first = place not in self._read
                 read = self._read.setdefault(place, Future())
-            if ours:
+            if is_first:
                 try:
                     read.set_result(_entries(store, place, keys.cluster))
                 except BaseException as error:
@@ -102,17 +102,17 @@ class Heads:
         marks: Callable[[], Marks | None],
         listed: Callable[[Marks], frozenset[int]],
     ) -> Marks | None:
-        """What ``marks`` reads of ``offset.wm`` after the heads of all brokers that it lists; None while there is none.
+        """The result of ``marks``, which reads ``offset.wm``, after the heads of all brokers in it; None without one.
 
-        ``listed`` are these brokers. If ``offset.wm`` lists brokers whose heads are not known, it is read again.
-        Raises as :meth:`read` and ``marks``.
+        ``listed`` returns these brokers. If ``offset.wm`` lists brokers whose heads are not known, it is read again.
+        Raises the errors of :meth:`read` and ``marks``.
         """
         while True:
             known = self.known(keys)
-            found = marks()
-            if found is None or listed(found) <= known:
-                return found
-            self.read(store, keys, listed(found) - known)
+            read = marks()
+            if read is None or listed(read) <= known:
+                return read
+            self.read(store, keys, listed(read) - known)
 
     def entries(
         self,
@@ -121,29 +121,29 @@ class Heads:
         brokers: Iterable[int],
         on_damage: Callable[[FormatError | StoreError], None],
     ) -> list[HeadEntry]:
-        """What the heads of ``brokers``, which are known, say of a partition; ``on_damage`` is told of unread ones."""
-        at = keys.endpoint.store, keys.endpoint.prefix
-        said: list[HeadEntry] = []
-        for found in (self._read[_Place(*at, broker)].result() for broker in brokers):
-            if isinstance(found, FormatError | StoreError):
-                on_damage(found)
+        """A partition's entries in the known heads of ``brokers``; ``on_damage`` gets the errors of unread heads."""
+        prefix = keys.endpoint.store, keys.endpoint.prefix
+        entries: list[HeadEntry] = []
+        for known in (self._read[_Place(*prefix, broker)].result() for broker in brokers):
+            if isinstance(known, FormatError | StoreError):
+                on_damage(known)
             else:
-                said += found.get(PartitionOfId(topic_id or "", keys.partition), ())
-        return said
+                entries += known.get(PartitionOfId(topic_id or "", keys.partition), ())
+        return entries
 
 
 class LiveEnd:
-    """What topics that are planned together share. Thread-safe."""
+    """The heads and lines that topics planned together share. Thread-safe."""
 
     def __init__(self) -> None:
-        """Nothing is read yet."""
+        """Begin without any head or line."""
         self.heads = Heads()
         self.lines = PackLines()
 
 
 def _entries(store: Store, place: _Place, cluster: str) -> Entries | FormatError | StoreError:
     try:
-        found = head.load(store, ControlKeys(place.prefix, cluster), place.broker)
+        version = head.load(store, ControlKeys(place.prefix, cluster), place.broker)
     except (FormatError, StoreError) as error:
         return error
-    return found.value.by_partition if found else {}
+    return version.value.by_partition if version else {}

@@ -1,4 +1,4 @@
-"""Reads what agents stored of a partition: watermark, manifests, transaction indexes, acknowledgements.
+"""Reads the agents' objects of a partition: watermark, manifests, transaction indexes, acknowledgements.
 
 Relies on the agent's order of writing: a segment's manifest comes after its other objects, and the watermark after the
 manifests that it covers. So a reader that reads the watermark first finds everything below it. Nothing is cached here,
@@ -23,7 +23,7 @@ from tidemark.raw.segments import Segment, segment_of
 from tidemark.store import Fetched, ObjectInfo, Store
 
 LOOK_BACK: Final = (1 << 12, 1 << 18, 1 << 24, 1 << 31)
-"""How far below an offset to look for the segment that holds it; a segment spans less than 2^31 offsets."""
+"""Distances below an offset at which to look for its segment; a segment spans less than 2^31 offsets."""
 
 
 Item = TypeVar("Item")
@@ -38,7 +38,7 @@ class Marks(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """An object of the segment ``name``, as a listing has it."""
+    """An object of the segment ``name``, from a listing."""
 
     name: SegmentName
     extension: str
@@ -46,7 +46,7 @@ class Listed(NamedTuple):
 
 
 def incarnations(store: Store, control: ControlKeys, topic: str) -> TopicIncarnations:
-    """The incarnations of a topic; none if no agent has seen it."""
+    """The incarnations of a topic; an empty list if no agent has seen it."""
     key = control.incarnations(topic)
     try:
         return TopicIncarnations.load(store, key)
@@ -55,7 +55,7 @@ def incarnations(store: Store, control: ControlKeys, topic: str) -> TopicIncarna
 
 
 def fetched_marks(store: Store, keys: PartitionKeys) -> Fetched | None:
-    """``offset.wm`` as it is; None while nothing contiguous is uploaded."""
+    """The current ``offset.wm``; None while nothing contiguous is uploaded."""
     try:
         return store.get(keys.watermark, limit=Watermark.most_bytes)
     except NotFound:
@@ -63,7 +63,7 @@ def fetched_marks(store: Store, keys: PartitionKeys) -> Fetched | None:
 
 
 def marks_of(body: bytes, keys: PartitionKeys, topic_id: str | None) -> Marks:
-    """What ``offset.wm`` says of the incarnation ``topic_id``.
+    """The content of ``offset.wm`` for the incarnation ``topic_id``.
 
     Raises:
         FormatError: the object does not parse, has Pinterest's format, or is of another incarnation.
@@ -80,7 +80,7 @@ def marks_of(body: bytes, keys: PartitionKeys, topic_id: str | None) -> Marks:
 
 
 def listed(store: Store, keys: PartitionKeys, first: int = 0, end: int | None = None) -> Iterator[Listed]:
-    """The objects of the segments that start in ``[first, end)``, by base, as the store lists them."""
+    """The objects of the segments that start in ``[first, end)``, by base, from a listing."""
     # The keys of base offset `first` sort after its bare digits.
     for info in store.list(keys.folder, start_after=keys.file(f"{first:0{OFFSET_DIGITS}d}")):
         named = keys.segment_of(info.key)
@@ -92,16 +92,16 @@ def listed(store: Store, keys: PartitionKeys, first: int = 0, end: int | None = 
 
 
 def manifests(store: Store, keys: PartitionKeys, first: int = 0, end: int | None = None) -> Iterator[Listed]:
-    """The manifests of the segments that start in ``[first, end)``, by base, as the store lists them."""
+    """The manifests of the segments that start in ``[first, end)``, by base, from a listing."""
     return (entry for entry in listed(store, keys, first, end) if entry.extension == MANIFEST_EXTENSION)
 
 
 def read_segment(store: Store, key: str) -> Segment | None:
-    """The segment whose manifest is stored under ``key``; None if there is no manifest."""
+    """The segment of the manifest under ``key``; None if there is no manifest."""
     try:
         manifest = SegmentManifest.load(store, key)
     except NotFound:
-        return None  # removed since it was listed: no segment, as if it had not been listed
+        return None  # removed since the listing: counts as not listed
     return segment_of(manifest, key, store.url)
 
 
@@ -109,7 +109,7 @@ def aborts_of(store: Store, segment: Segment) -> list[AbortedTransaction]:
     """All aborted transactions that the segment lists, itself or in its ``.txnindex``.
 
     Raises:
-        PreconditionFailed: the index is not the manifest's.
+        PreconditionFailed: the index is not the version that the manifest describes.
     """
     if segment.aborts is None:
         return [*segment.aborted]
@@ -121,7 +121,7 @@ def aborts_of(store: Store, segment: Segment) -> list[AbortedTransaction]:
 
 
 def first_left(store: Store, keys: PartitionKeys, start: int) -> int:
-    """Where raw begins: at ``start``, unless retention has removed the segments there."""
+    """The start of raw: ``start``, unless retention has removed the segments there."""
     gone = tombstones.removed(store, keys)
     end = gone.contiguous_from(start)
     if end == start:

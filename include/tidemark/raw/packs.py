@@ -1,7 +1,7 @@
-"""The ranges of packs that hold a partition's offsets behind its seals, and which of these count.
+"""The ranges of packs that hold a partition's offsets behind its seals, and the rule which of them count.
 
-A head's entry names the last range of a chain, and each range the one before it. What a range holds counts by the
-lineage of its batches alone. It does not matter whose head names it, or whether that head is old.
+A head's entry names the last range of a chain, and each range the one before it. The content of a range counts
+according to the lineage of its batches alone. It does not matter whose head names it, or whether that head is old.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from tidemark.kafka_log import Lineage
 from tidemark.store import Store
 
 MOST_CHAIN: Final = 2 * MOST_UNSEALED_RANGES
-"""Ranges of a chain that are read: as many as an agent leaves unsealed, and as many while it seals these."""
+"""Most ranges of a chain that are read: as many as an agent leaves unsealed, and as many while it seals these."""
 
 
 ReadLine = Callable[[Store, ControlKeys, RangePointer], PackedRange]
-"""As :func:`tidemark.formats.pack.read_range_line`."""
+"""The signature of :func:`tidemark.formats.pack.read_range_line`."""
 
 
 class PackLines:
-    """The lines of packs that many partitions ask for. Thread-safe.
+    """A cache of the lines of packs, which many partitions share. Thread-safe.
 
-    Of a pack, the first line that is asked for is read alone. Whoever asks for another one reads all of them, since
-    many partitions of a topic, and many topics, have their ranges in the same packs. A pack that the store did not give
-    is not asked for again: each of them would wait as long.
+    The first requested line of a pack is read alone. The next request reads all lines of the pack, since many
+    partitions of a topic, and many topics, have their ranges in the same packs. A pack that the store failed to return
+    is not requested again: each caller would wait as long.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class PackLines:
         self._packs: dict[str, _KnownLines] = {}
 
     def read(self, store: Store, control: ControlKeys, pointer: RangePointer) -> PackedRange:
-        """As :func:`tidemark.formats.pack.read_range_line`."""
+        """The range of a line; raises errors of :func:`tidemark.formats.pack.read_range_line`."""
         key = control.pack(pointer.name)
         with self._lock:
             known = self._packs.setdefault(f"{store.url}/{key}", _KnownLines())
@@ -63,7 +63,7 @@ class PackLines:
 
 
 class _KnownLines:
-    """Those that were read of one pack, by the byte at which they begin, and why no others can be."""
+    """The lines of one pack that were read, by position, and the error that prevents reading others."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -72,9 +72,9 @@ class _KnownLines:
 
 
 def live_end(entry: HeadEntry, lineage: Lineage) -> int:
-    """Where the tail of ``entry`` ends or leaves ``lineage``. What of it lies at or above this offset does not count.
+    """The offset at which the tail of ``entry`` ends or leaves ``lineage``. Later offsets of the tail do not count.
 
-    Of a tail that leaves the lineage at or below the end of the seals, the chain need not be read.
+    The chain of a tail that leaves the lineage at or below the end of the seals need not be read.
     """
     at = Lineage(entry.lineage).divergence(lineage, entry.tail_end)
     return entry.tail_end if at is None else at
@@ -85,10 +85,9 @@ def chain(
 ) -> list[PackedRange]:
     """The ranges of the tail of ``entry`` that reach beyond ``end_of_seals``, in the order of their offsets.
 
-    One GET for each, the last one first. The first one begins at or below ``end_of_seals``, unless the chain begins
-    above it, or a pack is not there: retention may have removed what is sealed, or a store may show it late. Then the
-    offsets below are to be found elsewhere. ``control`` is that of the head. ``read`` reads a line where
-    somebody keeps those that were read.
+    One GET for each, the last one first. The first range begins at or below ``end_of_seals``, unless the chain begins
+    above it, or a pack is missing: retention may have removed sealed packs, or a store may show a pack late. Then the
+    offsets below are found elsewhere. ``control`` is that of the head. ``read`` may take lines from a cache.
 
     Raises:
         FormatError: a line is damaged; a range is not of the entry's topic id, partition, leadership or broker, or does
@@ -96,55 +95,55 @@ def chain(
             range, so that a chain never repeats.
         StoreError: the store failed, or a pack has no such bytes.
     """
-    found: list[PackedRange] = []
+    ranges: list[PackedRange] = []
     pointer: RangePointer | None = entry.last
     end = entry.tail_end
     while pointer is not None and end > end_of_seals:
-        if len(found) == MOST_CHAIN:
+        if len(ranges) == MOST_CHAIN:
             rule = f"has more than {MOST_CHAIN} ranges above offset {end_of_seals}, and its agent seals before that"
-            raise FormatError(found[-1].key, f"the chain of {found[-1].range} {rule}: see why it does not seal")
+            raise FormatError(ranges[-1].key, f"the chain of {ranges[-1].range} {rule}: see why it does not seal")
         try:
             packed = read(store, control, pointer)
         except NotFound:
             break
         _check(packed, pointer, entry, end)
-        found.append(packed)
+        ranges.append(packed)
         pointer, end = packed.range.previous, packed.range.first
-    return found[::-1]
+    return ranges[::-1]
 
 
-def live_part(one: Range, lineage: Lineage) -> Intervals:
-    """Which offsets of a range are on ``lineage``: those of its live batches, by :meth:`Lineage.is_live`.
+def live_part(range_: Range, lineage: Lineage) -> Intervals:
+    """The offsets of a range on ``lineage``: the offsets of its live batches, see :meth:`Lineage.is_live`.
 
-    Offsets that compaction has emptied go with the batch before them, and those before the first batch with that one.
+    Offsets that compaction has emptied belong to the batch before them, and those before the first batch to that batch.
     """
-    known = lineage.entries[0][1] if lineage.entries else one.next
+    known = lineage.entries[0][1] if lineage.entries else range_.next
     numbers = {epoch for epoch, _ in lineage.entries}
     live: list[Interval] = []
-    for (epoch, start), (_, end) in pairwise([*one.epochs, (-1, one.next)]):
+    for (epoch, start), (_, end) in pairwise([*range_.epochs, (-1, range_.next)]):
         if epoch < 0:
             live.append(Interval(start, min(end, known)))
         elif epoch in numbers:
             ending = lineage.end_offset(epoch, end)
             assert ending is not None
             live.append(Interval(max(start, known), min(end, ending[1])))
-    found = Intervals(part for part in live if part.size > 0)
-    return found | Intervals([(one.first, one.epochs[0][1])]) if one.epochs[0][1] in found else found
+    offsets = Intervals(part for part in live if part.size > 0)
+    return offsets | Intervals([(range_.first, range_.epochs[0][1])]) if range_.epochs[0][1] in offsets else offsets
 
 
 def _check(packed: PackedRange, pointer: RangePointer, entry: HeadEntry, end: int) -> None:
-    """Whether a range that ``pointer`` names may be that of the chain of ``entry`` that ends at ``end``."""
-    key, one = packed
+    """Raise FormatError if the range that ``pointer`` names cannot end the chain of ``entry`` at ``end``."""
+    key, range_ = packed
     rule = None
-    if (one.topic, one.topic_id, one.partition) != (entry.topic, entry.topic_id, entry.partition):
-        rule = f"is of {one.topic}-{one.partition} with the topic id {one.topic_id}"
-    elif one.leader_epoch != entry.epoch:
-        rule = f"leader_epoch: is {one.leader_epoch}"
+    if (range_.topic, range_.topic_id, range_.partition) != (entry.topic, entry.topic_id, entry.partition):
+        rule = f"is of {range_.topic}-{range_.partition} with the topic id {range_.topic_id}"
+    elif range_.leader_epoch != entry.epoch:
+        rule = f"leader_epoch: is {range_.leader_epoch}"
     elif pointer.name.broker != entry.last.name.broker:
         rule = f"is of broker {pointer.name.broker}"
-    elif one.next != end:
-        rule = f"next: is {one.next}, and should be {end}, where the chain goes on"
+    elif range_.next != end:
+        rule = f"next: is {range_.next}, and should be {end}, where the chain continues"
     if rule is not None:
         chained = f"the chain of {entry.topic}-{entry.partition}, topic id {entry.topic_id}, epoch {entry.epoch}"
-        where = f"line at byte {pointer.position}: {rule}"
-        raise FormatError(key, f"{where}, in {chained}: damaged; wait until its agent has sealed the partition")
+        place = f"line at byte {pointer.position}: {rule}"
+        raise FormatError(key, f"{place}, in {chained}: damaged; wait until its agent has sealed the partition")

@@ -1,4 +1,4 @@
-"""A partition of one incarnation, and what a reader has seen of it in the store."""
+"""A partition of one incarnation, and the state of it that a reader has seen in the store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemark.raw.tails import Tails
 
 @dataclass(frozen=True, slots=True)
 class RawPartition:
-    """A partition of one incarnation, and where its objects lie."""
+    """A partition of one incarnation, and its keys."""
 
     incarnation: int
     topic_id: str | None
@@ -28,7 +28,7 @@ class RawPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """Both lines of ``offset.wm``, and the tails of those that it lists, whose heads were read before it."""
+    """Both lines of ``offset.wm``, and the tails that it lists; their heads were read before it."""
 
     part: RawPartition
     line_1: int
@@ -42,12 +42,12 @@ class PartitionView:
 
     @property
     def end(self) -> int:
-        """Up to where there may be something: the watermark, or the end of the longest tail."""
+        """The highest offset that may exist: the watermark's, or the end of the longest tail."""
         return max(self.watermark.next_offset, self.tails.end)
 
 
 class SegmentWindow(NamedTuple):
-    """Segments of a partition from an offset on; ``complete`` unless the limit of bytes left later ones out."""
+    """Segments of a partition from an offset on; ``complete`` unless the limit of bytes left out later segments."""
 
     segments: list[Segment]
     complete: bool

@@ -1,8 +1,8 @@
-"""The seals of a partition around ranges of packs, and what of the ranges these seals lack.
+"""The seals of a partition around ranges of packs, and the batches of the ranges that these seals lack.
 
 A seal *claims* a packed batch if it has the batch's offsets, on its own branch of the log. It may claim a batch and not
-hold it: compaction had removed records from the log that was sealed. An offset and an epoch name one batch, and
-compaction only takes records out of it, so headers tell which copy has more.
+hold it: compaction had removed records from the log that was sealed. An offset and an epoch identify one batch, and
+compaction only takes records out of it, so headers show which copy has more.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tidemark.raw.stored_bytes import pieces
 from tidemark.store import ObjectInfo, Store
 
 _NEAREST: Final = 64
-"""How many seals at and below a range are looked into for its part: of one lineage it is the first of them."""
+"""Most seals at and below a range that are searched for its part: on a single lineage it is in the first of them."""
 
 
 class ListedSeal(NamedTuple):
-    """The objects of a seal as they are listed."""
+    """The objects of a seal, from a listing."""
 
     manifest: ObjectInfo
     log: ObjectInfo
 
 
 class Lacking(NamedTuple):
-    """How many ``batches`` in ``[start, end)`` the seal ``name`` claims, ``packs`` have, and no seal holds."""
+    """Number of ``batches`` in ``[start, end)`` that the seal ``name`` claims, ``packs`` have, and no seal holds."""
 
     name: SegmentName
     batches: int
@@ -45,14 +45,14 @@ class Lacking(NamedTuple):
 
 
 class BatchId(NamedTuple):
-    """What names a batch."""
+    """The identity of a batch."""
 
     base_offset: int
     leader_epoch: int
 
 
 class _Wanted(NamedTuple):
-    """The most records that a pack has of a batch, where the batch ends, and the packs that have it."""
+    """The most records of a batch in any pack, the end of the batch, and the packs that have it."""
 
     records: int
     next_offset: int
@@ -63,7 +63,7 @@ class _Wanted(NamedTuple):
 class SealsAround:
     """The seals of one partition that may hold some ranges. Each manifest is read once.
 
-    ``lineage`` is the partition's newest, as far as it is known: a manifest's may begin above its own segment.
+    ``lineage`` is the partition's newest, as far as it is known: a manifest's lineage may begin above its segment.
     """
 
     store: Store
@@ -81,12 +81,12 @@ class SealsAround:
         """
         for distance in LOOK_BACK:
             start = max(0, first - distance)
-            found: dict[SegmentName, dict[str, ObjectInfo]] = {}
+            by_name: dict[SegmentName, dict[str, ObjectInfo]] = {}
             for entry in objects.listed(self.store, self.keys, start, end):
-                found.setdefault(entry.name, {})[entry.extension] = entry.info
+                by_name.setdefault(entry.name, {})[entry.extension] = entry.info
             self.listed = {
                 name: ListedSeal(infos[MANIFEST_EXTENSION], infos["log"])
-                for name, infos in found.items()
+                for name, infos in by_name.items()
                 if {MANIFEST_EXTENSION, "log"} <= infos.keys()
             }
             self.names = sorted(self.listed)
@@ -94,7 +94,7 @@ class SealsAround:
                 break
 
     def manifest(self, name: SegmentName) -> SegmentManifest | None:
-        """The manifest of a listed seal; None if it is damaged, gone, or describes another log.
+        """The manifest of a listed seal; None if the seal is damaged, gone, or has another log than its manifest.
 
         Raises:
             FormatError: it does not parse.
@@ -102,19 +102,19 @@ class SealsAround:
         """
         if name not in self._manifests:
             try:
-                found = SegmentManifest.load(self.store, self.keys.manifest(name))
+                manifest = SegmentManifest.load(self.store, self.keys.manifest(name))
             except NotFound:
                 self._manifests[name] = None
             else:
-                log = found.objects.get(found.log_name)
-                right = found.state == "whole" and log is not None and log.etag == self.listed[name].log.etag
-                self._manifests[name] = found if right else None
+                log = manifest.objects.get(manifest.log_name)
+                right = manifest.state == "whole" and log is not None and log.etag == self.listed[name].log.etag
+                self._manifests[name] = manifest if right else None
         return self._manifests[name]
 
-    def listing(self, one: Range) -> SegmentName | None:
-        """The seal that lists the range, as its very bytes lie there; None if none does. Raises as :meth:`manifest`."""
-        part = one.first, one.next, one.crc32c
-        below = self.names[: bisect_right(self.names, one.first, key=lambda name: name.base)]
+    def listing(self, range_: Range) -> SegmentName | None:
+        """The seal that lists the range, with its very bytes, or None. Raises errors of :meth:`manifest`."""
+        part = range_.first, range_.next, range_.crc32c
+        below = self.names[: bisect_right(self.names, range_.first, key=lambda name: name.base)]
         for name in below[::-1][:_NEAREST]:
             manifest = self.manifest(name)
             if manifest and part in {(other.first, other.next, other.crc32c) for other in manifest.parts}:
@@ -122,13 +122,13 @@ class SealsAround:
         return None
 
     def claiming(self, batch: BatchId, next_offset: int) -> SegmentName | None:
-        """The first seal that claims a batch which ends at ``next_offset``; None if none does."""
+        """The first seal that claims a batch which ends at ``next_offset``, or None."""
         return next((name for name in self.names if self._claims(name, batch, next_offset)), None)
 
     def lacking(self, ranges: Iterable[PackedRange], on_damage: Callable[[FormatError], None]) -> list[Lacking]:
-        """What seals claim of ``ranges`` and lack. A seal that is damaged neither claims nor holds anything.
+        """The batches of ``ranges`` that seals claim and lack. A damaged seal neither claims nor holds anything.
 
-        Each seal is read once, and only if it does not list what it claims. ``on_damage`` is told of damaged ranges.
+        Each seal is read once, and only if it does not list the ranges. ``on_damage`` gets errors of damaged ranges.
 
         Raises:
             StoreError: the store failed.
@@ -137,10 +137,10 @@ class SealsAround:
         held: set[BatchId] = set()
         claims: dict[BatchId, SegmentName] = {}
         for name in self.names:
-            mine = [batch for batch, one in wanted.items() if self._claims(name, batch, one.next_offset)]
-            if mine and (found := self._held(name, wanted)) is not None:
-                held |= found
-                claims = dict.fromkeys(mine, name) | claims
+            claimed = [batch for batch, most in wanted.items() if self._claims(name, batch, most.next_offset)]
+            if claimed and (complete := self._held(name, wanted)) is not None:
+                held |= complete
+                claims = dict.fromkeys(claimed, name) | claims
         return _by_seal(claims.keys() - held, claims, wanted)
 
     def _wanted(
@@ -154,7 +154,7 @@ class SealsAround:
             try:
                 headers = [*scan_batches([read_range_bytes(self.store, packed)], packed.key, packed.range.first)]
             except NotFound:
-                continue  # retention has deleted the pack: seals hold what it had
+                continue  # retention has deleted the pack: seals hold its content
             except FormatError as error:
                 on_damage(error)
                 continue
@@ -164,23 +164,23 @@ class SealsAround:
                 wanted[id_of(header)] = _Wanted(most, header.next_offset, before.packs | {packed.key})
         return wanted
 
-    def _overlaps(self, one: Range) -> bool:
+    def _overlaps(self, range_: Range) -> bool:
         return any(
-            (manifest := self._sound(name)) is not None and one.first < manifest.next_offset
+            (manifest := self._sound(name)) is not None and range_.first < manifest.next_offset
             for name in self.names
-            if name.base < one.next
+            if name.base < range_.next
         )
 
     def _sound(self, name: SegmentName) -> SegmentManifest | None:
-        """As :meth:`manifest`; None if it does not parse."""
+        """The :meth:`manifest`, or None also if it does not parse."""
         try:
             return self.manifest(name)
         except FormatError:
             return None
 
-    def _is_listed(self, one: Range) -> bool:
+    def _is_listed(self, range_: Range) -> bool:
         try:
-            return self.listing(one) is not None
+            return self.listing(range_) is not None
         except FormatError:
             return False
 
@@ -189,7 +189,7 @@ class SealsAround:
         return manifest is not None and claims(manifest, self.lineage, batch, next_offset)
 
     def _held(self, name: SegmentName, wanted: dict[BatchId, _Wanted]) -> set[BatchId] | None:
-        """The batches of ``wanted`` of which the seal has all records; None if its log is damaged or was replaced."""
+        """The batches of ``wanted`` with all records in the seal; None if its log is damaged or was replaced."""
         log = self.listed[name].log
         try:
             return {
@@ -202,9 +202,9 @@ class SealsAround:
 
 
 def claims(manifest: SegmentManifest, lineage: Lineage, batch: BatchId, next_offset: int) -> bool:
-    """Whether the segment has the offsets of a batch that ends at ``next_offset``, on the batch's branch of the log.
+    """True if the segment has the offsets of a batch that ends at ``next_offset``, on the batch's branch of the log.
 
-    ``lineage`` is the partition's newest, for what the manifest's does not know.
+    ``lineage`` is the partition's newest; it completes the manifest's.
     """
     if not manifest.base_offset <= batch.base_offset < next_offset <= manifest.next_offset:
         return False
@@ -213,13 +213,13 @@ def claims(manifest: SegmentManifest, lineage: Lineage, batch: BatchId, next_off
 
 
 def id_of(header: BatchHeader) -> BatchId:
-    """What names the batch."""
+    """The identity of the batch."""
     return BatchId(header.base_offset, header.leader_epoch)
 
 
 def bounds(ranges: Iterable[Range]) -> tuple[int, int]:
-    """The lowest and the highest offset of ``ranges``, of which there is one at least."""
-    spans = [(one.first, one.next) for one in ranges]
+    """The lowest and the highest offset of ``ranges``, which has at least one."""
+    spans = [(range_.first, range_.next) for range_ in ranges]
     return min(first for first, _ in spans), max(end for _, end in spans)
 
 

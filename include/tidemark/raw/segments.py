@@ -1,8 +1,8 @@
-"""Which stored segments hold a partition's offsets, each offset once, on the lineage that counts.
+"""The choice of stored segments that hold a partition's offsets, each offset once, on the valid lineage.
 
-Replicas do not share segment boundaries, so segments of two leaders overlap; after an unclean election they may
-differ in what they hold. A segment is valid for an offset only if its own lineage gives that offset to the same epoch
-as the partition's newest lineage does.
+Replicas do not share segment boundaries, so segments of two leaders overlap; after an unclean election their content
+may differ. A segment is valid for an offset only if its own lineage gives that offset the epoch that the partition's
+newest lineage gives it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tidemark.kafka_log import AbortedTransaction, Lineage
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stored segment, as its manifest describes it, or a range of a pack, which is a small one.
+    """A stored segment, as its manifest describes it, or a range of a pack, which serves as a small segment.
 
     The segment accounts for the offsets ``[base, end)``, which lie in ``size`` bytes of the object ``key`` from byte
-    ``position`` on. ``etag`` is empty for a pack, which is never made again. ``open_transactions`` are those open at
+    ``position`` on. ``etag`` is empty for a pack, which is never replaced. ``open_transactions`` are those open at
     its end. ``max_timestamp`` (milliseconds) is that of its batches, if known. ``aborts`` is its ``.txnindex``, None
-    without one; ``aborted`` is what a range lists itself. ``parts`` are the ranges that had been packed before, whose
-    records are judged by when these were shipped.
+    without one; ``aborted`` are the transactions that a range lists itself. ``parts`` are the ranges that had been
+    packed before; the time when they were shipped bounds the times of their records.
     """
 
     store: str
@@ -50,7 +50,7 @@ class Segment:
 
     @property
     def name(self) -> SegmentName:
-        """What the segment's objects are called."""
+        """The common name of the segment's objects."""
         return SegmentName(self.base, self.suffix)
 
     @property
@@ -60,7 +60,7 @@ class Segment:
 
     @property
     def packed(self) -> bool:
-        """Whether it is a range of a pack, which has no other objects beside it."""
+        """True for a range of a pack, which has no other objects beside it."""
         return not self.etag
 
     def sibling(self, extension: str) -> str:
@@ -114,50 +114,50 @@ def segment_of(manifest: SegmentManifest, key: str, store: str) -> Segment:
 
 
 def whole_lineage(newest: Lineage, older: Lineage, segments: Iterable[Segment]) -> Lineage:
-    """``newest``, extended by what the ledger and the segments know of offsets below its first start."""
-    found = newest.with_history(older)
-    for segment in sorted(segments, key=lambda one: (one.uploaded_at, one.base), reverse=True):
-        found = found.with_history(segment.lineage)
-    return found
+    """``newest``, extended by the older lineages of the ledger and the segments below its first start."""
+    lineage = newest.with_history(older)
+    for segment in sorted(segments, key=lambda segment: (segment.uploaded_at, segment.base), reverse=True):
+        lineage = lineage.with_history(segment.lineage)
+    return lineage
 
 
 def agrees(segment: Segment, lineage: Lineage, offset: int) -> bool:
-    """Whether the log of ``segment`` has ``offset`` on ``lineage``, readable there or not."""
+    """True if the log of ``segment`` has ``offset`` on ``lineage``, readable or not."""
     return segment.lineage.divergence(lineage, offset + 1) is None
 
 
 def live_until(segment: Segment, lineage: Lineage, offset: int) -> int:
-    """The end of the run of offsets from ``offset`` for which ``segment`` is valid; ``offset`` if there are none."""
+    """The end of the offsets from ``offset`` on for which ``segment`` is valid; ``offset`` if there are none."""
     if not segment.base <= offset < segment.end:
         return offset
     return max(offset, live_end(segment, lineage))
 
 
 def live_end(segment: Segment, lineage: Lineage) -> int:
-    """Where ``segment`` ends or leaves ``lineage``."""
+    """The offset at which ``segment`` ends or leaves ``lineage``."""
     at = segment.lineage.divergence(lineage, segment.end)
     return segment.end if at is None else at
 
 
 def is_whole(segment: Segment, lineage: Lineage, offset: int) -> bool:
-    """Whether ``segment`` is valid from ``offset`` to its own end, so that its open transactions count."""
+    """True if ``segment`` is valid from ``offset`` to its own end, so that its open transactions count."""
     return live_until(segment, lineage, offset) == segment.end
 
 
 def cover(
     segments: Sequence[Segment], lineage: Lineage, wanted: Intervals
 ) -> tuple[list[SegmentPiece], Interval | None]:
-    """Pieces that hold ``wanted``, each offset once, in order, up to the first hole, and that hole.
+    """(pieces that hold ``wanted``, each offset once, in order, up to the first hole; that hole or None).
 
     At each offset a seal is taken before any range of a pack, unless a transaction is open at its end: compaction may
-    have run between the two, what lands must be what raw keeps, and a range of a compacted log may not list what it
-    decides. Of several segments the one that reaches furthest is taken, then the one with the highest base. This rule
-    depends only on the segments.
+    have run between the two, landed records must be those that raw keeps, and a range of a compacted log may not list
+    the transactions that it decides. Of several segments the one that reaches furthest is taken, then the one with the
+    highest base. This rule depends only on the segments.
     """
     pieces: list[SegmentPiece] = []
     by_base = sorted(segments, key=lambda segment: segment.base)
     begun = 0
-    near: list[Segment] = []  # those that begin at or below `at` and end above it: never all, of however many
+    near: list[Segment] = []  # the segments around `at`, few of however many
     for start, end in wanted:
         at = start
         while at < end:
@@ -168,15 +168,17 @@ def cover(
             live = [(reach, segment) for segment in near if (reach := live_until(segment, lineage, at)) > at]
             if not live:
                 return pieces, Interval(at, _next_live(segments, lineage, at, end))
-            seals = [found for found in live if not found[1].packed and not found[1].open_transactions]
-            reach, best = max(seals or live, key=lambda found: (found[0], found[1].base))
+            seals = [option for option in live if not option[1].packed and not option[1].open_transactions]
+            reach, best = max(seals or live, key=lambda option: (option[0], option[1].base))
             pieces.append(SegmentPiece(best, at, min(reach, end)))
             at = min(reach, end)
     return pieces, None
 
 
 def _next_live(segments: Sequence[Segment], lineage: Lineage, after: int, end: int) -> int:
-    """The first offset above ``after`` and below ``end`` from which on a segment is valid; ``end`` if none is."""
-    starts = {one.base for one in segments} | {start for _, start in lineage.entries}
+    """The first offset above ``after`` and below ``end`` from which on a segment is valid, or ``end``."""
+    starts = {segment.base for segment in segments} | {start for _, start in lineage.entries}
     candidates = sorted(start for start in starts if after < start < end)
-    return next((at for at in candidates if any(live_until(one, lineage, at) > at for one in segments)), end)
+    return next(
+        (start for start in candidates if any(live_until(segment, lineage, start) > start for segment in segments)), end
+    )

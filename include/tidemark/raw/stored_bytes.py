@@ -1,4 +1,4 @@
-"""Reads a version of a stored object piece by piece, and finds the CRC32C of its bytes."""
+"""Reading of a version of a stored object piece by piece, and the CRC32C of its bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crc32c import crc32c
 from tidemark.store import ObjectInfo, Store
 
 PIECE_BYTES: Final = 8 << 20
-"""How many bytes of an object are held while they are read through."""
+"""Bytes of an object that are in memory at a time."""
 
 
 def pieces(store: Store, version: ObjectInfo) -> Iterator[bytes]:
@@ -26,7 +26,7 @@ def pieces(store: Store, version: ObjectInfo) -> Iterator[bytes]:
 
 
 def read_checksum(store: Store, version: ObjectInfo) -> int:
-    """CRC32C of the bytes of exactly that version; reads them. Raises as :func:`pieces`."""
+    """CRC32C of the bytes of exactly that version; reads them. Raises errors of :func:`pieces`."""
     value = 0
     for piece in pieces(store, version):
         value = crc32c(piece, value)
@@ -34,5 +34,5 @@ def read_checksum(store: Store, version: ObjectInfo) -> int:
 
 
 def stored_checksum(store: Store, version: ObjectInfo) -> int:
-    """As :func:`read_checksum`, but without reading if the store knows the checksum."""
+    """CRC32C of exactly that version; reads its bytes only if the store does not know the checksum."""
     return read_checksum(store, version) if version.crc32c is None else version.crc32c

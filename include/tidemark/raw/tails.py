@@ -1,9 +1,9 @@
-"""Tails as segments: the ranges of packs behind a partition's seals, in the form in which seals are covered and read.
+"""Tails as segments: the ranges of packs behind a partition's seals, in the form that readers of seals use.
 
-A reader takes ``offset.wm``, which names in ``tails`` who may have packed; then the heads of these brokers; then
-``offset.wm`` again, and if that names others, again; and the manifests last. In another order a seal and a shorter tail
-may replace a longer one between two reads, and the offsets between seem to be missing (docs/live-end-design.md,
-"Readers").
+A reader takes ``offset.wm``, whose ``tails`` name the brokers that may have packed; then the heads of these brokers;
+then ``offset.wm`` again, and if that names others, again; and the manifests last. In another order a seal and a shorter
+tail may replace a longer one between two reads, and the offsets between seem to be missing
+(docs/live-end-design.md, "Readers").
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tidemark.store import Store
 
 
 class Tails:
-    """The ranges behind one partition's seals, by the ``entries`` of heads; each chain is read as far as it must be.
+    """The ranges behind one partition's seals, from the ``entries`` of heads; each chain is read as far as necessary.
 
-    A chain of which something cannot be read has no ranges, unless ``on_error`` raises the error that it is told.
+    A chain that cannot be read as a whole has no ranges, unless ``on_error`` raises the error that it gets.
     """
 
     def __init__(
@@ -41,23 +41,23 @@ class Tails:
         self._lock = Lock()
         self._read: dict[int, tuple[int, list[Segment]]] = {}
         self.ends: Sequence[tuple[int, HeadEntry]] = [(live_end(entry, lineage), entry) for entry in entries]
-        """Where each entry's tail ends or leaves the lineage."""
+        """The offset at which each entry's tail ends or leaves the lineage."""
 
     @property
     def end(self) -> int:
-        """Where the longest tail ends or leaves the lineage; 0 if there is none."""
+        """The highest offset at which a tail ends or leaves the lineage; 0 without tails."""
         return max((end for end, _ in self.ends), default=0)
 
     def segments(self, end_of_seals: int) -> list[Segment]:
-        """The ranges that reach beyond ``end_of_seals``. A pack that is gone ends a chain.
+        """The ranges that reach beyond ``end_of_seals``. A missing pack ends a chain.
 
         They may overlap, as those of two leaders do; :func:`tidemark.raw.segments.cover` takes each offset once.
 
         Raises:
-            StoreError: the store failed, and ``on_error`` raised that.
+            StoreError: the store failed, and ``on_error`` raised the error.
         """
         chains = (self._chain(number, end_of_seals) for number, (end, _) in enumerate(self.ends) if end > end_of_seals)
-        return [one for segments in chains for one in segments if one.end > end_of_seals]
+        return [segment for segments in chains for segment in segments if segment.end > end_of_seals]
 
     def _chain(self, number: int, end_of_seals: int) -> list[Segment]:
         with self._lock:
@@ -67,38 +67,38 @@ class Tails:
 
     def _ranges(self, entry: HeadEntry, end_of_seals: int) -> list[Segment]:
         try:
-            found = chain(self._store, self._control, entry, end_of_seals, self._line)
+            ranges = chain(self._store, self._control, entry, end_of_seals, self._line)
         except (FormatError, StoreError) as error:
             self._on_error(error)
             return []
-        return [segment_of_range(packed, self._store.url) for packed in found]
+        return [segment_of_range(packed, self._store.url) for packed in ranges]
 
 
 def segment_of_range(packed: PackedRange, store: str) -> Segment:
-    """A range as a segment. Its lineage is that of its batches, and begins where the range does.
+    """A range as a segment. Its lineage is that of its batches, and begins at the range's first offset.
 
-    That of a head's entry begins at the end of the seals, which an unclean election may take back: of what lies below,
-    it says nothing. Packs are never replaced, so no ETag is needed to read them.
+    The lineage of a head's entry is not used: it begins at the end of the seals, which an unclean election may move
+    back, and has nothing below it. Packs are never replaced, so no ETag is needed to read them.
     """
-    key, one = packed
-    starts = [one.first, *(start for _, start in one.epochs[1:])]
-    lineage = tuple((epoch, start) for (epoch, _), start in zip(one.epochs, starts, strict=True) if epoch >= 0)
+    key, range_ = packed
+    starts = [range_.first, *(start for _, start in range_.epochs[1:])]
+    lineage = tuple((epoch, start) for (epoch, _), start in zip(range_.epochs, starts, strict=True) if epoch >= 0)
     return Segment(
         store=store,
         key=key,
         etag="",
-        size=one.size,
-        base=one.first,
-        end=one.next,
-        compacted=one.compacted,
+        size=range_.size,
+        base=range_.first,
+        end=range_.next,
+        compacted=range_.compacted,
         lineage=Lineage(lineage),
-        open_transactions=one.open,
-        uploaded_at=one.shipped_at,
+        open_transactions=range_.open,
+        uploaded_at=range_.shipped_at,
         has_index=False,
         aborts=None,
-        max_timestamp=one.max_timestamp,
-        position=one.position,
+        max_timestamp=range_.max_timestamp,
+        position=range_.position,
         aborted=tuple(
-            AbortedTransaction(abort.producer_id, abort.first_offset, abort.last_offset, 0) for abort in one.aborts
+            AbortedTransaction(abort.producer_id, abort.first_offset, abort.last_offset, 0) for abort in range_.aborts
         ),
     )

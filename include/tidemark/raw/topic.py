@@ -1,6 +1,6 @@
-"""What the raw store holds of one topic: its incarnations, watermarks, seals, packed ranges, aborts and index cuts.
+"""The raw objects of one topic: its incarnations, watermarks, seals, packed ranges, aborts and index cuts.
 
-Reads by :mod:`tidemark.raw.objects` and :mod:`tidemark.raw.tails`: the heads first, then the watermark, then manifests.
+:mod:`tidemark.raw.objects` and :mod:`tidemark.raw.tails` read them: heads first, then the watermark, then manifests.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable
 
 _AT_ONCE = 32
-"""How many manifests are read before the limit of bytes is checked again."""
+"""Manifests that are read before the limit of bytes is checked again."""
 
 log = logging.getLogger(__name__)
 
 
 class RawTopic:
-    """Reads the raw objects of one topic; those of the live end by ``live_end``, which others may share.
+    """Reads the raw objects of one topic; ``live_end`` has the objects of the live end, and may be shared.
 
-    With ``outages``, packs and heads that the store does not give are :class:`Unread`, and no error.
+    With ``outages``, packs and heads that the store fails to return are :class:`Unread`, and no error.
     """
 
     def __init__(self, table: TopicTable, live_end: LiveEnd | None = None, *, outages: bool = False) -> None:
@@ -67,38 +67,38 @@ class RawTopic:
         return self._store(self._default.store).now()
 
     def incarnations(self) -> TopicIncarnations:
-        """The topic's incarnations; none if no agent has seen it."""
+        """The topic's incarnations; an empty list if no agent has seen it."""
         return objects.incarnations(self._store(self._default.store), self._control, self._topic.topic)
 
     @cached_property
     def entries(self) -> Mapping[tuple[int, int], IndexEntry]:
-        """The entry of each (incarnation, partition) that counts, over all brokers, when it was first asked for.
+        """The valid entry of each (incarnation, partition), over all brokers, at the time of the first access.
 
-        The latest epoch counts, even one that no leader ever had. It hides nothing, since a partition that may hold
-        more is judged by its ``offset.wm``. A caller that decides by entries alone uses those :meth:`vouched`.
+        The latest epoch counts, even one that no leader ever had. It hides nothing, since ``offset.wm`` decides about a
+        partition that may hold more. A caller that decides by entries alone uses those :meth:`vouched`.
         """
-        return {key: entries[0] for key, entries in self._said.items()}
+        return {key: entries[0] for key, entries in self._reported.items()}
 
     def vouched(self, ledger: Ledger) -> Mapping[tuple[int, int], IndexEntry]:
-        """:attr:`entries`, but none of a leader epoch above that of ``offset.wm`` where there is one.
+        """:attr:`entries`, without entries of a leader epoch above that of ``offset.wm``, if there is one.
 
         A leader's agent writes its epoch to ``offset.wm`` first, so its entry in the index counts a little later.
         """
         states, incarnations = ledger.by_partition, self.incarnations().incarnations
         vouched: dict[tuple[int, int], IndexEntry] = {}
-        for key, said in self._said.items():
-            state, counts = states.get(key), said
-            if state is None or said[0].leader_epoch > state.leader_epoch:
+        for key, reported in self._reported.items():
+            state, valid = states.get(key), reported
+            if state is None or reported[0].leader_epoch > state.leader_epoch:
                 incarnation = incarnations[key[0]]
                 watermark = self.watermark(self.partition(incarnation.topic_id, incarnation.place, *key))
                 limit = math.inf if watermark is None else watermark.leader_epoch
-                counts = [entry for entry in said if entry.leader_epoch <= limit]
-            if counts:
-                vouched[key] = counts[0]
+                valid = [entry for entry in reported if entry.leader_epoch <= limit]
+            if valid:
+                vouched[key] = valid[0]
         return vouched
 
     @cached_property
-    def _said(self) -> Mapping[tuple[int, int], list[IndexEntry]]:
+    def _reported(self) -> Mapping[tuple[int, int], list[IndexEntry]]:
         """All entries of incarnations that the topic has had, the latest first."""
         topic_ids = [incarnation.topic_id for incarnation in self.incarnations().incarnations]
         entries: dict[tuple[int, int], list[IndexEntry]] = {}
@@ -106,18 +106,18 @@ class RawTopic:
             for entry in (entry for entry in index.entries if entry.topic == self._topic.topic):
                 if entry.incarnation < len(topic_ids) and topic_ids[entry.incarnation] == entry.topic_id:
                     entries.setdefault((entry.incarnation, entry.partition), []).append(entry)
-        return {key: sorted(said, key=rank, reverse=True) for key, said in entries.items()}
+        return {key: sorted(reported, key=rank, reverse=True) for key, reported in entries.items()}
 
     def partitions(self, ledger: Ledger) -> list[RawPartition]:
-        """The partitions of all incarnations that may hold more than the ledger does."""
+        """The partitions of all incarnations that may hold more than the ledger."""
         states = ledger.by_partition
         entries = self.entries
         behind = {key for key, entry in entries.items() if _may_add(entry, states.get(key))}
         incarnations = self.incarnations().incarnations
-        if self._unread:  # the watermarks themselves say how far the partitions without an entry are
+        if self._unread:  # partitions without an entry are judged by their own watermarks
             behind |= {key for key in states if key not in entries and key[0] == len(incarnations) - 1}
         width = 1 + max((partition for _, partition in (*states, *entries)), default=-1)
-        # The indexes name the newest incarnation only: ask for each watermark of the older ones.
+        # The indexes name the newest incarnation only: the watermarks of older ones are read one by one.
         older = {(number, partition) for number in range(len(incarnations) - 1) for partition in range(width)}
         numbered = [(incarnations[key[0]], key) for key in sorted(behind | older)]
         return [self.partition(incarnation.topic_id, incarnation.place, *key) for incarnation, key in numbered]
@@ -138,13 +138,13 @@ class RawTopic:
         return objects.marks_of(fetched.body, part.keys, part.topic_id) if fetched else None
 
     def view(self, part: RawPartition) -> PartitionView | None:
-        """What there is of the partition: its ``offset.wm`` and its tails; None while there is no ``offset.wm``.
+        """The state of the partition: its ``offset.wm`` and its tails; None while there is no ``offset.wm``.
 
-        The heads come first. If ``offset.wm`` then lists other brokers, theirs are read, and it is read again.
+        The heads are read first. If ``offset.wm`` then lists other brokers, their heads are read, and it is read again.
         """
         keys, heads = part.keys, self._live_end.heads
         store = self._store(keys.endpoint.store)
-        marks = heads.read_before(store, keys, lambda: self.marks(part), lambda found: found.watermark.tail_brokers)
+        marks = heads.read_before(store, keys, lambda: self.marks(part), lambda read: read.watermark.tail_brokers)
         if marks is None:
             return None
         entries = heads.entries(keys, part.topic_id, marks.watermark.tail_brokers, self.unread.add)
@@ -153,27 +153,27 @@ class RawTopic:
         return PartitionView(part, *marks, tails)
 
     def first(self, part: RawPartition, start: int) -> int:
-        """Where raw begins: at ``start``, unless retention has removed the segments there."""
+        """The start of raw: ``start``, unless retention has removed the segments there."""
         return objects.first_left(self._store(part.keys.endpoint.store), part.keys, start)
 
     def removal(self, part: RawPartition, offset: int) -> str | None:
-        """The key of the tombstone by which retention removed ``offset``."""
+        """The key of the tombstone of the retention that removed ``offset``, or None."""
         removals = tombstones.listed(self._store(part.keys.endpoint.store), part.keys)
         return next((removal.key for removal in removals if removal.start <= offset < removal.end), None)
 
     def segments(self, view: PartitionView, start: int, end: int, limit_bytes: int) -> SegmentWindow:
         """The seals and ranges with offsets in ``[start, end)``, until the seals have ``limit_bytes``.
 
-        Where ranges hold all of them, the seals are not looked for: nothing that goes on from there needs them. A
-        listing only goes forward, so the search for the seal with ``start`` begins further and further below.
+        If ranges hold all of these offsets, the seals are not listed: a run that continues from there does not need
+        them. A listing only moves forward, so the search for the seal with ``start`` begins further and further below.
         """
         sealed, lineage = view.watermark.next_offset, view.lineage
         ranges = view.tails.segments(max(start, sealed)) if end > sealed else []
         if sealed <= start < end and cover(ranges, lineage, Intervals([(start, end)]))[1] is None:
-            return SegmentWindow(ranges, complete=True)  # a listing would find no offset more
+            return SegmentWindow(ranges, complete=True)  # a listing would add no offset
         below: Sequence[int] = LOOK_BACK
         if start >= sealed and any(live_until(segment, lineage, start) > start for segment in ranges):
-            below = (start - sealed,)  # only what was sealed since may hold it, too
+            below = (start - sealed,)  # only segments that were sealed since may hold it, too
         window = SegmentWindow([], complete=True)
         for distance in below:
             first = max(0, start - distance)
@@ -183,7 +183,7 @@ class RawTopic:
         return window._replace(segments=[*window.segments, *ranges]) if window.complete else window
 
     def cuts(self, segment: Segment) -> list[BatchCut]:
-        """Where to cut a large segment, by its index; each cut is proved by the batch header that lies there.
+        """The positions at which a large segment is cut, from its index; the batch header there proves each cut.
 
         Raises PreconditionFailed if the stored log is not the segment's.
         """
@@ -202,19 +202,22 @@ class RawTopic:
             if not confirms_cut(head, by_position[position], segment.base, segment.size):
                 continue
             header = read_header(head, 0, position)
-            if header.record_count >= 0:  # a compressed v0 or v1 message does not tell its first offset
+            if header.record_count >= 0:  # a compressed v0 or v1 message does not state its first offset
                 cuts.append(BatchCut(position, header.base_offset))
         return cuts
 
     def headers(self, pieces: Iterable[SegmentPiece]) -> Iterator[BatchHeader]:
-        """The headers of the batches of ``pieces``, whose bytes are read and verified.
+        """The headers of the batches of ``pieces``; their bytes are read and verified.
 
         Raises:
             SegmentError: a batch is damaged.
             PreconditionFailed: the stored log is not the segment's.
         """
         for segment, start, end in pieces:
-            cut = max((one.position for one in self.cuts(segment) if one.offset <= start), default=segment.position)
+            cut = max(
+                (cut_point.position for cut_point in self.cuts(segment) if cut_point.offset <= start),
+                default=segment.position,
+            )
             for header in scan_batches(self._bytes(segment, cut), segment.key, segment.base, allow_partial_tail=True):
                 if header.base_offset >= end:
                     break
@@ -222,7 +225,7 @@ class RawTopic:
                     yield header
 
     def aborted(self, segments: Iterable[Segment], lineage: Lineage) -> list[AbortedTransaction]:
-        """All that ``segments`` or their ``.txnindex`` objects list, where the marker lies on ``lineage``.
+        """All transactions that ``segments`` or their ``.txnindex`` objects list, if the marker lies on ``lineage``.
 
         Damaged segments count, too: their markers beyond the damage cannot be read, but still decide transactions.
         """
@@ -254,7 +257,7 @@ class RawTopic:
         return SegmentWindow(segments, complete=True)
 
     def _judged(self, segment: Segment) -> Segment:
-        """The segment without its parts, if no record of it can be ahead of the time when its part was shipped."""
+        """The segment, without its parts if no record of it can be ahead of the time when its part was shipped."""
         latest, parts = segment.max_timestamp, segment.parts
         if not parts or latest is None or self._topic.parser.event_time:
             return segment
@@ -290,7 +293,7 @@ class RawTopic:
 
 
 def _may_add(entry: IndexEntry, state: PartitionState | None) -> bool:
-    """Whether the partition's watermark is worth reading."""
+    """True if the partition's watermark must be read."""
     if state is None:
         return True
     # An epoch below the ledger's: the index lags, or the ledger followed an epoch that no leader had.

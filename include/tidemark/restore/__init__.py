@@ -7,9 +7,9 @@
     ):
         report = verified(Restore(request, tier, target, ready).run(), target)
 
-Promises: each record of the range lies in the same partition of the target once, in order, with key, value, headers
-and timestamp as they were, also after the process was killed at any point and started again; or an error names the
-offset that was reached. ``docs/consumer.md`` describes how, and what cannot be kept.
+Promises: each record of the range lies in the same partition of the target once, in order, with its key, value, headers
+and timestamp, even if the process is killed at any point and started again; or an error names the offset that was
+reached. ``docs/consumer.md`` describes how, and the properties that cannot be kept.
 
 Relies on: no other program writes to the target (one that does is detected); the target's consumer group, which has the
 progress, exists while a restore may be resumed (``offsets.retention.minutes``, by default 7 days).

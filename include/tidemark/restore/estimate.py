@@ -1,4 +1,4 @@
-"""A dry run: what a restore would read, from the catalogue alone."""
+"""A dry run: the amount that a restore would read, from the catalogue alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemark.restore.resume import asked_of
 
 @dataclass(slots=True)
 class PartitionEstimate:
-    """Offsets ``[start, end)``: at most as many records; ``size`` bytes of segments, compressed as they are.
+    """Offsets ``[start, end)``, with as many records at most; ``size`` is in compressed bytes of segments.
 
     Ranges of packs count as segments.
     """
@@ -27,8 +27,8 @@ class PartitionEstimate:
     gaps: list[Gap] = field(default_factory=list)
 
     def answer(self) -> dict[str, Any]:
-        """As JSON has it."""
-        gaps = [{"from": one.start, "to": one.end, "reason": one.reason} for one in self.gaps]
+        """The estimate as JSON."""
+        gaps = [{"from": gap.start, "to": gap.end, "reason": gap.reason} for gap in self.gaps]
         return {
             "partition": self.partition,
             "from": self.start,
@@ -43,30 +43,30 @@ class PartitionEstimate:
         """The estimate in lines of text, for people."""
         size = f"{self.size / 1e6:,.1f} MB of {self.segments} segments"
         yield f"  {self.partition}: {self.start} to {self.end}, at most {self.end - self.start:,} records, about {size}"
-        for one in self.gaps:
-            yield f"    gap {one.start} to {one.end}: {one.reason}; it ends the restore, unless --on-gap skip"
+        for gap in self.gaps:
+            yield f"    gap {gap.start} to {gap.end}: {gap.reason}; it ends the restore, unless --on-gap skip"
 
 
 def estimate(request: RestoreRequest, parts: Sequence[RemotePartition]) -> list[PartitionEstimate]:
-    """What each of ``parts`` would need read. Raises as the restore would."""
+    """The estimate for each of ``parts``. Raises errors of the restore."""
     return [_estimate(request, part) for part in parts]
 
 
 def _estimate(request: RestoreRequest, part: RemotePartition) -> PartitionEstimate:
     start, end = asked_of(request, part)
-    found = PartitionEstimate(part.partition, start, end)
+    estimated = PartitionEstimate(part.partition, start, end)
     at = start
     while at < end:
         stretch = part.next_stretch(at, committed=request.committed)
         if stretch is None:
             break
         if isinstance(stretch, Gap):
-            found.gaps.append(stretch)
+            estimated.gaps.append(stretch)
             at = stretch.end
             continue
         segment = stretch.segment
-        found.segments += 1
+        estimated.segments += 1
         share = (min(stretch.end, end) - stretch.start) / max(1, segment.end - segment.base)
-        found.size += round(segment.size * min(1.0, share))
+        estimated.size += round(segment.size * min(1.0, share))
         at = stretch.end
-    return found
+    return estimated

@@ -1,4 +1,4 @@
-"""What the target holds beyond the last progress, compared with the history, record by record.
+"""The target's records beyond the last progress, compared with the history one by one.
 
 Without transactions a process that is killed leaves records that no progress covers. They must be the next ones of the
 history: then they are not sent again.
@@ -16,7 +16,7 @@ from tidemark.restore.target import HeldRecord
 
 
 class Overlap:
-    """The records at offsets ``[start, end)`` of a partition of the target; those below ``next`` were found."""
+    """The records at offsets ``[start, end)`` of a partition of the target; records below ``next`` were found."""
 
     def __init__(self, topic: str, partition: int, start: int, end: int, held: Iterator[list[HeldRecord]]) -> None:
         self._topic, self._partition = topic, partition
@@ -25,22 +25,22 @@ class Overlap:
 
     @property
     def done(self) -> bool:
-        """Whether all that the target holds has been found in the history."""
+        """True if all of these records were found in the history."""
         return self.next >= self._end
 
     def skip(self, records: Sequence[Record], offsets: Sequence[int]) -> int:
-        """How many of ``records``, the next ones of the history at ``offsets`` of the source, lie in the target.
+        """The number of ``records``, the next of the history at ``offsets`` of the source, that lie in the target.
 
         Raises:
-            ForeignRecords: the target holds something else, or lacks an offset.
+            ForeignRecords: the target holds another record, or lacks an offset.
         """
         for count, (record, source) in enumerate(zip(records, offsets, strict=True)):
             if self.done:
                 return count
-            found = next(self._held, None)
-            if found is None or found.offset != self.next:
+            held = next(self._held, None)
+            if held is None or held.offset != self.next:
                 raise self._refused("a record that was there is missing; does retention or compaction delete records?")
-            if found.record != record:
+            if held.record != record:
                 raise self._refused(
                     f"the record is not the source's at {source}: another program writes to the target. {FOREIGN}"
                 )
@@ -48,9 +48,9 @@ class Overlap:
         return len(records)
 
     def finish(self) -> None:
-        """The history has no more records. Raises :class:`ForeignRecords` if the target has."""
+        """End the history. Raises :class:`ForeignRecords` if the target has more records."""
         if not self.done:
             raise self._refused(f"it has records beyond the restored range: another program writes to it. {FOREIGN}")
 
-    def _refused(self, what: str) -> ForeignRecords:
-        return ForeignRecords(self._topic, self._partition, self.next, what)
+    def _refused(self, observation: str) -> ForeignRecords:
+        return ForeignRecords(self._topic, self._partition, self.next, observation)

@@ -1,9 +1,9 @@
-"""Sends records to the target by kafka-python's idempotent producer and checks the offset of each.
+"""The sending of records to the target with kafka-python's idempotent producer, and a check of each record's offset.
 
 Promises: the records of a partition arrive in the order in which they were given (KIP-679: idempotent, acks=all, at
-most 5 requests in flight). :meth:`Sender.flush` returns only when all are acknowledged, at the offsets that follow
-those before. Any failure stops the restore. A failed record is not sent again here: the resumed restore reads from the
-target which records have arrived.
+most 5 requests in flight). :meth:`Sender.flush` returns only when all are acknowledged, at successive offsets. Any
+failure stops the restore. A failed record is not sent again here: the resumed restore reads from the target which
+records have arrived.
 
 Relies on how kafka-python 3.0 treats a list of headers, see :class:`_Headers`: a test with real brokers covers it.
 """
@@ -32,10 +32,10 @@ _NOTHING: Final = b""
 
 
 class _Headers(list[tuple[str, Any]]):
-    """Headers of which values are null, which ``send`` refuses and the format has.
+    """Headers with null values, which ``send`` refuses although the format has them.
 
     The producer checks that values are bytes, then calls the serializers with the list, and later adds up the sizes of
-    what is in it if it counts as true. So the nulls get in with the serializer, and the list counts as false.
+    its items if it counts as true. So the serializer adds the nulls, and the list counts as false.
     """
 
     def __init__(self, headers: Iterable[tuple[str, bytes | None]]) -> None:
@@ -51,7 +51,7 @@ class _Headers(list[tuple[str, Any]]):
 
 
 class _Null:
-    """Stands for a null key, since the producer refuses records that have neither key nor value, and Kafka does not."""
+    """A null key: the producer refuses records that have neither key nor value, and Kafka does not."""
 
 
 _NULL: Final = _Null()
@@ -66,10 +66,10 @@ class _Serializer(Serializer):  # type: ignore[misc]  # kafka-python has no type
 
 
 class Sender:
-    """Sends to ``target``. ``shared``: other programs may write as well, so offsets do not detect them."""
+    """Sends to ``target``. If ``shared``, other programs may write as well, so offsets do not detect them."""
 
     def __init__(self, target: Target, *, transactional: bool, shared: bool, codec: Codec) -> None:
-        """Connects; a transactional sender first ends what one of the same name left open, and fences that one."""
+        """Connect; a transactional sender first fences an earlier sender of its name, and ends its open transaction."""
         self._target = target
         self._transactional = transactional
         self._shared = shared
@@ -93,14 +93,14 @@ class Sender:
             self._producer.init_transactions()
 
     def expect(self, partition: int, offset: int) -> None:
-        """The partition's next record gets ``offset`` in the target."""
+        """Set the ``offset`` in the target of the partition's next record."""
         self._expected[partition] = offset
 
     def send(self, partition: int, records: Iterable[Record], offsets: Iterable[int]) -> None:
         """Begin to send records, which the source has at ``offsets``.
 
-        Raises kafka-python's errors, also for what was sent before, and :class:`RestoreError` for a record that is
-        too large for any request.
+        Raises kafka-python's errors, also for earlier records, and :class:`RestoreError` for a record that is too large
+        for any request.
         """
         if self._transactional:
             self._begin()
@@ -125,7 +125,7 @@ class Sender:
         return self._expected[partition]
 
     def flush(self) -> None:
-        """Wait until all is acknowledged.
+        """Wait until all records are acknowledged.
 
         Raises:
             ForeignRecords: a record did not get the offset after the one before.
@@ -141,7 +141,7 @@ class Sender:
                 self._check(partition, acknowledged)
 
     def commit(self, progress: Mapping[int, RestoreProgress]) -> None:
-        """Make ``progress`` last, after :meth:`flush`: in the transaction with the records, or on its own."""
+        """Commit ``progress`` after :meth:`flush`: in the transaction with the records, or on its own."""
         if not self._transactional:
             self._target.save(progress)
         else:
@@ -154,11 +154,11 @@ class Sender:
         self._sent.clear()
 
     def close(self) -> None:
-        """Give up what is not acknowledged. The next sender of this name, or a timeout, aborts an open transaction."""
+        """Give up unacknowledged records. The next sender of this name, or a timeout, aborts an open transaction."""
         try:
             self._producer.close(timeout=_CLOSE_SECONDS)
         except KafkaTimeoutError:
-            return  # the error that ended the restore is on its way; the next run finds out what has arrived
+            return  # the error that ended the restore is raised; the next run finds the records that have arrived
 
     def _refused(self, partition: int, offset: int, error: KafkaError) -> RestoreError:
         place = f"{self._target.topic}-{partition}: the record at offset {offset} of the source"
@@ -172,8 +172,8 @@ class Sender:
     def _check(self, partition: int, offset: int) -> None:
         expected = self._expected[partition]
         if offset != expected and not self._shared:
-            what = f"a restored record got the offset {offset}: another program writes to the target. {FOREIGN}"
-            raise ForeignRecords(self._target.topic, partition, expected, what)
+            observation = f"a restored record got the offset {offset}: another program writes to the target. {FOREIGN}"
+            raise ForeignRecords(self._target.topic, partition, expected, observation)
         self._expected[partition] = offset + 1
 
 

@@ -1,6 +1,6 @@
-"""How far a partition is restored: an offset of a group of the target's cluster, with the rest as its metadata.
+"""The progress of a partition's restore: an offset of a group of the target's cluster, with the rest as its metadata.
 
-So a restore can be taken up on any machine, and a transaction can hold records and progress together
+So a restore can be continued on any machine, and a transaction can hold records and progress together
 (``TxnOffsetCommit``). The committed offset is the next one of the *source*; group and transactional id are one name.
 """
 
@@ -20,8 +20,8 @@ _FORMAT: Final = 1
 class RestoreProgress:
     """The progress of one partition.
 
-    ``asked`` says what was asked for (:func:`asked`), ``incarnation``, ``first`` and ``end`` what it meant when it was
-    begun: the source's offsets ``[first, end)``. Of them ``[first, next)`` are done: ``records`` records of the sum
+    ``asked`` is the digest of the request (:func:`asked`); ``incarnation``, ``first`` and ``end`` are its meaning at
+    the begin: the source's offsets ``[first, end)``. Of them ``[first, next)`` are done: ``records`` records of the sum
     ``total``, which lie in the target at ``[target_first, target_next)``; ``epoch`` is their newest leader epoch.
     """
 
@@ -38,11 +38,11 @@ class RestoreProgress:
 
     @property
     def done(self) -> bool:
-        """Whether the range is restored."""
+        """True if the range is restored."""
         return self.next >= self.end
 
     def to_metadata(self) -> str:
-        """What is committed beside ``next``; some 200 of the 4,096 bytes that brokers take by default."""
+        """The metadata committed with ``next``; some 200 of the 4,096 bytes that brokers take by default."""
         fields = asdict(self)
         del fields["next"]
         fields["total"] = f"{self.total:032x}"
@@ -50,24 +50,24 @@ class RestoreProgress:
 
     @classmethod
     def of(cls, offset: int, metadata: str, name: str) -> Self:
-        """What was committed. Raises :class:`FormatError` naming the group if something else was."""
+        """The committed progress. Raises :class:`FormatError` naming the group if the metadata is of another kind."""
         try:
             fields = json.loads(metadata)
             known = fields.pop("format") == _FORMAT
-            found = cls(next=offset, **{**fields, "total": int(fields["total"], 16)})
+            progress = cls(next=offset, **{**fields, "total": int(fields["total"], 16)})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            told = f"{metadata[:80]!r}: delete the group, or choose another target"
-            raise FormatError(name, f"does not hold the progress of a restore, but {told}") from error
+            remedy = f"{metadata[:80]!r}: delete the group, or choose another target"
+            raise FormatError(name, f"does not hold the progress of a restore, but {remedy}") from error
         if not known:
             raise FormatError(name, "has the progress of a restore by a newer version: continue with that version")
-        return found
+        return progress
 
 
 def group_of(cluster: str, topic: str, target: str) -> str:
-    """The group's name, and the transactional id."""
+    """The name of the group, which is also the transactional id."""
     return f"tidemark-restore.{cluster}.{topic}.{target}"
 
 
 def asked(*parts: object) -> str:
-    """What a restore was asked for, in 16 digits: a run with other words is another restore."""
+    """A digest of a restore's request in 16 digits: a run with another request is another restore."""
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Records of the history as a producer takes them, and the sum that proves that two copies are equal.
+"""Records of the history in the form for a producer, and the sum that proves that two copies are equal.
 
 The sum is that of :func:`tidemark.decode.row_hash_sum` with a record's place in the restore instead of its offset,
 since the target gives new offsets. It covers key, value, headers, timestamp and order, and grows as records are added.
@@ -21,7 +21,7 @@ NO_TIMESTAMP: Final = -1
 
 
 class Record(NamedTuple):
-    """What a restore keeps of a record; ``timestamp`` in milliseconds, -1 for none."""
+    """The parts of a record that a restore keeps; ``timestamp`` in milliseconds, -1 for none."""
 
     key: bytes | None
     value: bytes | None
@@ -35,7 +35,7 @@ def records_of(rows: pa.RecordBatch) -> list[Record]:
     values = rows.column("kafka_value").to_pylist()
     micros = rows.column("kafka_timestamp").cast(pa.int64()).to_pylist()
     odd = dict(unrepresentable_timestamps(rows))
-    timestamps = [odd[row] if one is None else one // 1000 for row, one in enumerate(micros)]
+    timestamps = [odd[row] if micro is None else micro // 1000 for row, micro in enumerate(micros)]
     return [Record(*fields) for fields in zip(keys, values, _headers(rows), timestamps, strict=True)]
 
 
@@ -43,22 +43,26 @@ def _headers(rows: pa.RecordBatch) -> list[list[Header]]:
     column = rows.column("kafka_headers")
     if not len(column.flatten()):  # type: ignore[attr-defined]  # the stubs know lists only by their class
         return [[] for _ in range(len(rows))]
-    return [[(one["key"], one["value"]) for one in headers] for headers in column.to_pylist() if headers is not None]
+    return [
+        [(header["key"], header["value"]) for header in headers]
+        for headers in column.to_pylist()
+        if headers is not None
+    ]
 
 
 def rows_of(records: Sequence[Record]) -> pa.RecordBatch:
-    """``records`` as columns, at offsets from 0 on: what :func:`hash_sum` takes."""
+    """``records`` as columns for :func:`hash_sum`, at offsets from 0 on."""
     count = len(records)
-    timestamps = [None if abs(one.timestamp) > MAX_MILLISECONDS else one.timestamp * 1000 for one in records]
-    headers = [[{"key": key, "value": value} for key, value in one.headers] for one in records]
+    timestamps = [None if abs(record.timestamp) > MAX_MILLISECONDS else record.timestamp * 1000 for record in records]
+    headers = [[{"key": key, "value": value} for key, value in record.headers] for record in records]
     columns: dict[str, Iterable[Any]] = {
         "kafka_incarnation": [0] * count,
         "kafka_partition": [0] * count,
         "kafka_offset": range(count),
         "kafka_timestamp": timestamps,
         "kafka_timestamp_type": ["create"] * count,
-        "kafka_key": [one.key for one in records],
-        "kafka_value": [one.value for one in records],
+        "kafka_key": [record.key for record in records],
+        "kafka_value": [record.value for record in records],
         "kafka_headers": headers,
         "kafka_leader_epoch": [-1] * count,
     }
@@ -68,7 +72,7 @@ def rows_of(records: Sequence[Record]) -> pa.RecordBatch:
 
 
 def hash_sum(rows: pa.RecordBatch, partition: int, place: int) -> int:
-    """The sum over ``rows`` of a partition, of which the first is record ``place`` of the restore."""
+    """The sum over ``rows`` of a partition; the first row is record ``place`` of the restore."""
     count = len(rows)
     numbers: dict[str, NDArray[Any]] = {
         "kafka_incarnation": np.zeros(count, np.int32),
@@ -76,7 +80,7 @@ def hash_sum(rows: pa.RecordBatch, partition: int, place: int) -> int:
         "kafka_offset": np.arange(place, place + count, dtype=np.int64),
     }
     columns = []
-    for one in SCHEMA:
-        given = numbers.get(one.name)
-        columns.append(rows.column(one.name) if given is None else array(one.type, given))
+    for column in SCHEMA:
+        given = numbers.get(column.name)
+        columns.append(rows.column(column.name) if given is None else array(column.type, given))
     return row_hash_sum(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))

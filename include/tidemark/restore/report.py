@@ -1,4 +1,4 @@
-"""What a restore did, for people and programs."""
+"""The results of a restore, for people and programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemark.restore.progress import RestoreProgress
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """One partition; ``verified`` is None unless what the target holds was read back, and then true."""
+    """The result of one partition; ``verified`` is true if the target was read back, else None."""
 
     partition: int
     progress: RestoreProgress
@@ -20,27 +20,27 @@ class PartitionReport:
 
     @property
     def without_record(self) -> int:
-        """Offsets of the range that had no record: transaction markers, aborted records, what compaction removed."""
+        """Number of offsets without a record: of transaction markers, aborted records, compacted records."""
         return self.progress.next - self.progress.first - self.progress.records
 
     def answer(self) -> dict[str, Any]:
-        """As JSON has it; ranges are half-open."""
-        at = self.progress
+        """The report as JSON; ranges are half-open."""
+        progress = self.progress
         return {
             "partition": self.partition,
             "resumed": self.resumed,
-            "source": {"from": at.first, "to": at.end},
-            "target": {"from": at.target_first, "to": at.target_next},
-            "records": at.records,
+            "source": {"from": progress.first, "to": progress.end},
+            "target": {"from": progress.target_first, "to": progress.target_next},
+            "records": progress.records,
             "offsets_without_record": self.without_record,
-            "sum": f"{at.total:032x}",
+            "sum": f"{progress.total:032x}",
             "verified": self.verified,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """One run: ``sent`` records, of ``bytes`` bytes read; ``warnings`` tell what may not be kept."""
+    """The result of one run: ``sent`` records, of ``bytes`` bytes read; ``warnings`` name properties at risk."""
 
     source: str
     target: str
@@ -53,7 +53,7 @@ class RestoreReport:
     partitions: tuple[PartitionReport, ...]
 
     def answer(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The report as JSON."""
         return {
             "source": self.source,
             "target": self.target,
@@ -63,18 +63,19 @@ class RestoreReport:
             "sent": self.sent,
             "bytes": self.bytes,
             "warnings": list(self.warnings),
-            "partitions": [one.answer() for one in self.partitions],
+            "partitions": [partition.answer() for partition in self.partitions],
         }
 
     def lines(self) -> Iterator[str]:
         """The report in lines of text, for people."""
-        total = sum(one.progress.records for one in self.partitions)
+        total = sum(partition.progress.records for partition in self.partitions)
         speed = f"{self.sent:,} of them sent in {self.seconds:.1f} s by this run"
         yield f"{self.source} → {self.target}: {total:,} records restored, {speed}"
-        for one in self.partitions:
-            at = one.progress
-            verified = ", read back and equal" if one.verified else ""
+        for partition in self.partitions:
+            progress = partition.progress
+            verified = ", read back and equal" if partition.verified else ""
+            target = f"{progress.target_first} to {progress.target_next}"
             yield (
-                f"  {one.partition}: {at.first} to {at.end} → {at.target_first} to {at.target_next}: {at.records:,} "
-                f"records, {one.without_record:,} offsets without one, sum {at.total:032x}{verified}"
+                f"  {partition.partition}: {progress.first} to {progress.end} → {target}: {progress.records:,} "
+                f"records, {partition.without_record:,} offsets without one, sum {progress.total:032x}{verified}"
             )

@@ -1,4 +1,4 @@
-"""What a restore is asked for."""
+"""The request for a restore."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class RestoreRequest:
 
     @property
     def shared(self) -> bool:
-        """Whether others may write to the target meanwhile: only where records and progress are one transaction."""
+        """True if others may write to the target meanwhile: only if records and progress are one transaction."""
         return self.transactional and self.append
 
     def asked(self, partition: int) -> str:
-        """What tells this restore of a partition from another one into the same target."""
+        """The digest that distinguishes this restore of a partition from another one into the same target."""
         first, last = self.first.of(partition), self.last.of(partition)
         return asked(self.cluster, self.topic, partition, first, last, self.committed, self.transactional)

@@ -1,4 +1,4 @@
-"""Where each partition of a restore continues: at its progress, or at the start if the target has no other records."""
+"""The resume point of each partition of a restore: its progress, or the start if the target has no other records."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tidemark.restore.request import RestoreRequest
 from tidemark.restore.target import Target
 
 STABLE_SECONDS: Final = 3.0
-"""How long a target's end must stand still before what a killed process sent counts as arrived."""
+"""Time for which a target's end must stand still before the records of a killed process count as arrived."""
 
 
 @dataclass(slots=True)
 class ResumePoint:
-    """One partition: its progress as committed, where the target goes on, and what it may hold already."""
+    """One partition: its committed progress, the target's next offset, and records that the target may hold already."""
 
     partition: int
     progress: RestoreProgress
@@ -41,16 +41,16 @@ class ResumePoint:
 
     @property
     def compared(self) -> int | None:
-        """The target's offset up to which its records were found in the history; None if no more are to be found."""
+        """The target's offset up to which its records were found in the history; None if the search is over."""
         return None if self.overlap is None or self.overlap.done else self.overlap.next
 
     @property
     def span(self) -> OffsetSpan:
-        """What is left to be read."""
+        """The offsets that are left to be read."""
         return OffsetSpan(self.partition, self.progress.next, self.progress.end)
 
     def reached(self, target_next: int) -> RestoreProgress:
-        """The progress if all that was taken so far is acknowledged and ends at ``target_next``."""
+        """The progress if all records taken so far are acknowledged and end at ``target_next``."""
         return replace(
             self.progress,
             next=self.next,
@@ -64,27 +64,27 @@ class ResumePoint:
 def prepare(
     request: RestoreRequest, parts: Sequence[RemotePartition], everything: Collection[int], target: Target
 ) -> list[str]:
-    """Make the target if it is asked for, and see that it fits; returns what will not be kept, in words.
+    """Create the target if requested, and check that it fits; returns in words the properties that will be lost.
 
     ``everything`` are all partitions of the source. Raises ConfigError if the target does not exist or does not fit.
     """
     if request.create and not target.partitions():
         target.create(max(everything) + 1, request.config)
-    found = target.partitions()
-    if not found:
+    partitions = target.partitions()
+    if not partitions:
         raise ConfigError(target.topic, [("", "does not exist in the target's cluster: create it, or say --create")])
-    needed = max(one.partition for one in parts) + 1
-    if found < needed:
-        rule = f"has {found} partitions, and {needed} are needed, because each record keeps its partition"
+    needed = max(part.partition for part in parts) + 1
+    if partitions < needed:
+        rule = f"has {partitions} partitions, and {needed} are needed, because each record keeps its partition"
         raise ConfigError(target.topic, [("partitions", rule)])
     return target.check(transactional=request.transactional)
 
 
 def asked_of(request: RestoreRequest, part: RemotePartition) -> Interval:
-    """The offsets ``[start, end)`` that a request means in a partition now.
+    """The offsets ``[start, end)`` of a request in a partition, as of now.
 
     Raises:
-        OutOfRange: they are not all there.
+        OutOfRange: the remote tier does not have all of them.
     """
     edges = RemoteEdges(part, committed=request.committed)
     start, end = span_of(part, request.first, request.last, edges)[1:]
@@ -106,20 +106,20 @@ def check_branch(part: RemotePartition, next_offset: int, epoch: int) -> None:
 
 
 def begin(request: RestoreRequest, parts: Sequence[RemotePartition], target: Target) -> list[ResumePoint]:
-    """Where each of ``parts`` goes on; commits the progress of those that are new, before any of their records.
+    """The resume points of ``parts``; commits the progress of new partitions, before any of their records.
 
     Raises:
         RestoreError: another restore into the target is not finished, or the source's topic was created again.
         ForeignRecords: the target holds records that no restore of this source wrote.
-        OutOfRange: the range, or what is left of it, is not in the remote tier.
+        OutOfRange: the range, or the rest of it, is not in the remote tier.
     """
-    numbers = [one.partition for one in parts]
+    numbers = [part.partition for part in parts]
     known = target.progress(numbers)
-    if not request.transactional and any(not one.done for one in known.values()):
+    if not request.transactional and any(not progress.done for progress in known.values()):
         _await_stable_edges(target, numbers)
     edges = target.edges(numbers)
     lines = [_line(request, part, target, known.get(part.partition), edges[part.partition]) for part in parts]
-    new = {one.partition: one.progress for one in lines if not one.resumed}
+    new = {line.partition: line.progress for line in lines if not line.resumed}
     if new:
         target.save(new)
     return lines
@@ -147,11 +147,11 @@ def _line(
             f"{request.topic}-{number} was created again since the restore began: its offsets have other records now"
         )
     if end < known.target_next:
-        what = (
+        observation = (
             f"it ends, but {known.records} records were restored up to {known.target_next}: it was created again, or "
             f"lost records; delete the group {target.group}, and restore into an empty topic"
         )
-        raise ForeignRecords(target.topic, number, end, what)
+        raise ForeignRecords(target.topic, number, end, observation)
     line = ResumePoint(number, known, end, resumed=True)
     if known.done:
         return line
@@ -190,12 +190,14 @@ def _new(
 
 
 def _refuse_foreign(request: RestoreRequest, target: Target, number: int, start: int, end: int) -> None:
-    """Raise :class:`ForeignRecords` if ``[start, end)`` of the target holds a record; markers and aborts are none."""
+    """Raise :class:`ForeignRecords` if ``[start, end)`` of the target holds a record other than markers and aborts."""
     if request.append:
         return
     for held in target.read(number, start, end, committed=True) if start < end else ():
-        what = f"there are records that this restore did not write. {FOREIGN}; or use --append to restore behind them"
-        raise ForeignRecords(target.topic, number, held[0].offset, what)
+        observation = (
+            f"there are records that this restore did not write. {FOREIGN}; or use --append to restore behind them"
+        )
+        raise ForeignRecords(target.topic, number, held[0].offset, observation)
 
 
 def _await_stable_edges(target: Target, numbers: Sequence[int]) -> None:

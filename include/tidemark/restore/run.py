@@ -1,4 +1,4 @@
-"""The restore itself: read, send, wait for the acknowledgements, commit the progress; over and over."""
+"""The restore itself: read, send, wait for the acknowledgements, commit the progress; and repeat."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 STEP_RECORDS: Final = 20_000
 STEP_BYTES: Final = 16 << 20
-"""What is sent at most between two commits of the progress, and held in memory: records, bytes of their columns."""
+"""Most records, and bytes of their columns, that are sent between two commits of the progress, and held in memory."""
 
 
 class Restore:
-    """One run. ``ready`` is what the tier's ``on_ready`` sets; ``tell`` is called with what was done so far."""
+    """One run. The tier's ``on_ready`` sets ``ready``; ``on_progress`` gets the records and bytes done so far."""
 
     def __init__(
         self,
@@ -34,20 +34,20 @@ class Restore:
         tier: RemoteTier,
         target: Target,
         ready: threading.Event,
-        tell: Callable[[int, int], None] = lambda records, size: None,
+        on_progress: Callable[[int, int], None] = lambda records, size: None,
     ) -> None:
         self._request = request
         self._tier = tier
         self._target = target
         self._ready = ready
-        self._tell = tell
+        self._on_progress = on_progress
         self._lines: dict[int, ResumePoint] = {}
         self._waiting: list[tuple[int, list[Record], list[int]]] = []  # partition, records, their offsets
-        self._records = self._size = 0  # of what waits
+        self._records = self._size = 0  # of the waiting records
         self._sent = self._done = self._bytes = 0
 
     def run(self) -> RestoreReport:
-        """Restore what is left. See the errors of :func:`prepare`, :func:`begin`, :class:`Sender` and the tier."""
+        """Restore the rest. Raises errors of :func:`prepare`, :func:`begin`, :class:`Sender` and the tier."""
         started = time.monotonic()
         topics = self._tier.topics
         request = self._request
@@ -55,7 +55,7 @@ class Restore:
         warnings = prepare(request, parts, topics.partitions_for_topic(request.topic), self._target)
         sender = Sender(self._target, transactional=request.transactional, shared=request.shared, codec=request.codec)
         try:
-            self._lines = {one.partition: one for one in begin(request, parts, self._target)}
+            self._lines = {line.partition: line for line in begin(request, parts, self._target)}
             for line in self._lines.values():
                 sender.expect(line.partition, line.expected)
             self._copy(sender)
@@ -70,11 +70,11 @@ class Restore:
             sent=self._sent,
             bytes=self._bytes,
             warnings=tuple(warnings),
-            partitions=tuple(_reported(one) for one in self._lines.values()),
+            partitions=tuple(_reported(line) for line in self._lines.values()),
         )
 
     def _copy(self, sender: Sender) -> None:
-        spans = [one.span for one in self._lines.values() if not one.progress.done]
+        spans = [line.span for line in self._lines.values() if not line.progress.done]
         for partition, block in read_spans(self._tier, self._request.topic, spans, self._ready):
             self._take(self._lines[partition], block)
             if self._records >= STEP_RECORDS or self._size >= STEP_BYTES:
@@ -90,24 +90,24 @@ class Restore:
             line.total = combine(line.total, hash_sum(rows, line.partition, line.records))
             line.records += len(rows)
             records, offsets = records_of(rows), rows.column("kafka_offset").to_numpy().tolist()
-            there = 0 if line.overlap is None else line.overlap.skip(records, offsets)
-            self._waiting.append((line.partition, records[there:], offsets[there:]))
+            held = 0 if line.overlap is None else line.overlap.skip(records, offsets)
+            self._waiting.append((line.partition, records[held:], offsets[held:]))
             self._records += len(rows)
             self._size += rows.nbytes
         line.next = block.next_offset
         line.epoch = max(line.epoch, block.leader_epoch)
 
     def _step(self, sender: Sender) -> None:
-        """Send what waits, and commit the progress when all of it is acknowledged."""
+        """Send the waiting records, and commit the progress when all of them are acknowledged."""
         for partition, records, offsets in self._waiting:
             sender.send(partition, records, offsets)
         sender.flush()
         for line in self._lines.values():
             self._check_branch(line)
         moved = {
-            one.partition: one.reached(sender.next_offset(one.partition) if one.compared is None else one.compared)
-            for one in self._lines.values()
-            if one.next > one.progress.next
+            line.partition: line.reached(sender.next_offset(line.partition) if line.compared is None else line.compared)
+            for line in self._lines.values()
+            if line.next > line.progress.next
         }
         if moved:
             sender.commit(moved)
@@ -118,10 +118,10 @@ class Restore:
         self._bytes += self._size
         self._waiting.clear()
         self._records = self._size = 0
-        self._tell(self._done, self._bytes)
+        self._on_progress(self._done, self._bytes)
 
     def _check_branch(self, line: ResumePoint) -> None:
-        """Stop before the progress says that records are restored which an election has cut off meanwhile."""
+        """Stop before the progress covers records that an election has cut off meanwhile."""
         part = self._tier.partition(self._request.topic, line.partition)
         if part is not None:
             check_branch(part, line.next, line.epoch)

@@ -1,6 +1,6 @@
-"""The topic that is restored to: whether it fits, what it holds, and the progress that its cluster keeps.
+"""The target topic of a restore: its settings, its records, and the progress that its cluster keeps.
 
-The only module that asks the target's cluster anything; what is written goes through :mod:`tidemark.restore.producer`.
+No other module reads from the target's cluster; writing goes through :mod:`tidemark.restore.producer`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _POLL_MS: Final = 200
 
 CREATED: Final[Mapping[str, str]] = {
     "message.timestamp.type": "CreateTime",
-    # From 4.0 on brokers refuse what is an hour ahead of their clock, and history may be.
+    # From 4.0 on brokers refuse records an hour ahead of their clock, and history may have some.
     "message.timestamp.after.max.ms": _FOREVER,
     "message.timestamp.before.max.ms": _FOREVER,
-    # Retention goes by the records' own times: old ones would be deleted while they are restored.
+    # Retention uses the records' own times: old records would be deleted while they are restored.
     "retention.ms": "-1",
     "retention.bytes": "-1",
 }
-"""The configuration of a topic that ``--create`` makes, unless told otherwise."""
+"""The configuration of a topic that ``--create`` makes, unless ``--config`` overrides it."""
 
 
 class HeldRecord(NamedTuple):
@@ -46,50 +46,50 @@ class Target:
     """A topic of the cluster that ``client`` (kafka-python's settings, ``bootstrap_servers`` first) leads to."""
 
     def __init__(self, topic: str, group: str, client: Mapping[str, Any]) -> None:
-        """Connects. Raises kafka-python's errors, as all methods do."""
+        """Connect. Raises kafka-python's errors, as all methods do."""
         self.topic = topic
         self.group = group
         self.client = dict(client)
-        self.largest_batch = 1 << 20  # as the topic has it, once it was checked
+        self.largest_batch = 1 << 20  # the topic's own limit after `check`
         self._admin = AdminClient(**self.client)
         self._reading: set[KafkaConsumer] = set()
 
     def partitions(self) -> int:
-        """How many partitions the topic has; 0 if it does not exist."""
+        """Number of the topic's partitions; 0 if it does not exist."""
         if self.topic not in patiently(self._admin.list_topics):
-            return 0  # asking for it by name might create it
-        [found] = patiently(self._admin.describe_topics, [self.topic])
-        return len(found["partitions"])
+            return 0  # a request for it by name might create it
+        [described] = patiently(self._admin.describe_topics, [self.topic])
+        return len(described["partitions"])
 
     def create(self, partitions: int, config: Mapping[str, str]) -> None:
-        """Make the topic, if there is none, with :data:`CREATED` and ``config``; the cluster's replication factor."""
+        """Create the topic unless it exists, with :data:`CREATED`, ``config`` and the cluster's replication factor."""
         new = NewTopic(self.topic, partitions, -1, topic_configs={**CREATED, **config})
         try:
             patiently(self._admin.create_topics, [new], wait_for_metadata=True)
         except TopicAlreadyExistsError:
-            return  # a run before this one made it and was killed; its partitions and settings are checked next
+            return  # an earlier run created it and was killed; its partitions and settings are checked next
 
     def check(self, *, transactional: bool) -> list[str]:
-        """What will not be kept as it is, in words, by the topic's configuration.
+        """The properties that the topic's configuration will not keep, in words.
 
         Raises:
-            ConfigError: a record would lose its time, or go while it is counted.
+            ConfigError: a record would lose its time, or be removed before it is counted.
         """
         resource = ConfigResource(ConfigResourceType.TOPIC, self.topic)
         answer = patiently(self._admin.describe_configs, [resource], config_filter="all")
-        found = {name: str(one["value"]) for name, one in answer["topic"][self.topic].items()}
-        self.largest_batch = int(found.get("max.message.bytes", self.largest_batch))
-        if found.get("message.timestamp.type") == "LogAppendTime":
+        settings = {name: str(setting["value"]) for name, setting in answer["topic"][self.topic].items()}
+        self.largest_batch = int(settings.get("max.message.bytes", self.largest_batch))
+        if settings.get("message.timestamp.type") == "LogAppendTime":
             rule = (
                 "is LogAppendTime, which would replace the records' times; set it to CreateTime until all is restored"
             )
             raise ConfigError(self.topic, [("message.timestamp.type", rule)])
-        compacted = "compact" in found.get("cleanup.policy", "")
+        compacted = "compact" in settings.get("cleanup.policy", "")
         if compacted and not transactional:
             rule = "is compacted, so records may disappear before they are counted; restore with --transactional"
             raise ConfigError(self.topic, [("cleanup.policy", rule)])
-        limits = {name: found.get(name, "-1") for name in ("retention.ms", "retention.bytes")}
-        if "delete" not in found.get("cleanup.policy", "delete"):
+        limits = {name: settings.get(name, "-1") for name in ("retention.ms", "retention.bytes")}
+        if "delete" not in settings.get("cleanup.policy", "delete"):
             limits = {}
         warnings = [
             f"{self.topic} has {name}={value}: brokers delete records beyond it, by the records' own times, as soon "
@@ -103,43 +103,45 @@ class Target:
 
     def edges(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         """(log start offset, high watermark) of each partition."""
-        asked = [TopicPartition(self.topic, one) for one in partitions]
-        first = patiently(self._admin.list_partition_offsets, dict.fromkeys(asked, OffsetSpec.EARLIEST))
-        last = patiently(self._admin.list_partition_offsets, dict.fromkeys(asked, OffsetSpec.LATEST))
-        return {one.partition: (first[one].offset, last[one].offset) for one in asked}
+        wanted = [TopicPartition(self.topic, partition) for partition in partitions]
+        first = patiently(self._admin.list_partition_offsets, dict.fromkeys(wanted, OffsetSpec.EARLIEST))
+        last = patiently(self._admin.list_partition_offsets, dict.fromkeys(wanted, OffsetSpec.LATEST))
+        return {tp.partition: (first[tp].offset, last[tp].offset) for tp in wanted}
 
     def progress(self, partitions: Sequence[int]) -> dict[int, RestoreProgress]:
-        """What is known of partitions for which a restore was begun. Raises FormatError for invalid progress."""
-        asked = [TopicPartition(self.topic, one) for one in partitions]
-        found = patiently(self._admin.list_group_offsets, {self.group: asked})[self.group]
+        """The progress of partitions for which a restore was begun. Raises FormatError for invalid progress."""
+        wanted = [TopicPartition(self.topic, partition) for partition in partitions]
+        committed = patiently(self._admin.list_group_offsets, {self.group: wanted})[self.group]
         return {
-            at.partition: RestoreProgress.of(one.offset, one.metadata, f"group {self.group}, partition {at.partition}")
-            for at, one in found.items()
-            if one.offset >= 0
+            tp.partition: RestoreProgress.of(
+                offset.offset, offset.metadata, f"group {self.group}, partition {tp.partition}"
+            )
+            for tp, offset in committed.items()
+            if offset.offset >= 0
         }
 
     def offsets(self, progress: Mapping[int, RestoreProgress]) -> dict[TopicPartition, OffsetAndMetadata]:
         """``progress`` as offsets of the group, for a transaction or :meth:`save`."""
         return {
-            TopicPartition(self.topic, partition): OffsetAndMetadata(one.next, one.to_metadata(), -1)
-            for partition, one in progress.items()
+            TopicPartition(self.topic, partition): OffsetAndMetadata(reached.next, reached.to_metadata(), -1)
+            for partition, reached in progress.items()
         }
 
     def save(self, progress: Mapping[int, RestoreProgress]) -> None:
-        """Commit ``progress``, and only return when it is. Raises :class:`RestoreError` if the cluster refuses."""
+        """Commit ``progress``, and return when that is done. Raises :class:`RestoreError` if the cluster refuses."""
         answer = patiently(self._admin.alter_group_offsets, self.group, self.offsets(progress))
-        refused = {at.partition: error for at, error in answer.items() if error is not NoError}
+        refused = {tp.partition: error for tp, error in answer.items() if error is not NoError}
         if refused:
-            told = ", ".join(f"{partition}: {error.__name__}" for partition, error in sorted(refused.items()))
-            raise RestoreError(f"group {self.group}: the progress could not be committed ({told}); run it again")
+            errors = ", ".join(f"{partition}: {error.__name__}" for partition, error in sorted(refused.items()))
+            raise RestoreError(f"group {self.group}: the progress could not be committed ({errors}); run it again")
 
     def read(self, partition: int, start: int, end: int, *, committed: bool) -> Iterator[list[HeldRecord]]:
-        """What the target holds at offsets ``[start, end)``, by kafka-python's own consumer; lists that are not empty.
+        """The target's records at offsets ``[start, end)``, read with kafka-python's own consumer, in nonempty lists.
 
         Raises:
-            RestoreError: the broker gave nothing for a minute, or does not have ``start`` any more.
+            RestoreError: the broker sent nothing for a minute, or does not have ``start`` any more.
         """
-        at = TopicPartition(self.topic, partition)
+        tp = TopicPartition(self.topic, partition)
         consumer = KafkaConsumer(
             **self.client,
             isolation_level="read_committed" if committed else "read_uncommitted",
@@ -150,24 +152,24 @@ class Target:
         )
         self._reading.add(consumer)
         try:
-            consumer.assign([at])
-            consumer.seek(at, start)
+            consumer.assign([tp])
+            consumer.seek(tp, start)
             moved = time.monotonic()
-            while (position := consumer.position(at)) < end:
-                found = consumer.poll(timeout_ms=_POLL_MS).get(at, [])  # of markers and aborts it waits for its time
-                held = [HeldRecord(one.offset, _record(one)) for one in found if one.offset < end]
+            while (position := consumer.position(tp)) < end:
+                polled = consumer.poll(timeout_ms=_POLL_MS).get(tp, [])  # waits over markers and aborted records
+                held = [HeldRecord(message.offset, _record(message)) for message in polled if message.offset < end]
                 if held:
                     yield held
-                if consumer.position(at) > position:
+                if consumer.position(tp) > position:
                     moved = time.monotonic()
                 elif time.monotonic() > moved + _READ_SECONDS:
-                    raise RestoreError(f"{at.topic}-{partition}: nothing was read at offset {position} for a minute")
+                    raise RestoreError(f"{tp.topic}-{partition}: nothing was read at offset {position} for a minute")
         finally:
             self._reading.discard(consumer)
             consumer.close()
 
     def close(self) -> None:
-        """Let all connections go, those of reads that were given up as well."""
+        """Close all connections, also of reads that were given up."""
         for consumer in self._reading:
             consumer.close()
         self._reading.clear()
@@ -180,7 +182,7 @@ class Target:
         self.close()
 
 
-def _record(found: Any) -> Record:
-    headers = [(key, None if value is None else bytes(value)) for key, value in found.headers]
-    timestamp = NO_TIMESTAMP if found.timestamp is None else found.timestamp
-    return Record(found.key, found.value, headers, timestamp)
+def _record(message: Any) -> Record:
+    headers = [(key, None if value is None else bytes(value)) for key, value in message.headers]
+    timestamp = NO_TIMESTAMP if message.timestamp is None else message.timestamp
+    return Record(message.key, message.value, headers, timestamp)

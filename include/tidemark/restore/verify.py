@@ -1,4 +1,4 @@
-"""The proof: what the target holds is read back by another client and compared with what was restored."""
+"""The proof of a restore: the target is read back by another client and compared with the restored records."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from tidemark.restore.target import Target
 
 
 def verified(report: RestoreReport, target: Target) -> RestoreReport:
-    """The report, with each partition read back. Raises :class:`NotEqual` at the first that differs."""
-    return replace(report, partitions=tuple(_verified(one, report, target) for one in report.partitions))
+    """The report, with each partition read back. Raises :class:`NotEqual` at the first difference."""
+    return replace(report, partitions=tuple(_verified(partition, report, target) for partition in report.partitions))
 
 
-def _verified(one: PartitionReport, report: RestoreReport, target: Target) -> PartitionReport:
-    at = one.progress
+def _verified(partition: PartitionReport, report: RestoreReport, target: Target) -> PartitionReport:
+    progress = partition.progress
     records = total = 0
-    for held in target.read(one.partition, at.target_first, at.target_next, committed=report.transactional):
-        rows = rows_of([found.record for found in held])
-        total = combine(total, hash_sum(rows, one.partition, records))
+    start, end = progress.target_first, progress.target_next
+    for held in target.read(partition.partition, start, end, committed=report.transactional):
+        rows = rows_of([record.record for record in held])
+        total = combine(total, hash_sum(rows, partition.partition, records))
         records += len(held)
-    if (records, total) != (at.records, at.total):
-        place = f"{target.topic}-{one.partition}: offsets {at.target_first} to {at.target_next}"
+    if (records, total) != (progress.records, progress.total):
+        place = f"{target.topic}-{partition.partition}: offsets {start} to {end}"
         raise NotEqual(
-            f"{place} hold {records} records with the sum {total:032x}, and {at.records} with the sum {at.total:032x} "
-            "were restored: others wrote to it, or retention or compaction removed some"
+            f"{place} hold {records} records with the sum {total:032x}, and {progress.records} with the sum "
+            f"{progress.total:032x} were restored: others wrote to it, or retention or compaction removed some"
         )
-    return replace(one, verified=True)
+    return replace(partition, verified=True)

@@ -104,8 +104,8 @@ def test_a_chain_ends_where_a_pack_is_gone(tail: Tail) -> None:
         ({"partition": 16}, "is of orders-16"),
         ({"leader_epoch": 4}, "leader_epoch: is 4"),
         ({"broker": 6}, "is of broker 6"),
-        ({"end": 1109}, "next: is 1109, and should be 1110, where the chain goes on"),
-        ({"end": 1111}, "next: is 1111, and should be 1110, where the chain goes on"),
+        ({"end": 1109}, "next: is 1109, and should be 1110, where the chain continues"),
+        ({"end": 1111}, "next: is 1111, and should be 1110, where the chain continues"),
     ],
 )
 def test_a_range_that_does_not_belong_to_the_chain_is_named(tmp_path: Path, changes: dict[str, Any], rule: str) -> None:
@@ -161,7 +161,7 @@ def test_a_chain_that_loops_skips_or_repeats_ends_with_an_error(
     tail: Tail, ranges: list[tuple[PackName, int, int, PackName]], rule: str, requests: int
 ) -> None:
     tail.last = [going_on(tail, *one) for one in ranges][:1]
-    with pytest.raises(FormatError, match=rf"{rule}, where the chain goes on"):
+    with pytest.raises(FormatError, match=rf"{rule}, where the chain continues"):
         tail.read(0)
     assert tail.store.requests["get_range"] == requests
 
