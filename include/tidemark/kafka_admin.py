@@ -20,12 +20,12 @@ _RETRY_SECONDS: Final = 0.2
 _BROKER: Final = re.compile(r"(?:[^\s:/@\[\]]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 
 
-def checked_client(bootstrap: str, settings: Mapping[str, Any], source: str, where: str) -> dict[str, Any]:
+def checked_client(bootstrap: str, settings: Mapping[str, Any], source: str, place: str) -> dict[str, Any]:
     """kafka-python's settings for the brokers ``bootstrap``: ``HOST:PORT``, separated by commas.
 
     Raises:
         ConfigError: one of ``settings``, from ``source``, is not accepted by all clients, or ``bootstrap``, from
-            ``where``, is wrong. No value of ``settings`` is in the message.
+            ``place``, is wrong. No value of ``settings`` is in the message.
     """
     known = set(KafkaAdminClient.DEFAULT_CONFIG) & set(KafkaConsumer.DEFAULT_CONFIG) & set(KafkaProducer.DEFAULT_CONFIG)
     if other := sorted(set(map(str, settings)) - known):
@@ -33,7 +33,7 @@ def checked_client(bootstrap: str, settings: Mapping[str, Any], source: str, whe
         raise ConfigError(source, [(name, rule) for name in other])
     brokers = bootstrap.split(",")
     if wrong := [broker for broker in brokers if not _BROKER.fullmatch(broker.strip())]:
-        raise ConfigError(where, [("", f"{wrong[0]!r} must be HOST:PORT; several are separated by commas")])
+        raise ConfigError(place, [("", f"{wrong[0]!r} must be HOST:PORT; several are separated by commas")])
     return {**settings, "bootstrap_servers": brokers}
 
 

@@ -16,7 +16,7 @@ class Differing(Model):
 
     ``before`` counts the records as they are, ``after`` the records that raw gives now. ``changed`` counts landed rows
     with other values, by column; ``offsets`` are the lowest of each kind. Filtered records are stored nowhere:
-    ``others`` is set if they differ although their number is equal.
+    ``others`` is true if they differ although their number is equal.
     """
 
     incarnation: int

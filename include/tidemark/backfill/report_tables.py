@@ -192,12 +192,12 @@ def _capped(title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]
     return capped(Section(title, header, tuple(rows), note), MOST_ROWS, "the report's JSON")
 
 
-def capped(section: Section, most: int, where: str) -> Section:
-    """``section`` with at most ``most`` rows; the note counts the others, and says in words ``where`` they are."""
+def capped(section: Section, most: int, place: str) -> Section:
+    """``section`` with at most ``most`` rows; the note counts the others, and names their ``place``."""
     more = len(section.rows) - most
     if more <= 0:
         return section
-    return section._replace(rows=section.rows[:most], note=f"{section.note} {more:,} rows more are in {where}.".strip())
+    return section._replace(rows=section.rows[:most], note=f"{section.note} {more:,} rows more are in {place}.".strip())
 
 
 def _lines(section: Section) -> list[str]:

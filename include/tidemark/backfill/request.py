@@ -145,7 +145,7 @@ def check_request(
 
 
 class _Form:
-    """A form under check. Notes each problem and goes on; returned values count only if there is no problem."""
+    """A form under check. Notes each problem and continues; returned values count only if there is no problem."""
 
     def __init__(self, deployment: Deployment, form: Mapping[str, Any], approve_at_most: int) -> None:
         self._deployment, self._form, self._approve_at_most = deployment, form, approve_at_most

@@ -119,7 +119,7 @@ def loads_by_broker(partitions: Iterable[PartitionLoad], gone: int | None = None
     """
     by_broker: dict[int, BrokerLoad] = {}
     for partition in partitions:
-        leader = partition.leader
+        leader: int | None = partition.leader
         if leader == gone:
             leader = next((broker for broker in partition.replicas if broker != gone), None)
         if leader is not None:

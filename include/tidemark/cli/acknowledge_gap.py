@@ -29,7 +29,7 @@ def acknowledge_gap(
     reason: Annotated[str, typer.Option(callback=_not_empty, help="Why they are lost, and may be given up.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     incarnation: Annotated[
-        int | None, typer.Option(help="Of a topic that was made again; default: the newest.")
+        int | None, typer.Option(help="The incarnation of a topic that was created again; default: the newest.")
     ] = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,

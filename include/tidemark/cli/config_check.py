@@ -87,15 +87,15 @@ def _asked(deployment: Deployment, client_config: Path | None) -> Iterator[Tried
 def _of_agents(deployment: Deployment, *, asked: bool) -> Iterator[Tried]:
     subject = "agents"
     if not asked:
-        yield Tried(subject, "not tried", "--agents asks what they have said")
+        yield Tried(subject, "not tried", "--agents reads their reports")
         return
     try:
         problems = agent_problems(deployment)
     except (StoreError, FormatError) as error:
-        yield Tried(subject, "unknown", f"what they have said cannot be read: {error}")
+        yield Tried(subject, "unknown", f"their reports cannot be read: {error}")
         return
     yield from (Tried(subject, "no", problem) for problem in problems)
     if not problems:
         live = sum(topic.freshness is not None for topic in deployment.topics)
-        said = f"they have seen each of the {len(deployment.topics)} topics"
-        yield Tried(subject, "yes", f"{said}; what their files say of freshness holds {live} promises")
+        seen = f"they have seen each of the {len(deployment.topics)} topics"
+        yield Tried(subject, "yes", f"{seen}; their settings of freshness hold {live} promises")

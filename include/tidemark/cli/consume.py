@@ -63,7 +63,7 @@ def consume(
         str | None, typer.Option(metavar="HOST:PORT", help="Brokers; without this option none is contacted.")
     ] = None,
     mode: Annotated[Mode, typer.Option(help="The tier to read from, with --bootstrap.")] = Mode.REMOTE_PREFERRED,
-    group: Annotated[str | None, typer.Option(help="A consumer group to join; commits what was written.")] = None,
+    group: Annotated[str | None, typer.Option(help="A consumer group to join; commits written records.")] = None,
     client_config: ClientConfig = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,

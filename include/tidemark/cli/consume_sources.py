@@ -175,7 +175,9 @@ def _within(asked: Asked, span: OffsetSpan, readable: int) -> OffsetSpan:
     wanted = span.end or 0
     if max(span.start, wanted) > readable:
         partition = f"{asked.topic}-{span.partition}"
-        sys.stderr.write(f"{partition}: offsets {span.start} to {wanted} were asked for, and it ends at {readable}\n")
+        sys.stderr.write(
+            f"{partition}: offsets {span.start} to {wanted} were requested, and the partition ends at {readable}\n"
+        )
     return span._replace(end=min(wanted, max(readable, span.start)))
 
 

@@ -29,7 +29,7 @@ def continuity(
 ) -> None:
     """Show the class of every offset of a topic, its gaps, and the transactions that hold a partition.
 
-    Reads the committed ledger, the evidence of what has landed, what the agents say of the rest, and the topic's open
+    Reads the committed ledger, the evidence of landed offsets, the agents' reports of the rest, and the topic's open
     incidents. Exits with 1 if the topic needs a person: offsets are missing or late, the classes do not add up, or an
     incident is open.
     """

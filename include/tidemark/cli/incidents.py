@@ -27,9 +27,9 @@ def incidents(
     cluster: Annotated[str | None, typer.Option(help="Only this cluster.")] = None,
     output: As = Output.text,
 ) -> None:
-    """Show the open incidents: the problem, since when, why, and what to do.
+    """Show the open incidents: each problem, its begin, its likely cause and the remedy.
 
-    Reads what the DAG tidemark_watch has recorded. Exits with 1 if there are any, or if the DAG has not run lately.
+    Reads the records of the DAG tidemark_watch. Exits with 1 if an incident is open, or if the DAG has not run lately.
     """
     deployment = load_topics(topics)
     names = [name for name in deployment.clusters if cluster in {None, name}]

@@ -232,7 +232,7 @@ def _create(
 
     create(wanted, topics, deployment, client, brokersets, show, execute=yes)
     if yes:
-        typer.echo(f"{wanted.topic}: created; onboard it by the same command without --create", err=True)
+        typer.echo(f"{wanted.topic}: created; onboard it with this command, without --create", err=True)
 
 
 def _print(onboarding: Onboarding, rights: Sequence[Right], output: Answer) -> None:

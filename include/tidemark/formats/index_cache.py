@@ -111,7 +111,7 @@ class IndexCache(Generic[Kept]):
         infos = (info for info in self._store.list(self._folder) if info.key.endswith(".json"))
         listed = list(islice((info for info in infos if info.key not in self._skip), _MOST + 1))
         if len(listed) > _MOST:
-            rule = f"has more than {_MOST:,} objects, and one for each broker is due; remove those that no agent writes"
+            rule = f"has more than {_MOST:,} objects instead of one for each broker; remove the objects that no agent writes"
             raise FormatError(self._folder, rule)
         return listed
 

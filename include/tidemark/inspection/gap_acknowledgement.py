@@ -55,13 +55,13 @@ class GapsOf:
         stored = self.said(start, end)
         if stored is None:
             self.check(start, end)
-            ours = self._word(start, end, by, reason)
+            written = self._word(start, end, by, reason)
             try:
-                self.control_store.put(key, ours.to_bytes(), if_none_match=True)
+                self.control_store.put(key, written.to_bytes(), if_none_match=True)
             except (PreconditionFailed, UnknownOutcome):
                 stored = self.said(start, end)
             else:
-                return ours, True
+                return written, True
         if stored is None:
             raise UnknownOutcome(key, "the store did not say whether it has the acknowledgement; try again")
         if (stored.by, stored.reason) != (by, reason):

@@ -89,7 +89,7 @@ def test_each_line_says_what_was_asked_and_what_was_not(place: Path, server: S3S
         f"yes        put to s3://lake/tables: {tried}",
         "not tried  brokers of east: the topics file has no bootstrap for the cluster, and ingestion needs none",
         "yes        this host's clock: it is the store's, to a minute",
-        "not tried  agents: --agents asks what they have said",
+        "not tried  agents: --agents reads their reports",
     ]
     for bucket in ("raw", "lake"):
         assert "Contents" not in server.client().list_objects_v2(Bucket=bucket), "nothing is left behind"

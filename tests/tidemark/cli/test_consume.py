@@ -154,7 +154,7 @@ def test_what_is_asked_wrongly_exits_with_2(options: list[str], rule: str, plain
 def test_what_is_not_there_is_never_left_out_silently(plain: RawHistory, capsys: Capture) -> None:
     code, found, errors = consume(capsys, plain, "--to", "0:50", "--partition", "0")
     assert (code, values(found)) == (0, list(range(10)))
-    assert "orders-0: offsets 0 to 50 were asked for, and it ends at 10" in errors
+    assert "orders-0: offsets 0 to 50 were requested, and the partition ends at 10" in errors
     plain.raw.partition(0).start_offset = 4
     for base in range(4):
         plain.raw.store.delete(plain.raw.keys(0).segment(SegmentName(base), "manifest.json"))

@@ -103,7 +103,7 @@ def test_config_check_fails_with_a_line_for_each_problem(world: World) -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     said_of_agents = {one["what"]: one for one in json.loads(done.stdout)["checks"]}["agents"]
     assert said_of_agents["outcome"] == "yes"
-    assert "what their files say of freshness holds 1 promises" in said_of_agents["detail"]
+    assert "their settings of freshness hold 1 promises" in said_of_agents["detail"]
 
     world.put_index(said(freshness=None))
     done = CliRunner().invoke(app, arguments)
