@@ -105,11 +105,7 @@ ObjectName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
 
 def imported(name: str) -> Any:
-    """The function or class that an :data:`ObjectName` names.
-
-    Raises:
-        ConfigError: it cannot be imported.
-    """
+    """The function or class that an :data:`ObjectName` names. Raises ConfigError if it cannot be imported."""
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)

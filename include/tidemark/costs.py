@@ -17,7 +17,7 @@ DAYS: Final = 30.4
 
 @dataclass(frozen=True)
 class Prices:
-    """US dollars, from the price list of S3 Standard in us-east-1.
+    """Prices in US dollars, from the price list of S3 Standard in us-east-1.
 
     For a request (``put``: PUT, COPY, POST, LIST; ``get``: GET, HEAD), and for a byte ``stored`` for a month (the first
     50 TB).

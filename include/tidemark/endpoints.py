@@ -72,11 +72,7 @@ class EndpointSettings(Settings):
 
 
 def check_served(settings: EndpointSettings, options: StoreOptions, lake: str | None = None) -> None:
-    """Check that there is a store for each URL, and that each option applies to all of them.
-
-    Raises:
-        ValueError: naming the URL and the option.
-    """
+    """Check that there is a store for each URL, and that each option applies to it. Raises ValueError naming both."""
     urls = [(f"raw: {url}", url) for url in _urls(settings)]
     if lake is not None:
         urls.append((f"lake: {lake}", lake))
@@ -119,11 +115,7 @@ class ConfiguredEndpoints(EndpointResolver):
 
 
 def resolver_of(settings: EndpointSettings) -> EndpointResolver:
-    """The resolver that the settings name, or the default resolver.
-
-    Raises:
-        ConfigError: the named factory cannot be imported.
-    """
+    """The resolver that the settings name, or the default. Raises ConfigError if its factory cannot be imported."""
     if settings.resolver is None:
         return ConfiguredEndpoints(settings)
     factory = imported(settings.resolver)

@@ -26,7 +26,8 @@
   x PublishError          a commit to a table was not made
     + StaleRun            ... because the table has moved on since the run was planned
     + TableTampered       ... because somebody changed the table behind Tidemark's back
-  x RestoreError          a restore into a topic cannot go on
+  x MirrorError           a catalog does not list a table as it is
+  x RestoreError          a restore into a topic cannot continue
     + ForeignRecords      ... because the target holds records of another writer
     + NotEqual            ... because the target does not hold the restored records
 

@@ -66,8 +66,5 @@ class Comparison(StoredObject):
         """The comparison for a person, with a line for each difference."""
         dates = ", ".join(dt or "none" for dt in self.dates)
         head = f"{self.cluster}/{self.topic}: table {self.table} at ledger {self.ledger_n}"
-        lines = [
-            f"{head}, dates {dates}: {self.rows} rows",
-            *(f"  {difference.text()}" for difference in self.differences),
-        ]
+        lines = [f"{head}, dates {dates}: {self.rows} rows", *(f"  {diff.text()}" for diff in self.differences)]
         return "\n".join([*lines, "THE ROWS DIFFER" if self.differences else "the rows are the same"])

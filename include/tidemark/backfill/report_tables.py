@@ -126,27 +126,22 @@ def _differences(comparison: Comparison) -> Section:
     header = ("Partition", "Date", "Records", "Before", "After", "Removed", "Added", "Changed", "From offset")
     rows = [
         (
-            f"{difference.incarnation}/{difference.partition}",
-            difference.dt or "none",
-            difference.kind,
-            *(f"{n:,}" for n in (difference.before, difference.after, difference.only_before, difference.only_after)),
-            ", ".join(f"{n:,} in {name}" for name, n in sorted(difference.changed.items()))
-            or ("others" if difference.others else ""),
-            "; ".join(
-                f"{name.replace('_', ' ')}: {offsets[0]}" for name, offsets in difference.offsets.items() if offsets
-            ),
+            f"{diff.incarnation}/{diff.partition}",
+            diff.dt or "none",
+            diff.kind,
+            *(f"{n:,}" for n in (diff.before, diff.after, diff.only_before, diff.only_after)),
+            ", ".join(f"{n:,} in {name}" for name, n in sorted(diff.changed.items()))
+            or ("others" if diff.others else ""),
+            "; ".join(f"{name.replace('_', ' ')}: {offsets[0]}" for name, offsets in diff.offsets.items() if offsets),
         )
-        for difference in comparison.differences
+        for diff in comparison.differences
     ]
     return _capped("Row differences", header, rows, f"{comparison.rows:,} rows were compared with what raw gives now.")
 
 
 def _approval(approval: Approval) -> Section:
-    answer = (
-        "waited for"
-        if approval.approved is None
-        else f"{'approved' if approval.approved else 'rejected'} by {approval.by}"
-    )
+    verb = "approved" if approval.approved else "rejected"
+    answer = "waited for" if approval.approved is None else f"{verb} by {approval.by}"
     rows = (("Needed, since", approval.why), ("Answer", answer), ("At", f"{approval.at:%Y-%m-%d %H:%M:%S} UTC"))
     return Section("Approval", ("What", "Value"), rows)
 

@@ -143,9 +143,7 @@ def load_of(brokerset: Brokerset, partitions: Sequence[PartitionLoad]) -> Broker
     without: dict[int, Loss] = {}
     for gone in brokerset.brokers if len(members) > 1 else ():
         after = loads_by_broker(partitions, gone) if by_replicas else _evenly(brokerset, brokers, gone)
-        without[gone] = _loss(
-            {broker: after.get(broker, BrokerLoad()) for broker in brokerset.brokers if broker != gone}
-        )
+        without[gone] = _loss({left: after.get(left, BrokerLoad()) for left in brokerset.brokers if left != gone})
     return BrokersetLoad(
         brokerset=brokerset,
         brokers=brokers,
@@ -165,13 +163,10 @@ def _loss(left: Mapping[int, BrokerLoad]) -> Loss:
 def _evenly(brokerset: Brokerset, brokers: Mapping[int, BrokerLoad], gone: int) -> dict[int, BrokerLoad]:
     zone_of = dict(zip(brokerset.brokers, brokerset.zones, strict=True))
     takers = [broker for broker in brokerset.brokers if zone_of[broker] != zone_of[gone]]
-    takers = takers or [broker for broker in brokerset.brokers if broker != gone]
+    left = [broker for broker in brokerset.brokers if broker != gone]
+    takers = takers or left
     share = BrokerLoad(*(amount / len(takers) for amount in brokers[gone]))
-    return {
-        broker: _sum(load, share if broker in takers else BrokerLoad())
-        for broker, load in brokers.items()
-        if broker != gone
-    }
+    return {broker: _sum(brokers[broker], share if broker in takers else BrokerLoad()) for broker in left}
 
 
 def _sum(load: BrokerLoad, other: BrokerLoad) -> BrokerLoad:

@@ -37,7 +37,7 @@ def acknowledge_gap(
 ) -> None:
     """Accept that offsets of an open gap are lost, so that the partition continues past them.
 
-    They are classed as acknowledged from then on. You cannot undo this. The leader's agent reads it within its scan
+    They are classed as acknowledged from then on. You cannot undo this. The leader's agent sees it within its scan
     interval; if only runs have found the gap, the next run does. Exits with 1 for offsets that are not in an open gap,
     and shows the open gaps.
     """

@@ -76,7 +76,7 @@ def status(
 ) -> None:
     """Show how far a topic has landed: its state, each partition's next offset and gaps, each date's rows.
 
-    Without a topic, how far all have. Exits with 1 if a topic needs a person, as tidemark continuity does.
+    Without a topic, show a line of each. Exits with 1 if a topic needs a person, as tidemark continuity does.
     """
     if topic is None:
         landed = landed_of(topics, cluster)

@@ -143,13 +143,8 @@ def _lines(cluster: str, loaded: Sequence[BrokersetLoad]) -> Iterator[str]:
     rows: list[Sequence[object]] = [head]
     for load in loaded:
         (top, most), (gone, busiest, rate), total = load.busiest, load.worst, load.total
-        cells = (
-            load.brokerset.name,
-            len(load.brokerset.brokers),
-            load.partitions,
-            _mb(total.rate),
-            f"{top}: {_mb(most)}",
-        )
+        name, count = load.brokerset.name, len(load.brokerset.brokers)
+        cells = (name, count, load.partitions, _mb(total.rate), f"{top}: {_mb(most)}")
         rows.append((*cells, f"{total.lag:,.0f}", f"{total.held / 1e6:,.0f}", gone, busiest, _mb(rate)))
     yield columns(rows, right=True)
     yield ""

@@ -174,10 +174,8 @@ def _within(asked: Asked, span: OffsetSpan, readable: int) -> OffsetSpan:
         return span._replace(end=None)
     wanted = span.end or 0
     if max(span.start, wanted) > readable:
-        partition = f"{asked.topic}-{span.partition}"
-        sys.stderr.write(
-            f"{partition}: offsets {span.start} to {wanted} were requested, and the partition ends at {readable}\n"
-        )
+        requested = f"{asked.topic}-{span.partition}: offsets {span.start} to {wanted} were requested"
+        sys.stderr.write(f"{requested}, and the partition ends at {readable}\n")
     return span._replace(end=min(wanted, max(readable, span.start)))
 
 

@@ -71,11 +71,8 @@ def _lines(flow: DataFlow) -> Iterator[str]:
 
 def _readers(readers: Sequence[Mapping[str, str]] | None) -> Iterator[str]:
     for reader in readers or ():
-        yield (
-            f"  reader   {reader['dag']}"
-            + (f", task {reader['task']}" if reader["task"] else "")
-            + f": {reader['asset']}"
-        )
+        task = f", task {reader['task']}" if reader["task"] else ""
+        yield f"  reader   {reader['dag']}{task}: {reader['asset']}"
     if readers is not None and not readers:
         yield "  readers  none that Airflow knows of"
 
@@ -90,6 +87,5 @@ def _listed(listing: Listing) -> str:
         return "not listed yet"
     if state.failing_since is not None:
         return f"fails since {state.failing_since:%Y-%m-%d %H:%M} UTC: {state.error}"
-    return f"{state.identifier}, ledger {state.ledger_n}" + (
-        f", {listing.behind} commits behind" if listing.behind else ""
-    )
+    behind = f", {listing.behind} commits behind" if listing.behind else ""
+    return f"{state.identifier}, ledger {state.ledger_n}{behind}"

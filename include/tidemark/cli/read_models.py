@@ -125,11 +125,7 @@ def summary_of(deployment: Deployment) -> list[dict[str, Any]]:
 
 
 def agent_problems(deployment: Deployment) -> list[str]:
-    """A message for each topic that no agent has ever reported, and for each promise that cannot be held.
-
-    Raises:
-        StoreError: a store did not answer.
-    """
+    """Messages about topics that no agent has ever reported, and promises that cannot be held. Raises StoreError."""
     default = resolver_of(deployment.raw).default()
     now = open_store(default.store, deployment.store).now()
     return [*_unseen(deployment), *freshness_problems(deployment, now)]

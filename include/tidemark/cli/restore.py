@@ -83,7 +83,7 @@ def restore(
 
     Partition, order, key, value, headers and timestamp are kept; offsets, producer ids, the codec and batches are not,
     and a time that a broker set becomes a create time. The same command continues where it was stopped. Exits with 1 if
-    the target has or gets records of others, if reading or writing fails, and if --verify finds a difference.
+    the target has or gets records of other writers, if reading or writing fails, and if --verify finds a difference.
     """
     need_consumer_extra()
     from tidemark.restore.request import RestoreRequest
@@ -147,11 +147,8 @@ def _estimate(request: RestoreRequest, storage: Storage, output: Output) -> None
     total = sum(partition.end - partition.start for partition in estimates)
     size = sum(partition.size for partition in estimates)
     if output is Output.json:
-        answer = {
-            "bytes": size,
-            "records_at_most": total,
-            "partitions": [partition.answer() for partition in estimates],
-        }
+        partitions = [partition.answer() for partition in estimates]
+        answer = {"bytes": size, "records_at_most": total, "partitions": partitions}
         typer.echo(json.dumps(answer, ensure_ascii=False))
         return
     amount = f"at most {total:,} records, about {size / 1e6:,.1f} MB of segments"

@@ -84,8 +84,7 @@ def add(
         str | None, typer.Option(metavar="FILE", help="Avro's schema; the topics file names it from its own folder.")
     ] = None,
     descriptors: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Protobuf's descriptors; the topics file names it from its own folder."),
+        str | None, typer.Option(metavar="FILE", help="Protobuf's descriptors, named like Avro's schema.")
     ] = None,
     message: Annotated[str | None, typer.Option(help="Protobuf's message, such as shop.Order.")] = None,
     registry: Annotated[

@@ -126,9 +126,8 @@ class AuditReport(StoredObject):
             if partition.expired:
                 line += f"; {partition.expired} that retention took from the table"
             if partition.other_settings:
-                line += (
-                    f"; {partition.other_settings} landed with other settings: their dates were compared with evidence"
-                )
+                other = f"{partition.other_settings} landed with other settings"
+                line += f"; {other}: their dates were compared with evidence"
             lines.append(line)
         lines += [f"  {finding.text()}" for finding in self.findings]
         lines += [f"  and {self.more} more"] if self.more else []
@@ -188,10 +187,8 @@ class AuditVerdict(StoredObject):
         return self.model_copy(update={"failed": self.failed | failed, "audited_at": at})
 
     def _failure(self, dt: str, findings: list[AuditFinding], report: AuditReport, url: str) -> AuditFailure:
-        first, known = (
-            next((finding for finding in findings if finding.kind == "raw_lacks"), findings[0]),
-            self.failed.get(dt),
-        )
+        first = next((finding for finding in findings if finding.kind == "raw_lacks"), findings[0])
+        known = self.failed.get(dt)
         start, end = first.offsets[0] if first.offsets else (None, None)
         return AuditFailure(
             since=known.since if known else report.started_at,

@@ -72,11 +72,7 @@ class StoredObject(Model):
 
     @classmethod
     def from_bytes(cls, body: bytes, key: str) -> Self:
-        """Parse ``body``.
-
-        Raises:
-            FormatError: naming ``key``, the field and the rule that it breaks.
-        """
+        """Parse ``body``. Raises FormatError naming ``key``, the field and the rule that it breaks."""
         try:
             return cls.model_validate_json(body)
         except ValidationError as error:

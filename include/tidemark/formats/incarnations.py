@@ -41,8 +41,6 @@ class TopicIncarnations(StoredObject):
         if self.find(topic_id):
             return self
         place = place_of(self.topic, topic_id, first=not self.incarnations)
-        ended = tuple(
-            known if known.ended_at else known.model_copy(update={"ended_at": now}) for known in self.incarnations
-        )
+        ended = tuple(old if old.ended_at else old.model_copy(update={"ended_at": now}) for old in self.incarnations)
         added = Incarnation(topic_id=topic_id, place=place, first_seen=now)
         return self.model_copy(update={"incarnations": (*ended, added)})

@@ -98,11 +98,7 @@ class IndexCache(Generic[Kept]):
         return len(stale)
 
     def check(self) -> None:
-        """Raise the first error if the store returned none of the indexes: then the store has failed.
-
-        Raises:
-            StoreError, OSError: that error.
-        """
+        """Raise the first StoreError or OSError if the store returned none of the indexes: then it has failed."""
         of_store = [error for error in self.failures.values() if not isinstance(error, FormatError)]
         if of_store and len(of_store) == len(self.brokers):
             raise of_store[0]
@@ -111,7 +107,7 @@ class IndexCache(Generic[Kept]):
         infos = (info for info in self._store.list(self._folder) if info.key.endswith(".json"))
         listed = list(islice((info for info in infos if info.key not in self._skip), _MOST + 1))
         if len(listed) > _MOST:
-            rule = f"has more than {_MOST:,} objects instead of one for each broker; remove the objects that no agent writes"
+            rule = f"has more than {_MOST:,} objects, not one for each broker; remove those that no agent writes"
             raise FormatError(self._folder, rule)
         return listed
 

@@ -133,22 +133,14 @@ def check_topic(name: str) -> str:
 
 
 def check_report(name: str) -> str:
-    """``name`` if it is valid in a key as a report's name.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """``name`` if it is valid in a key as a report's name. Raises ValueError."""
     if not _REPORT.fullmatch(name):
         raise ValueError(f"{name!r} is not the name of a report: 16 of 0-9 a-f")
     return name
 
 
 def check_cluster(name: str) -> str:
-    """``name`` if it is valid in a key as the cluster's name.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """``name`` if it is valid in a key as the cluster's name. Raises ValueError."""
     if not _CLUSTER.fullmatch(name) or name in {".", ".."}:
         raise ValueError(f"{name!r} is not a valid cluster name: 1 to 100 of a-z A-Z 0-9 . _ -")
     return name

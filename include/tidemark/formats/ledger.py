@@ -60,8 +60,7 @@ class DateState(Model):
     ``late_rows`` counts the rows that came after each close. ``changed_at`` is the planning time of the last run that
     landed rows of the date, ``closed_at`` the last time that it was found closed. If it is ``final_incomplete``,
     ``unfinished`` partitions were not done in time, and ``outstanding`` of their offsets were known not to be
-    landed. Retention removed all rows of an ``expired`` date at ``closed_at``; rows that land later reopen it, until
-    retention removes them, too.
+    landed. Retention removed all rows of an ``expired`` date at ``closed_at``; rows that land later reopen it.
     """
 
     state: Literal["open", "final", "final_incomplete", "reopened", "expired"] = "open"

@@ -73,11 +73,7 @@ class StoredLanding(NamedTuple):
 
 
 def read_landing(store: Store, key: str) -> StoredLanding:
-    """The landing under ``key``. An object that does not parse counts as no landing, and is replaced.
-
-    Raises:
-        StoreError: the store failed.
-    """
+    """The landing under ``key``. One that does not parse counts as none, and is replaced. Raises StoreError."""
     try:
         fetched = store.get(key, limit=LiveLanding.most_bytes)
     except NotFound:

@@ -353,9 +353,8 @@ def read_range_bytes(store: Store, packed: PackedRange) -> bytes:
     key, range_ = packed
     data = store.get_range(key, range_.position, range_.end)
     if f"{crc32c(data):08x}" != range_.crc32c:
-        rule = (
-            f"crc32c: bytes {range_.position} to {range_.end} have {crc32c(data):08x}, and should have {range_.crc32c}"
-        )
+        place = f"bytes {range_.position} to {range_.end}"
+        rule = f"crc32c: {place} have {crc32c(data):08x}, and should have {range_.crc32c}"
         raise _damaged(key, f"{range_}: {rule}")
     return data
 

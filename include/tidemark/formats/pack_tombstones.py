@@ -58,9 +58,8 @@ class GivenUp:
         self._spans: dict[tuple[str, int], list[tuple[datetime, Intervals]]] = {}
         for stone in stones:
             for partition in stone.partitions:
-                self._spans.setdefault((stone.topic_id, partition.partition), []).append(
-                    (stone.at, Intervals(partition.spans))
-                )
+                key = (stone.topic_id, partition.partition)
+                self._spans.setdefault(key, []).append((stone.at, Intervals(partition.spans)))
 
     @classmethod
     def read(

@@ -193,8 +193,7 @@ class RunPlan(StoredObject):
     it ``leaves``. ``found`` is the digest of the live files at the time of planning. A partition with a ``BranchCut``
     returns to its ``end``, at or below the cut.
 
-    A compaction replaces the files of each task by one file with the table's ``columns``; ``dates`` are those of the
-    files.
+    A compaction replaces the files of each task by one file with the table's ``columns``; ``dates`` are the files'.
 
     A run of the kind ``schema`` only adds ``columns``. A rebuild that ``accepts`` a version of a registry's schema
     makes the rows with the proposed columns of that version.

@@ -69,11 +69,7 @@ def render(base_offset: int, watermark: Watermark) -> bytes:
 
 
 def parse(body: bytes, key: str) -> tuple[int, Watermark | None]:
-    """(base offset of line 1, line 2), where line 2 is None if Pinterest's uploader wrote the object.
-
-    Raises:
-        FormatError: naming ``key`` and the rule.
-    """
+    """(base offset of line 1, line 2), where line 2 is None if Pinterest's uploader wrote it. Raises FormatError."""
     first, _, rest = body.partition(b"\n")
     digits = first.strip()
     if len(digits) != OFFSET_DIGITS or not digits.isdigit():

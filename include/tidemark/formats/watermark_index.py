@@ -84,8 +84,7 @@ class WatermarkIndex(StoredObject):
     """The state of the partitions that one broker leads, from its agent.
 
     ``endpoints`` is a digest of the locations of its segments, which shows the agent whether the entries are valid.
-    ``clock_skew`` is the number of seconds that the clock of the agent's host, which gives its times, was ahead of the
-    store's.
+    ``clock_skew`` is the lead in seconds of the agent host's clock, which gives its times, over the store's.
     """
 
     most_bytes: ClassVar[int] = object_sizes.WATERMARK_INDEX

@@ -29,11 +29,7 @@ _SCANS_EVERY: Final = timedelta(minutes=5)
 
 
 def freshness_problems(deployment: Deployment, now: datetime) -> list[str]:
-    """The problems that break promises of ``deployment``, a line each; ``now`` is from the raw store's clock.
-
-    Raises:
-        StoreError: a store did not answer.
-    """
+    """The problems that break promises of ``deployment``, by the raw store's clock ``now``. Raises StoreError."""
     return [
         problem
         for cluster in deployment.clusters

@@ -71,11 +71,7 @@ class GapsOf:
         return stored, False
 
     def check(self, start: int, end: int) -> None:
-        """Raise NotAGap unless all of ``[start, end)`` lies in open gaps.
-
-        Raises:
-            StoreError: the store failed.
-        """
+        """Raise NotAGap unless all of ``[start, end)`` lies in open gaps. Raises StoreError if the store failed."""
         if start >= end:
             raise NotAGap(f"{start} to {end}: TO is the offset after the last lost one, so it must be above FROM")
         standing = self.standing(start, end)

@@ -22,11 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def led_partitions(deployment: Deployment, cluster: str) -> Mapping[TopicPartition, LeaderEntry]:
-    """The valid entry of each partition, from the current indexes and heads.
-
-    Raises:
-        StoreError, FormatError: they cannot be read.
-    """
+    """The valid entry of each partition, from the current indexes and heads. Raises StoreError or FormatError."""
     default = resolver_of(deployment.raw).default()
     store = open_store(default.store, deployment.store)
     indexes = read_indexes(store, ControlKeys(default.prefix, cluster).indexes)

@@ -29,11 +29,7 @@ Their installed files are read without an import: plans are also made where Spar
 
 @cache
 def code_digest() -> str:
-    """16 hexadecimal digits of the SHA-256 over :data:`SOURCES`, by path.
-
-    Raises:
-        ConfigError: a package of Tidemark is not installed here.
-    """
+    """16 hexadecimal digits of the SHA-256 over :data:`SOURCES`, by path. Raises ConfigError if one is missing."""
     digest = hashlib.sha256()
     for name, path in sorted(_files()):
         digest.update(f"{name}\0".encode())

@@ -82,9 +82,7 @@ def plan_compaction(
         tasks=tuple(_task(table, ledger, group) for group in chosen),
         dates=tuple(sorted({file.dt for group in chosen for file in group})),
         removes=tuple(sorted(file.path for group in chosen for file in group)),
-        columns=tuple(column.name for column in delta.schema().fields if column.name != "dt")
-        if delta is not None
-        else (),
+        columns=tuple(field.name for field in delta.schema().fields if field.name != "dt") if delta is not None else (),
     )
 
 

@@ -15,8 +15,8 @@ A partition is done as well if it has landed up to a high watermark that a head'
 
 If some partition is not done, the date stays open for the time ``overdue``. That time counts from when the date could
 first have closed, or from when rows of it last landed if that is later, so that a date does not close while old records
-are being landed. Then it closes as *final_incomplete*, with what was outstanding. It becomes final once all partitions
-are done. Rows that land in a closed date reopen it.
+are being landed. Then it closes as *final_incomplete*, with the offsets that were outstanding. It becomes final once
+all partitions are done. Rows that land in a closed date reopen it.
 """
 
 from __future__ import annotations

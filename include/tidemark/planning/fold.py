@@ -33,10 +33,8 @@ _SKEW: Final = timedelta(minutes=5)
 def has_landed(table: TopicTable, ledger: Ledger, plan: RunPlan) -> bool:
     """True if the attempt of ``plan`` has landed; unknown for an attempt that is too old to commit anything.
 
-    The store is asked only if the plan is older than a listed fold: a run is repeated after that.
-
-    Raises:
-        StoreError: the store failed.
+    The store is asked only if the plan is older than a listed fold: a run is repeated after that. Raises
+    StoreError.
     """
     if plan.attempt in ledger.landed:
         return True

@@ -174,8 +174,7 @@ def decision_of(table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Le
     observed = tuple(
         (end, entry.observed_at)
         for end, entry in view.tails.ends
-        if end == entry.high_watermark
-        and entry.epoch == watermark.leader_epoch  # a former leader knows of nothing later
+        if end == entry.high_watermark and entry.epoch == watermark.leader_epoch  # not a former leader's, which is old
     )
     known = KnownPartition(*part.key, watermark, state, [], first=first, end=view.end, observed=observed)
     if back:

@@ -1,7 +1,6 @@
-"""The objects about the work of jobs that nobody can ask for any more. Pure.
+"""The records of jobs that nobody can need any more. Pure.
 
-* An object that a job handed over to its task is read when the job ends. One that is older than any run was left by a
-  task that died.
+* A job's hand-over to its task is read when the job ends. One that is older than any run was left by a dead task.
 * The progress of a run is shown while it is under way.
 * The report of an audit is kept for :data:`KEPT`, and longer while it is the newest on dates with rows in the table, or
   an incident names it. So the proof of a date exists as long as the date.

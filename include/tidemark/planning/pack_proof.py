@@ -48,11 +48,7 @@ class SealsOfPartition:
         self._seals = SealsAround(self.store, self.keys)
 
     def look(self, first: int, end: int) -> None:
-        """List the seals that may hold some of the offsets ``[first, end)``.
-
-        Raises:
-            StoreError: the store failed.
-        """
+        """List the seals that may hold some of the offsets ``[first, end)``. Raises StoreError."""
         self._seals.look(first, end)
 
     def why_needed(self, packed: PackedRange, *, compare: bool) -> str | None:

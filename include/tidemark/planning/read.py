@@ -97,8 +97,7 @@ def deciding_for(
 ) -> tuple[list[Segment], int]:
     """(``segments`` and the later segments that decide their transactions, the end of the decided offsets of the span).
 
-    The whole span is decided once they reach ``verdicts_end``, if that is known: below it lie all markers of landed
-    records.
+    The whole span is decided once they reach ``verdicts_end``, if that is known: below it lie all deciding markers.
     """
     deciding, lineage = list(segments), view.lineage
     end, reached = span.end, -1

@@ -23,10 +23,7 @@ from tidemark.timestamps import utc_now
 
 
 def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, attempt: int | None = None) -> RunPlan:
-    """The plan to parse the quarantined rows of ``dates`` (ISO, empty for rows without one) again, or of all if None.
-
-    The plan is empty if there are no such rows.
-    """
+    """The plan to parse the quarantined rows of ``dates`` (ISO, empty for rows without one) again, or all if None."""
     standing = EffectiveEvidence.of(table)
     check_untampered(table, standing.ledger, standing.live.values())
     ledger = standing.ledger

@@ -17,9 +17,7 @@ def record_unread(table: TopicTable, planned_at: datetime, messages: Sequence[st
     """Record ``messages`` of a run that was planned at that time; without messages, all could be read.
 
     Writes nothing if the record is equal, or a later run's. An object that does not parse is replaced.
-
-    Raises:
-        StoreError: the store failed.
+    Raises StoreError.
     """
     topic = table.topic
     key = table.keys.deployment.unread(topic.topic)

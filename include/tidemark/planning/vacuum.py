@@ -65,9 +65,7 @@ class Knowledge:
 
     def dead(self) -> list[int]:
         """The attempts that did not land and never will."""
-        return sorted(
-            attempt for attempt, plan in self.plans.items() if attempt not in self.landed and self.is_over(plan)
-        )
+        return sorted(number for number, plan in self.plans.items() if number not in self.landed and self.is_over(plan))
 
 
 def all_landed(ledger: Iterable[int], named: Iterable[int], plans: Mapping[int, RunPlan]) -> set[int]:

@@ -74,11 +74,7 @@ class SealsAround:
     _manifests: dict[SegmentName, SegmentManifest | None] = field(default_factory=dict)
 
     def look(self, first: int, end: int) -> None:
-        """List the seals that may hold some of the offsets ``[first, end)``.
-
-        Raises:
-            StoreError: the store failed.
-        """
+        """List the seals that may hold some of the offsets ``[first, end)``. Raises StoreError."""
         for distance in LOOK_BACK:
             start = max(0, first - distance)
             by_name: dict[SegmentName, dict[str, ObjectInfo]] = {}

@@ -214,11 +214,12 @@ class RawTopic:
             PreconditionFailed: the stored log is not the segment's.
         """
         for segment, start, end in pieces:
-            cut = max(
-                (cut_point.position for cut_point in self.cuts(segment) if cut_point.offset <= start),
-                default=segment.position,
+            position = max(
+                (cut.position for cut in self.cuts(segment) if cut.offset <= start), default=segment.position
             )
-            for header in scan_batches(self._bytes(segment, cut), segment.key, segment.base, allow_partial_tail=True):
+            for header in scan_batches(
+                self._bytes(segment, position), segment.key, segment.base, allow_partial_tail=True
+            ):
                 if header.base_offset >= end:
                     break
                 if header.next_offset > start:

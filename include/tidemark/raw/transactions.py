@@ -41,11 +41,8 @@ def opened_after(before: Iterable[OpenTransaction], headers: Iterable[BatchHeade
 
 def aborted_from(start: int, aborted: Iterable[AbortedTransaction]) -> tuple[Aborted, ...]:
     """The aborted transactions that matter to offsets from ``start`` on, without duplicates, by their markers."""
-    unique = {
-        (transaction.last_offset, transaction.first_offset, transaction.producer_id)
-        for transaction in aborted
-        if transaction.last_offset >= start
-    }
+    later = (transaction for transaction in aborted if transaction.last_offset >= start)
+    unique = {(transaction.last_offset, transaction.first_offset, transaction.producer_id) for transaction in later}
     return tuple(
         Aborted(producer_id=producer, first_offset=first, last_offset=last) for last, first, producer in sorted(unique)
     )

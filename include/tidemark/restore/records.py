@@ -43,11 +43,8 @@ def _headers(rows: pa.RecordBatch) -> list[list[Header]]:
     column = rows.column("kafka_headers")
     if not len(column.flatten()):  # type: ignore[attr-defined]  # the stubs know lists only by their class
         return [[] for _ in range(len(rows))]
-    return [
-        [(header["key"], header["value"]) for header in headers]
-        for headers in column.to_pylist()
-        if headers is not None
-    ]
+    lists = (headers for headers in column.to_pylist() if headers is not None)
+    return [[(header["key"], header["value"]) for header in headers] for headers in lists]
 
 
 def rows_of(records: Sequence[Record]) -> pa.RecordBatch:

@@ -81,11 +81,7 @@ def prepare(
 
 
 def asked_of(request: RestoreRequest, part: RemotePartition) -> Interval:
-    """The offsets ``[start, end)`` of a request in a partition, as of now.
-
-    Raises:
-        OutOfRange: the remote tier does not have all of them.
-    """
+    """The offsets ``[start, end)`` of a request in a partition, as of now. Raises OutOfRange if some are missing."""
     edges = RemoteEdges(part, committed=request.committed)
     start, end = span_of(part, request.first, request.last, edges)[1:]
     assert end is not None
@@ -194,10 +190,8 @@ def _refuse_foreign(request: RestoreRequest, target: Target, number: int, start:
     if request.append:
         return
     for held in target.read(number, start, end, committed=True) if start < end else ():
-        observation = (
-            f"there are records that this restore did not write. {FOREIGN}; or use --append to restore behind them"
-        )
-        raise ForeignRecords(target.topic, number, held[0].offset, observation)
+        seen = f"there are records that this restore did not write. {FOREIGN}; or use --append to restore behind them"
+        raise ForeignRecords(target.topic, number, held[0].offset, seen)
 
 
 def _await_stable_edges(target: Target, numbers: Sequence[int]) -> None:
