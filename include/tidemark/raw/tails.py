@@ -2,8 +2,7 @@
 
 A reader takes ``offset.wm``, whose ``tails`` name the brokers that may have packed; then the heads of these brokers;
 then ``offset.wm`` again, and if that names others, again; and the manifests last. In another order a seal and a shorter
-tail may replace a longer one between two reads, and the offsets between seem to be missing
-(docs/live-end-design.md, "Readers").
+tail may replace a longer one between two reads, and the offsets between seem to be missing (docs/architecture.md).
 """
 
 from __future__ import annotations
