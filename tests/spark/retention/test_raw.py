@@ -293,7 +293,7 @@ def test_the_source_reads_what_there_is(world: World) -> None:
 
 
 def test_a_partition_of_which_nothing_goes_takes_four_requests(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As docs/scale.md has it; of those that may go, the manifests are read besides."""
+    """As docs/sizing.md has it; of those that may go, the manifests are read besides."""
     remove(world)
     asked: list[str] = []
 
