@@ -15,6 +15,7 @@ import typer
 import yaml
 from pydantic import BaseModel
 
+from tidemark import errors
 from tidemark.cli.app import app
 from tidemark.config import parse
 from tidemark.monitoring.kinds import KINDS
@@ -77,6 +78,13 @@ def test_every_incident_is_documented() -> None:
     text = (ROOT / "docs" / "alerts.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     assert sorted(rows) == sorted(KINDS)
+
+
+def test_troubleshooting_names_every_incident_and_error() -> None:
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    kinds = [error for error in vars(errors).values() if isinstance(error, type) and issubclass(error, Exception)]
+    leaves = [error.__name__ for error in kinds if not error.__subclasses__() and error is not errors.WakeupError]
+    assert not [name for name in (*KINDS, *leaves) if f"`{name}`" not in text]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
