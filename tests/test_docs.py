@@ -87,6 +87,12 @@ def test_troubleshooting_names_every_incident_and_error() -> None:
     assert not [name for name in (*KINDS, *leaves) if f"`{name}`" not in text]
 
 
+def test_the_list_of_pages_has_every_page() -> None:
+    folder = ROOT / "docs"
+    text = (folder / "README.md").read_text()
+    assert not [page.name for page in folder.glob("*.md") if page.name != "README.md" and f"({page.name}" not in text]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
