@@ -56,7 +56,6 @@ def run(blocks: list[str], folder: Path, programs: Path) -> list[str]:
             cwd=ROOT,
             stdout=output,
             stderr=subprocess.STDOUT,
-            timeout=SECONDS,
             check=False,
         )
     logs = (log, folder / "try" / "spark.log")
@@ -69,6 +68,7 @@ def rows(printed: str) -> int:
     return sum(int(count) for count in re.findall(r"^│ \d{4}-\d\d-\d\d ┆ (\d+) ", printed, re.MULTILINE))
 
 
+@pytest.mark.timeout(SECONDS)
 @pytest.mark.parametrize("install", [False, pytest.param(True, marks=pytest.mark.full)], ids=["checkout", "wheel"])
 def test_the_tutorial_runs(install: bool, tmp_path: Path) -> None:
     """With the environment that the page installs; without ``install``, with the checkout's."""
