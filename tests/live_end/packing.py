@@ -229,6 +229,8 @@ class Agent(SealingAgent):
         view.inherited[entry.epoch, self.broker] = entry
         log = yield from self._packed(view, view.sealed_end)
         if log:
+            if self._rules("seal what was packed"):
+                log = yield from self._as_packed(view, view.sealed_end, log, log[-1].next)
             opened = yield from self._open_at(view, view.sealed_end)
             yield from self._store_seal(view, view.sealed_end, log, opened, log[-1].next)
         return view
