@@ -36,7 +36,7 @@ UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(BUILD)/bin/pip config get globa
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels requirements lint style types format test test-containers test-full mutants screenshots bench soak demo down clean
+.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels requirements lint style types format test test-containers test-kubernetes test-full mutants screenshots bench soak demo down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -154,11 +154,16 @@ test: env lint class-data browser ## Environments, lint, types and all tests but
 test-containers: env-dev kafka-jars ## Build all images, start docker-compose.yaml with a container engine, and test what runs
 	TIDEMARK_CONTAINERS=1 $(DEV) -m pytest --verbose --capture=no $(PYTEST_ARGS) tests/containers || test $$? = 5
 
+test-kubernetes: env-dev kafka-jars ## Build Kubernetes with Go, start it here, and install the chart; as root also a node that runs it
+	TIDEMARK_KUBERNETES=1 $(DEV) -m pytest --verbose --capture=no $(PYTEST_ARGS) tests/kubernetes || test $$? = 5
+
 test-full: env-dev ## All tests, the long ones too; goes on where an interrupted run of the same tree stopped
 	@export TIDEMARK_FULL=1 TIDEMARK_JOURNAL="$$($(DEV) -m tests.support.journal --path)"; failed=0; \
-	if missing="$$($(DEV) -m tests.containers.engine 2>&1)"; then $(MAKE) test-containers || failed=1; fi; \
+	if no_containers="$$($(DEV) -m tests.containers.engine 2>&1)"; then $(MAKE) test-containers || failed=1; fi; \
+	if no_kubernetes="$$($(DEV) -m tests.kubernetes.programs 2>&1)"; then $(MAKE) test-kubernetes || failed=1; fi; \
 	$(MAKE) test || failed=1; \
-	test -z "$$missing" || echo "== NOT RUN: make test-containers, because $$missing"; exit $$failed
+	test -z "$$no_containers" || echo "== NOT RUN: make test-containers, because $$no_containers"; \
+	test -z "$$no_kubernetes" || echo "== NOT RUN: make test-kubernetes, because $$no_kubernetes"; exit $$failed
 
 mutants: env-dev ## Break rules of the code one by one, in a copy, and show which test sees it (ONLY=word)
 	$(DEV) -m tests.mutants $(ONLY)

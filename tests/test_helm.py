@@ -50,7 +50,7 @@ EVERYTHING = {
     "metrics": {"enabled": True, "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
     "networkPolicy": {"metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]},
 }
-MODES = {
+MODES: dict[str, dict[str, Any]] = {
     "daemonset": {},
     "daemonset-everything": EVERYTHING,
     "sidecar": SIDECAR,

@@ -73,11 +73,12 @@ class S3Server:
         versioned: Sequence[str] = (),
         locked: Sequence[str] = (),
         users: Mapping[str, Sequence[Mapping[str, object]]] | None = None,
+        host: str = HOST,
     ) -> None:
         """Nothing is started yet. ``users`` maps a name to the statements of its policy, see :func:`allow`.
 
         Those of ``buckets`` that are ``versioned`` keep every version of an object. Those that are ``locked`` do so,
-        too, each for a day by Object Lock in governance mode.
+        too, each for a day by Object Lock in governance mode. ``host`` is the address of this machine to listen at.
         """
         self._root = root.resolve()
         self._buckets, self._locked = list(buckets), frozenset(locked)
@@ -88,8 +89,8 @@ class S3Server:
         http, grpc = free_ports(len(_PORTS)), free_ports(len(_PORTS))
         ports = [f"-{name}={port}" for name, port in zip(_PORTS, http, strict=True)]
         ports += [f"-{name}.grpc={port}" for name, port in zip(_PORTS, grpc, strict=True)]
-        self.endpoint = f"http://{HOST}:{http[0]}"
-        places = [f"-dir={self._root / 'data'}", f"-ip={HOST}", f"-ip.bind={HOST}", f"-s3.config={self._config_path}"]
+        self.endpoint = f"http://{host}:{http[0]}"
+        places = [f"-dir={self._root / 'data'}", f"-ip={host}", f"-ip.bind={host}", f"-s3.config={self._config_path}"]
         kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         self.process = ManagedProcess(
             "s3",
