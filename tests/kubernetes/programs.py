@@ -1,7 +1,7 @@
 """Kubernetes' programs, etcd, Helm and the plugins of a pod's network, built by Go from published modules.
 
 ``programs/go.mod`` names them with their versions, ``programs/go.sum`` has the checksums. They are built once for this
-user, which takes some 20 minutes on 2 cores. ``python -m tests.kubernetes.programs`` fails if something is missing,
+user, which takes long on 2 cores. ``python -m tests.kubernetes.programs`` fails if something is missing,
 and names it.
 """
 
