@@ -1,1 +1,1 @@
-"""Figures: ``make bench``. Not tests: nothing fails by being slow, everything that is measured is printed."""
+"""Measurements behind the published figures: ``make bench``. They are not tests: a slow result fails nothing."""

@@ -30,14 +30,14 @@ BARE = Path(__file__).with_name("bare_boto3.py")
 
 
 def backlog(made: Data, s3: S3Server) -> list[Row]:
-    """Throughput, CPU and memory for all segments, the active ones as they are, alternating with the peer."""
+    """Throughput, CPU and memory for all segments, active segments included, alternating with the peer."""
     topics = [topic.name for topic in TOPICS]
-    names = made.files(TOPICS)
-    size = sum(name.stat().st_size for name in names)
+    files = made.files(TOPICS)
+    size = sum(file.stat().st_size for file in files)
     ours: list[Usage] = []
     bare: list[Usage] = []
     for number in range(REPETITIONS):
-        arguments = ["raw", f"bare-{number}", str(THREADS), *map(str, names)]
+        arguments = ["raw", f"bare-{number}", str(THREADS), *map(str, files)]
         bare.append(run([env_python("agent"), BARE, *arguments], env=s3.env(), log=HOME / "bare.log"))
         more = {"upload": {"concurrency": THREADS}}
         config = agent_file(made.cluster, f"agent-{number}", f"s3://raw/agent-{number}", topics, **more)
@@ -45,11 +45,11 @@ def backlog(made: Data, s3: S3Server) -> list[Row]:
     gib = size / (1 << 30)
     note = f"{gib:.2f} GiB in segments of up to 256 MiB, {THREADS} threads, plain HTTP, server on the same 2 cores"
     rows: list[Row] = []
-    for name, found in (("tidemark-agent upload-once", ours), ("bare boto3 put_object", bare)):
+    for name, usages in (("tidemark-agent upload-once", ours), ("bare boto3 put_object", bare)):
         rows += [
-            Row("agent", f"{name}: throughput", "MB/s", tuple(size / MB / one.wall for one in found), note),
-            Row("agent", f"{name}: CPU", "s/GiB", tuple(one.cpu / gib for one in found), "start-up included"),
-            Row("agent", f"{name}: peak memory", "MiB", tuple(one.peak / (1 << 20) for one in found)),
+            Row("agent", f"{name}: throughput", "MB/s", tuple(size / MB / usage.wall for usage in usages), note),
+            Row("agent", f"{name}: CPU", "s/GiB", tuple(usage.cpu / gib for usage in usages), "start-up included"),
+            Row("agent", f"{name}: peak memory", "MiB", tuple(usage.peak / (1 << 20) for usage in usages)),
         ]
     ratios = tuple(theirs.wall / mine.wall for mine, theirs in zip(ours, bare, strict=True))
     rows.append(Row("agent", "throughput beside bare boto3 (aim 0.95)", "ratio", ratios, "of the same round"))
@@ -57,20 +57,20 @@ def backlog(made: Data, s3: S3Server) -> list[Row]:
 
 
 def latency(cluster: KafkaCluster, s3: S3Server, *, rotations: int = 60) -> list[Row]:
-    """Rotation to watermark, as an observer of both sees it: the next segment's file appears, `offset.wm` covers it."""
+    """Time from rotation to watermark: from the next segment's file to an `offset.wm` that covers the closed one."""
     topic = f"bench-latency-{uuid.uuid4().hex[:8]}"  # the brokers outlive the bench
     cluster.create_topic(topic, config={"segment.bytes": str(1 << 20)})
     config = agent_file(cluster, "latency", "s3://raw/latency", [topic], tail_after="10m")
     store = open_store("s3://raw")
     key = PartitionKeys(Endpoint("s3://raw", "latency"), "bench", topic, 0).watermark
     folder = cluster.brokers[0].log_dirs[0] / f"{topic}-0"
-    found: list[float] = []
+    latencies: list[float] = []
     with _running_agent(config, s3), INotify() as watch:
         watch.add_watch(folder, flags.CREATE)
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
         pool, number, sent, started = values(2, 2000), 0, 0, time.monotonic()
         rotated_at: dict[int, float] = {}
-        while len(found) < rotations:
+        while len(latencies) < rotations:
             value = pool[number % len(pool)]
             producer.produce(topic, value=value)
             producer.poll(0)
@@ -78,9 +78,9 @@ def latency(cluster: KafkaCluster, s3: S3Server, *, rotations: int = 60) -> list
             if sent / (2 * MB) <= time.monotonic() - started:
                 continue  # behind 2 MB/s: send on
             rotated_at |= dict.fromkeys(_created(watch), time.monotonic())
-            found += _covered(store, key, rotated_at)
+            latencies += _covered(store, key, rotated_at)
         producer.flush(30)
-    ordered = sorted(1000 * one for one in found)
+    ordered = sorted(1000 * seconds for seconds in latencies)
     note = f"{len(ordered)} rotations of 1 MiB segments at 2 MB/s; observer on the same 2 cores, resolution about 3 ms"
     return [
         Row("agent", "rotation to watermark, p50 (aim 150)", "ms", (ordered[len(ordered) // 2],), note),
@@ -97,13 +97,13 @@ def _running_agent(config: Path, s3: S3Server) -> Iterator[None]:
 
 
 def _created(watch: INotify) -> list[int]:
-    """Base offsets of the segments that were begun since the last call: the ends of those that were closed."""
+    """Base offsets of the segments begun since the last call, which are the end offsets of the closed segments."""
     names = [event.name for event in watch.read(timeout=0)]
     return [int(name.removesuffix(".log")) for name in names if name.endswith(".log")]
 
 
 def _covered(store: Store, key: str, rotated_at: dict[int, float]) -> list[float]:
-    """Seconds from rotation for each segment that the watermark covers by now; takes them out of ``rotated_at``."""
+    """Seconds from rotation of each segment that the watermark covers now; removes these from ``rotated_at``."""
     if not rotated_at:
         return []
     try:

@@ -1,4 +1,4 @@
-"""The peer of the agent: nothing but `put_object`: ``python bare_boto3.py BUCKET PREFIX THREADS FILE...``."""
+"""The peer of the agent: a bare loop of `put_object`, ``python bare_boto3.py BUCKET PREFIX THREADS FILE...``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from botocore.config import Config
 
 
 def main() -> None:
-    """Put each file under the prefix; credentials and endpoint from the environment."""
+    """Put each file under the prefix, with credentials and endpoint from the environment."""
     bucket, prefix, threads, *files = sys.argv[1:]
     client = boto3.client("s3", config=Config(max_pool_connections=int(threads), s3={"addressing_style": "path"}))
 

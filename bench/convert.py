@@ -1,9 +1,9 @@
 """Segments to Parquet by date: Tidemark on Spark, two plain processes, and Spark's own Kafka source, on the same data.
 
-All read and write local directories here, so that no server's work is counted for one and not for another; the
-first two are measured on the S3 server as well, with the first topic. CPU is that of the whole process tree, the
-broker's included, and the S3 server's. Spark's Kafka source has a driver of its own, whose JVM compiles as it does
-unless told otherwise; that of Tidemark's driver is as the jobs start it.
+All variants read and write local directories, so that no variant is charged for a server's work. The first two are also
+measured on the S3 server, with the first topic. CPU is that of the whole process tree, with the broker and the S3
+server. Spark's Kafka source has a driver of its own, with the JVM's default compiler settings; the JVM of Tidemark's
+driver has the settings of the jobs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 CORES: Final = 2
 TOPICS: Final = tuple(Topic(codec, size) for size in (1000, 250) for codec in CODECS)
 _numbers = itertools.count()
-_ALL: Final = "the bench with its Spark, broker, S3 server and pool of processes, whichever works"
+_ALL: Final = "the bench with its Spark, broker, S3 server and pool of processes, idle or not"
 
 
-def table_of(topic: Topic, raw: str, root: str) -> TopicTable:
-    """A table of its own below ``root`` for each call, so that every run converts everything."""
+def _new_table(topic: Topic, raw: str, root: str) -> TopicTable:
+    """A new table below ``root``, so that every run converts everything."""
     path = HOME / "topics.yaml"
     url = f"{root}/lake-{next(_numbers)}"
     topics = {"cluster": "bench", "raw": {"url": raw}, "lake": url, "topics": [{"topic": topic.name}]}
@@ -51,42 +51,42 @@ def table_of(topic: Topic, raw: str, root: str) -> TopicTable:
     return open_topic_table(deployment, deployment.topics[0])
 
 
-def session(master: str = f"local[{CORES}]", **more: str) -> SparkSession:
-    """A session as the jobs have it. Its JVM lives as long as this process."""
+def _session() -> SparkSession:
+    """A session with the jobs' settings. Its JVM lives as long as this process."""
     from tidemark_spark.cluster.session import SETTINGS
 
-    return _session({**SETTINGS, "spark.driver.memory": "1g", **more, "spark.master": master})
+    return _session_with({**SETTINGS, "spark.driver.memory": "1g"})
 
 
-def peers_session(master: str = f"local[{CORES}]") -> SparkSession:
-    """A session for what Spark does by itself, with its jars. Its process must not have had another session."""
-    return _session(
+def _peers_session() -> SparkSession:
+    """A session for Spark's own Kafka source, with its jars. It must be the first session of its process."""
+    return _session_with(
         {
-            **jars_conf("spark-kafka", "spark-avro"),
+            **jars_conf("spark-kafka"),
             "spark.driver.memory": "3g",
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
             "spark.sql.parquet.compression.codec": "zstd",
             "spark.sql.maxConcurrentOutputFileWriters": "16",
-            "spark.master": master,
         }
     )
 
 
-def _session(settings: Mapping[str, str]) -> SparkSession:
+def _session_with(settings: dict[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     os.environ.update(spark_env(env="dev"))
     builder = SparkSession.builder.appName("bench")
-    for name, value in {**local_conf(), "spark.local.dir": str(HOME / "spark"), **settings}.items():
+    own = {"spark.local.dir": str(HOME / "spark"), "spark.master": f"local[{CORES}]"}
+    for name, value in {**local_conf(), **own, **settings}.items():
         builder = builder.config(name, value)
-    found = builder.getOrCreate()
-    found.sparkContext.setLogLevel("ERROR")
-    return found
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
 
 
-def on_spark(spark: SparkSession, table: TopicTable) -> None:
-    """The product: plan, conversion on Spark, evidence and commit."""
+def _on_spark(spark: SparkSession, table: TopicTable) -> None:
+    """Run Tidemark: plan, conversion on Spark, evidence and commit."""
     from tidemark_spark.cli.plans import converting
     from tidemark_spark.cluster.session import Classic
 
@@ -97,18 +97,18 @@ def on_spark(spark: SparkSession, table: TopicTable) -> None:
         raise RuntimeError(f"{table.url}: {result}")
 
 
-def plain(pool: ProcessPoolExecutor, table: TopicTable) -> None:
-    """The same tasks in plain processes: plan, read, decode, write; no Spark, no evidence, no commit."""
+def _plain(pool: ProcessPoolExecutor, table: TopicTable) -> None:
+    """Run the tasks of that plan in plain processes: read, decode, write; without Spark, evidence and commit."""
     plan = plan_ingest(table)
     job = Job.of(table, plan)
     outcomes: list[Outcome] = list(pool.map(convert, itertools.repeat(job), plan.tasks))
-    if any(one.stop for one in outcomes):
+    if any(outcome.stop for outcome in outcomes):
         raise RuntimeError(f"{table.url}: stopped early")
 
 
-def kafka_source(bootstrap: str, plan: RunPlan) -> None:
-    """Spark's Kafka source with the settings that served it best, up to the same offsets, by date."""
-    spark = peers_session()
+def _kafka_source(bootstrap: str, plan: RunPlan) -> None:
+    """Run Spark's Kafka source with its best settings, up to the plan's offsets, partitioned by date."""
+    spark = _peers_session()
     ends = {str(part.partition): part.end for part in plan.partitions}
     options = {
         "kafka.bootstrap.servers": bootstrap,
@@ -129,8 +129,8 @@ def kafka_source(bootstrap: str, plan: RunPlan) -> None:
 
 
 def measure(made: Data, s3: S3Server, topics: Sequence[Topic], rounds: int) -> list[Row]:
-    """All variants, alternating, the first round dropped."""
-    spark = session()
+    """Figures of all variants, which alternate; the first round is dropped."""
+    spark = _session()
     rows: list[Row] = []
     spawn = multiprocessing.get_context("spawn")
     with (
@@ -139,18 +139,19 @@ def measure(made: Data, s3: S3Server, topics: Sequence[Topic], rounds: int) -> l
     ):
         for topic in topics:
             raw = f"file://{made.raw(topic)}"
-            plan = plan_ingest(_local(topic, raw))
+            plan = plan_ingest(_local_table(topic, raw))
             landed = sum(part.end for part in plan.partitions)
             size = made[topic].value_bytes * landed / made[topic].records
+            local, remote = partial(_local_table, topic, raw), partial(_remote_table, topic)
             variants: dict[str, Callable[[], object]] = {
-                "Tidemark on Spark": lambda at=raw, one=topic: on_spark(spark, _local(one, at)),  # type: ignore[misc]
-                "two plain processes": lambda at=raw, one=topic: plain(pool, _local(one, at)),  # type: ignore[misc]
-                "Spark's Kafka source, tuned": partial(_elsewhere, peer, kafka_source, made.cluster.bootstrap, plan),
+                "Tidemark on Spark": lambda table=local: _on_spark(spark, table()),  # type: ignore[misc]
+                "two plain processes": lambda table=local: _plain(pool, table()),  # type: ignore[misc]
+                "Spark's Kafka source, tuned": partial(_elsewhere, peer, _kafka_source, made.cluster.bootstrap, plan),
             }
             if topic == topics[0]:
                 upload(made.cluster, "s3://raw/convert", [topic.name], s3.env())
-                variants["Tidemark on Spark, S3"] = lambda one=topic: on_spark(spark, _remote(one))  # type: ignore[misc]
-                variants["two plain processes, S3"] = lambda one=topic: plain(pool, _remote(one))  # type: ignore[misc]
+                variants["Tidemark on Spark, S3"] = lambda table=remote: _on_spark(spark, table())  # type: ignore[misc]
+                variants["two plain processes, S3"] = lambda table=remote: _plain(pool, table())  # type: ignore[misc]
             rows += _rows(topic, size, _rounds(variants, rounds))
     spark.stop()
     return rows
@@ -161,12 +162,12 @@ def _elsewhere(pool: ProcessPoolExecutor, action: Callable[..., None], *argument
     pool.submit(action, *arguments).result()
 
 
-def _local(topic: Topic, raw: str) -> TopicTable:
-    return table_of(topic, raw, f"file://{HOME}/local")
+def _local_table(topic: Topic, raw: str) -> TopicTable:
+    return _new_table(topic, raw, f"file://{HOME}/local")
 
 
-def _remote(topic: Topic) -> TopicTable:
-    return table_of(topic, "s3://raw/convert", "s3://lake")
+def _remote_table(topic: Topic) -> TopicTable:
+    return _new_table(topic, "s3://raw/convert", "s3://lake")
 
 
 def _rounds(variants: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[Usage]]:
@@ -176,11 +177,11 @@ def _rounds(variants: dict[str, Callable[[], object]], rounds: int) -> dict[str,
             usage = metered(variant)
             if number:
                 usages[name].append(usage)
-            clean()
+            _remove_tables()
     return usages
 
 
-def clean() -> None:
+def _remove_tables() -> None:
     """Remove local tables, so that the disk does not fill up."""
     for folder in (HOME / "local").glob("lake-*"):
         shutil.rmtree(folder)
@@ -190,10 +191,10 @@ def _rows(topic: Topic, size: float, usages: dict[str, list[Usage]]) -> list[Row
     part = f"convert {topic.codec}, values of {topic.size} B"
     note = f"{size / MB:.0f} MB of values, {topic.partitions} partitions, local[{CORES}], warm"
     rows: list[Row] = []
-    for name, found in usages.items():
-        rows.append(Row(part, f"{name}: throughput", "MB/s", tuple(size / MB / one.wall for one in found), note))
-        rows.append(Row(part, f"{name}: per core-second", "MB/CPU-s", tuple(size / MB / one.cpu for one in found)))
-        rows.append(Row(part, f"{name}: peak memory of all", "MB", tuple(one.peak / MB for one in found), _ALL))
+    for name, rounds in usages.items():
+        rows.append(Row(part, f"{name}: throughput", "MB/s", tuple(size / MB / usage.wall for usage in rounds), note))
+        rows.append(Row(part, f"{name}: per core-second", "MB/CPU-s", tuple(size / MB / usage.cpu for usage in rounds)))
+        rows.append(Row(part, f"{name}: peak memory of all", "MB", tuple(usage.peak / MB for usage in rounds), _ALL))
     for ours, peer, wall, cpu in (
         ("Tidemark on Spark", "two plain processes", "aim 0.95", ""),
         ("Tidemark on Spark", "Spark's Kafka source, tuned", "aim 2.2", "aim 1.9"),

@@ -1,7 +1,7 @@
-"""What is measured: JSON values of about 1 KB and about 250 B, from a real producer through a real broker.
+"""The benchmarks' data: JSON values of about 1 KB and about 250 B, from a real producer through a real broker.
 
-Topics are made once and kept in the user's cache, outside the checkout: the broker's own files, which each run starts
-a broker upon, and the raw store that the agent made of them, which holds the same bytes.
+Topics are made once and kept in the user's cache, outside the checkout: the broker's own files, on which each run
+starts a broker, and the raw store into which the agent uploaded them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.kafka_config import read_properties
 from tests.support.paths import STATE, cache_dir, env_bin
 
 HOME = STATE / "bench"
-"""What a run makes and the next one throws away."""
+"""Files of a run, which the next run deletes."""
 
 CODECS: Final = ("zstd", "lz4", "none", "snappy", "gzip")
 BATCH = {"linger.ms": 50, "batch.size": 1 << 20, "batch.num.messages": 100_000, "queue.buffering.max.kbytes": 1 << 18}
@@ -35,7 +35,7 @@ _POOL: Final = 20_000
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic to measure: ``size`` is the bytes of a value, about; ``segment`` those of a segment, at most."""
+    """A topic to measure: values have about ``size`` bytes, and segments at most ``segment`` bytes."""
 
     codec: str
     size: int
@@ -44,20 +44,20 @@ class Topic:
 
     @property
     def name(self) -> str:
-        """Its name on the broker, which tells all of it."""
+        """The name on the broker, which contains all fields."""
         return f"bench-{self.codec}-{self.size}-{self.partitions}x{self.segment >> 20}"
 
 
 @dataclass(frozen=True)
 class Produced:
-    """What a topic holds: records, and bytes of their values."""
+    """Content of a topic: its records, and the bytes of their values."""
 
     records: int
     value_bytes: int
 
 
 class Data:
-    """A running broker with the topics that were asked for, and local raw stores with their segments."""
+    """A running broker with the requested topics, and local raw stores with their segments."""
 
     def __init__(self, folder: Path, cluster: KafkaCluster, made: Mapping[str, Produced]) -> None:
         self._folder = folder
@@ -68,27 +68,29 @@ class Data:
         return self._made[topic.name]
 
     def raw(self, topic: Topic) -> Path:
-        """Where the segments of ``topic`` lie, as the agent stored them."""
+        """Folder of the segments of ``topic`` that the agent stored."""
         return _raw(self._folder, topic)
 
     def files(self, topics: Sequence[Topic]) -> list[Path]:
-        """All log segments of the topics, and the indexes of the closed ones (an active one's are preallocated)."""
+        """All log segments of the topics, and the indexes of closed segments (active segments preallocate theirs)."""
         [log_dir] = self.cluster.brokers[0].log_dirs
-        found: list[Path] = []
-        for folder in (log_dir / f"{topic.name}-{one}" for topic in topics for one in range(topic.partitions)):
+        files: list[Path] = []
+        folders = (log_dir / f"{topic.name}-{partition}" for topic in topics for partition in range(topic.partitions))
+        for folder in folders:
             *closed, active = sorted(folder.glob("*.log"))
             for log in closed:
-                found += [log, log.with_suffix(".index"), log.with_suffix(".timeindex")]
-            found.append(active)
-        return found
+                files += [log, log.with_suffix(".index"), log.with_suffix(".timeindex")]
+            files.append(active)
+        return files
 
 
 @contextmanager
 def data(gib: float, topics: Sequence[Topic], steps: Steps) -> Iterator[Data]:
-    """``topics`` with ``gib`` of values each: found in the cache, or made there."""
+    """Start a broker on ``topics`` with ``gib`` of values each, from the cache; make the missing topics there first."""
     folder = cache_dir() / "bench" / f"{gib:g}"
     table = folder / "made.json"
-    known = {name: Produced(**one) for name, one in json.loads(table.read_text()).items()} if table.exists() else {}
+    made = json.loads(table.read_text()) if table.exists() else {}
+    known = {name: Produced(**produced) for name, produced in made.items()}
     jvm = ("-Xmx1g", "-XX:+UseParallelGC")
     before = folder / "kafka" / "broker-1" / "data-1" / "meta.properties"
     cluster_id = read_properties(before)["cluster.id"] if before.exists() else None
@@ -98,12 +100,12 @@ def data(gib: float, topics: Sequence[Topic], steps: Steps) -> Iterator[Data]:
             if topic.name not in known:
                 with steps.step(f"{gib:g} GiB of values produced to {topic.name}"):
                     known[topic.name] = _make(cluster, topic, int(gib * (1 << 30)), folder)
-                table.write_text(json.dumps({name: asdict(one) for name, one in known.items()}))
+                table.write_text(json.dumps({name: asdict(produced) for name, produced in known.items()}))
         yield Data(folder, cluster, known)
 
 
 def agent_file(cluster: KafkaCluster, name: str, url: str, topics: Sequence[str], **more: object) -> Path:
-    """An agent's file for the first broker of ``cluster``."""
+    """Write the settings file of an agent beside the first broker of ``cluster``, and return its path."""
     HOME.mkdir(parents=True, exist_ok=True)
     path = HOME / f"{name}.yaml"
     settings = {
@@ -121,14 +123,14 @@ def agent_file(cluster: KafkaCluster, name: str, url: str, topics: Sequence[str]
 
 
 def upload(cluster: KafkaCluster, url: str, topics: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-    """All segments of the topics to a raw store, as the agent stores them, the active ones as they are."""
+    """Have an agent upload all segments of the topics to a raw store, active segments included."""
     config = agent_file(cluster, "upload", url, topics)
     command: list[str | Path] = [env_bin("agent", "tidemark-agent"), "upload-once", "-c", config]
     subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
 
 
 def values(seed: int, count: int, size: int = 1000) -> list[bytes]:
-    """Different JSON values of about ``size`` bytes that compress about 2.5 to 1, as events with ids and texts do."""
+    """Different JSON values of about ``size`` bytes that compress about 2.5 to 1, like events with ids and texts."""
     rng = random.Random(seed)  # noqa: S311 - the data must be repeatable
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randrange(3, 11))) for _ in range(2000)]
     return [_value(rng, words, number, size) for number in range(count)]
@@ -147,7 +149,7 @@ def _value(rng: random.Random, words: list[str], number: int, size: int) -> byte
 
 
 def _make(cluster: KafkaCluster, topic: Topic, total_bytes: int, folder: Path) -> Produced:
-    """Fill a topic and its raw store; what an earlier try left of it goes first."""
+    """Fill a topic and its raw store, after removing leftovers of an earlier try."""
     with cluster.admin() as admin:
         there = topic.name in admin.list_topics()
     if there:
@@ -165,7 +167,7 @@ def _raw(folder: Path, topic: Topic) -> Path:
 
 
 def produce(cluster: KafkaCluster, topic: Topic, total_bytes: int) -> Produced:
-    """At least ``total_bytes`` of values over two dates."""
+    """Produce at least ``total_bytes`` of values over two dates."""
     pool = values(1, _POOL, topic.size)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": topic.codec, **BATCH})
     noon = datetime(2026, 11, 19, 12, tzinfo=UTC)
@@ -194,7 +196,7 @@ def _send(producer: Producer, topic: Topic, number: int, value: bytes, timestamp
                 timestamp=timestamp,
             )
         except BufferError:
-            producer.poll(0.05)  # the queue is full: wait until the broker has taken some
+            producer.poll(0.05)  # the queue is full: wait until the broker has taken records
         else:
             producer.poll(0)
             return

@@ -1,7 +1,7 @@
-"""The agent beside a broker that leads 4,000 partitions: what it costs while nothing happens, and while 1 % is active.
+"""Cost of the agent beside a broker that leads 4,000 partitions, while all are idle and while 1 % are active.
 
-Every partition holds a record that is uploaded already, as after some quiet minutes. The agent is then started anew, as
-after an update, measured from the outside while nothing is produced, and then while 40 partitions are.
+Every partition holds a record that is already uploaded, as after some quiet minutes. The agent is then started again,
+as after an update, and measured from the outside, first without new records, then with new records in 40 partitions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ACTIVE = 40
 SECONDS = 120.0
 ROTATIONS = 120
 SETTLING = 20.0
-"""Seconds after ready in which the first offsets are asked for and the index is written: part of the start."""
+"""Seconds after ready in which the agent requests the first offsets and writes the index: part of the start."""
 
 _NAME = "idle"
 
@@ -78,7 +78,7 @@ def _idle(pid: int, port: int) -> list[Row]:
 
 
 def _active(cluster: KafkaCluster, s3: S3Server) -> list[Row]:
-    """As `agent.latency`, spread over 1 % of the partitions."""
+    """Time from rotation to watermark, like :func:`bench.agent.latency`, with 1 % of the partitions active."""
     topic = f"{_NAME}-00"
     first: dict[int, float] = {}
     later: list[float] = []
@@ -87,7 +87,7 @@ def _active(cluster: KafkaCluster, s3: S3Server) -> list[Row]:
     rotated: dict[tuple[int, int], float] = {}
     with INotify() as watch:
         log_dir = cluster.brokers[0].log_dirs[0]
-        numbers = {watch.add_watch(log_dir / f"{topic}-{one}", flags.CREATE): one for one in range(ACTIVE)}
+        numbers = {watch.add_watch(log_dir / f"{topic}-{number}", flags.CREATE): number for number in range(ACTIVE)}
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
         pool, number, sent = values(2, 2000), 0, 0
         _stagger(producer, topic, pool)
@@ -109,18 +109,24 @@ def _active(cluster: KafkaCluster, s3: S3Server) -> list[Row]:
                 else:
                     first[partition] = seconds
         producer.flush(30)
-    ordered = sorted(1000 * one for one in later)
-    firsts = sorted(1000 * one for one in first.values())
+    ordered = sorted(1000 * seconds for seconds in later)
+    firsts = sorted(1000 * seconds for seconds in first.values())
     note = f"{len(ordered)} rotations of 1 MiB segments in {ACTIVE} of {TOPICS * PARTITIONS} partitions at 2 MB/s"
     return [
         Row("idle", "1 % active: rotation to watermark, p50 (aim 150)", "ms", (ordered[len(ordered) // 2],), note),
         Row("idle", "1 % active: rotation to watermark, p99 (aim 1000)", "ms", (ordered[int(len(ordered) * 0.99)],)),
-        Row("idle", "the first one of each, p50", "ms", (firsts[len(firsts) // 2],), "offset.wm and listing included"),
+        Row(
+            "idle",
+            "1 % active: first rotation of a partition, p50",
+            "ms",
+            (firsts[len(firsts) // 2],),
+            "offset.wm and listing included",
+        ),
     ]
 
 
 def _stagger(producer: Producer, topic: str, pool: Sequence[bytes]) -> None:
-    """Fill the active segments to different degrees, so that they are not rotated all at once."""
+    """Fill the active segments to different degrees, so that they are not all rotated at once."""
     for partition in range(ACTIVE):
         size = 0
         while size < partition * (1 << 20) // ACTIVE:
@@ -132,19 +138,19 @@ def _stagger(producer: Producer, topic: str, pool: Sequence[bytes]) -> None:
 
 
 def _covered(store: Store, keys: Sequence[str], rotated: dict[tuple[int, int], float]) -> list[tuple[int, float]]:
-    """(Partition, seconds from rotation) of what its watermark covers by now; takes it out of ``rotated``."""
-    found: list[tuple[int, float]] = []
+    """(Partition, seconds from rotation) of segments that the watermark covers now; removes these from ``rotated``."""
+    covered: list[tuple[int, float]] = []
     for partition in {partition for partition, _ in rotated}:
         _, line = watermark.parse(store.get(keys[partition]).body, keys[partition])
         now = time.monotonic()
-        done = [one for one in rotated if one[0] == partition and line is not None and one[1] <= line.next_offset]
-        found += [(partition, now - rotated.pop(one)) for one in done]
-    return found
+        done = [key for key in rotated if key[0] == partition and line is not None and key[1] <= line.next_offset]
+        covered += [(partition, now - rotated.pop(key)) for key in done]
+    return covered
 
 
 @contextmanager
 def _broker() -> Iterator[KafkaCluster]:
-    """A broker that can hold so many partitions: small indexes, small segments."""
+    """A broker that can hold all these partitions: small indexes, small segments."""
     common = {
         "broker.session.timeout.ms": "60000",
         "log.index.size.max.bytes": "65536",
@@ -155,7 +161,7 @@ def _broker() -> Iterator[KafkaCluster]:
 
 
 def _fill(cluster: KafkaCluster) -> list[str]:
-    """A record in each partition."""
+    """Produce a record into each partition; return the topics' names."""
     topics = [f"{_NAME}-{number:02d}" for number in range(TOPICS)]
     with cluster.admin() as admin:
         for topic in topics:
@@ -186,7 +192,7 @@ def _ready(port: int) -> bool:
 
 
 def _requests(port: int) -> float:
-    """Requests sent to the store so far, as the agent counts them."""
+    """Requests sent to the store so far, according to the agent's metrics."""
     with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=5) as reply:
         text = reply.read().decode()
     return sum(map(float, re.findall(r"^tidemark_agent_store_requests_total\{.*\} (\S+)$", text, re.MULTILINE)))

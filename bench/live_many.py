@@ -1,8 +1,8 @@
-"""What one landing of a cluster with 1,000 live topics costs, by how many of them have news.
+"""Cost of one landing of a cluster with 1,000 live topics, for several numbers of topics with new records.
 
-The parts of a run, one after the other in a process of its own: the scan and what the trigger makes of it, then the
-job's plans, conversion and commits. Stores are directories, and tasks are carried out here instead of in Spark, so that
-CPU is that of Tidemark alone. Each topic has one partition and a broker of its own, which has packed twenty records.
+The parts of a run follow one another in a process of its own: the scan and the trigger's judgement, then the job's
+plans, conversion and commits. Stores are directories, and tasks run in this process instead of in Spark, so that CPU is
+that of Tidemark alone. Each topic has one partition and a broker of its own, which has packed twenty records.
 ``python -m bench.live_many`` prints the rows as JSON; ``--profile`` prints where the largest landing takes its time.
 """
 
@@ -34,50 +34,50 @@ RECORDS: Final = 20
 
 
 def measure() -> list[Row]:
-    """The figures of another process, since this one has read and kept too much to tell its memory."""
+    """Figures of a fresh process, since the memory of this process includes what other parts left."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.live_many"], check=True, stdout=subprocess.PIPE, text=True
     ).stdout
-    return [Row(**{**one, "values": tuple(one["values"])}) for one in json.loads(done)]
+    return [Row(**{**row, "values": tuple(row["values"])}) for row in json.loads(done)]
 
 
 @dataclass
 class Phases:
-    """Seconds of wall and of CPU by the name of a phase."""
+    """Wall and CPU seconds of each named phase."""
 
     seconds: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """What is done within belongs to ``name``."""
+        """Measure the body as the phase ``name``."""
         wall, cpu = time.perf_counter(), time.process_time()
         yield
         self.seconds[name] = time.perf_counter() - wall, time.process_time() - cpu
 
 
 class Inline:
-    """An executor that notes when it was called: plans come before that, commits after it."""
+    """An executor that notes the time of its call: plans come before it, commits after it."""
 
     def __init__(self) -> None:
         self.began = self.ended = (0.0, 0.0)
 
     def on_each(self, work: Callable[[Any, Any], Any], common: Any, tasks: Sequence[Any]) -> list[Any]:
-        """One after the other."""
+        """Run the tasks one after the other."""
         self.began = time.perf_counter(), time.process_time()
-        made = [work(common, task) for task in tasks]
+        outcomes = [work(common, task) for task in tasks]
         self.ended = time.perf_counter(), time.process_time()
-        return made
+        return outcomes
 
     def finished(self) -> int:
-        """Nobody asks."""
+        """Zero: nothing asks."""
         return 0
 
 
 def main() -> None:
     """Print the rows as JSON, or a profile."""
     parser = argparse.ArgumentParser(prog="python -m bench.live_many", description=__doc__)
-    parser.add_argument("--topics", type=int, default=TOPICS, help="how many (default: %(default)s)")
-    parser.add_argument("--profile", action="store_true", help="of the largest landing, with one thread")
+    parser.add_argument("--topics", type=int, default=TOPICS, help="number of topics (default: %(default)s)")
+    parser.add_argument("--profile", action="store_true", help="profile the largest landing, with one thread")
     options = parser.parse_args()
     folder = HOME / "live-many"
     shutil.rmtree(folder, ignore_errors=True)
@@ -115,20 +115,20 @@ def _measured(folder: Path, topics: int, *, profile: bool) -> Iterator[Row]:
     for count in (*NEWS[:-1], topics):
         chosen = names[:count]
         pack(chosen)
-        made = _profiled(landing) if profile and count == topics else landing.once()
+        phases = _profiled(landing) if profile and count == topics else landing.once()
         note = f"{count} of {topics} topics have news, one partition each; directories, and tasks in the same process"
-        for name, (wall, cpu) in made.seconds.items():
+        for name, (wall, cpu) in phases.seconds.items():
             yield Row("live-many", f"{count} with news: {name}", "s", (wall,), note)
             yield Row("live-many", f"{count} with news: {name}, CPU", "s", (cpu,))
         yield Row("live-many", f"{count} with news: size of the landing", "KB", (landing.bytes / 1e3,))
         yield Row("live-many", f"{count} with news: memory", "MiB RSS", (psutil.Process().memory_info().rss / 2**20,))
-        sys.stderr.write(f"{count} with news: {made.seconds}\n")
+        sys.stderr.write(f"{count} with news: {phases.seconds}\n")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     yield Row("live-many", "memory, most", "MiB RSS", (peak,))
 
 
 class Landing:
-    """The trigger's and the job's parts of a run, with a scanner that lives on as that of the triggerer does."""
+    """The trigger's and the job's parts of a run, with a scanner that lives on, like the triggerer's."""
 
     def __init__(self, world: Any) -> None:
         from tidemark_airflow.triggers.committed import CommittedLedgers
@@ -140,7 +140,7 @@ class Landing:
         self._committed = CommittedLedgers(world.store, source.keys)
 
     def once(self) -> Phases:
-        """All of it, as soon as anything is ahead."""
+        """Run one landing of all topics that are ahead, and return its phases."""
         from datetime import timedelta
 
         from tidemark.formats.live_landing import read_landing, write_landing
@@ -172,14 +172,14 @@ class Landing:
             ("commits", executor.ended, after),
         ):
             phases.seconds[name] = end[0] - start[0], end[1] - start[1]
-        assert {one.status for one in done.topics} == {"landed"}, done
+        assert {topic.status for topic in done.topics} == {"landed"}, done
         ended = done.model_copy(update={"ended_at": utc_now()})
         write_landing(world.store, world.key, ended, read_landing(world.store, world.key).etag)
         return phases
 
 
 def _profiled(landing: Landing) -> Phases:
-    """One landing in one thread, since a profile is of one; where it takes its time goes to standard output."""
+    """Run one landing in one thread, as a profile covers a single thread, and print the profile."""
     from unittest.mock import patch
 
     def one_by_one(function: Callable[[Any], Any], items: Sequence[Any], threads: int = 1) -> list[Any]:
@@ -188,10 +188,10 @@ def _profiled(landing: Landing) -> Phases:
     profile = cProfile.Profile()
     with patch("tidemark_spark.live.landing.in_parallel", one_by_one):
         profile.enable()
-        made = landing.once()
+        phases = landing.once()
         profile.disable()
     pstats.Stats(profile).sort_stats("cumulative").print_stats(90)
-    return made
+    return phases
 
 
 if __name__ == "__main__":

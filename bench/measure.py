@@ -1,4 +1,4 @@
-"""Running things and measuring them: wall time, CPU and peak memory of a whole process tree, median and spread."""
+"""Wall time, CPU and peak memory of a whole process tree, and tables with medians and spreads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: ``values`` are the repetitions, in ``unit``; ``note`` says under what conditions."""
+    """A line of the table: the ``values`` of all repetitions, in ``unit``; ``note`` states the conditions."""
 
     part: str
     name: str
@@ -43,15 +43,15 @@ class Row:
         return statistics.median(self.values)
 
     def cells(self) -> tuple[str, ...]:
-        """The line's texts: part, name, median, spread, unit, note."""
+        """Texts of the line: part, name, median, spread, unit, note."""
         spread = f"{min(self.values):.3g} to {max(self.values):.3g}" if len(self.values) > 1 else "one run"
         return self.part, self.name, f"{self.median:.3g}", spread, self.unit, self.note
 
 
 class TreeMeter:
-    """Samples a process and its descendants until stopped: CPU seconds by process at its last sight, peak memory.
+    """Samples a process and its descendants until stopped: the last CPU seconds of each process, and peak memory.
 
-    To sum up memory costs as much as a small program: do it no more often than needed, ``interval`` in seconds.
+    Summing up memory costs as much as a small program, so ``interval``, in seconds, should be no shorter than needed.
     """
 
     def __init__(self, pid: int, *, interval: float) -> None:
@@ -75,7 +75,7 @@ class TreeMeter:
 
     @property
     def cpu(self) -> float:
-        """CPU seconds of all processes ever seen, over their lives."""
+        """CPU seconds of all sampled processes, over their whole lives."""
         return sum(self._cpu.values())
 
     @property
@@ -104,7 +104,7 @@ class TreeMeter:
 
 
 def metered(action: Callable[[], object]) -> Usage:
-    """Run ``action`` in this process; CPU and memory are those of its tree."""
+    """Run ``action``, and measure this process with its descendants."""
     with TreeMeter(os.getpid(), interval=0.5) as meter:
         started = time.perf_counter()
         action()
@@ -113,10 +113,10 @@ def metered(action: Callable[[], object]) -> Usage:
 
 
 def run(command: Sequence[str | Path], *, env: Mapping[str, str], log: Path) -> Usage:
-    """Run a command to its end; CPU by the kernel's account of it and its children, memory by sampling.
+    """Run a command to its end, with CPU according to the kernel and memory from samples.
 
     Raises:
-        RuntimeError: it failed; the message names its log.
+        RuntimeError: the command failed; the message names its log.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
@@ -135,7 +135,7 @@ def run(command: Sequence[str | Path], *, env: Mapping[str, str], log: Path) -> 
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table."""
+    """Markdown table of the rows."""
     head = ("part", "measured", "median", "spread", "unit", "note")
     lines = [head, tuple("---" for _ in head), *(row.cells() for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

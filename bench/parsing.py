@@ -1,4 +1,4 @@
-"""What it takes Airflow to read the DAGs of 1,000 topics, and those of as many live topics of one cluster."""
+"""Time and size of Airflow's DAGs of 1,000 topics, and of the DAG of 1,000 live topics of one cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ print(json.dumps({"dags": len(bag.dags), "bag": bagged - began, "serial": done -
 
 
 def measure() -> list[Row]:
-    """The ingest DAGs as a bag, and a pass of the dag-processor over all of Tidemark's DAG files."""
+    """Figures of a DagBag of the ingest DAGs and of the live DAG, and of a dag-processor's pass over all DAG files."""
     folder = HOME / "parsing"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -42,7 +42,7 @@ def measure() -> list[Row]:
     _write(topics, {})
     env = _environment(folder, topics)
     subprocess.run([env_bin("airflow", "airflow"), "db", "migrate"], env=env, check=True, stdout=subprocess.DEVNULL)
-    found = _bags("ingest.py", env)
+    ingest = _bags("ingest.py", env)
     command = [str(env_bin("airflow", "airflow")), "dag-processor", "--num-runs", "1"]
     passes = [run(command, env=env, log=HOME / "dag-processor.log") for _ in range(ROUNDS)]
     note = f"{TOPICS} topics"
@@ -53,46 +53,46 @@ def measure() -> list[Row]:
             "orchestration",
             "parse: DagBag of live.py",
             "CPU-s",
-            tuple(one["bag"] for one in live),
+            tuple(bag["bag"] for bag in live),
             f"{note}, one cluster",
         ),
         Row(
             "orchestration",
             "parse: serialize its DAG",
             "CPU-s",
-            tuple(one["serial"] for one in live),
+            tuple(bag["serial"] for bag in live),
             f"{note}, one cluster",
         ),
         Row("orchestration", "parse: the serialized live DAG", "KB", (live[0]["bytes"] / 1e3,), f"{note}, one cluster"),
-        Row("orchestration", "parse: DagBag of ingest.py", "CPU-s", tuple(one["bag"] for one in found), note),
-        Row("orchestration", "parse: serialize its DAGs", "CPU-s", tuple(one["serial"] for one in found), note),
-        Row("orchestration", "parse: a serialized DAG", "KB", (found[0]["bytes"] / found[0]["dags"] / 1e3,), note),
+        Row("orchestration", "parse: DagBag of ingest.py", "CPU-s", tuple(bag["bag"] for bag in ingest), note),
+        Row("orchestration", "parse: serialize its DAGs", "CPU-s", tuple(bag["serial"] for bag in ingest), note),
+        Row("orchestration", "parse: a serialized DAG", "KB", (ingest[0]["bytes"] / ingest[0]["dags"] / 1e3,), note),
         Row(
             "orchestration",
             "parse: dag-processor, one pass of all files, with its start",
             "s",
-            tuple(one.wall for one in passes),
+            tuple(usage.wall for usage in passes),
             f"{note}; the first pass writes all DAGs",
         ),
     ]
 
 
-def _write(path: Path, of_each: dict[str, str]) -> None:
-    """The topics file; ``of_each`` are settings of all its topics."""
+def _write(path: Path, settings: dict[str, str]) -> None:
+    """Write the topics file; each of its topics has ``settings``."""
     content = {
         "cluster": "kafka-1",
         "raw": {"url": f"file://{path.parent}/raw"},
         "lake": f"file://{path.parent}/lake",
-        "topics": [{"topic": f"topic-{number}", **of_each} for number in range(TOPICS)],
+        "topics": [{"topic": f"topic-{number}", **settings} for number in range(TOPICS)],
     }
     path.write_text(yaml.safe_dump(content))
 
 
 def _bags(file: str, env: dict[str, str]) -> list[dict[str, float]]:
-    """CPU seconds to read a DAG file and to serialize its DAGs, and how many bytes these have, in each round."""
+    """CPU seconds to read a DAG file and to serialize its DAGs, and their size in bytes, for each round."""
     command = [str(env_python("airflow")), "-W", "ignore", "-c", _BAG, str(ROOT / "dags" / file)]
     done = [subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True) for _ in range(ROUNDS)]
-    return [json.loads(one.stdout.splitlines()[-1]) for one in done]
+    return [json.loads(process.stdout.splitlines()[-1]) for process in done]
 
 
 def _environment(folder: Path, topics: Path) -> dict[str, str]:

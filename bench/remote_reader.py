@@ -1,117 +1,165 @@
-"""One reader in a process of its own: ``python -m bench.remote_reader JSON``, see :class:`Request`; answers in JSON.
+"""The consumer from the remote tier: beside kafka-python from the broker, and beside bare ranged GETs.
 
-Times and CPU seconds begin with the first record, when all code is loaded. Memory is what comes on top of the imports.
+All readers read the same records: produced through a real broker, stored by the agent in a directory and on S3. Each
+reader is a process of its own, ``python -m bench.remote_reader JSON`` (see :class:`Request`), and they take turns.
+Server and broker run on the same cores. Times and CPU seconds begin with the first record, when all code is loaded.
 """
 
 from __future__ import annotations
 
 import json
-import re
+import shutil
+import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import boto3
 import kafka
-from kafka.consumer.fetcher import ConsumerRecord
 
+from bench.data import HOME, Topic, produce, upload
+from bench.measure import MB, Row
+from tests.support.kafka import KafkaCluster
+from tests.support.paths import ROOT, env_python
+from tests.support.s3 import S3Server
 from tidemark import TieredConsumer
-from tidemark.formats.keys import TopicPartition
 from tidemark.remote import Storage
-from tidemark.remote.reader.consumer_records import consumer_records
 from tidemark.remote.reader.range_requests import RANGE_BYTES
-from tidemark.remote.reader.tier import RemoteTier
 from tidemark.store import StoreOptions
 
-CLUSTER = "bench"
-MAX_POLL_RECORDS = 500
+CLUSTER: Final = "bench"
+MAX_POLL_RECORDS: Final = 500
+TOPICS: Final = tuple(Topic(codec, 1000, partitions=1, segment=32 << 20) for codec in ("none", "zstd"))
+PRODUCED: Final = 192 << 20
+"""Bytes of values of a topic."""
+
+ROUNDS: Final = 2
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to read and how, all of partition 0 of ``topic``.
+    """A reader, and the topic whose partition 0 it reads.
 
-    ``how`` is ``poll`` or ``poll_arrow`` (TieredConsumer, REMOTE_ONLY), ``records`` or ``arrow`` (the tier below it),
-    ``kafka-python``, or ``bare`` (the objects ``keys``, by nothing but ranged GETs).
+    ``reader`` is ``poll`` or ``poll_arrow`` (TieredConsumer, REMOTE_ONLY), ``kafka-python``, or ``bare`` (ranged GETs
+    of the objects ``keys``).
     """
 
-    how: str
+    reader: str
     url: str
     bootstrap: str
     topic: str
     keys: tuple[str, ...] = ()
-    range_bytes: int = RANGE_BYTES
 
 
 @dataclass(frozen=True)
 class Answer:
-    """``records`` read in ``wall`` and ``cpu`` seconds; ``peak`` bytes above the imports'."""
+    """``records`` read in ``wall`` and ``cpu`` seconds."""
 
     records: int
     wall: float
     cpu: float
-    peak: int
 
 
 Counts = Iterator[int]
-"""How many records have come, each time that some have."""
+"""Numbers of records, one for each arrival."""
+
+
+def measure(s3: S3Server) -> list[Row]:
+    """Rates of all readers, for each topic."""
+    folder = HOME / "consumer"
+    local = f"file://{folder}/raw"
+    rows: list[Row] = []
+    try:
+        jvm = ("-Xmx1g", "-XX:+UseParallelGC")
+        with KafkaCluster(folder / "kafka", common={"log.roll.ms": str(10**12)}, jvm=jvm) as cluster:
+            for topic in TOPICS:
+                cluster.create_topic(topic.name, config={"segment.bytes": str(topic.segment)})
+                produce(cluster, topic, PRODUCED)
+            for url in (local, "s3://raw"):
+                upload(cluster, url, [topic.name for topic in TOPICS], env=s3.env())
+            for topic in TOPICS:
+                rows += _rates(topic, cluster.bootstrap, local, s3)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return rows
+
+
+def _rates(topic: Topic, bootstrap: str, local: str, s3: S3Server) -> list[Row]:
+    """Records and bytes a second of one topic."""
+    logs = sorted((Path(local.removeprefix("file://")) / CLUSTER / f"{topic.name}-0").glob("*.log"))
+    size = sum(log.stat().st_size for log in logs)
+    keys = tuple(f"{CLUSTER}/{topic.name}-0/{log.name}" for log in logs)
+    readers = (
+        ("poll", local),
+        ("poll_arrow", local),
+        ("poll_arrow", "s3://raw"),
+        ("bare", "s3://raw"),
+        ("kafka-python", ""),
+    )
+    answers: dict[tuple[str, str], list[Answer]] = {reader: [] for reader in readers}
+    for _ in range(ROUNDS):
+        for reader, url in readers:
+            answers[reader, url].append(_read(Request(reader, url, bootstrap, topic.name, keys), s3))
+    part = f"consumer {topic.codec}, values of {topic.size} B"
+    note = f"{size / MB:.0f} MB stored in segments of 32 MiB, CPU of all threads of the reader"
+    rows: list[Row] = []
+    polled, kafka_python = answers["poll", local], answers["kafka-python", ""]
+    for name, found in (("TieredConsumer.poll (directory)", polled), ("kafka-python (broker)", kafka_python)):
+        rows += [
+            Row(part, name, "records/CPU-s", tuple(answer.records / answer.cpu for answer in found), note),
+            Row(part, name, "records/s", tuple(answer.records / answer.wall for answer in found), "wall time"),
+        ]
+    pairs = list(zip(polled, kafka_python, strict=True))
+    by_cpu = tuple(ours.records / ours.cpu * theirs.cpu / theirs.records for ours, theirs in pairs)
+    by_time = tuple(ours.records / ours.wall * theirs.wall / theirs.records for ours, theirs in pairs)
+    name = "poll beside kafka-python (aim 4)"
+    rows.append(Row(part, name, "ratio", by_cpu, "records a CPU second"))
+    rows.append(Row(part, name, "ratio", by_time, "records a second, wall time"))
+    arrow, bare = answers["poll_arrow", "s3://raw"], answers["bare", "s3://raw"]
+    for name, found in (
+        ("TieredConsumer.poll_arrow (directory)", answers["poll_arrow", local]),
+        ("TieredConsumer.poll_arrow (S3)", arrow),
+        ("bare ranged GETs (S3)", bare),
+    ):
+        speeds = tuple(size / MB / answer.wall for answer in found)
+        rows.append(Row(part, name, "MB/s", speeds, "stored bytes, wall time"))
+    ratios = tuple(theirs.wall / ours.wall for ours, theirs in zip(arrow, bare, strict=True))
+    rows.append(Row(part, "poll_arrow beside bare ranged GETs (aim 0.9)", "ratio", ratios, "of the same round"))
+    return rows
+
+
+def _read(request: Request, s3: S3Server) -> Answer:
+    """Read in a process of its own."""
+    command: list[str | Path] = [env_python("dev"), "-m", "bench.remote_reader", json.dumps(asdict(request))]
+    done = subprocess.run(command, cwd=ROOT, env=s3.env(), check=True, stdout=subprocess.PIPE, text=True)
+    return Answer(**json.loads(done.stdout))
 
 
 def main() -> None:
-    """Read everything, and say what it took."""
+    """Read the whole partition, and print the :class:`Answer` as JSON."""
     request = Request(**json.loads(sys.argv[1]))
-    how: dict[str, Callable[[Request], Counts]] = {
+    readers: dict[str, Callable[[Request], Counts]] = {
         "poll": _poll,
         "poll_arrow": _poll_arrow,
-        "records": partial(_remote, max_rows=MAX_POLL_RECORDS),
-        "arrow": partial(_remote, max_rows=None),
-        "kafka-python": _kafka,
+        "kafka-python": _kafka_python,
         "bare": _bare,
     }
-    before = _memory("VmRSS")
-    counts = how[request.how](request)
+    counts = readers[request.reader](request)
     next(counts)
     started, cpu = time.perf_counter(), time.process_time()
     records = sum(counts)
-    answer = Answer(records, time.perf_counter() - started, time.process_time() - cpu, _memory("VmHWM") - before)
+    answer = Answer(records, time.perf_counter() - started, time.process_time() - cpu)
     sys.stdout.write(json.dumps(asdict(answer)))
-
-
-def _memory(field: str) -> int:
-    [kib] = re.findall(rf"^{field}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return int(kib) << 10
-
-
-def _remote(request: Request, *, max_rows: int | None) -> Counts:
-    """The tier alone, as a consumer drives it; with ``max_rows`` also the records that it hands out."""
-    ready = threading.Event()
-    make: Any = partial(tuple.__new__, ConsumerRecord)
-    with RemoteTier(_storage(request), committed=True, on_ready=ready.set) as tier:
-        tp = TopicPartition(request.topic, 0)
-        partition = tier.partition(*tp)
-        assert partition is not None
-        tier.read(tp, partition.start)
-        while not tier.at_end(tp):
-            ready.clear()
-            block = tier.take(tp, max_rows)
-            if block is None:
-                ready.wait(1)
-                continue
-            if max_rows is not None:
-                consumer_records(block.rows, tp.topic, 0, len(block.rows), make)
-            yield len(block.rows)
 
 
 def _poll(request: Request) -> Counts:
     return _polled(_tiered(request), request.topic)
 
 
-def _kafka(request: Request) -> Counts:
+def _kafka_python(request: Request) -> Counts:
     """kafka-python as it comes."""
     return _polled(kafka.KafkaConsumer(**_settings(request)), request.topic)
 
@@ -132,7 +180,7 @@ def _polled(consumer: Any, topic: str) -> Counts:
 
 
 def _begun(consumer: Any, topic: str) -> tuple[Any, int]:
-    """The partition, from its start on, and its end."""
+    """The partition and its end offset, after a seek to its start."""
     tp = kafka.TopicPartition(topic, 0)
     consumer.assign([tp])
     consumer.seek_to_beginning(tp)
@@ -149,22 +197,19 @@ def _settings(request: Request) -> dict[str, Any]:
 
 
 def _tiered(request: Request) -> TieredConsumer:
-    return TieredConsumer(mode="REMOTE_ONLY", storage=_storage(request), **_settings(request))
-
-
-def _storage(request: Request) -> Storage:
-    return Storage.at(request.url, CLUSTER, options=StoreOptions(path_style=True))
+    storage = Storage.at(request.url, CLUSTER, options=StoreOptions(path_style=True))
+    return TieredConsumer(mode="REMOTE_ONLY", storage=storage, **_settings(request))
 
 
 def _bare(request: Request) -> Counts:
-    """Nothing but ranged GETs, one after the other."""
+    """Only ranged GETs, one after the other."""
     client = boto3.client("s3")
     bucket = request.url.removeprefix("s3://")
     yield 0
     for key in request.keys:
         size = client.head_object(Bucket=bucket, Key=key)["ContentLength"]
-        for start in range(0, size, request.range_bytes):
-            end = min(size, start + request.range_bytes)
+        for start in range(0, size, RANGE_BYTES):
+            end = min(size, start + RANGE_BYTES)
             reply = client.get_object(Bucket=bucket, Key=key, Range=f"bytes={start}-{end - 1}")
             reply["Body"].read()
             yield 0

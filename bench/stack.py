@@ -1,11 +1,10 @@
-"""Airflow's own processes and Spark at work: how soon a watermark is landed, what a run costs, and what it leaves.
+"""Airflow's own processes and Spark at work: time from a watermark to its commit, cost of a run, and its leftovers.
 
-One topic, small segments that are written by hand, stores on the local disk: what is measured is the orchestration.
+There is one topic with small segments written by hand, and the stores are on the local disk: orchestration is measured.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import sqlite3
@@ -32,15 +31,15 @@ from tests.tidemark.kafka_log.build import simple
 
 SCAN_SECONDS: Final = 2.0
 ROUNDS: Final = {"spark": 6, "spark_connect": 12}
-"""Runs that count, by the connection's type, after one that does not; and as many of a topic at rest."""
+"""Measured runs for each type of connection, after a warm-up run; and as many runs of a topic at rest."""
 
 RUNS: Final = 2 * sum(ROUNDS.values()) + len(ROUNDS)
 
 REST_SECONDS: Final = 5.0
-"""Longer than ``tidemark_airflow.triggers.watermark.HOLD``, with the time in which a trigger is handed over."""
+"""More than ``tidemark_airflow.triggers.watermark.HOLD`` and the handover of a trigger together."""
 
 DAG: Final = "tidemark_ingest__east__orders"
-TOKEN: Final = "token-that-nobody-may-find"  # noqa: S105 # it opens nothing; that it is found nowhere is measured
+TOKEN: Final = "token-that-nobody-may-find"  # noqa: S105 # opens nothing; the bench checks that it is found nowhere
 SECRET: Final = "secret-that-nobody-may-find"  # noqa: S105 # likewise
 
 
@@ -52,7 +51,7 @@ class Landing(NamedTuple):
 
 
 class Used(NamedTuple):
-    """CPU seconds, bytes of the metadata database's pages in use, bytes of logs."""
+    """CPU seconds, bytes of the metadata database's used pages, and bytes of logs."""
 
     cpu: float
     database: int
@@ -60,13 +59,13 @@ class Used(NamedTuple):
 
 
 def measure() -> list[Row]:
-    """Both ways of Spark, one after the other, on one stack."""
+    """Figures of spark-submit, then of Spark Connect, on one stack."""
     folder = HOME / "stack"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "world").mkdir(parents=True)
     world = World(folder / "world", "batch: {age: 0s}")
     env = pipeline_env(world.topics_file, folder / "spark-conf", scan_seconds=SCAN_SECONDS)
-    del env["AIRFLOW_CONN_SPARK_DEFAULT"]  # it lies in the metadata database, to be changed on the way
+    del env["AIRFLOW_CONN_SPARK_DEFAULT"]  # stored in the metadata database instead, to be changed between the two
     env["AWS_SECRET_ACCESS_KEY"] = SECRET
     rows: list[Row] = []
     with (
@@ -76,12 +75,13 @@ def measure() -> list[Row]:
         ) as stack,
     ):
         began = time.monotonic()
-        # First the DAGs: while they are written, SQLite may refuse others for longer than they wait.
+        # DAGs first: while Airflow writes them, SQLite may refuse other writers for longer than they wait.
         wait_until(lambda: _waits(stack), what="the first run to wait", interval=0.5)
         stack.client.post("/connections", _connection("spark", "local[2]"))
         for kind, rounds in ROUNDS.items():
             if kind == "spark_connect":
-                body = _connection(kind, "localhost", port=server.port, password=TOKEN)  # where a token needs no TLS
+                # On localhost a token needs no TLS.
+                body = _connection(kind, "localhost", port=server.port, password=TOKEN)
                 stack.client.patch("/connections/spark_default", body)
             rows += _way(kind, rounds, world, stack, server)
         minutes = (time.monotonic() - began) / 60
@@ -106,14 +106,14 @@ def _way(kind: str, rounds: int, world: World, stack: AirflowStack, server: Conn
     def row(name: str, unit: str, *values: float, note: str = "") -> Row:
         return Row("orchestration", f"{way}: {name}", unit, values, note)
 
-    yield row("watermark to the converting task", "s", *(one.starts for one in landings), note=note)
-    yield row("watermark to commit", "s", *(one.committed for one in landings), note=note)
+    yield row("watermark to the converting task", "s", *(landing.starts for landing in landings), note=note)
+    yield row("watermark to commit", "s", *(landing.committed for landing in landings), note=note)
     note = f"{rounds} runs, each {REST_SECONDS:.0f} s and up to a scan more after the topic's next run waits"
-    yield row("of a topic at rest: to the converting task", "s", *(one.starts for one in rested), note=note)
-    yield row(f"of a topic at rest: to commit (aim {aim})", "s", *(one.committed for one in rested), note=note)
+    yield row("of a topic at rest: to the converting task", "s", *(landing.starts for landing in rested), note=note)
+    yield row(f"of a topic at rest: to commit (aim {aim})", "s", *(landing.committed for landing in rested), note=note)
     each = (used.cpu - before.cpu) / rounds
     yield row("CPU of a run", "s", each, note="all of Airflow's processes, and Spark")
-    yield row("runs a minute that 2 cores sustain", "", 120 / each, note="by that CPU; a DAG for each topic")
+    yield row("runs a minute that 2 cores sustain", "", 120 / each, note="computed from that CPU; a DAG for each topic")
     database = (used.database - before.database) / rounds
     yield row("metadata database, a run", "KB", database / 1e3)
     logs = (used.logs - before.logs) / rounds
@@ -123,16 +123,16 @@ def _way(kind: str, rounds: int, world: World, stack: AirflowStack, server: Conn
 
 
 def _land(world: World, stack: AirflowStack, *, rested: bool = False) -> Landing:
-    """One more segment: until its rows are committed.
+    """Store one more segment, and wait until its rows are committed.
 
-    ``rested``: it comes at any time between two scans, and when the trigger is too old to hold its event back.
+    With ``rested``, it comes at a random time between two scans, when the trigger no longer holds back its event.
     """
     if rested:
         time.sleep(REST_SECONDS + random.uniform(0, SCAN_SECONDS))  # noqa: S311
     n = world.ledger.n
     world.raw.segment([simple(world.raw.partition().end)])
     world.raw.publish()
-    told, clock = datetime.now(UTC), time.monotonic()
+    published, clock = datetime.now(UTC), time.monotonic()
     wait_until(lambda: world.ledger.n > n, what="the commit", interval=0.1)
     committed = time.monotonic() - clock
     started: list[datetime] = []
@@ -142,22 +142,22 @@ def _land(world: World, stack: AirflowStack, *, rested: bool = False) -> Landing
         for run in newest:
             for task in _tasks(stack, run):
                 at = task["start_date"] and datetime.fromisoformat(task["start_date"])
-                if task["task_id"] == "convert_and_publish" and task["state"] == "success" and at and at > told:
+                if task["task_id"] == "convert_and_publish" and task["state"] == "success" and at and at > published:
                     started.append(at)
                     return True
         return False
 
     wait_until(has_ended, what="the run to end", interval=0.5)
-    # The next run waits in its sensor by then, so that each round starts from rest.
+    # The next run then waits in its sensor, so that each round starts from rest.
     wait_until(lambda: _waits(stack), what="the next run to wait", interval=0.5)
-    landing = Landing((started[0] - told).total_seconds(), committed)
+    landing = Landing((started[0] - published).total_seconds(), committed)
     sys.stderr.write(f"{landing}\n")
     return landing
 
 
 def _waits(stack: AirflowStack) -> bool:
     newest = stack.client.get(f"/dags/{DAG}/dagRuns", order_by="-run_after", limit=1)["dag_runs"]
-    states = [(one["task_id"], one["state"]) for run in newest for one in _tasks(stack, run)]
+    states = [(task["task_id"], task["state"]) for run in newest for task in _tasks(stack, run)]
     return ("wait_and_plan", "deferred") in states
 
 
@@ -169,39 +169,33 @@ def _connection(kind: str, host: str, **more: object) -> dict[str, object]:
     return {"connection_id": "spark_default", "conn_type": kind, "host": host, **more}
 
 
-def connect_env(server: ConnectServer) -> dict[str, str]:
-    """The environment that has every job run on ``server``."""
-    connection = {"conn_type": "spark_connect", "host": "localhost", "port": server.port, "password": TOKEN}
-    return {"AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(connection)}
-
-
-def tree(process: ManagedProcess) -> list[psutil.Process]:
-    """The process and all that it has started."""
+def _tree(process: ManagedProcess) -> list[psutil.Process]:
+    """The process with its descendants."""
     root = psutil.Process(process.pid)
     return [root, *root.children(recursive=True)]
 
 
 def _memory(process: ManagedProcess) -> float:
-    return sum(of_living(one, lambda alive: float(alive.memory_full_info().pss)) for one in tree(process))
+    return sum(_if_alive(member, lambda alive: float(alive.memory_full_info().pss)) for member in _tree(process))
 
 
-def cpu(process: psutil.Process) -> float:
-    """Seconds of the process and of its children that have ended."""
+def _cpu(process: psutil.Process) -> float:
+    """CPU seconds of the process and of its ended children."""
     times = process.cpu_times()
     return float(times.user + times.system + times.children_user + times.children_system)
 
 
-def of_living(process: psutil.Process, what: Callable[[psutil.Process], float]) -> float:
-    """``what`` of the process; nothing once it has ended."""
+def _if_alive(process: psutil.Process, measure: Callable[[psutil.Process], float]) -> float:
+    """``measure`` of the process, or 0 once it has ended."""
     try:
-        return what(process)
+        return measure(process)
     except psutil.NoSuchProcess:
         return 0.0
 
 
 def _used(stack: AirflowStack, server: ConnectServer) -> Used:
     processes = (*stack.processes, server.process)
-    seconds = sum(of_living(one, cpu) for process in processes for one in tree(process))
+    seconds = sum(_if_alive(member, _cpu) for process in processes for member in _tree(process))
     logs = sum(path.stat().st_size for path in (stack.home / "logs").rglob("*.log"))
     return Used(seconds, _pages(stack.home), logs)
 
@@ -216,7 +210,7 @@ def _database(home: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _pages(home: Path) -> int:
-    """Bytes in use, whatever of them lies in the write-ahead log still."""
+    """Bytes of the used pages, whether or not they are still in the write-ahead log."""
     with _database(home) as connection:
         count, free, size = (
             connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
@@ -225,7 +219,7 @@ def _pages(home: Path) -> int:
 
 
 def _cleaned(stack: AirflowStack, world: World) -> Iterator[Row]:
-    """Clean as the deployed job does, but of all that is past; the topic goes on as if nothing had been."""
+    """Run the deployed clean-up over the whole past; the topic's next run then lands as before."""
     before, cutoff = _pages(stack.home), datetime.now(UTC)
     began = time.monotonic()
     env = {**stack.env, "PATH": f"{env_python('airflow').parent}:{stack.env['PATH']}"}
@@ -244,8 +238,8 @@ def _cleaned(stack: AirflowStack, world: World) -> Iterator[Row]:
 
 
 def _check_secrets(home: Path) -> None:
-    """Neither the store's secret nor the server's token stands in the metadata database, in a log or anywhere else."""
-    for path in (one for one in home.rglob("*") if one.is_file()):
+    """Fail if the store's secret or the server's token is in the metadata database, in a log or in another file."""
+    for path in (file for file in home.rglob("*") if file.is_file()):
         body = path.read_bytes()
         if found := [secret for secret in (TOKEN, SECRET) if secret.encode() in body]:
             raise RuntimeError(f"{path} has {', '.join(found)}")

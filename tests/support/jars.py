@@ -111,8 +111,6 @@ JAR_SETS = {
             "org.apache.commons:commons-pool2:2.12.1",
         ),
     ),
-    # Spark's from_avro, a peer likewise: 4.1.1 is the newest on Maven Central. Of spark-protobuf no 4.x is there.
-    "spark-avro": JarSet(direct=("org.apache.spark:spark-avro_2.13:4.1.1",)),
     # Iceberg's REST catalog as its own tests serve it, with Spark's Hadoop. Of 1.12.0 the jar of tests is not on Maven
     # Central; 1.11.0 is its newest.
     "iceberg-rest": JarSet(
