@@ -3,9 +3,9 @@
     spark.dataSource.register(TidemarkSource)
     rows = spark.read.format("tidemark").options(topics="topics.yaml", topic="orders", fromOffset=1000).load()
 
-The segments are planned and decoded by the code of ingestion: lineage, incarnations and transactions are resolved, and
-each offset comes once. The columns are Kafka's, as :data:`tidemark.decode.SCHEMA` has them; a schema given with
-``.schema()`` chooses some of them.
+The code of ingestion plans and decodes the segments: lineage, incarnations and transactions are resolved, and each
+offset comes once. The columns are Kafka's, see :data:`tidemark.decode.SCHEMA`; a schema given with ``.schema()``
+chooses some of them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ OPTIONS: Final = {
     "failOnDataLoss": "true (the default): fail where raw has a hole between what it holds",
     "pushdown": "true: take filters from Spark too; needs spark.sql.python.filterPushdown.enabled",
 }
-"""The options, all but the first two optional. Spark folds their case."""
+"""The options; only the first two are required. Spark folds their case."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -78,7 +78,7 @@ _FOREVER: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class RowBounds:
-    """Which rows are wanted; ranges are half-open, times microseconds since 1970."""
+    """Bounds of the wanted rows; ranges are half-open, times are microseconds since 1970."""
 
     incarnations: frozenset[int] | None = None
     partitions: frozenset[int] | None = None
@@ -89,44 +89,46 @@ class RowBounds:
 
     @property
     def any_time(self) -> bool:
-        """Whether all times are wanted."""
+        """True if all times are wanted."""
         return (self.from_time, self.to_time) == (-_FOREVER, _FOREVER)
 
     def wants(self, part: RawPartition) -> bool:
-        """Whether rows of the partition may be wanted."""
+        """True if rows of the partition may be wanted."""
         return (self.incarnations is None or part.incarnation in self.incarnations) and (
             self.partitions is None or part.keys.partition in self.partitions
         )
 
     def wants_segment(self, segment: Segment) -> bool:
-        """Whether the segment may hold a wanted time. A segment states its latest time, not its earliest."""
+        """True if the segment may hold a wanted time. A segment states its latest time, not its earliest."""
         return segment.max_timestamp is None or segment.max_timestamp * 1000 >= self.from_time or self.any_time
 
-    def narrowed(self, one: Filter) -> RowBounds:
-        """These bounds, narrowed by the filter ``one`` where bounds can express it."""
-        [name, *nested] = getattr(one, "attribute", ("",))
-        if nested or not isinstance(one, EqualTo | In | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
+    def narrowed(self, condition: Filter) -> RowBounds:
+        """These bounds, narrowed by ``condition`` as far as bounds can express it."""
+        [name, *nested] = getattr(condition, "attribute", ("",))
+        if nested or not isinstance(
+            condition, EqualTo | In | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+        ):
             return self
-        values = one.value if isinstance(one, In) else (one.value,)
+        values = condition.value if isinstance(condition, In) else (condition.value,)
         if name == "kafka_timestamp":
             values = tuple(_microseconds(value) for value in values if isinstance(value, datetime) and value.tzinfo)
         if not values or not all(isinstance(value, int) for value in values):
             return self
         low, high = -_FOREVER, _FOREVER
-        if isinstance(one, EqualTo | In):
+        if isinstance(condition, EqualTo | In):
             low, high = min(values), max(values) + 1
-        elif isinstance(one, GreaterThan | GreaterThanOrEqual):
-            low = values[0] + isinstance(one, GreaterThan)
+        elif isinstance(condition, GreaterThan | GreaterThanOrEqual):
+            low = values[0] + isinstance(condition, GreaterThan)
         else:
-            high = values[0] + isinstance(one, LessThanOrEqual)
+            high = values[0] + isinstance(condition, LessThanOrEqual)
         if name == "kafka_offset":
             return replace(self, from_offset=max(self.from_offset, low), to_offset=min(self.to_offset, high))
         if name == "kafka_timestamp":
             return replace(self, from_time=max(self.from_time, low), to_time=min(self.to_time, high))
-        if name in _NUMBERED and isinstance(one, EqualTo | In):
+        if name in _NUMBERED and isinstance(condition, EqualTo | In):
             before = getattr(self, _NUMBERED[name])
-            found = frozenset(values) if before is None else before & frozenset(values)
-            changed: Mapping[str, Any] = {_NUMBERED[name]: found}
+            remaining = frozenset(values) if before is None else before & frozenset(values)
+            changed: Mapping[str, Any] = {_NUMBERED[name]: remaining}
             return replace(self, **changed)
         return self
 
@@ -135,7 +137,7 @@ _NUMBERED: Final = {"kafka_partition": "partitions", "kafka_incarnation": "incar
 
 
 class SegmentPartition(InputPartition):
-    """What one Spark task reads."""
+    """Input of one Spark task."""
 
     def __init__(self, task: ConversionTask, plan: PartitionPlan, options: StoreOptions) -> None:
         super().__init__(None)
@@ -147,20 +149,20 @@ class TidemarkSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name that ``spark.read.format`` takes."""
+        """Name of the format in ``spark.read.format``."""
         return "tidemark"
 
     def schema(self) -> StructType:
         """Kafka's columns; all are nullable in Spark."""
-        return from_arrow_schema(pa.schema([one.with_nullable(True) for one in SCHEMA]))
+        return from_arrow_schema(pa.schema([field.with_nullable(True) for field in SCHEMA]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of the columns in ``schema``.
 
         Raises:
-            ConfigError: an option is missing, unknown or wrong, or there is no such column.
+            ConfigError: an option is missing, unknown or wrong, or a column does not exist.
         """
-        problems = [("schema", f"there is no column {one}") for one in schema.names if one not in SCHEMA.names]
+        problems = [("schema", f"there is no column {name}") for name in schema.names if name not in SCHEMA.names]
         known = {name.lower() for name in OPTIONS}
         problems += [(name, "is not an option of this format") for name in self.options if name.lower() not in known]
         problems += [(name, f"is needed: {OPTIONS[name]}") for name in ("topics", "topic") if not self._option(name)]
@@ -190,8 +192,8 @@ class TidemarkSource(DataSource):
         return next((str(value) for key, value in self.options.items() if key.lower() == name.lower()), default)
 
     def _true(self, name: str, default: str) -> bool:
-        found: bool = self._checked(name, {"true": True, "false": False}.__getitem__, default)
-        return found
+        value: bool = self._checked(name, {"true": True, "false": False}.__getitem__, default)
+        return value
 
     def _checked(self, name: str, parse: Callable[[str], Any], default: str) -> Any:
         text = self._option(name, default)
@@ -202,7 +204,7 @@ class TidemarkSource(DataSource):
 
 
 class SegmentReader(DataSourceReader):
-    """Plans in the driver, and reads in the workers."""
+    """A reader that plans in the driver and reads in the workers."""
 
     def __init__(
         self, table: TopicTable, schema: pa.Schema, bounds: RowBounds, *, committed: bool, fail_on_loss: bool
@@ -212,7 +214,7 @@ class SegmentReader(DataSourceReader):
         self._committed, self._fail_on_loss = committed, fail_on_loss
 
     def partitions(self) -> Sequence[SegmentPartition]:
-        """A Spark task for each 64 MiB of segments that may hold wanted rows.
+        """Spark tasks, each for 64 MiB of segments that may hold wanted rows.
 
         Raises:
             ContinuityError: raw has a hole.
@@ -224,7 +226,7 @@ class SegmentReader(DataSourceReader):
         parts = [part for part in raw.partitions(empty) if self.bounds.wants(part)]
         if not parts:
             check_seen(self._deployment, self._topic)
-        return [one for part in parts for one in self._planned(raw, part)]
+        return [planned for part in parts for planned in self._planned(raw, part)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, by offset.
@@ -248,7 +250,7 @@ class SegmentReader(DataSourceReader):
                     batch_bytes=self._topic.limits.batch,
                 ):
                     chosen = self._in_time(rows)
-                    columns = [chosen.column(one.name).cast(one.type) for one in self._schema]
+                    columns = [chosen.column(field.name).cast(field.type) for field in self._schema]
                     if len(chosen):
                         yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
@@ -260,11 +262,11 @@ class SegmentReader(DataSourceReader):
         start, end = max(0, self.bounds.from_offset), min(view.end, self.bounds.to_offset)
         wanted = Intervals([(start, max(start, end))]) - given_up
         reading, sealed = self._reading(raw, part, wanted), view.watermark.next_offset
-        if above := reading.gone.clip(max(start, sealed), end):  # packs are not there yet: this is the end for now
+        if above := reading.gone.clip(max(start, sealed), end):  # packs are missing for now: end before them
             wanted = wanted.clip(start, above.parts[0].start)
             reading = self._reading(raw, part, wanted)
-        there = (wanted - reading.gone).parts
-        lost = reading.gone.clip(there[0].start, there[-1].end) if there else Intervals()
+        held = (wanted - reading.gone).parts
+        lost = reading.gone.clip(held[0].start, held[-1].end) if held else Intervals()
         if lost and self._fail_on_loss:
             spans = ", ".join(f"{first} to {after - 1}" for first, after in lost)
             raise ContinuityError(
@@ -287,12 +289,12 @@ class SegmentReader(DataSourceReader):
 
 
 class PushingReader(SegmentReader):
-    """Also uses Spark's filters to read less. Spark evaluates all of them again."""
+    """A reader that also uses Spark's filters to read less. Spark evaluates all of them again."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
-        """Narrow the bounds by ``filters``; returns all of them."""
-        for one in filters:
-            self.bounds = self.bounds.narrowed(one)
+        """Narrow the bounds with ``filters``, and return all of them."""
+        for condition in filters:
+            self.bounds = self.bounds.narrowed(condition)
         yield from filters
 
 
@@ -308,7 +310,7 @@ def segment_rows(
 ) -> Iterator[pa.RecordBatch]:
     """The decoded records of a range; batches that end before ``from_time`` (microseconds) are not decoded.
 
-    ``batch_bytes`` bounds a batch when decompressed. The range's bytes may have been read ``ahead``.
+    ``batch_bytes`` bounds the decompressed size of a batch. The range's bytes may have been read ``ahead``.
 
     Raises:
         SegmentError: a batch is damaged, or cannot be decoded.
@@ -353,7 +355,7 @@ def _isolation(text: str) -> bool:
 
 
 def _numbers(text: str) -> frozenset[int] | None:
-    return frozenset(int(one) for one in text.split(",")) if text else None
+    return frozenset(int(number) for number in text.split(",")) if text else None
 
 
 def _instant(text: str) -> int | None:

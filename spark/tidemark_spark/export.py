@@ -1,13 +1,13 @@
-"""Raw segments as plain files: lines of text, or Hadoop SequenceFiles as Pinterest's Secor writes them.
+"""Raw segments as plain files: lines of text, or Hadoop SequenceFiles like those of Pinterest's Secor.
 
 * ``text``: the values, each followed by a newline; a value that contains one is refused
 * ``sequence``: key ``LongWritable``, the offset; value ``BytesWritable``
 * ``messagepack``: key ``BytesWritable``, a MessagePack map of 1: the offset, 2: the message's key if it has one; value
   ``BytesWritable``
 
-A null value is written as an empty one, as Secor does. A task writes one file,
+A null value is written as an empty value, as in Secor's files. A task writes one file,
 ``<topic>[@<incarnation>]/0_<partition>_<first offset>.<extension>``; its bytes depend only on the rows and the name, so
-a task that runs twice writes the same object. Memory is bounded by one window of a segment.
+a repeated task writes the same object. Memory is bounded by one window of a segment.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SYNC_BYTES: Final = 100 * 1024
 
 
 class Export(NamedTuple):
-    """What all tasks share: where to write, below which prefix, in which format."""
+    """Settings that all tasks share: target store and prefix, and the format."""
 
     store: str
     prefix: str
@@ -75,11 +75,11 @@ def export_part(export: Export, part: SegmentPartition) -> Exported | None:
         return Exported(key, count, upload_once(open_store(export.store, export.options), key, file))
 
 
-def _key(export: Export, part: SegmentPartition) -> str:
-    task = part.task
+def _key(export: Export, segments: SegmentPartition) -> str:
+    task = segments.task
     folder = export.topic if task.incarnation == 0 else f"{export.topic}@{task.incarnation}"
     name = f"0_{task.partition}_{task.from_offset:0{OFFSET_DIGITS}d}.{EXTENSIONS[export.format]}"
-    return "/".join(one for one in (export.prefix, folder, name) if one)
+    return "/".join(part for part in (export.prefix, folder, name) if part)
 
 
 def _records(rows: pa.RecordBatch) -> Iterator[tuple[int, bytes | None, bytes]]:
@@ -107,7 +107,7 @@ class _Sequence:
         self._sync = hashlib.md5(name.encode(), usedforsecurity=False).digest()
         self._long = kind == "sequence"
         names = (_LONG_WRITABLE if self._long else _BYTES_WRITABLE, _BYTES_WRITABLE)
-        header = b"".join(bytes([len(one)]) + one.encode() for one in names)
+        header = b"".join(bytes([len(writable)]) + writable.encode() for writable in names)
         file.write(_VERSION + header + b"\x00\x00" + struct.pack(">i", 0) + self._sync)
         self._next_sync = file.tell() + _SYNC_BYTES
 
@@ -123,7 +123,7 @@ class _Sequence:
 
 
 def _bytes(data: bytes) -> bytes:
-    """As ``BytesWritable`` writes itself."""
+    """``data`` in the encoding of ``BytesWritable``."""
     return struct.pack(">i", len(data)) + data
 
 

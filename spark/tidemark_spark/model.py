@@ -18,10 +18,10 @@ from tidemark.topics import TopicSettings
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all tasks of a run share.
+    """Settings that all tasks of a run share.
 
-    A rebuild wants only rows of its ``dates``, if there are any, and none of the dates that it ``leaves``. None as a
-    date means refused and filtered rows without a date.
+    A rebuild wants only rows of its ``dates``, if any, and none of the dates that it ``leaves``. The date None means
+    refused and filtered rows without a date.
     """
 
     topic: TopicSettings
@@ -55,7 +55,7 @@ class Job:
             code=plan.code,
             created_at=plan.created_at,
             kind=plan.kind,
-            dates=frozenset(() if plan.whole else (date.fromisoformat(one) if one else None for one in plan.dates)),
+            dates=frozenset(() if plan.whole else (date.fromisoformat(dt) if dt else None for dt in plan.dates)),
             leaves=frozenset(map(date.fromisoformat, plan.leaves)),
             columns=plan.columns,
             partitions={part.key: part for part in plan.partitions},
@@ -64,7 +64,7 @@ class Job:
         )
 
     def wants(self, dt: date | None) -> bool:
-        """Whether the run wants rows of ``dt``."""
+        """True if the run wants rows of ``dt``."""
         return (not self.dates or dt in self.dates) and dt not in self.leaves
 
 
@@ -90,11 +90,11 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why a task ended before its last offset: at ``offset``. The offsets from there to ``end`` are unknown.
+    """The offset at which a task ended before its last one, and the reason. Offsets up to ``end`` are unknown.
 
-    ``lost``: no batch holds the offsets. ``corrupt``: the batch is damaged. ``moved``: the segment was removed
-    since the plan, or replaced by one with other bytes, so that a new plan is needed. ``unread``: a pack does not hold
-    what it should, or the store did not give it; its offsets wait until it does, or until they are sealed.
+    ``lost``: no batch holds the offsets. ``corrupt``: the batch is damaged. ``moved``: since the plan, the segment was
+    removed or replaced by other bytes, so that a new plan is needed. ``unread``: a pack lacks promised ranges, or the
+    store did not return it; its offsets wait until it does, or until they are sealed.
     """
 
     offset: int
@@ -105,10 +105,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a task did: ``evidence`` has each offset of the partition's ``[from_offset, next_offset)`` once.
+    """Result of a task: ``evidence`` has each offset of the partition's ``[from_offset, next_offset)`` once.
 
-    ``other_rows`` are rows of dates that a rebuild leaves alone. ``unknown`` is the sum of
-    :attr:`tidemark.parsers.base.Parsed.unknown` of all rows, these too.
+    ``other_rows`` are rows of dates that a rebuild leaves alone. ``unknown`` sums
+    :attr:`tidemark.parsers.base.Parsed.unknown` of all rows, ``other_rows`` included.
     """
 
     incarnation: int

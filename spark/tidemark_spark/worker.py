@@ -1,4 +1,4 @@
-"""Carries out one task in a Spark Python worker, by the kind of its job."""
+"""Carries out one task in a Spark Python worker, with the code for the kind of its job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidemark_spark.model import Job, Outcome
 
 
 def convert(job: Job, task: ConversionTask) -> Outcome:
-    """Carry out ``task``, up to its end or to the first offset that is missing, damaged or replaced.
+    """Carry out ``task``, up to its end or to the first missing, damaged or replaced offset.
 
     Raises:
         ContinuityError: a batch has another number of records than its header states, or offsets do not ascend.

@@ -1,7 +1,8 @@
-"""Spark Connect: the same tasks on a server that runs already, without a driver or a JVM of one's own.
+"""Spark Connect: runs the tasks on a running server, without a driver or a JVM in this process.
 
 Connect has neither RDDs nor broadcasts, so a run is one query with as many partitions as tasks, whose function carries
-all of them, packed. The server's workers need the same Python environment as spark-submit's, nothing is uploaded.
+all of them, packed. The server's workers need the Python environment that spark-submit's workers have; nothing is
+uploaded.
 """
 
 from __future__ import annotations
@@ -36,15 +37,16 @@ class Connected:
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self._finished = 0
-        # Spark's type wants a class of its own; what it calls is any function with these names.
+        # Spark's type asks for a subclass, but Spark calls any function with these parameters.
         session.registerProgressHandler(cast("ProgressHandler", self._note))
 
     @classmethod
     @cache
     def to(cls, remote: str, name: str) -> Connected:
-        """A session of this process, released when it ends, and then the server ends what still runs of it.
+        """A session that is released when this process ends; the server then stops its running queries.
 
-        That also holds for SIGTERM. After a SIGKILL the server does so by itself, five minutes later by default.
+        That also holds for SIGTERM. After a SIGKILL the server releases the session itself, after five minutes by
+        default.
 
         Raises:
             SparkUnavailable: no server answers.
@@ -59,7 +61,7 @@ class Connected:
         return cls(session)
 
     def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
-        """``work`` of each task, which Spark schedules and tries again like those of an RDD.
+        """Results of ``work`` for each task, which Spark schedules and repeats like a task of an RDD.
 
         Raises:
             TaskFailed: a task failed for good with one of Tidemark's errors.
@@ -72,10 +74,10 @@ class Connected:
             if failure := worker_error(str(error)):
                 raise failure from error
             raise
-        return [_unpack(cast("bytes", one)) for one in made.column("made").to_pylist()]
+        return [_unpack(cast("bytes", result)) for result in made.column("made").to_pylist()]
 
     def finished(self) -> int:
-        """How many tasks are done of those that are under way, as the server last said."""
+        """Number of completed tasks of the running stages, as the server last reported."""
         return self._finished
 
     def _note(self, *, stages: Iterable[StageInfo] | None, **_: object) -> None:
@@ -83,10 +85,10 @@ class Connected:
 
 
 def _await(remote: str) -> None:
-    """Wait for the server, which is asked for ten minutes by Spark's own client before that says so.
+    """Wait for the server; Spark's own client would try for ten minutes before it fails.
 
     Raises:
-        SparkUnavailable: no connection to it is made in time. The URL is not repeated, since it may hold a token.
+        SparkUnavailable: no connection is made in time. The message omits the URL, since it may hold a token.
     """
     import grpc
     from pyspark.sql.connect.client import DefaultChannelBuilder
@@ -103,7 +105,7 @@ def _await(remote: str) -> None:
 
 
 def _carry_out(packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a worker: what became of the tasks whose numbers are asked for."""
+    """Results of the tasks with the requested numbers, computed in a worker."""
     (work, common), tasks = _shared(packed)
     for batch in batches:
         for number in batch.column(0).to_pylist():
@@ -114,18 +116,18 @@ def _carry_out(packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
 
 @lru_cache(maxsize=1)
 def _shared(packed: bytes) -> tuple[Any, list[bytes]]:
-    """What all tasks share is unpacked once in a worker process, each task where it runs."""
+    """The packed work and tasks. A worker process unpacks the shared part once, and each task where it runs."""
     shared, tasks = _unpack(packed)
     return pickle.loads(shared), tasks  # noqa: S301 # likewise
 
 
-def _pack(what: object) -> bytes:
-    return zlib.compress(pickle.dumps(what), 1)
+def _pack(content: object) -> bytes:
+    return zlib.compress(pickle.dumps(content), 1)
 
 
 def _unpack(packed: bytes) -> Any:
-    """Between this job and its own workers, as Spark itself does with what it sends there."""
-    return pickle.loads(zlib.decompress(packed))  # noqa: S301 # nothing from elsewhere is unpickled
+    """Unpack what this job and its own workers exchange."""
+    return pickle.loads(zlib.decompress(packed))  # noqa: S301 # only bytes of this job and its workers are unpickled
 
 
 def _end(number: int, _frame: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Where the tasks of a job are carried out: the interface of what schedules them, and what a worker does around one."""
+"""The interface of executors of tasks, and the code around a task in a worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemark_spark.convert.guard import guarded
 from tidemark_spark.model import Job
 
 _ERROR: Final = re.compile(r"^(?:\s*E?\s*)?tidemark\.errors\.(\w+): (.*)$", re.MULTILINE)
-"""The last line of a traceback in a worker, where the error is one of ours."""
+"""The last line of a traceback in a worker with one of Tidemark's errors."""
 
 Common = TypeVar("Common")
 Given = TypeVar("Given")
@@ -22,23 +22,23 @@ Made = TypeVar("Made")
 
 
 class Executor(Protocol):
-    """Carries out tasks: Spark, or a test in its own process."""
+    """Runs tasks: Spark, or a test's own process."""
 
     def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
-        """``work`` of each task, in any order; a task that fails is tried again as the deployment has it."""
+        """Results of ``work`` for each task, in any order; a failed task is repeated as the deployment configures."""
 
     def finished(self) -> int:
-        """How many tasks are done of those that are under way; asked from another thread."""
+        """Number of completed tasks of the running ones; called from another thread."""
 
 
 def worker_error(report: str) -> TaskFailed | None:
-    """The error of Tidemark's that ended a task for good, from Spark's ``report`` of it; None if it was another one."""
-    found = _ERROR.findall(report)
-    return TaskFailed(f"{found[-1][0]}: {found[-1][1]}") if found else None
+    """Tidemark's error that ended a task for good, parsed from Spark's ``report``; None for another error."""
+    errors = _ERROR.findall(report)
+    return TaskFailed(f"{errors[-1][0]}: {errors[-1][1]}") if errors else None
 
 
 def in_worker(work: Callable[[Common, Given], Made], common: Common, task: Given) -> Made:
-    """``work`` of one task, in a process that Spark uses for many."""
+    """Result of ``work`` for one task, in a process that Spark reuses."""
     with bounded(common) if isinstance(common, Job) else nullcontext():
         made = work(common, task)
     _spare_collector()
@@ -46,7 +46,7 @@ def in_worker(work: Callable[[Common, Given], Made], common: Common, task: Given
 
 
 def bounded(job: Job) -> AbstractContextManager[None]:
-    """Within the limits of ``job``, by how often Spark has tried this task before."""
+    """The limits of ``job`` as a context, given how often Spark has tried this task before."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -55,9 +55,9 @@ def bounded(job: Job) -> AbstractContextManager[None]:
 
 @cache
 def _spare_collector() -> None:
-    """Let the garbage collector look no more at what stays anyway: after the first task, that is all modules.
+    """Exempt permanent objects, after the first task all modules, from garbage collection.
 
-    Spark has a worker collect garbage after each task, which took 70 ms of each for the libraries alone.
+    Spark has a worker collect garbage after each task, which took 70 ms each time for the libraries alone.
     """
     gc.collect()
     gc.freeze()

@@ -11,10 +11,10 @@ from tidemark_spark.cluster.target import ClusterTarget
 
 
 class SparkOnDemand(Executor):
-    """Spark, started by the first tasks that there are: it takes seconds, and many a run of a job has none."""
+    """Spark, started with the first tasks: the start takes seconds, and many runs of a job have no task."""
 
     def __init__(self, target: ClusterTarget, name: str) -> None:
-        """``name`` is what Spark's pages show."""
+        """``name`` is shown on Spark's pages."""
         self._target, self._name = target, name
         self._spark: Executor | None = None
 

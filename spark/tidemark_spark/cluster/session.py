@@ -1,4 +1,4 @@
-"""Spark: it schedules tasks, runs them again where a worker dies, and brings back their outcomes."""
+"""Spark: schedules tasks, repeats them when a worker dies, and returns their results."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ _SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 SETTINGS: Final = {
     # Over TCP each task waits some 20 ms for acknowledgements that the kernel delays.
     _SOCKETS: "true",
-    # What Arrow's allocator sets aside and does not use is not to count as memory that a worker takes.
+    # Memory that Arrow's allocator reserves and does not use must not count as a worker's memory.
     "spark.executorEnv.MIMALLOC_ARENA_EAGER_COMMIT": "0",
-    # JVMs only schedule: what their second compiler takes, they do not get back. A deployment's extraJavaOptions come
-    # after these, and win. Under spark-submit the driver's JVM runs already: its submitter gives it the option.
+    # JVMs only schedule: their second compiler costs more than it saves. A deployment's extraJavaOptions come after
+    # these, and win. Under spark-submit the driver's JVM runs already: its submitter gives it the option.
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.executor.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
 }
-"""What the job wants of Spark, unless the deployment says otherwise."""
+"""Spark settings of the jobs, unless the deployment sets others."""
 
 _LOCAL: Final = re.compile(r"local(?:\[([^,\]]+)\])?")
 _TRIES: Final = 4
-"""How often a task is tried, as on a cluster by default; the last two of them with less memory."""
+"""Tries of a task, as on a cluster by default; the last two have less memory."""
 
 
 def submitted() -> SparkConf:
-    """What spark-submit was told, which only its JVM knows; empty if it did not start this process."""
+    """Settings of spark-submit, which only its JVM knows; empty if it did not start this process."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        SparkContext._ensure_initialized()  # a context would do so as well, but then its master is fixed
+        SparkContext._ensure_initialized()  # a context would do so too, but would fix the master
     return SparkConf()
 
 
 def trying(master: str) -> str:
-    """``master``, so that a task is tried again there: on one machine Spark would try it once unless told."""
+    """``master`` with repeated tries of a task: a local master tries each task once by default."""
     local = _LOCAL.fullmatch(master)
     return f"local[{local[1] or 1},{_TRIES}]" if local else master
 
@@ -55,7 +55,7 @@ class Classic:
 
     @classmethod
     def start(cls, name: str, master: str | None = None) -> Classic:
-        """Spark's driver, once in a process.
+        """Start Spark's driver, once in a process.
 
         ``master`` is for processes that spark-submit did not start; it defaults to all cores of this machine.
 
@@ -72,16 +72,16 @@ class Classic:
             conf.setMaster(master or "local[*]")
         conf.setMaster(trying(conf.get("spark.master") or "local[*]"))
         try:
-            found = SparkContext.getOrCreate(conf)
+            context = SparkContext.getOrCreate(conf)
         except (PySparkException, Py4JJavaError) as error:
-            said = str(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error).splitlines()[0]
+            reason = str(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error).splitlines()[0]
             rule = "does Java run here, and is Spark's master right (--master, or spark-submit's)?"
-            raise SparkUnavailable(f"Spark did not start: {said}; {rule}") from error
-        found.setLogLevel("WARN")
-        return cls(found)
+            raise SparkUnavailable(f"Spark did not start: {reason}; {rule}") from error
+        context.setLogLevel("WARN")
+        return cls(context)
 
     def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
-        """``work`` of each task; what all of them share is sent once to each worker.
+        """Results of ``work`` for each task; ``common`` is sent once to each worker.
 
         Raises:
             TaskFailed: a task failed for good with one of Tidemark's errors.
@@ -98,14 +98,14 @@ class Classic:
             shared.destroy()
 
     def finished(self) -> int:
-        """How many tasks are done of those that are under way."""
+        """Number of completed tasks of the running stages."""
         tracker = self.context.statusTracker()
         stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
         return sum(stage.numCompletedTasks for stage in stages if stage)
 
 
 def spark(name: str, target: ClusterTarget) -> Executor:
-    """Spark as ``target`` says; ``name`` is what its pages show."""
+    """Spark on ``target``; ``name`` is shown on its pages."""
     if target.remote is None:
         return Classic.start(name, target.master)
     from tidemark_spark.cluster.connect_client import Connected

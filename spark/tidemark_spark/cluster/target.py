@@ -1,4 +1,4 @@
-"""Where a job's tasks run, as its command line says: a master, or a Spark Connect server."""
+"""Target of a job's tasks on its command line: a master, or a Spark Connect server."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _SERVER = re.compile(r"sc://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/(
 
 
 class ClusterTarget(NamedTuple):
-    """``master`` starts Spark's driver in this process, ``remote`` is a Connect server that has it already."""
+    """``master`` starts Spark's driver in this process, ``remote`` is a Connect server with a running driver."""
 
     master: str | None = None
     remote: str | None = None
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> ClusterTarget:
-        """What the options of :func:`add_options` say, else the environment: ``SPARK_REMOTE``, as Spark has it.
+        """Target in the options of :func:`add_options`, or else in Spark's variable ``SPARK_REMOTE``.
 
         Raises:
-            ConfigError: the server's URL is none. The message does not repeat it, since it may hold a token.
+            ConfigError: the server's URL is invalid. The message does not repeat it, since it may hold a token.
         """
         remote = options.remote or (None if options.master else os.environ.get("SPARK_REMOTE") or None)
         if remote is not None and not _SERVER.fullmatch(remote):
@@ -33,7 +33,7 @@ class ClusterTarget(NamedTuple):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """``--master`` and ``--remote``, of which one at most is given."""
+    """Add ``--master`` and ``--remote``, of which at most one may be given."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--master", help="Spark's master, where spark-submit does not say it (default: local[*])")
     which.add_argument(

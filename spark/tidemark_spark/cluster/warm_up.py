@@ -1,7 +1,7 @@
-"""Has the workers of a Spark Connect server load what conversions need, so that the first one does not wait for it.
+"""Loads the libraries and kernels of conversions in the workers of a Spark Connect server, before the first query.
 
 A new server starts its Python workers with the first query, and each of them loads its libraries and the decoder's
-kernels then. Once after the server's start, this job makes that query with nothing to convert.
+kernels then. This job sends such a query, with nothing to convert, once after the server's start.
 """
 
 from __future__ import annotations
@@ -41,6 +41,6 @@ def _server(options: argparse.Namespace) -> str:
 
 
 def load(_common: None, task: int) -> int:
-    """In a worker: this module's imports have loaded the libraries; then the kernels."""
+    """Load the kernels in a worker; this module's imports have loaded the libraries."""
     kernel_cache.load_all()
     return task

@@ -1,1 +1,1 @@
-"""Sends what a job read and wrote to OpenLineage, or hands it over to the task of Airflow's that started the job."""
+"""Sends the lineage of a job to OpenLineage, or hands it over to the Airflow task that started the job."""

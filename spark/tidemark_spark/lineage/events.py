@@ -27,7 +27,7 @@ _TRANSPORT: Final = "OPENLINEAGE__TRANSPORT"
 
 
 def configured(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the environment says where events go."""
+    """True if the environment configures a receiver of events."""
     if environment.get("OPENLINEAGE_DISABLED", "").strip().lower() == "true":
         return False
     named = any(environment.get(name) for name in ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG"))
@@ -48,11 +48,11 @@ class JobEvents:
         self._run = str(uuid.uuid5(uuid.NAMESPACE_URL, known) if attempt else generate_new_uuid())
 
     def start(self, lineage: JobLineage) -> None:
-        """The job begins. Raises what the client's transport raises."""
+        """Send the start of the job. Raises what the client's transport raises."""
         self._emit("START", lineage, {})
 
     def end(self, lineage: JobLineage, error: BaseException | None) -> None:
-        """The job has ended, well unless there is an ``error``; nothing is left to send after this."""
+        """Send the end of the job, a failure if there is an ``error``; nothing may be sent afterwards."""
         try:
             if error is None:
                 self._emit("COMPLETE", lineage, lineage.run)
@@ -64,8 +64,10 @@ class JobEvents:
     def _emit(self, kind: str, lineage: JobLineage, run: Facets) -> None:
         from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
 
-        inputs: Any = [InputDataset(**_named(one), inputFacets=_plain(one.more)) for one in lineage.inputs]
-        outputs: Any = [OutputDataset(**_named(one), outputFacets=_plain(one.more)) for one in lineage.outputs]
+        inputs: Any = [InputDataset(**_named(dataset), inputFacets=_plain(dataset.more)) for dataset in lineage.inputs]
+        outputs: Any = [
+            OutputDataset(**_named(dataset), outputFacets=_plain(dataset.more)) for dataset in lineage.outputs
+        ]
         namespace = os.environ.get("OPENLINEAGE_NAMESPACE") or "default"
         self._client.emit(
             RunEvent(
@@ -80,16 +82,16 @@ class JobEvents:
         )
 
 
-def _named(one: Dataset) -> dict[str, Any]:
-    return {"namespace": one.namespace, "name": one.name, "facets": _plain(one.facets)}
+def _named(dataset: Dataset) -> dict[str, Any]:
+    return {"namespace": dataset.namespace, "name": dataset.name, "facets": _plain(dataset.facets)}
 
 
-def _plain(found: Facets) -> Any:
-    """Facets as the client takes them beside objects of its own classes: it writes a mapping as it is."""
-    return dict(found)
+def _plain(mapping: Facets) -> Any:
+    """Facets in the client's form: it writes a mapping unchanged, next to objects of its own classes."""
+    return dict(mapping)
 
 
 def job_name(job: str, cluster: str | None, topics: Iterable[str]) -> str:
-    """What the job is called: ``tidemark_ingest.prod.orders``, or without the topic if there are several or all."""
+    """Name of the job: ``tidemark_ingest.prod.orders``, or without the topic if there are several or all."""
     named = list(topics)
     return ".".join([f"tidemark_{job}", *([cluster] if cluster else []), *(named if len(named) == 1 else [])])

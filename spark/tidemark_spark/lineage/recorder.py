@@ -1,4 +1,4 @@
-"""Collects what a job reads and writes. Lineage never fails a job: standard error tells what goes wrong with it."""
+"""Collects what a job reads and writes. Lineage never fails a job: its errors are printed to standard error."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ OFF: Final = "off"
 
 
 class Recorder:
-    """What one job did. Without a receiver nothing is built, and nothing of OpenLineage's is loaded."""
+    """Lineage of one job. Without a receiver, nothing is built and no module of OpenLineage is loaded."""
 
     def __init__(self, job: str, options: Namespace) -> None:
-        """Of the program ``job``, by its command line."""
+        """A recorder of the program ``job`` with its command line."""
         self._job, self._options = job, options
         self._parts: list[Found] = []
         self._place = None if options.lineage in {EVENTS, OFF} else str(options.lineage)
@@ -32,17 +32,17 @@ class Recorder:
             self._guarded(self._connect)
 
     def begin(self) -> None:
-        """Tell that the job begins, and with which datasets."""
+        """Report that the job begins, and with which datasets."""
         if self._events is not None:
             self._guarded(self._start)
 
     def note(self, build: Callable[[], Found]) -> None:
-        """Keep what ``build`` tells of a part of the job's work; it is not called if nobody wants to know."""
+        """Keep the lineage of a part of the job's work; ``build`` is not called if there is no receiver."""
         if self._place is not None or self._events is not None:
             self._guarded(lambda: self._parts.append(build()))
 
     def end(self, error: BaseException | None) -> None:
-        """Tell that the job has ended, by ``error`` if there is one."""
+        """Report that the job has ended, with ``error`` if there is one."""
         if self._place is not None and (self._parts or error is None):
             self._guarded(self._hand_over)
         if self._events is not None:
@@ -68,23 +68,23 @@ class Recorder:
 
     def _stop(self, error: BaseException | None) -> None:
         assert self._events is not None
-        found = joined(self._parts)
+        lineage = joined(self._parts)
         if error is not None and not self._parts:
             deployment = load_topics(self._options.topics)
-            found = of_job(self._job, deployment, self._topics(deployment))
-        self._events.end(found, error)
+            lineage = of_job(self._job, deployment, self._topics(deployment))
+        self._events.end(lineage, error)
 
     def _hand_over(self) -> None:
         assert self._place is not None
         hand_over.put(load_topics(self._options.topics), self._options.cluster, self._place, joined(self._parts))
 
     def _topics(self, deployment: Deployment) -> list[TopicSettings]:
-        """The topics that the command line names, else all of its cluster."""
+        """The topics of the command line, or all topics of its cluster."""
         named, cluster = getattr(self._options, "topic", None), self._options.cluster
         names = [named] if isinstance(named, str) else named
         if names:
-            return [deployment.topic(one, cluster) for one in names]
-        return [one for one in deployment.topics if cluster in {None, one.cluster}]
+            return [deployment.topic(name, cluster) for name in names]
+        return [topic for topic in deployment.topics if cluster in {None, topic.cluster}]
 
     def _guarded(self, step: Callable[[], Any]) -> None:
         try:
@@ -96,8 +96,8 @@ class Recorder:
 
 
 def _only_shows(options: Namespace) -> bool:
-    """Whether the job writes nothing: it shows what it would do, or compares."""
-    return any(getattr(options, one, None) for one in ("dry_run", "compare", "report"))
+    """True if the job writes nothing: it shows what it would do, or compares."""
+    return any(getattr(options, option, None) for option in ("dry_run", "compare", "report"))
 
 
 def _attempt_in(plan: str | None) -> str | None:

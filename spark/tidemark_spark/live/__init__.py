@@ -1,1 +1,1 @@
-"""Landing many topics together: one client, one query; a plan, a commit and a result of each."""
+"""Lands many topics together: one client and one query for all, and a plan, a commit and a result for each."""

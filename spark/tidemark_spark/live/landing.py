@@ -1,7 +1,7 @@
-"""A live landing: each topic is planned, all are converted together, and each is committed and reported by itself.
+"""A live landing: plans each topic, converts all together, and commits and reports each topic on its own.
 
-What goes wrong with a topic is that topic's outcome, and never stops the others. A landing may be carried out again, by
-any process: each topic's attempt was drawn before, so it lands once.
+An error of a topic becomes that topic's outcome, and never stops the others. Any process may carry out a landing again:
+each topic's attempt was drawn before, so it lands once.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ FIRST_PAUSE: Final = timedelta(seconds=30)
 LONGEST_PAUSE: Final = timedelta(minutes=15)
 """A topic that has failed is left out for 30 s, then for twice as long after each failure, up to 15 minutes.
 
-So long is one left out that has nothing to land, unless it moves; and for 30 s one that could land nothing because the
-store did not give its packs.
+A topic with nothing to land is left out for 15 minutes, unless it moves. A topic that landed nothing because the store
+did not return its packs is left out for 30 s.
 """
 
 _MOST_DETAIL: Final = 1000
@@ -43,9 +43,10 @@ Found = TypeVar("Found")
 
 
 class Prepared(NamedTuple):
-    """A topic whose plan is stored. ``landed``: its attempt has landed before, and needs no conversion.
+    """A topic whose plan is stored.
 
-    ``first``: the plan was made here, so nobody has carried it out before.
+    With ``landed``, its attempt has landed before and needs no conversion. With ``first``, the plan was made here, so
+    no process has carried it out before.
     """
 
     topic: TopicLanding
@@ -56,51 +57,52 @@ class Prepared(NamedTuple):
 
     @property
     def work(self) -> Work:
-        """What is to be converted."""
+        """The conversion that the topic needs."""
         return Work(Job.of(self.table, self.plan), () if self.landed else self.plan.tasks)
 
 
 class Converted(NamedTuple):
-    """A topic, and the outcomes of its tasks or why there are none."""
+    """A topic, and the outcomes of its tasks or the error of its conversion."""
 
     prepared: Prepared
     outcomes: list[Outcome] | Exception
 
 
 Note = Callable[[TopicTable, RunPlan, RunResult], None]
-"""Hears of each run: its table, which is open, its plan, and what it did."""
+"""Called for each run, with its open table, its plan and its result."""
 
 
 def land(deployment: Deployment, landing: LiveLanding, executor: Executor, note: Note | None = None) -> LiveLanding:
-    """Land all topics of ``landing``; returns it with what became of each.
+    """Land all topics of ``landing``, and return it with each topic's outcome.
 
     Raises:
-        SparkUnavailable: there is no Spark; what is stored stays, and the landing may be carried out again.
+        SparkUnavailable: there is no Spark; stored objects stay, and the landing may be carried out again.
     """
 
     def prepare(topic: TopicLanding) -> Prepared | TopicLanding:
         return _own(topic, lambda: _prepared(deployment, landing.cluster, topic, live_end))
 
-    def commit(one: Converted) -> TopicLanding:
-        return _own(one.prepared.topic, lambda: _committed(one, note))
+    def commit(converted: Converted) -> TopicLanding:
+        return _own(converted.prepared.topic, lambda: _committed(converted, note))
 
     live_end = LiveEnd()
     began = in_parallel(prepare, landing.topics)
-    prepared = [one for one in began if isinstance(one, Prepared)]
-    made = convert_all(executor, [one.work for one in prepared])
-    ended = in_parallel(commit, [Converted(*pair) for pair in zip(prepared, made, strict=True)])
-    done = {one.topic: one for one in (*ended, *(one for one in began if isinstance(one, TopicLanding)))}
-    return landing.model_copy(update={"topics": tuple(done[one.topic] for one in landing.topics)})
+    prepared = [topic for topic in began if isinstance(topic, Prepared)]
+    outcomes = convert_all(executor, [topic.work for topic in prepared])
+    committed = in_parallel(commit, [Converted(*pair) for pair in zip(prepared, outcomes, strict=True)])
+    ended = [*committed, *(topic for topic in began if isinstance(topic, TopicLanding))]
+    by_name = {topic.topic: topic for topic in ended}
+    return landing.model_copy(update={"topics": tuple(by_name[topic.topic] for topic in landing.topics)})
 
 
 def _prepared(deployment: Deployment, cluster: str, topic: TopicLanding, live_end: LiveEnd) -> Prepared | TopicLanding:
-    """The topic's plan, stored; the topic's outcome if there is nothing to convert or too much."""
+    """The topic with its plan stored, or its outcome if there is nothing to convert or too much."""
     table = open_topic_table(deployment, deployment.topic(topic.topic, cluster))
     if (known := find_plan(table, topic.attempt)) is not None:
         return Prepared(topic, table, known, has_landed(table, committed_ledger(table), known))
     table = followed(table)
     raw = ScannedTopic(table, topic.partitions, live_end)
-    # The topic's own runs find which dates close, from the agents' indexes.
+    # The topic's own runs close dates, from the agents' indexes.
     plan = plan_ingest(table, attempt=topic.attempt, limit_bytes=LIVE_BYTES, raw=raw, close_dates=False)
     if plan.empty:
         record_unread(table, plan.created_at, plan.unread)
@@ -111,25 +113,25 @@ def _prepared(deployment: Deployment, cluster: str, topic: TopicLanding, live_en
     return Prepared(topic, table, plan, first=True)
 
 
-def _committed(one: Converted, note: Note | None) -> TopicLanding:
-    """Account for what was converted, commit and report it."""
-    outcomes = one.outcomes
+def _committed(converted: Converted, note: Note | None) -> TopicLanding:
+    """Account for the converted rows, commit them and report the run."""
+    outcomes = converted.outcomes
     if isinstance(outcomes, Exception):
         raise outcomes
-    table, plan = one.prepared.table, one.prepared.plan
-    result = run(table, plan, lambda _job, _tasks: outcomes, first=one.prepared.first)
+    table, plan = converted.prepared.table, converted.prepared.plan
+    result = run(table, plan, lambda _job, _tasks: outcomes, first=converted.prepared.first)
     if note is not None:
         note(table, plan, result)
-    return _ended(one.prepared.topic, result.status)
+    return _ended(converted.prepared.topic, result.status)
 
 
 def _own(topic: TopicLanding, step: Callable[[], Found]) -> Found | TopicLanding:
-    """What ``step`` returns, or the topic with what it raised; its traceback goes to the job's log."""
+    """The result of ``step``, or the topic with its error; the traceback is printed to the job's log."""
     try:
         return step()
     except SparkUnavailable:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this topic's, and others have to land
+    except Exception as error:  # noqa: BLE001 - any error is this topic's, and the others have to land
         sys.stderr.write("".join([f"topic {topic.topic}:\n", *traceback.format_exception(error)]))
         detail = str(error) if isinstance(error, TidemarkError) else f"{type(error).__name__}: {error}"
         failures = topic.failures + 1

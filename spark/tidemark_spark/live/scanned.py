@@ -1,4 +1,4 @@
-"""A topic's raw store as the triggerer's scan has seen it, so that a plan reads no watermark index again."""
+"""A topic's raw store as seen by the triggerer's scan, so that a plan reads no watermark index again."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tidemark.timestamps import utc_now
 
 
 class ScannedTopic(RawTopic):
-    """Takes the scan's word for how far ``partitions`` are ahead, and for no other partition.
+    """A topic that takes from the scan how far ``partitions`` are ahead, and considers no other partition.
 
-    What it says of log ends is not known, so no date may close by it.
+    The scan does not know log ends, so no date may close from its entries.
     """
 
     def __init__(self, table: TopicTable, partitions: Iterable[AheadPartition], live_end: LiveEnd) -> None:
@@ -29,7 +29,7 @@ class ScannedTopic(RawTopic):
 
     @override
     def incarnations(self) -> TopicIncarnations:
-        """As they were when they were first asked for."""
+        """The topic's incarnations, read once."""
         return self._incarnations
 
     @cached_property
@@ -38,26 +38,26 @@ class ScannedTopic(RawTopic):
 
     @cached_property
     def entries(self) -> Mapping[tuple[int, int], IndexEntry]:
-        """The partitions that were ahead, as far as the topic has had their incarnations."""
+        """Entries of the partitions that were ahead, if the topic knows their incarnations."""
         topic_ids = [incarnation.topic_id for incarnation in self.incarnations().incarnations]
         return {
-            (one.incarnation, one.partition): _entry(self._topic_name, one)
-            for one in self._ahead
-            if one.incarnation < len(topic_ids) and topic_ids[one.incarnation] == one.topic_id
+            (part.incarnation, part.partition): _entry(self._topic_name, part)
+            for part in self._ahead
+            if part.incarnation < len(topic_ids) and topic_ids[part.incarnation] == part.topic_id
         }
 
 
-def _entry(topic: str, one: AheadPartition) -> IndexEntry:
+def _entry(topic: str, part: AheadPartition) -> IndexEntry:
     return IndexEntry(
         topic=topic,
-        partition=one.partition,
-        topic_id=one.topic_id,
-        incarnation=one.incarnation,
-        leader_epoch=one.leader_epoch,
-        next_offset=one.end,
-        uploaded_end=one.end,
-        tail_end=one.end,
-        log_end_offset=one.end,
-        high_watermark=one.end,
+        partition=part.partition,
+        topic_id=part.topic_id,
+        incarnation=part.incarnation,
+        leader_epoch=part.leader_epoch,
+        next_offset=part.end,
+        uploaded_end=part.end,
+        tail_end=part.end,
+        log_end_offset=part.end,
+        high_watermark=part.end,
         observed_at=utc_now(),
     )

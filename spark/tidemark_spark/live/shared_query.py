@@ -1,4 +1,4 @@
-"""The conversion tasks of several jobs as one query. Small tasks share a Spark task, which costs more than they do."""
+"""The conversion tasks of several jobs as one query. Small tasks share a Spark task, whose own cost is higher."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from tidemark_spark.worker import convert
 
 MOST_TASKS: Final = 16
 MOST_BYTES: Final = 16 << 20
-"""A Spark task takes so many conversion tasks, of so many bytes together, or one that is larger."""
+"""Limits of a Spark task: conversion tasks, and their bytes together. A single larger one gets its own."""
 
 
 class Work(NamedTuple):
-    """A job, and what is to be converted of it."""
+    """A job, and its tasks to convert."""
 
     job: Job
     tasks: tuple[ConversionTask, ...]
 
 
 class Numbered(NamedTuple):
-    """A conversion task of the job with that number."""
+    """A conversion task, and the number of its job."""
 
     job: int
     task: ConversionTask
 
 
 class Made(NamedTuple):
-    """What a conversion task of the job with that number did."""
+    """The outcome of a conversion task, and the number of its job."""
 
     job: int
     outcome: Outcome
 
 
 def convert_all(executor: Executor, works: Sequence[Work]) -> list[list[Outcome] | Exception]:
-    """The outcomes of each, in order; or what its conversion failed with.
+    """For each of ``works`` in order, its outcomes or the error of its conversion.
 
-    A query fails as a whole. Then each of ``works`` gets a query of its own, and only those fail that are the cause.
+    A query fails as a whole. Each of ``works`` then gets a query of its own, so that only the causes fail.
 
     Raises:
         SparkUnavailable: there is no Spark.
@@ -52,7 +52,7 @@ def convert_all(executor: Executor, works: Sequence[Work]) -> list[list[Outcome]
     except Exception as error:  # noqa: BLE001 - anything that a topic's parser may raise, and Spark wraps
         if len(works) == 1:
             return [error]
-    return [found for work in works for found in convert_all(executor, [work])]
+    return [result for work in works for result in convert_all(executor, [work])]
 
 
 def _converted(executor: Executor, works: Sequence[Work]) -> list[list[Outcome]]:
@@ -67,21 +67,21 @@ def _converted(executor: Executor, works: Sequence[Work]) -> list[list[Outcome]]
 
 
 def bundles(tasks: Sequence[Numbered]) -> Iterator[tuple[Numbered, ...]]:
-    """``tasks`` in order, as many together as a Spark task takes."""
+    """``tasks`` in order, bundled up to the limits of a Spark task."""
     bundle: list[Numbered] = []
     size = 0
-    for one in tasks:
-        if bundle and (len(bundle) == MOST_TASKS or size + one.task.size > MOST_BYTES):
+    for numbered in tasks:
+        if bundle and (len(bundle) == MOST_TASKS or size + numbered.task.size > MOST_BYTES):
             yield tuple(bundle)
             bundle, size = [], 0
-        bundle.append(one)
-        size += one.task.size
+        bundle.append(numbered)
+        size += numbered.task.size
     if bundle:
         yield tuple(bundle)
 
 
 def convert_bundle(jobs: Sequence[Job], bundle: Sequence[Numbered]) -> list[Made]:
-    """In a worker: each task within the limits of its own job."""
+    """Convert each task in a worker, within the limits of its own job."""
     made: list[Made] = []
     for number, task in bundle:
         with bounded(jobs[number]):

@@ -1,7 +1,7 @@
-"""The outcomes of all tasks become one change of the table; every offset is accounted for before anything is committed.
+"""Turns the outcomes of all tasks into one change of the table, and accounts for every offset before any commit.
 
-Pure. A partition whose task stopped at a hole or at damage lands up to there. The change does not name the files of its
-later tasks, so they do not count. The other partitions land in full.
+Pure. A partition whose task stopped at a hole or at damage lands up to that offset. The change does not name the files
+of its later tasks, so they do not count. The other partitions land in full.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tidemark_spark.model import DataFile, Outcome, Stop
 
 
 class Change(NamedTuple):
-    """What a run wants to commit: files to add, their evidence, and the state of each partition thereafter.
+    """The change that a run commits: files to add, their evidence, and the state of each partition afterwards.
 
-    ``partitions`` is empty for a rebuild, a replay and a compaction, which move no offsets; for a repair it has those
-    that go back to before a branch was left. ``removes`` and ``supersedes`` are those of the plan, except for
-    partitions that cannot move after all. ``unknown`` are the unknown fields of the rows that it adds.
+    ``partitions`` is empty for a rebuild, a replay and a compaction, which move no offsets. For a repair it has the
+    partitions that go back to the point before a branch was left. ``removes`` and ``supersedes`` are copied from the
+    plan, except for partitions that cannot move after all. ``unknown`` counts the unknown fields of the added rows.
     """
 
     files: tuple[DataFile, ...]
@@ -38,7 +38,7 @@ class Change(NamedTuple):
 
 
 def account(plan: RunPlan, outcomes: Iterable[Outcome]) -> Change:
-    """The change that ``outcomes`` add up to.
+    """The change that results from ``outcomes``.
 
     Raises:
         ContinuityError: an offset has no class or two, or a rebuild found a hole, damage or a replaced segment.
@@ -46,8 +46,8 @@ def account(plan: RunPlan, outcomes: Iterable[Outcome]) -> Change:
     if plan.kind == "compact":
         return _laid_together(plan, list(outcomes))
     by_partition: dict[tuple[int, int], list[Outcome]] = {part.key: [] for part in plan.partitions}
-    for one in sorted(outcomes, key=lambda one: one.from_offset):
-        by_partition[one.incarnation, one.partition].append(one)
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.from_offset):
+        by_partition[outcome.incarnation, outcome.partition].append(outcome)
     if plan.kind != "ingest":
         return _again(plan, by_partition)
     parts = [_landed(plan, part, by_partition[part.key]) for part in plan.partitions]
@@ -62,16 +62,18 @@ def account(plan: RunPlan, outcomes: Iterable[Outcome]) -> Change:
 
 
 def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> Change:
-    """One partition of an ingest."""
+    """The change of one partition of an ingest."""
     acknowledged = Intervals(part.acknowledged)
     at, stop = part.start, None
     kept: list[Outcome] = []
-    for one in outcomes:
+    for outcome in outcomes:
         at = acknowledged.contiguous_from(at)
-        if one.from_offset != at:
-            raise ContinuityError(f"{_name(plan, part)}: a task starts at offset {one.from_offset}, and {at} was next")
-        kept.append(one)
-        at, stop = one.next_offset, one.stop
+        if outcome.from_offset != at:
+            raise ContinuityError(
+                f"{_name(plan, part)}: a task starts at offset {outcome.from_offset}, and {at} was next"
+            )
+        kept.append(outcome)
+        at, stop = outcome.next_offset, outcome.stop
         if stop:
             break
     if stop is None:
@@ -82,15 +84,15 @@ def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> 
         return _stays(plan, part, part.cut, stop)
     passed = acknowledged.clip(part.start, at)
     evidence = [
-        *(_without_segment(part, "deleted_before_upload", *one) for one in part.deleted_before_upload),
-        *(_without_segment(part, "expired", *one) for one in part.expired),
-        *(_without_segment(part, "acknowledged", *one) for one in passed),
-        *(row for one in kept for row in one.evidence),
+        *(_without_segment(part, "deleted_before_upload", *span) for span in part.deleted_before_upload),
+        *(_without_segment(part, "expired", *span) for span in part.expired),
+        *(_without_segment(part, "acknowledged", *span) for span in passed),
+        *(row for outcome in kept for row in outcome.evidence),
     ]
     covered = at - part.start + Intervals((*part.deleted_before_upload, *part.expired)).size
     _check_sum(plan, part, evidence, covered)
-    files = tuple(file for one in kept for file in one.files)
-    unknown = summed(one.unknown for one in kept)
+    files = tuple(file for outcome in kept for file in outcome.files)
+    unknown = summed(outcome.unknown for outcome in kept)
     state = _state(plan, part, at, stop)
     if part.cut is None:
         return Change(files, tuple(evidence), (state,), unknown=unknown)
@@ -99,7 +101,7 @@ def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> 
 
 
 def _stays(plan: RunPlan, part: PartitionPlan, cut: BranchCut, stop: Stop) -> Change:
-    """A partition that cannot leave its branch, because raw no longer holds the offsets below the cut."""
+    """The change of a partition that keeps its branch, because raw no longer holds the offsets below the cut."""
     if stop.kind in {"moved", "unread"}:
         return Change((), (), ())
     gap = {"from": stop.offset, "to": cut.old_next, "reason": "unclean_election", "detected_at": plan.created_at}
@@ -119,33 +121,38 @@ def _stays(plan: RunPlan, part: PartitionPlan, cut: BranchCut, stop: Stop) -> Ch
 
 
 def _again(plan: RunPlan, by_partition: dict[tuple[int, int], list[Outcome]]) -> Change:
-    """A rebuild, a replay or a repair: only the records' classes. The driver checks that no record is new or gone."""
+    """The change of a rebuild, a replay or a repair, with evidence of record classes only.
+
+    The driver checks that no record is new or gone.
+    """
     for part in plan.partitions:
-        for one in by_partition[part.key]:
-            if one.stop:
-                raise ContinuityError(f"{_name(plan, part)}: cannot be made again: {one.stop.detail}")
-            counted = sum(row.rows for row in one.evidence) + one.other_rows
-            if plan.kind != "replay" and counted != one.next_offset - one.from_offset:
-                raise ContinuityError(f"{_name(plan, part)}: {counted} offsets have a class from {one.from_offset} on")
-    outcomes = [one for part in plan.partitions for one in by_partition[part.key]]
-    evidence = [row for one in outcomes for row in one.evidence if row.offset_class in PARSED]
+        for outcome in by_partition[part.key]:
+            if outcome.stop:
+                raise ContinuityError(f"{_name(plan, part)}: cannot be made again: {outcome.stop.detail}")
+            counted = sum(row.rows for row in outcome.evidence) + outcome.other_rows
+            if plan.kind != "replay" and counted != outcome.next_offset - outcome.from_offset:
+                raise ContinuityError(
+                    f"{_name(plan, part)}: {counted} offsets have a class from {outcome.from_offset} on"
+                )
+    outcomes = [outcome for part in plan.partitions for outcome in by_partition[part.key]]
+    evidence = [row for outcome in outcomes for row in outcome.evidence if row.offset_class in PARSED]
     back = [(part, part.cut) for part in plan.partitions if part.cut]
     for part, cut in back:
         evidence += _left_behind(part, cut, part.end)
-    files = tuple(file for one in outcomes for file in one.files)
+    files = tuple(file for outcome in outcomes for file in outcome.files)
     states = tuple(_back(part, cut) for part, cut in back)
-    unknown = summed(one.unknown for one in outcomes)
+    unknown = summed(outcome.unknown for outcome in outcomes)
     return Change(files, tuple(evidence), states, plan.removes, plan.supersedes, unknown)
 
 
 def _left_behind(part: PartitionPlan, cut: BranchCut, start: int) -> list[EvidenceRow]:
-    """The evidence that rows landed at or above ``start`` no longer count, as their branch was cut off."""
+    """Evidence that takes out the rows landed at or above ``start``, because their branch was cut off."""
     spans: list[tuple[EvidenceClass, int]] = [("superseded", start), ("truncated", cut.landed_at)]
     return [_without_segment(part, name, first, cut.old_next) for name, first in spans if first < cut.old_next]
 
 
 def _back(part: PartitionPlan, cut: BranchCut) -> PartitionState:
-    """A partition that a repair takes back to its end, from where the next ingest follows the new branch."""
+    """State of a partition that a repair sets back to its end; the next ingest follows the new branch from there."""
     return PartitionState(
         incarnation=part.incarnation,
         topic_id=part.topic_id,
@@ -160,13 +167,13 @@ def _back(part: PartitionPlan, cut: BranchCut) -> PartitionState:
 
 
 def _laid_together(plan: RunPlan, outcomes: Sequence[Outcome]) -> Change:
-    """A compaction: each outcome has one file, whose evidence says what was read back from it."""
-    for one in outcomes:
-        if one.stop:
-            where = f"{plan.cluster}/{plan.topic} partition {one.partition} of incarnation {one.incarnation}"
-            raise ContinuityError(f"{where}: nothing was merged: {one.stop.detail}")
-    files = tuple(file for one in outcomes for file in one.files)
-    return Change(files, tuple(row for one in outcomes for row in one.evidence), (), plan.removes)
+    """The change of a compaction: each outcome has one file, and evidence of the rows read back from it."""
+    for outcome in outcomes:
+        if outcome.stop:
+            where = f"{plan.cluster}/{plan.topic} partition {outcome.partition} of incarnation {outcome.incarnation}"
+            raise ContinuityError(f"{where}: nothing was merged: {outcome.stop.detail}")
+    files = tuple(file for outcome in outcomes for file in outcome.files)
+    return Change(files, tuple(row for outcome in outcomes for row in outcome.evidence), (), plan.removes)
 
 
 def _check_sum(plan: RunPlan, part: PartitionPlan, evidence: Sequence[EvidenceRow], covered: int) -> None:

@@ -1,7 +1,7 @@
-"""The only way in which a table changes: exactly once, despite other writers, killed processes and wrong answers.
+"""Commits changes of a table: exactly once, despite other writers, killed processes and lost answers.
 
 The table's library does not guarantee that. So each commit names its ledger and its attempt in the table's
-transactions, on which all commits conflict. After any error the table is read again, and its content decides.
+transactions, and all commits conflict on them. After any error the table is read again, and its content decides.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _LONGEST_PAUSE_SECONDS: Final = 2.0
 
 
 def publish(table: TopicTable, plan: RunPlan, change: Change) -> Ledger:
-    """Commit ``change``; returns the committed ledger that lists the attempt as landed.
+    """Commit ``change``, and return the committed ledger that lists the attempt as landed.
 
     Safe to call again, from any process, with the same arguments.
 
     Raises:
         StaleRun: the table has moved on since the plan; nothing was committed.
-        TableTampered: somebody changed the table behind Tidemark's back; nothing was committed.
+        TableTampered: another program changed the table; nothing was committed.
         PublishError: a file is missing, or the commit failed repeatedly although the table did not change.
     """
     seen, failures = -1, 0
@@ -65,7 +65,7 @@ def publish(table: TopicTable, plan: RunPlan, change: Change) -> Ledger:
             if add_columns(table, delta, whole=plan.whole):
                 continue  # that was a separate commit: read everything again
             removes = set(change.removes)
-            removed = [one for one in live if one.path in removes]
+            removed = [file for file in live if file.path in removes]
             check_removable(table, delta, removed)
             schema = widened(table, delta)
             if schema is not None and len(removed) < len(live):
@@ -88,7 +88,7 @@ def publish(table: TopicTable, plan: RunPlan, change: Change) -> Ledger:
 
 
 def check_hands(table: TopicTable, plan: RunPlan, ledger: Ledger, live: Collection[LiveFile]) -> None:
-    """Raise :class:`TableTampered` unless the table is as ``ledger`` left it; for a repair, as the plan found it."""
+    """Raise :class:`TableTampered` unless the table is as ``ledger`` left it, or for a repair as the plan found it."""
     if plan.kind != "repair":
         check_untampered(table, ledger, live)
     elif (ledger.n, files_digest(live)) != (plan.ledger_n, plan.found):
@@ -118,7 +118,7 @@ def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile], now: da
         raise StaleRun(f"dates {', '.join(plan.closes)} have changed since the plan")
     if not set(plan.folds) <= set(ledger.landed):
         raise StaleRun("somebody else folded the same attempts since the plan")
-    gone = sorted(set(plan.removes) - {one.path for one in live})
+    gone = sorted(set(plan.removes) - {file.path for file in live})
     if gone:
         raise StaleRun(f"{gone[0]} was replaced since the plan")
 
@@ -129,15 +129,15 @@ def _check_partitions(plan: RunPlan, ledger: Ledger) -> None:
         if state is None:
             continue
         if state.next_offset != part.landed_next or part.deleted_before_upload or part.expired:
-            found = f"at {state.next_offset}, not at {part.landed_next}"
-            raise StaleRun(f"partition {part.partition} now continues {found}")
+            place = f"at {state.next_offset}, not at {part.landed_next}"
+            raise StaleRun(f"partition {part.partition} now continues {place}")
         later = state.leader_epoch > part.leader_epoch and state.leader_epoch not in part.foreign_epochs
         if state.branch != part.branch or later:
             raise StaleRun(f"partition {part.partition} now follows leader epoch {state.leader_epoch}")
 
 
 def check_field_ids(table: TopicTable, delta: DeltaTable, current: Ledger, plan: RunPlan) -> dict[str, int]:
-    """The ids of all columns of ``table``, of which the files of ``plan`` have some.
+    """Ids of all columns of ``table``, including the columns in the files of ``plan``.
 
     Raises:
         StaleRun: another run has given these ids to other columns since the plan.
@@ -145,29 +145,29 @@ def check_field_ids(table: TopicTable, delta: DeltaTable, current: Ledger, plan:
     ours = numbered(plan.field_ids, table_schema(table.topic))
     if disagree(ours, current.field_ids):
         raise StaleRun("columns were added since the plan, which have the numbers of others in its files")
-    columns = pa.schema(cast("Any", delta.schema().to_arrow()))  # arro3's, which Arrow's C interface hands over
+    columns = pa.schema(cast("Any", delta.schema().to_arrow()))  # an arro3 schema, read over Arrow's C interface
     return numbered(current.field_ids | ours, columns)
 
 
 def rebased(current: Ledger, plan: RunPlan, change: Change, live: Iterable[LiveFile]) -> Ledger:
-    """The ledger after ``current`` with this change applied. Only its time differs from call to call.
+    """The ledger after ``current`` with this change applied; only its time differs between calls.
 
     ``live`` are the table's files before the change.
     """
     removes = set(change.removes)
-    there = [one.live for one in change.files]
+    after = [file.live for file in change.files]
     taken = Counter[str]()
     rows = Counter[str]()
-    added = Counter({one.dt: 0 for one in there})
-    for one in there:
-        added[one.dt] += one.rows
-    for one in live:
-        if one.path in removes:
-            taken[one.dt] += one.rows
+    added = Counter({file.dt: 0 for file in after})
+    for file in after:
+        added[file.dt] += file.rows
+    for file in live:
+        if file.path in removes:
+            taken[file.dt] += file.rows
         else:
-            there.append(one)
-    for one in there:
-        rows[one.dt] += one.rows
+            after.append(file)
+    for file in after:
+        rows[file.dt] += file.rows
     touched = _touched(plan, [*added, *taken])
     if plan.kind == "repair":  # a repair's ledger states the table's files again
         touched |= {dt for dt, state in current.dates.items() if state.rows != rows[dt]}
@@ -183,10 +183,10 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, live: Iterable[LiveF
         kind=plan.kind,
         generation=max(current.generation, plan.generation),
         partitions=_partitions(current, change.partitions),
-        dates={**current.dates, **{dt: one for dt, one in dates.items() if one is not None}, **closed},
+        dates={**current.dates, **{dt: state for dt, state in dates.items() if state is not None}, **closed},
         dates_changed=tuple(sorted({*touched, *closed})),
         rows=sum(rows.values()),
-        files=files_digest(there),
+        files=files_digest(after),
         landed=tuple(_landed(current, plan)),
         folds=tuple(_folds(current, plan)),
         superseded={**current.superseded, **dict.fromkeys(change.supersedes, current.n + 1)},
@@ -197,7 +197,7 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, live: Iterable[LiveF
 
 
 def _touched(plan: RunPlan, dates: Iterable[str]) -> set[str]:
-    """The dates whose rows change, given those that get or lose files."""
+    """The dates whose rows change, given the ``dates`` that get or lose files."""
     return {*dates, *(plan.dates if plan.kind == "retain" else ())} if plan.moves_rows else set()
 
 
@@ -207,18 +207,18 @@ def _landed(current: Ledger, plan: RunPlan) -> Iterator[int]:
         yield from current.landed
         yield plan.attempt
         return
-    for one in current.landed:
-        if one == plan.folds[0]:
+    for attempt in current.landed:
+        if attempt == plan.folds[0]:
             yield plan.attempt
-        if one not in plan.folds:
-            yield one
+        if attempt not in plan.folds:
+            yield attempt
 
 
 def _folds(current: Ledger, plan: RunPlan) -> Iterator[Fold]:
     """The folds of attempts that might still be run again."""
-    for one in current.folds:
-        if plan.created_at - one.at <= RUN_OVER:
-            yield one
+    for fold in current.folds:
+        if plan.created_at - fold.at <= RUN_OVER:
+            yield fold
     if plan.folds:
         yield Fold(attempt=plan.attempt, at=plan.created_at)
 
@@ -232,20 +232,20 @@ def _partitions(current: Ledger, fresh: Iterable[PartitionState]) -> tuple[Parti
 
 
 def _after(known: PartitionState, state: PartitionState) -> PartitionState:
-    """``state`` with what it takes over from ``known``. Of a branch that was left, nothing is as of any time."""
+    """``state`` merged with ``known``; ``as_of`` of a branch that was left is dropped."""
     times = [at for at in (state.as_of, known.as_of if known.branch == state.branch else None) if at is not None]
     return state.model_copy(update={"start_offset": known.start_offset, "as_of": max(times, default=None)})
 
 
 def closed_by(current: Ledger, plan: RunPlan) -> dict[str, DateState]:
-    """The states after ``plan`` of the dates that it closes and that have not changed since the plan."""
-    return {dt: one.after for dt, one in plan.closes.items() if current.dates.get(dt) == one.before}
+    """States after ``plan`` of the dates that it closes and that have not changed since the plan."""
+    return {dt: close.after for dt, close in plan.closes.items() if current.dates.get(dt) == close.before}
 
 
 def _date(known: DateState | None, rows: int, fresh: int, cut: int, plan: RunPlan) -> DateState | None:
-    """A date's state with its new ``rows``; rows that come or are cut off after it was closed reopen it.
+    """A date's state with its new ``rows``; rows added or cut off after the date was closed reopen it.
 
-    Late rows are the rows added to it. None if it was only somebody else's.
+    Late rows are the rows added to it. None for a date that existed only in another program's commit.
     """
     if known is None and plan.kind == "repair" and not rows:
         return None
@@ -279,13 +279,13 @@ def _check_file(table: TopicTable, file: DataFile) -> None:
 
 
 def _written(table: TopicTable, ledger: Ledger) -> Ledger:
-    """``ledger`` as stored: an earlier try of this attempt may have written it with another time."""
+    """``ledger`` as stored; an earlier try of this attempt may have written it with another time."""
     key = table.keys.ledger(ledger.n, ledger.attempt)
     try:
         put_once(table.store, key, ledger.to_bytes())
     except PreconditionFailed:
-        there = Ledger.load(table.store, key)
-        if there.model_copy(update={"committed_at": ledger.committed_at}) != ledger:
+        stored = Ledger.load(table.store, key)
+        if stored.model_copy(update={"committed_at": ledger.committed_at}) != ledger:
             raise
-        return there
+        return stored
     return ledger

@@ -24,14 +24,14 @@ from tidemark_spark.model import DataFile
 
 _CHECKPOINTS: Final = 100
 _LIVE_CHECKPOINTS: Final = 5
-"""Versions from checkpoint to checkpoint. To open a table is to read the last one, and each version since as an object.
+"""Versions between two checkpoints. Opening a table reads the last one, and each version after it as an object.
 
-The table of a topic with a ``freshness`` is opened each minute, and has few files. Others may have 100,000, and a
-checkpoint lists all of them.
+The table of a topic with a ``freshness`` is opened each minute, and has few files. Other tables may have 100,000 files,
+all of which a checkpoint lists.
 """
 
 _EXPIRE_EVERY: Final = 100
-"""Versions after which those that are older than the log's retention are removed. delta-rs opens the table for that."""
+"""Versions between two removals of expired log files. delta-rs opens the table for a removal."""
 
 _WIDER: Final = (("byte", "short", "integer", "long"), ("float", "double"))
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
@@ -41,7 +41,7 @@ _WIDEN: Final = "it is made wider when all dates are rebuilt: rebuild.py --all"
 
 
 def open_or_create(table: TopicTable, *, whole: bool = False) -> DeltaTable:
-    """The table, created if there is none; safe when several create it at once.
+    """The table, created if it does not exist; safe when several processes create it at once.
 
     Raises:
         ConfigError: the topic's columns are not those of the table, and cannot become them, see :func:`check_columns`.
@@ -62,13 +62,16 @@ def open_or_create(table: TopicTable, *, whole: bool = False) -> DeltaTable:
 
 
 def _configuration(table: TopicTable) -> dict[str, str | None]:
-    """Never ``delta.setTransactionRetentionDuration``: the ledger's transactions must outlive all vacuums."""
+    """The new table's properties.
+
+    ``delta.setTransactionRetentionDuration`` is never set: the ledger's transactions must outlive all vacuums.
+    """
     every = _LIVE_CHECKPOINTS if table.topic.freshness else _CHECKPOINTS
     return {"delta.checkpointInterval": str(every), "delta.logRetentionDuration": "interval 2 days"}
 
 
 def delta_schema(table: TopicTable) -> pa.Schema:
-    """The table's columns: those of the files, and ``dt``. All are nullable, so that columns can be added later."""
+    """Columns of the table: the files' columns and ``dt``, all nullable, so that columns can be added later."""
     fields = [field.with_nullable(True) for field in table_schema(table.topic)]
     return pa.schema([*fields, DT])
 
@@ -82,14 +85,14 @@ def check_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) 
     """
     _check_partitioning(table, delta)
     wanted = {field.name: field for field in Schema.from_arrow(delta_schema(table)).fields}
-    there = {field.name: field for field in delta.schema().fields}
-    missing = [field for name, field in wanted.items() if name not in there]
+    existing = {field.name: field for field in delta.schema().fields}
+    missing = [field for name, field in wanted.items() if name not in existing]
     kafka = sorted(field.name for field in missing if field.name.startswith(PREFIX))
     problems = []
     if kafka:
         rule = f"the table was made without {', '.join(kafka)}; leave it out, or name another table"
         problems.append(("keep", rule))
-    for name, field in there.items():
+    for name, field in existing.items():
         if name not in wanted and not name.startswith(PREFIX):
             problems.append(("parser", f"the table has a column {name}, but the parser does not: {_ONLY}"))
         elif name in wanted and wanted[name].type != field.type:
@@ -97,7 +100,7 @@ def check_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) 
             if not (wider and whole):
                 change = f"column {name} is {_type(field)} in the table, and {_type(wanted[name])} by the parser"
                 problems.append(("parser", f"{change}: {_WIDEN if wider else _ONLY}"))
-    folded = {name.casefold(): name for name in there}
+    folded = {name.casefold(): name for name in existing}
     problems += [
         (
             "parser",
@@ -112,21 +115,21 @@ def check_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) 
 
 
 def _check_partitioning(table: TopicTable, delta: DeltaTable) -> None:
-    wanted, there = names_of(table.topic.partition_by), delta.metadata().partition_columns
-    if wanted != there:
+    wanted, existing = names_of(table.topic.partition_by), delta.metadata().partition_columns
+    if wanted != existing:
         rule = (
-            f"the table is partitioned by {', '.join(there)}, and not by {', '.join(wanted)}: a table that has files "
-            f"cannot be partitioned in another way. Write [{', '.join(there)}] again, or give the topic another table "
-            "(or lake), which is made from all that raw still has"
+            f"the table is partitioned by {', '.join(existing)}, and not by {', '.join(wanted)}: a table that has "
+            f"files cannot be partitioned in another way. Write [{', '.join(existing)}] again, or give the topic "
+            "another table (or lake), which is made from all that raw still has"
         )
         raise ConfigError(f"topic {table.topic.cluster}/{table.topic.topic}", [("partition_by", rule)])
 
 
 def add_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) -> bool:
-    """Add the parser's columns that ``table`` lacks, in a separate commit; returns whether there were any.
+    """Add the parser's columns that ``table`` lacks in a separate commit; True if there were any.
 
-    ``delta`` is what :func:`open_delta` gave. Any error leaves the outcome unknown. Open the table again afterwards:
-    others may have committed before.
+    ``delta`` comes from :func:`open_delta`. Any error leaves the outcome unknown. Open the table again afterwards,
+    because others may have committed before.
     """
     missing = check_columns(table, delta, whole=whole)
     if missing:
@@ -136,24 +139,24 @@ def add_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) ->
 
 
 def widened(table: TopicTable, delta: DeltaTable) -> Schema | None:
-    """The schema of ``table`` with the types that the topic's parser has now; None if it has them."""
+    """Schema of ``table`` with the parser's current column types, or None when the table has them already."""
     wanted = {field.name: field for field in Schema.from_arrow(delta_schema(table)).fields}
-    there = delta.schema().fields
-    fields = [wanted.get(field.name, field) for field in there]
-    return Schema(fields) if [field.type for field in fields] != [field.type for field in there] else None
+    existing = delta.schema().fields
+    fields = [wanted.get(field.name, field) for field in existing]
+    return Schema(fields) if [field.type for field in fields] != [field.type for field in existing] else None
 
 
 def schema_change(table: TopicTable, delta: DeltaTable) -> list[str]:
-    """The columns of ``table`` that are added or become wider, in words, where that is allowed."""
-    there = {field.name: field for field in delta.schema().fields}
+    """Descriptions of the allowed changes to the columns of ``table``: new columns and wider types."""
+    existing = {field.name: field for field in delta.schema().fields}
     wanted = Schema.from_arrow(delta_schema(table)).fields
-    changes = [f"{field.name}: {_type(field)}, new" for field in wanted if field.name not in there]
-    wider = (field for field in wanted if field.name in there and there[field.name].type != field.type)
-    return changes + [f"{field.name}: {_type(there[field.name])} becomes {_type(field)}" for field in wider]
+    changes = [f"{field.name}: {_type(field)}, new" for field in wanted if field.name not in existing]
+    wider = (field for field in wanted if field.name in existing and existing[field.name].type != field.type)
+    return changes + [f"{field.name}: {_type(existing[field.name])} becomes {_type(field)}" for field in wider]
 
 
 def is_wider(before: Any, after: Any) -> bool:
-    """Whether a column's type ``after`` is ``before``, or has each value of it: a longer number, or a list or struct.
+    """True if the column type ``after`` holds each value of ``before``: the same, a longer number, or a list or struct.
 
     A struct may have more fields, behind the others.
 
@@ -197,9 +200,9 @@ def commit(
 ) -> None:
     """Add ``files``, remove ``removed``, and name ``ledger``, all in one version of the log.
 
-    ``delta`` is what :func:`open_delta` gave. A ``schema`` replaces the table's. ``removed`` must then be all files of
-    ``delta``: the library changes types only together with that. Of all commits that follow a version, one is made. Any
-    error leaves the outcome unknown.
+    ``delta`` comes from :func:`open_delta`. A ``schema`` replaces the table's schema; ``removed`` must then be all
+    files of ``delta``, because the library changes types only in a full overwrite. One of the commits that compete for
+    a version succeeds. Any error leaves the outcome unknown.
     """
     columns = {field.name for field in delta.schema().fields}
     actions: list[AddAction | RemoveAction] = [_add(file, ledger, columns) for file in files]
@@ -253,6 +256,6 @@ def _milliseconds(instant: datetime) -> int:
 
 
 def _iso(microseconds: int) -> str:
-    """The time in the form of Delta's statistics. Kafka's times are whole milliseconds, so nothing is lost."""
+    """The time in the form of Delta's statistics. Kafka's times are whole milliseconds, so no digit is lost."""
     instant = datetime.fromtimestamp(microseconds // 1000 / 1000, UTC)
     return f"{instant:%Y-%m-%dT%H:%M:%S}.{microseconds // 1000 % 1000:03d}Z"

@@ -1,6 +1,7 @@
 """A run from its plan to its result: convert, account, write evidence, publish.
 
-Any process may run an attempt again after any failure: it finds the objects already written, and a commit counts.
+Any process may run an attempt again after any failure: it finds the objects that were written and the commit that was
+made.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ _PARSING: Final = {"ingest", "rebuild", "replay", "repair"}
 def run(table: TopicTable, plan: RunPlan, execute: Execute, *, first: bool = False) -> RunResult:
     """Carry out ``plan``, whose object is already written unless it is empty, and write ``results/<attempt>.json``.
 
-    ``execute`` is called only if there is something to convert. ``first``: the caller has just made the plan, so that
-    it cannot have landed, and is fresh enough to be converted; whether it may be committed is judged in any case.
+    ``execute`` is called only if there are tasks. ``first`` means that the caller has just made the plan, so it cannot
+    have landed and is fresh enough to convert; the commit is checked in any case.
 
     Raises:
         ContinuityError: the offsets do not add up; nothing was committed.
-        PublishError: nothing was committed; the message says why. :class:`StaleRun` becomes a result instead.
+        PublishError: nothing was committed; the message states the reason. :class:`StaleRun` becomes a result instead.
     """
     ledger: Ledger | None = None
     try:
@@ -54,7 +55,7 @@ def run(table: TopicTable, plan: RunPlan, execute: Execute, *, first: bool = Fal
     if result.status != "empty":
         ledger = ledger or committed_ledger(table)
         update_markers(table, ledger, {*result.dates, *plan.dates} - {""})
-        # A hint for readers of many tables that there is news. If this run dies, a later one corrects it.
+        # A hint for readers of many tables. If this run dies before the write, a later run corrects it.
         put_over(table.store, table.keys.deployment.committed_ledger(plan.topic), ledger.to_bytes())
     if plan.kind == "ingest":
         record_unread(table, plan.created_at, result.unread)
@@ -63,12 +64,12 @@ def run(table: TopicTable, plan: RunPlan, execute: Execute, *, first: bool = Fal
 
 
 def _report(table: TopicTable, result: RunResult) -> None:
-    """Write the result, which replaces an earlier one of the attempt."""
+    """Write the result, which replaces an earlier result of the attempt."""
     put_over(table.store, table.keys.result(result.attempt), result.to_bytes())
 
 
 def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> tuple[RunResult, Ledger | None]:
-    """The result, and the ledger that was committed last if the run has committed or seen its commit."""
+    """The result, and the last committed ledger if the run has committed or seen its commit."""
     seconds: dict[str, float] = {}
     with _timed(seconds, "convert"):
         outcomes = execute(Job.of(table, plan), plan.tasks) if plan.tasks else []
@@ -90,11 +91,11 @@ def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> tuple[RunResult,
             return _empty(plan), None  # no row passes: the rows stay set aside
         _write_evidence(table, plan, change)
         ledger = publish(table, plan, change)
-    read = sum(one.bytes_read for one in outcomes)
+    read = sum(outcome.bytes_read for outcome in outcomes)
     landed = _landed_as(table, ledger, plan.attempt)
     unknown = largest(change.unknown, MOST_UNKNOWN)
-    found = _summed(plan, landed, change.evidence, read, seconds, _unread(plan, outcomes), unknown)
-    return found.model_copy(update={"bytes_written": sum(one.size for one in change.files)}), ledger
+    result = _summed(plan, landed, change.evidence, read, seconds, _unread(plan, outcomes), unknown)
+    return result.model_copy(update={"bytes_written": sum(file.size for file in change.files)}), ledger
 
 
 def _empty(plan: RunPlan) -> RunResult:
@@ -109,8 +110,8 @@ def _earlier(table: TopicTable, plan: RunPlan) -> RunResult | None:
     """The result of this attempt if it has landed before. Raises StaleRun if it can no longer land."""
     delta = open_delta(table)
     ledger = ledger_of(table, delta)
-    if found := _landed_before(table, plan, ledger):
-        return found
+    if result := _landed_before(table, plan, ledger):
+        return result
     live = live_files(delta) if delta is not None else []
     check_hands(table, plan, ledger, live)
     if plan.kind in _PARSING and plan.configuration != table.topic.digest:
@@ -122,16 +123,16 @@ def _earlier(table: TopicTable, plan: RunPlan) -> RunResult | None:
 
 
 def _landed_before(table: TopicTable, plan: RunPlan, ledger: Ledger) -> RunResult | None:
-    """The result of this attempt if it has landed by ``ledger``."""
+    """The result of this attempt if it has landed according to ``ledger``."""
     if not has_landed(table, ledger, plan):
         return None
     key = table.keys.result(plan.attempt)
     try:
-        found = RunResult.load(table.store, key)
-        if found.status == "landed":
-            return found
+        result = RunResult.load(table.store, key)
+        if result.status == "landed":
+            return result
     except NotFound:
-        pass  # the run was killed between commit and result: its evidence tells the same, except for unknown fields
+        pass  # the run was killed between commit and result: its evidence holds the result, except for unknown fields
     rows = [
         EvidenceRow(
             row["incarnation"], row["partition"], row["first"], row["next"], row["class"], row["rows"], file=row["file"]
@@ -143,7 +144,7 @@ def _landed_before(table: TopicTable, plan: RunPlan, ledger: Ledger) -> RunResul
 
 
 def _moves(plan: RunPlan, change: Change) -> bool:
-    """Whether there is anything to commit: not if all partitions stopped at once at replaced segments."""
+    """True if the change commits anything: not if all partitions stopped at once at replaced segments."""
     starts = {part.key: part for part in plan.partitions}
     return any(
         state.next_offset > starts[state.key].start
@@ -155,28 +156,28 @@ def _moves(plan: RunPlan, change: Change) -> bool:
 
 
 def _unread(plan: RunPlan, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
-    """What of the live end is damaged, by the plan and by its tasks."""
-    stops = (one.stop for one in outcomes if one.stop)
+    """Descriptions of damage at the live end, found by the plan and by its tasks."""
+    stops = (outcome.stop for outcome in outcomes if outcome.stop)
     return (*plan.unread, *(stop.detail for stop in stops if stop.kind == "unread"))
 
 
 def _superseded(table: TopicTable, plan: RunPlan, evidence: Iterable[EvidenceRow]) -> list[EvidenceRow]:
-    """The evidence that supersedes the quarantined and filtered rows that ``plan`` replaces.
+    """Evidence that supersedes the quarantined and filtered rows that ``plan`` replaces.
 
     Raises:
-        ContinuityError: the run classified other rows than those that it replaces.
+        ContinuityError: the run classified other rows than the replaced rows.
     """
     before = _told(table, plan, plan.replaced)
     sums = _sums(evidence)
-    # Before and after, a batch that cannot be decoded counts only by its offsets.
+    # Of a batch that cannot be decoded, only its offsets count, before and after.
     both = [*before.aside, *evidence]
-    batches = {one.key for one in both if one.offset_class == "quarantined" and not one.dt}
+    batches = {row.key for row in both if row.offset_class == "quarantined" and not row.dt}
     if any(_known(sums, key, batches) != _known(before.sums, key, batches) for key in {*sums, *before.sums}):
         rows = sum(count for count, _ in sums.values())
-        there = sum(count for count, _ in before.sums.values())
-        what = f"dates {', '.join(one or 'none' for one in plan.dates)}" if plan.dates else "its quarantined rows"
+        replaced = sum(count for count, _ in before.sums.values())
+        subject = f"dates {', '.join(dt or 'none' for dt in plan.dates)}" if plan.dates else "its quarantined rows"
         raise ContinuityError(
-            f"{table.url}: {what} hold {there} rows, and made again {rows}, or others; rows may have changed "
+            f"{table.url}: {subject} hold {replaced} rows, and made again {rows}, or others; rows may have changed "
             "their date with the topic's settings or code: rebuild.py --extend makes again all dates that exchange "
             "rows, and rebuild.py --all makes all there are"
         )
@@ -193,14 +194,14 @@ def _checked(table: TopicTable, plan: RunPlan, evidence: Iterable[EvidenceRow]) 
     counted = Counter[_Key]()
     ends = {key: state.next_offset for key, state in standing.ledger.by_partition.items()}
     ends |= {part.key: part.end for part in plan.partitions if part.cut}
-    for row in evidence:
-        if row.offset_class in PARSED:
-            counted[row.incarnation, row.partition] += row.rows
+    for new in evidence:
+        if new.offset_class in PARSED:
+            counted[new.incarnation, new.partition] += new.rows
     for rows in standing.by_attempt():
-        for one in rows:
-            key = one.incarnation, one.partition
-            if one.file not in replaced and one.first < ends[key]:
-                counted[key] += one.rows
+        for row in rows:
+            key = row.incarnation, row.partition
+            if row.file not in replaced and row.first < ends[key]:
+                counted[key] += row.rows
     for key, end in ends.items():
         if counted[key] != end:
             raise ContinuityError(
@@ -211,7 +212,7 @@ def _checked(table: TopicTable, plan: RunPlan, evidence: Iterable[EvidenceRow]) 
 
 
 def _told(table: TopicTable, plan: RunPlan, files: Iterable[str]) -> Told:
-    """The evidence of ``files``, all of which must still be in force."""
+    """Evidence of ``files``, all of which must still be in force."""
     wanted = frozenset(files)
     if not wanted:
         return Told({}, {}, frozenset(), ())
@@ -221,8 +222,8 @@ def _told(table: TopicTable, plan: RunPlan, files: Iterable[str]) -> Told:
 
 
 def _no_more(aside: Iterable[EvidenceRow]) -> list[EvidenceRow]:
-    """The rows that supersede ``aside``."""
-    return [one._replace(offset_class="superseded") for one in aside]
+    """Rows that supersede ``aside``."""
+    return [row._replace(offset_class="superseded") for row in aside]
 
 
 _Key = tuple[int, int]
@@ -239,7 +240,7 @@ def _sums(evidence: Iterable[EvidenceRow]) -> dict[_Key, tuple[int, int]]:
 
 
 def _known(sums: Mapping[_Key, tuple[int, int]], key: _Key, batches: Collection[_Key]) -> tuple[int, int]:
-    """Number and hash of a partition's records; no hash if some may be in ``batches``."""
+    """Number and hash of a partition's records; the hash is 0 if some records may be in ``batches``."""
     rows, total = sums.get(key, (0, 0))
     return rows, 0 if key in batches else total
 
@@ -259,14 +260,14 @@ def _write_evidence(table: TopicTable, plan: RunPlan, change: Change) -> None:
 
 def _landed_as(table: TopicTable, newest: Ledger, attempt: int) -> Ledger | None:
     """The ledger that ``attempt`` committed, at or before ``newest``; None if a vacuum has removed it."""
-    found = newest
-    while found.attempt != attempt and found.parent:
-        key = table.keys.ledger(found.parent.n, found.parent.attempt)
+    ledger = newest
+    while ledger.attempt != attempt and ledger.parent:
+        key = table.keys.ledger(ledger.parent.n, ledger.parent.attempt)
         try:
-            found = Ledger.load(table.store, key)
+            ledger = Ledger.load(table.store, key)
         except NotFound:
             return None
-    return found
+    return ledger
 
 
 def _summed(

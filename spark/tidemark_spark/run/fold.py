@@ -1,4 +1,4 @@
-"""Carries out a fold, which converts nothing: it writes one evidence object, and commits the ledger that lists it."""
+"""Carries out a fold: it writes one evidence object, and commits the ledger that lists it. It converts nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidemark_spark.run.driver import run
 
 
 def fold(table: TopicTable, plan: RunPlan) -> None:
-    """Commit ``plan`` unless it is empty, or somebody else folds the same and is faster.
+    """Commit ``plan`` unless it is empty or another process has made the same fold.
 
     Raises:
         TableTampered: another program changed the table; nothing was committed.

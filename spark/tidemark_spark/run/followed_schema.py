@@ -16,25 +16,25 @@ from tidemark_spark.run.driver import run
 
 
 def followed(table: TopicTable) -> TopicTable:
-    """``table`` with the newest schema, as far as it is adopted; new columns come with a commit of their own.
+    """``table`` with the newest schema, as far as it is adopted; new columns are added by a commit of their own.
 
-    If this is killed after the schema is adopted, the next run adds the columns with its own commit.
+    If the process is killed after the adoption, the next run adds the columns with its own commit.
 
     Raises:
         RegistryUnavailable, ConfigError: see :func:`tidemark.planning.schema_following.follow`.
         PublishError: the columns were not added; run it again.
     """
-    found = follow(table)
-    if found.waits is not None and _was_rebuilt(found.table, found.waits):
-        accept(found.table, found.waits)
-        found = follow(table)
-    if found.adopted:
-        _add_columns(found.table)
-    return found.table
+    state = follow(table)
+    if state.waits is not None and _was_rebuilt(state.table, state.waits):
+        accept(state.table, state.waits)
+        state = follow(table)
+    if state.adopted:
+        _add_columns(state.table)
+    return state.table
 
 
 def _was_rebuilt(table: TopicTable, version: int) -> bool:
-    """Whether the table has the columns of the proposal, because the run that made them so was killed after that."""
+    """True if the table has the proposed columns: the run that made them was killed before the adoption."""
     delta = open_delta(table)
     return delta is not None and widened(table, delta) is not None and _has(proposed(table, version), delta)
 
@@ -48,7 +48,7 @@ def _has(table: TopicTable, delta: DeltaTable) -> bool:
 
 
 def _add_columns(table: TopicTable) -> None:
-    """Commit the columns that the table lacks, if there are any; a table that is not there yet begins with them."""
+    """Commit the columns that the table lacks, if any; a table that does not exist yet is created with them."""
     delta = open_delta(table)
     if delta is None:
         return

@@ -22,30 +22,31 @@ SECONDS: Final = 5.0
 def watched(job: Job, total: int, finished: Callable[[], int], *, seconds: float = SECONDS) -> Iterator[None]:
     """Report how many of ``total`` tasks are ``finished`` while the block runs, if people wait for the job.
 
-    The run does not depend on it: if the store refuses the object, that is logged, and it is tried again.
+    The run does not depend on the reports: if the store refuses the object, the refusal is logged and the next report
+    follows.
     """
     if job.kind not in {"rebuild", "replay", "repair"}:
         yield
         return
     over = Event()
-    teller = Thread(target=_tell, args=(job, total, finished, seconds, over), daemon=True)
-    teller.start()
+    reporter = Thread(target=_report, args=(job, total, finished, seconds, over), daemon=True)
+    reporter.start()
     try:
         yield
     finally:
         over.set()
-        teller.join()
+        reporter.join()
 
 
-def _tell(job: Job, total: int, finished: Callable[[], int], seconds: float, over: Event) -> None:
+def _report(job: Job, total: int, finished: Callable[[], int], seconds: float, over: Event) -> None:
     store = open_store(job.lake_store, job.options)
     started = utc_now()
     key = job.keys.progress(job.attempt)
     while not over.wait(seconds):
         done = min(total, finished())
-        found = RunProgress(attempt=job.attempt, done=done, total=total, started_at=started, at=utc_now())
+        progress = RunProgress(attempt=job.attempt, done=done, total=total, started_at=started, at=utc_now())
         try:
-            store.put(key, found.to_bytes())
+            store.put(key, progress.to_bytes())
         except StoreError as error:
             sys.stderr.write(f"progress: {error}\n")
         sys.stderr.write(f"progress: {done} of {total} tasks, {100 * done // total} %\n")

@@ -1,9 +1,9 @@
 """``dt=.../_SUCCESS``: an empty object under each closed date, for readers who wait for a file.
 
-The marker is a hint; the ledger decides. It is removed before each try of a commit that changes files of the date. At
-that point the dates of the rows are known, and the files that tasks have written do not count yet. It is put after the
-commit that closes the date. A run that dies in between leaves a closed date without a marker, or a reopened one with a
-marker if another run put it in the meantime. The runs of the next days correct that.
+The marker is a hint; the ledger decides. A run removes the markers of dates before each try of a commit that changes
+their files; the files that tasks have written do not count yet at that point. It puts a marker after the commit that
+closes the date. A run that dies in between leaves a closed date without a marker, or a reopened date with a marker that
+another run put in the meantime. The runs of the next days correct that.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def take_away(table: TopicTable, dates: Collection[str]) -> None:
 
 
 def update_markers(table: TopicTable, ledger: Ledger, dates: Iterable[str]) -> None:
-    """Make the markers of ``dates``, and of the recently closed dates, agree with the table's ledger.
+    """Make the markers of ``dates``, and of recently closed dates, agree with the table's ledger.
 
     ``ledger`` may be outdated: a marker is removed again if its date has been reopened in the meantime.
     """
     since = utc_now() - _RECENT
     wanted = set(dates)
-    states = {dt: one for dt, one in ledger.dates.items() if dt in wanted or _is_recent(one, since)}
-    take_away(table, [dt for dt, one in states.items() if one.state in {"reopened", "expired"}])
-    put = [dt for dt, one in states.items() if one.closed]
+    states = {dt: state for dt, state in ledger.dates.items() if dt in wanted or _is_recent(state, since)}
+    take_away(table, [dt for dt, state in states.items() if state.state in {"reopened", "expired"}])
+    put = [dt for dt, state in states.items() if state.closed]
     if any(in_parallel(lambda dt: _put(table, dt), put)):
         now = committed_ledger(table).dates
         take_away(table, [dt for dt in put if not now[dt].closed])
@@ -48,7 +48,7 @@ def _is_recent(state: DateState, since: datetime) -> bool:
 
 
 def _put(table: TopicTable, dt: str) -> bool:
-    """Put the marker unless it is there; returns whether it was put."""
+    """Put the marker unless it exists; True if it was put."""
     key = table.keys.success(dt)
     try:
         table.store.head(key)
