@@ -1,8 +1,8 @@
-"""Prove tables equal to the raw segments that they were made of, and to their evidence; name every difference.
+"""Prove tables equal to their raw segments and to their evidence, and report every difference.
 
 ``spark-submit audit.py --topics FILE [--topic NAME]… [--dt DATE]… [--from DATE --to DATE] [--json]``
 
-The report is written below the topic's ledger, and printed. Exit codes: 0 nothing differs; 1 something does, or the
+The report is written below the topic's ledger, and printed. Exit codes: 0 no difference; 1 a difference, or the
 audit failed; 2 a configuration error.
 """
 

@@ -2,7 +2,7 @@
 
 ``spark-submit compact.py --topics FILE --topic NAME [--dt DATE]… [--dry-run] [--json]``
 
-The last line of output is the result as JSON, or the plan for a dry run; those before tell people what is merged. Exit
+The last line of output is the result as JSON, or the plan for a dry run; the lines before describe the merges. Exit
 codes: 0 landed, stale or empty; 2 a configuration error; 1 others.
 """
 

@@ -1,8 +1,8 @@
-"""Merge small files of all tables of a cluster whose topics have a freshness; no row changes.
+"""Merge small files of a cluster's tables whose topics have a freshness; no row changes.
 
 ``spark-submit compact_live.py --topics FILE --cluster NAME``
 
-A line of output for each table in which something was merged: the result as JSON. Exit codes: 0 each table landed, was
+The output has a line of JSON for each table with a merge: its result. Exit codes: 0 each table landed, was
 stale or had nothing to merge; 2 a configuration error; 1 a table failed, and the others are done.
 """
 

@@ -2,7 +2,7 @@
 
 ``spark-submit [--master …] [--conf spark.connect.…=…]… connect.py``
 
-Sessions share the Python workers, whose libraries are loaded then, as nothing is uploaded to a session.
+Sessions share the Python workers and their loaded libraries, as nothing is uploaded to a session.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 ``spark-submit export.py --topics FILE --topic NAME --to URL [--format text|sequence|messagepack]
 [--option NAME=VALUE]…``
 
-The last line of output is a summary as JSON, those before are the files. Exit codes: 0 done; 2 a configuration error;
-1 others.
+The last line of output is a summary as JSON, the lines before are the files. Exit codes: 0 done; 2 a configuration
+error; 1 others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Land what is new of a topic in its table, and close the dates that are complete.
+"""Land a topic's new records in its table, and close the complete dates.
 
 ``spark-submit ingest.py --topics FILE --topic NAME [--attempt N] [--dry-run]``
 

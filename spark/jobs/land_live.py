@@ -1,9 +1,9 @@
-"""Land what is new of all topics of a cluster that are due, as the cluster's landing in the lake says.
+"""Land the new records of a cluster's due topics, which the cluster's landing in the lake lists.
 
 ``spark-submit land_live.py --topics FILE --cluster NAME``
 
-The output has a line of JSON for each topic. Exit codes: 0 whatever became of each topic; 2 a configuration error; 1 if
-Spark or the lake did not answer, and then the same landing may be carried out again.
+The output has a line of JSON for each topic. Exit codes: 0 for any outcome of the topics; 2 a configuration error; 1 if
+Spark or the lake did not answer, and then the landing may be carried out again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make a table right again, from raw, after somebody else changed it.
+"""Repair a table from raw after another program changed it.
 
 ``spark-submit repair.py --topics FILE --topic NAME [--report NAME] [--dry-run]``
 

@@ -1,8 +1,8 @@
-"""Take past dates from tables, and remove raw segments that are past the backfill window, by each topic's policy.
+"""Remove past dates from tables, and raw segments that are past the backfill window, by each topic's policy.
 
 ``spark-submit retain.py --topics FILE [--topic NAME]… [--only table|raw] [--dry-run] [--json]``
 
-Only a topic that says ``retention.apply: true`` loses anything, and only what a report named a day before. The reports
+Only topics with ``retention.apply: true`` lose data, and only data that a report named a day before. The reports
 are printed and written below the topic's ledger. Exit codes: 0 done; 2 a configuration error; 1 others.
 """
 

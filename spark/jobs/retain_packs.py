@@ -1,10 +1,10 @@
-"""Remove the packs of a cluster whose batches seals hold.
+"""Remove the packs of a cluster whose batches are all in seals.
 
 ``spark-submit retain_packs.py --topics FILE [--cluster NAME] [--dry-run] [--json]``
 ``spark-submit retain_packs.py --topics FILE --forget TOPIC_ID [--apply --by NAME --reason TEXT]``
 
-A pack goes two days after seals hold all of it. The reports are printed, one for each store and prefix. Exit codes: 0
-done; 2 a configuration error; 1 others.
+A pack is removed two days after all of it is in seals. The reports are printed, one for each store and prefix. Exit
+codes: 0 done; 2 a configuration error; 1 others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Carry out a plan that is stored already, or tell which rows it would change.
+"""Carry out a stored plan, or print the rows that it would change.
 
 ``spark-submit run_plan.py --topics FILE --topic NAME --plan KEY [--compare [--report NAME]]``
 

@@ -1,8 +1,8 @@
-"""Remove what no reader and no run can need: what dead runs left, what was replaced long enough ago, and old reports.
+"""Remove objects that no reader and no run can need: leftovers of dead runs, replaced objects, and old reports.
 
 ``spark-submit vacuum.py --topics FILE --topic NAME [--dry-run]``
 
-The last line of output says what was removed, as JSON. Exit codes: 0 done; 2 a configuration error; 1 others.
+The last line of output lists the removed objects, as JSON. Exit codes: 0 done; 2 a configuration error; 1 others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Have the workers of a Spark Connect server load what conversions need: once, after the server has started.
+"""Load libraries and kernels in the workers of a Spark Connect server, once after its start.
 
 ``python warm_up.py --remote sc://127.0.0.1:15002 --workers 4``
 """

@@ -1,9 +1,9 @@
 """The vacuum of a table: deletes the objects that :mod:`tidemark.planning.vacuum` chooses, each as it was listed.
 
-Reports and other words about runs that nobody can ask for (:mod:`tidemark.planning.old_reports`) go in any order.
-Of the rest, data and quarantined files go first, then ledgers that nothing names
-(:mod:`tidemark.planning.old_ledgers`) and those of dead attempts, then evidence and results, and plans last, because a
-plan names the owner of the other objects. So a vacuum may be killed at any point, and the next one completes it.
+Reports and other objects about runs that are no longer needed (:mod:`tidemark.planning.old_reports`) are deleted in any
+order. The rest is deleted in this order: data and quarantined files; ledgers that nothing names
+(:mod:`tidemark.planning.old_ledgers`) and ledgers of dead attempts; evidence and results; and plans last, because a
+plan names the owner of the other objects. So a vacuum may be killed at any point, and the next vacuum completes it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NAMED: Final = ("landed", "quarantined")
 
 
 class UnusedObject(Model):
-    """An object and why it is deleted; for ``unknown`` ones, why they stay."""
+    """An object, and the reason for its deletion, or for keeping it if it is ``unknown``."""
 
     key: str
     size: int
@@ -44,10 +44,10 @@ class UnusedObject(Model):
 
 
 class VacuumReport(StoredObject):
-    """What a vacuum did or, for a dry run, would do.
+    """Objects that a vacuum removed or, in a dry run, would remove.
 
-    ``unknown`` objects stay: their owner is not known. ``ledgers`` are those removed of runs that had landed.
-    ``reports`` counts the removed parts of reports, and what else told of runs.
+    ``unknown`` objects stay: their owner is not known. ``ledgers`` counts removed ledgers of landed runs. ``reports``
+    counts the removed parts of reports and other objects about runs.
     """
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
@@ -64,7 +64,7 @@ class VacuumReport(StoredObject):
 
 
 def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
-    """Vacuum, and report the removed objects and ledgers, the fully removed dead attempts, and the folded landed ones.
+    """Vacuum ``table``, and report removed objects, fully removed dead attempts, and folded landed attempts.
 
     Raises:
         ContinuityError: evidence of a landed run is missing; nothing was removed.
@@ -78,14 +78,14 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
     live = live_files(delta) if delta is not None else []
     check_untampered(table, ledger, live)
     named, authors = _evidence(table, ledger)
-    known = Knowledge({one.path for one in live}, named, all_landed(ledger.landed, authors, plans), plans, now)
-    there: set[str] = set()
+    known = Knowledge({file.path for file in live}, named, all_landed(ledger.landed, authors, plans), plans, now)
+    existing: set[str] = set()
     removed: list[UnusedObject] = []
     unknown: list[UnusedObject] = []
     doomed: list[ObjectInfo] = []
     for folder in (table.keys.root, table.keys.quarantine):
-        objects = {one.key.removeprefix(f"{folder}/"): one for one in _listed(table, folder)}
-        there.update(objects)
+        objects = {info.key.removeprefix(f"{folder}/"): info for info in _listed(table, folder)}
+        existing.update(objects)
         for path, why in judge(known, objects).items():
             info = objects[path]
             if why in GOES:
@@ -95,19 +95,19 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
                 unknown.append(UnusedObject(key=info.key, size=info.size, why=why))
     dead = known.dead()
     past = [*dead, *known.folded(ledger.landed)]
-    # A plan whose files may still be read tells when they were replaced.
-    finished = [one for one in past if not there.intersection(plans[one].replaced)]
+    # While its replaced files exist, a plan is kept: it states when they were replaced.
+    finished = [attempt for attempt in past if not existing.intersection(plans[attempt].replaced)]
     folds = plan_fold(table, ledger)
     ledgers, of_dead = _ledgers(table, ledger, dead, now)
     reports = _reports(table, ledger, now)
     if not dry_run:
         in_parallel(lambda info: _delete(table, info), doomed)
         in_parallel(table.store.delete, [*ledgers, *of_dead])
-        in_parallel(table.store.delete, [evidence_key(table, one) for one in past])
+        in_parallel(table.store.delete, [evidence_key(table, attempt) for attempt in past])
         in_parallel(table.store.delete, [*_results(table, past, plans, now)])
         for step in reports:
             in_parallel(lambda info: _delete(table, info), step)
-        in_parallel(table.store.delete, [table.keys.attempt(one) for one in finished])
+        in_parallel(table.store.delete, [table.keys.attempt(attempt) for attempt in finished])
         update_markers(table, ledger, ledger.dates)
         fold(table, folds)
     return VacuumReport(
@@ -115,7 +115,7 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
         dry_run=dry_run,
         removed=tuple(removed),
         unknown=tuple(unknown),
-        bytes=sum(one.size for one in removed),
+        bytes=sum(unused.size for unused in removed),
         attempts=tuple(dead),
         ledgers=len(ledgers),
         folded=len(folds.folds),
@@ -124,11 +124,11 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
 
 
 def _keys(table: TopicTable) -> list[str]:
-    return [one.key for one in table.store.list(table.keys.attempts)]
+    return [info.key for info in table.store.list(table.keys.attempts)]
 
 
 def _ledgers(table: TopicTable, ledger: Ledger, dead: Collection[int], now: datetime) -> tuple[list[str], list[str]]:
-    """The ledgers that nothing names any more, and those later ones that ``dead`` attempts wrote and did not commit."""
+    """(old ledgers that nothing names, newer ledgers that ``dead`` attempts wrote and did not commit)."""
     try:
         published = Published.load(table.store, table.keys.published).n
     except NotFound:
@@ -136,27 +136,27 @@ def _ledgers(table: TopicTable, ledger: Ledger, dead: Collection[int], now: date
     named = NamedLedgers(committed=ledger.n, in_log=oldest_ledger_in_log(table), published=published)
     listed = list(table.store.list(table.keys.ledgers))
     old = {info.key for info in old_ledgers(listed, named, now)}
-    suffixes = tuple(f"-{one}.json" for one in dead)
+    suffixes = tuple(f"-{attempt}.json" for attempt in dead)
     return sorted(old), [info.key for info in listed if info.key not in old and info.key.endswith(suffixes)]
 
 
 def _results(table: TopicTable, past: Collection[int], plans: Mapping[int, RunPlan], now: datetime) -> Iterator[str]:
-    """The results of ``past`` attempts, and old ones of attempts that had nothing to do and wrote no plan."""
-    gone = {table.keys.result(one) for one in past}
-    known = {table.keys.result(one) for one in plans}
+    """Results of ``past`` attempts, and old results of attempts that had nothing to do and wrote no plan."""
+    gone = {table.keys.result(attempt) for attempt in past}
+    known = {table.keys.result(attempt) for attempt in plans}
     for info in table.store.list(table.keys.results):
         if info.key in gone or (info.key not in known and now - info.modified > RUN_OVER):
             yield info.key
 
 
 def _reports(table: TopicTable, ledger: Ledger, now: datetime) -> list[list[ObjectInfo]]:
-    """What nobody can ask for, in the steps in which it goes."""
+    """Objects about runs that are no longer needed, in the steps of their deletion."""
     store, keys = table.store, table.keys
     try:
         failed = AuditVerdict.load(store, keys.deployment.verdict(table.topic.topic)).failed
     except NotFound:
         failed = {}
-    named = {one.report.removeprefix(f"{table.deployment.lake_store}/") for one in failed.values()}
+    named = {audit.report.removeprefix(f"{table.deployment.lake_store}/") for audit in failed.values()}
     dates = {dt for dt, state in ledger.dates.items() if state.rows}
     left = left_by_runs([*store.list(keys.deployment.hand_overs), *store.list(keys.all_progress)], now)
     requests, parts = old_backfill_reports(store.list(keys.reports), now)
@@ -165,29 +165,29 @@ def _reports(table: TopicTable, ledger: Ledger, now: datetime) -> list[list[Obje
 
 def _listed(table: TopicTable, folder: str) -> Iterator[ObjectInfo]:
     log = f"{folder}/_delta_log/"
-    return (one for one in table.store.list(f"{folder}/") if not one.key.startswith(log))
+    return (info for info in table.store.list(f"{folder}/") if not info.key.startswith(log))
 
 
 def _evidence(table: TopicTable, ledger: Ledger) -> tuple[set[str], set[int]]:
     """The files in counted evidence, and the attempts of its rows."""
     named: set[str] = set()
     authors: set[int] = set()
-    found: set[int] = set()
+    counted: set[int] = set()
     for attempt, evidence in evidence_that_counts(table, ledger.landed):
-        found.add(attempt)
-        authors.update(int(one) for one in evidence["attempt"].unique().to_pylist() if one is not None)
+        counted.add(attempt)
+        authors.update(int(author) for author in evidence["attempt"].unique().to_pylist() if author is not None)
         files = zip(evidence["class"].to_pylist(), evidence["file"].to_pylist(), strict=True)
         named.update(str(file) for kind, file in files if kind in _NAMED)
-    if len(found) != len(ledger.landed):
+    if len(counted) != len(ledger.landed):
         raise ContinuityError(
-            f"{table.url}: the evidence of {len(ledger.landed) - len(found)} landed runs is missing, which "
+            f"{table.url}: the evidence of {len(ledger.landed) - len(counted)} landed runs is missing, which "
             "says which files count; restore the objects, because nothing is removed without them"
         )
     return named, authors
 
 
 def _delete(table: TopicTable, info: ObjectInfo) -> None:
-    """Delete exactly the listed object; one replaced or removed in the meantime is left to the next vacuum."""
+    """Delete exactly the listed object; a replaced object is left to the next vacuum."""
     try:
         table.store.delete(info.key, if_match=info.etag)
     except (NotFound, PreconditionFailed):

@@ -1,1 +1,1 @@
-"""Proves a table equal to the raw segments that it was made from, and to its evidence."""
+"""Proves a table equal to its raw segments and to its evidence."""

@@ -19,26 +19,26 @@ _LOCATED: Final = 16
 _SHOWN: Final = 32
 
 HasPack = Callable[[PartitionUnderAudit, str], bool | None]
-"""Whether the pack under a key is there, in the partition's store; None if the key is no pack's."""
+"""Returns True if the partition's store has the pack under a key, and None if the key is not a pack's."""
 
 Read = Callable[[list[PartitionUnderAudit], list[AuditTask]], Iterator[Tally]]
 """Carries out tasks of some partitions."""
 
 
 class Find(Protocol):
-    """Takes in a finding."""
+    """Records a finding."""
 
     def __call__(self, kind: Kind, part: PartitionUnderAudit | None, detail: str, **more: object) -> None:
-        """See :class:`tidemark.formats.audit_report.AuditFinding` for what ``more`` may be."""
+        """See :class:`tidemark.formats.audit_report.AuditFinding` for the keys of ``more``."""
         ...
 
 
 class Checks:
-    """Reports each difference to ``find``; ``read`` reads the offsets in question once more."""
+    """Comparison that reports each difference to ``find``; ``read`` reads the offsets in question once more."""
 
     def __init__(self, table: TopicTable, find: Find, read: Read, has_pack: HasPack) -> None:
         self._table, self._find, self._read, self._has_pack = table, find, read, has_pack
-        self._hashed = {f"{PREFIX}{one}" for one in table.topic.keep} >= set(HASHED)
+        self._hashed = {f"{PREFIX}{column}" for column in table.topic.keep} >= set(HASHED)
 
     def partition(self, part: PartitionUnderAudit) -> AuditedPartition | None:
         """Compare all sums of a partition; None if no row of it ever landed."""
@@ -76,68 +76,70 @@ class Checks:
     def _check_lacking(
         self, part: PartitionUnderAudit, span: Interval, evidence: dict[At, tuple[int, int]], said: Said
     ) -> bool:
-        """Report rows that landed from a pack, and that raw does not have; whether there are any.
+        """Report rows that landed from a pack and that raw lacks; True if there are any.
 
         Compaction had removed them before their segment was sealed. Then the evidence alone proves the span.
         """
         raw_sums = part.raw_sums.get(span.start, {})
         landed = sum(rows for rows, _ in evidence.values())
-        there = sum(one.rows for one in raw_sums.values())
-        if there >= landed:
+        in_raw = sum(account.rows for account in raw_sums.values())
+        if in_raw >= landed:
             return False
         known = {key: self._has_pack(part, key) for key in said.sources.get(span.start, ())}
-        packs = {key: is_there for key, is_there in known.items() if is_there is not None}
+        packs = {key: exists for key, exists in known.items() if exists is not None}
         if not packs:
             return False
         topic, partition = self._table.topic.topic, part.state.partition
         dates = Counter[str]()
         for (_, dt), (rows, _) in evidence.items():
             dates[dt] += rows
-        for (_, dt), one in raw_sums.items():
-            dates[dt] -= one.rows
+        for (_, dt), account in raw_sums.items():
+            dates[dt] -= account.rows
         cause = f"{min(packs)} had them, and compaction removed them before their segment was sealed"
         cure = f"`tidemark-agent reupload {topic} {partition} --from-packs` adds them to raw"
         if not all(packs.values()):
             cure = "that pack is gone, so the table has the only copy: do not rebuild or repair the date"
         for dt in sorted(dt for dt, rows in dates.items() if rows > 0):
-            detail = f"{landed} rows landed, and raw has {there}: {cause}; {cure}"
+            detail = f"{landed} rows landed, and raw has {in_raw}: {cause}; {cure}"
             self._find("raw_lacks", part, detail, dt=dt, offsets=(span,))
         return True
 
     def _check_evidence(
         self, part: PartitionUnderAudit, span: Interval, evidence: dict[At, tuple[int, int]], said: Said
     ) -> None:
-        """The evidence against raw."""
+        """Compare the evidence with raw."""
         raw_sums = part.raw_sums.get(span.start, {})
         if said.records_alone(self._table, span):
-            # Their dates and classes may have changed; the records must be the same.
-            records, told = Account(), Account()
-            for one in raw_sums.values():
-                records.add(one)
+            # Dates and classes may have changed; the records must be the same.
+            records, counted = Account(), Account()
+            for account in raw_sums.values():
+                records.add(account)
             for rows, total in evidence.values():
-                told.add(Account(rows, total))
-            if (records.rows, records.hash128) != (told.rows, told.hash128):
-                detail = f"the evidence counts {told.rows} records and raw has {records.rows}, or their hashes differ"
+                counted.add(Account(rows, total))
+            if (records.rows, records.hash128) != (counted.rows, counted.hash128):
+                detail = (
+                    f"the evidence counts {counted.rows} records and raw has {records.rows}, or their hashes differ"
+                )
                 self._find("evidence_differs", part, detail, offsets=(span,))
             evidence, raw_sums = {}, {}
         for kind, dt in sorted({*evidence, *raw_sums}):
             account = raw_sums.get((kind, dt), Account())
             rows, total = evidence.get((kind, dt), (0, 0))
             if (rows, total) != (account.rows, account.hash128):
-                what = f"{rows} rows" if rows != account.rows else "other rows"
-                detail = f"the evidence says {kind} of {what}, raw of {account.rows}"
+                subject = f"{rows} rows" if rows != account.rows else "other rows"
+                detail = f"the evidence says {kind} of {subject}, raw of {account.rows}"
                 files = tuple(sorted(said.files.get((span.start, kind, dt), set())))[:_SHOWN]
                 self._find("evidence_differs", part, detail, dt=dt, offsets=(span,), files=files)
         classes = {name for at, name in (*said.passed_rows, *part.passed_rows) if at == span.start}
         for name in sorted(classes):
             rows = said.passed_rows.get((span.start, name), 0)
-            found = part.passed_rows.get((span.start, name), 0)
-            there = Intervals(said.passed.get((span.start, name), ()))
-            raw = Intervals(part.passed.get((span.start, name), ()))
-            exact = there.size == rows and raw.size == found
-            if rows != found or (exact and there != raw):
-                apart = ((there - raw) | (raw - there)) if exact else Intervals([span])
-                detail = f"the evidence says {name} of {rows} offsets, raw of {found}"
+            raw_rows = part.passed_rows.get((span.start, name), 0)
+            offsets = Intervals(said.passed.get((span.start, name), ()))
+            raw_offsets = Intervals(part.passed.get((span.start, name), ()))
+            exact = offsets.size == rows and raw_offsets.size == raw_rows
+            if rows != raw_rows or (exact and offsets != raw_offsets):
+                apart = ((offsets - raw_offsets) | (raw_offsets - offsets)) if exact else Intervals([span])
+                detail = f"the evidence says {name} of {rows} offsets, raw of {raw_rows}"
                 self._find("evidence_differs", part, detail, offsets=tuple(apart)[:_SHOWN])
 
     def _check_rows(
@@ -151,37 +153,37 @@ class Checks:
         said: Said,
         locate: bool,
     ) -> bool:
-        """Compare the files' rows of a class and date with raw, or with the evidence; whether they were."""
+        """Compare the files' rows of a class and date with raw or the evidence; True if offsets were located."""
         kind, dt = at
-        there = part.file_sums.get(span.start, {}).get(at, Account())
+        stored = part.file_sums.get(span.start, {}).get(at, Account())
         raw = part.raw_sums.get(span.start, {}).get(at, Account())
         rows, total = evidence or (0, 0)
         if by_raw:
-            same = (there.rows, there.kept128) == (raw.rows, raw.kept128)
+            same = (stored.rows, stored.kept128) == (raw.rows, raw.kept128)
         else:
-            same = there.rows == rows and (there.hash128 == total or not self._hashed)
-        files = {*said.files.get((span.start, *at), set()), *there.files}
+            same = stored.rows == rows and (stored.hash128 == total or not self._hashed)
+        files = {*said.files.get((span.start, *at), set()), *stored.files}
         where = {"dt": dt, "files": tuple(sorted(files))[:_SHOWN]}
         name = "the table" if kind == "landed" else "quarantine"
         if same:
             if by_raw:
-                self._check_columns(part, span, there, raw, where)
+                self._check_columns(part, span, stored, raw, where)
             return False
         source, count = ("raw", raw.rows) if by_raw else ("the evidence", rows)
-        detail = f"{name} has {there.rows} rows, {source} {count}" + (
-            ", and they differ" if there.rows == count else ""
+        detail = f"{name} has {stored.rows} rows, {source} {count}" + (
+            ", and they differ" if stored.rows == count else ""
         )
         offsets = self._located(part, span, at, files) if by_raw and locate else ()
         self._find("rows_differ", part, detail, offsets=offsets or (span,), **where)
         return by_raw and locate
 
     def _check_columns(
-        self, part: PartitionUnderAudit, span: Interval, there: Account, raw: Account, where: Mapping[str, object]
+        self, part: PartitionUnderAudit, span: Interval, stored: Account, raw: Account, where: Mapping[str, object]
     ) -> None:
         names = [
             name
-            for name, found in there.columns.items()
-            if name in raw.columns and found[0] == raw.columns[name][0] and found[1] != raw.columns[name][1]
+            for name, column in stored.columns.items()
+            if name in raw.columns and column[0] == raw.columns[name][0] and column[1] != raw.columns[name][1]
         ]
         if names:
             detail = f"column {', '.join(names)} has other values than raw gives"
@@ -190,19 +192,19 @@ class Checks:
     def _located(
         self, part: PartitionUnderAudit, span: Interval, at: At, files: set[str]
     ) -> tuple[tuple[int, int], ...]:
-        """The offsets of ``span`` whose rows differ, by reading both sides in finer and finer cells."""
+        """Offsets of ``span`` whose rows differ, found by reading both sides in finer and finer cells."""
         spans = [span]
-        while any(one.end - one.start > 1 for one in spans):
-            step = max(1, -(-sum(one.end - one.start for one in spans) // _FINER))
+        while any(left.end - left.start > 1 for left in spans):
+            step = max(1, -(-sum(left.end - left.start for left in spans) // _FINER))
             cells = Cells(
-                tuple(start for one in spans for start in range(one.start, one.end, step)),
-                tuple(min(start + step, one.end) for one in spans for start in range(one.start, one.end, step)),
+                tuple(start for left in spans for start in range(left.start, left.end, step)),
+                tuple(min(start + step, left.end) for left in spans for start in range(left.start, left.end, step)),
             )
             tasks: list[AuditTask] = [
-                RawTask(task.model_copy(update={"ranges": (one,)}), cells)
+                RawTask(task.model_copy(update={"ranges": (range_,)}), cells)
                 for task in part.raw.tasks
-                for one in task.ranges
-                if span.start <= one.from_offset < span.end
+                for range_ in task.ranges
+                if span.start <= range_.from_offset < span.end
             ]
             tasks += [part.files[path]._replace(cells=cells) for path in sorted(files) if path in part.files]
             sums: dict[bool, dict[int, Account]] = {True: {}, False: {}}
@@ -210,11 +212,11 @@ class Checks:
                 for key, account in tally.accounts.items():
                     if (key.kind, key.dt) == at:
                         sums[tally.from_raw].setdefault(key.start, Account()).add(account)
-            raw, there = sums[True], sums[False]
+            raw, stored = sums[True], sums[False]
             spans = [
                 Interval(start, end)
                 for start, end in zip(*cells, strict=True)
-                if _sum(raw.get(start)) != _sum(there.get(start))
+                if _sum(raw.get(start)) != _sum(stored.get(start))
             ][:_SHOWN]
             if not spans or step == 1:
                 break
@@ -222,13 +224,13 @@ class Checks:
 
     def _summarised(self, part: PartitionUnderAudit, by_evidence: list[Interval], said: Said) -> AuditedPartition:
         proved = Intervals(by_evidence)
-        never = Intervals((one.first, one.next) for one in part.evidence if one.segment is None)
+        never = Intervals((row.first, row.next) for row in part.evidence if row.segment is None)
         chosen = Intervals(part.chosen)
         missing = Intervals([(0, part.state.next_offset)]) - Intervals(part.spans)
         if missing and len(part.chosen) == len(part.spans):
             detail = "no evidence and no segment has them"
             self._find("offsets_unaccounted", part, detail, offsets=tuple(missing)[:_SHOWN])
-        starts = {one.start for one in part.chosen}
+        starts = {span.start for span in part.chosen}
         rows = sum(
             account.rows
             for start in starts
@@ -244,7 +246,7 @@ class Checks:
             by_evidence=tuple(proved),
             without_segment=(chosen & never).size,
             expired=sum(said.expired.get(start, 0) for start in starts),
-            other_settings=sum(one.end - one.start for one in part.chosen if said.other_settings(self._table, one)),
+            other_settings=sum(span.end - span.start for span in part.chosen if said.other_settings(self._table, span)),
         )
 
 

@@ -1,4 +1,4 @@
-"""The sides of an audit: the evidence in force, and the sums of a partition by range of offsets."""
+"""The two sides of an audit: the evidence in force, and the sums of a partition over ranges of offsets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GROUP_TASKS: Final = 512
 def examined(
     table: TopicTable, ledger: Ledger, plans: Iterable[PartitionPlan], tasks: Sequence[AuditTask], examine: Examine
 ) -> Iterator[Tally]:
-    """The results of ``tasks``, of the partitions of ``plans``, with the current settings."""
+    """Results of ``tasks``, which belong to the partitions of ``plans``, with the current settings."""
     plan = RunPlan(**following(table, ledger, 0), kind="rebuild", partitions=tuple(plans))
     job = Job.of(table, plan)
     for start in range(0, len(tasks), GROUP_TASKS):
@@ -43,7 +43,7 @@ Sums = dict[int, dict[At, Account]]
 
 @dataclass
 class PartitionUnderAudit:
-    """A partition under audit. ``spans`` are disjoint; every row of evidence and range of raw lies in one of them."""
+    """A partition under audit. ``spans`` are disjoint, and contain every row of evidence and range of raw."""
 
     state: PartitionState
     evidence: list[EvidenceRow]
@@ -61,13 +61,13 @@ class PartitionUnderAudit:
     unread: set[str] = field(default_factory=set)
 
     def span_at(self, offset: int) -> Interval | None:
-        """The span that holds ``offset``."""
-        found = bisect_right(self.spans, offset, key=lambda one: one.start) - 1
-        return self.spans[found] if found >= 0 and offset < self.spans[found].end else None
+        """The span that holds ``offset``, or None."""
+        index = bisect_right(self.spans, offset, key=lambda span: span.start) - 1
+        return self.spans[index] if index >= 0 and offset < self.spans[index].end else None
 
 
 class Said:
-    """What the evidence of a partition says, by span."""
+    """The statements of a partition's evidence, by span."""
 
     def __init__(self, part: PartitionUnderAudit) -> None:
         self.spans: dict[int, dict[At, tuple[int, int]]] = {}
@@ -77,7 +77,7 @@ class Said:
         self.counted: dict[int, int] = {}
         self.expired: dict[int, int] = {}
         self.sources: dict[int, set[str]] = {}
-        """The objects that the records of a span were read from when they landed."""
+        """The objects from which the records of a span were read when they landed."""
         self._configurations: dict[int, set[str]] = {}
         self._never: set[int] = set()
         for row in part.evidence:
@@ -104,49 +104,49 @@ class Said:
                     self.passed.setdefault(key, []).append(Interval(row.first, row.next))
 
     def segmentless(self, span: Interval) -> bool:
-        """Whether no segment ever held the offsets of ``span``."""
+        """True if no segment ever held the offsets of ``span``."""
         return span.start in self._never
 
     def records_alone(self, table: TopicTable, span: Interval) -> bool:
-        """Whether raw can prove only the records of ``span``, not their classes and dates.
+        """True if raw can prove only the records of ``span``, not their classes and dates.
 
-        They landed with other settings than the topics file has now, or retention has taken some from the table.
+        They landed with other settings than the topics file has now, or retention has removed some from the table.
         """
         return span.start in self.expired or self.other_settings(table, span)
 
     def other_settings(self, table: TopicTable, span: Interval) -> bool:
-        """Whether rows of ``span`` landed with other settings than the topics file has now."""
+        """True if rows of ``span`` landed with other settings than the topics file has now."""
         return not self._configurations.get(span.start, set()) <= {table.topic.digest}
 
 
 def hulls_of(evidence: Iterable[EvidenceRow]) -> list[Interval]:
-    """The offsets of each range of bytes in the evidence."""
-    found: dict[tuple[str, int, int], Interval] = {}
+    """Offsets of each range of bytes in the evidence."""
+    hulls: dict[tuple[str, int, int], Interval] = {}
     alone: list[Interval] = []
     for row in evidence:
         if row.segment is None:
             alone.append(Interval(row.first, row.next))
             continue
         at = row.segment, row.byte_start or 0, row.byte_end or 0
-        before = found.get(at, Interval(row.first, row.next))
-        found[at] = Interval(min(before.start, row.first), max(before.end, row.next))
-    return joined([*alone, *found.values()])
+        before = hulls.get(at, Interval(row.first, row.next))
+        hulls[at] = Interval(min(before.start, row.first), max(before.end, row.next))
+    return joined([*alone, *hulls.values()])
 
 
 def touching(spans: Sequence[Interval], start: int, end: int) -> list[Interval]:
     """The members of ``spans``, disjoint and ascending, that overlap ``[start, end)``."""
-    first = bisect_right(spans, start, key=lambda one: one.end)
-    return list(spans[first : bisect_left(spans, end, key=lambda one: one.start)])
+    first = bisect_right(spans, start, key=lambda span: span.end)
+    return list(spans[first : bisect_left(spans, end, key=lambda span: span.start)])
 
 
 def cells_of(spans: Sequence[Interval], start: int, end: int) -> Cells:
     """The spans that overlap ``[start, end)``."""
-    found = touching(spans, start, end)
-    return Cells(tuple(one.start for one in found), tuple(one.end for one in found))
+    overlapping = touching(spans, start, end)
+    return Cells(tuple(span.start for span in overlapping), tuple(span.end for span in overlapping))
 
 
 def date_of(path: str) -> str:
-    """The date in a file's path, if it has one."""
+    """The date in a file's path, or an empty text."""
     text = path.partition("/")[0].removeprefix("dt=")
     try:
         return date.fromisoformat(text).isoformat()

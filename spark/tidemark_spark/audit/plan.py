@@ -1,4 +1,4 @@
-"""What an audit reads of a partition: ranges of raw, and files, each by the same spans of offsets."""
+"""Plans an audit of a partition: ranges of raw and files to read, over shared spans of offsets."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def planned(
     hulls = hulls_of(evidence)
     if dates:
         wanted = joined((row.first, row.next) for row in evidence if row.day in dates)
-        hulls = [one for one in hulls if touching(wanted, *one)]
-    never = Intervals((one.first, one.next) for one in evidence if one.segment is None)
+        hulls = [hull for hull in hulls if touching(wanted, *hull)]
+    never = Intervals((row.first, row.next) for row in evidence if row.segment is None)
     limits = Intervals(hulls) if dates else Intervals([(0, state.next_offset)])
     reading = _reading(raw, incarnations, state, limits.clip(0, state.next_offset) - never)
-    ranges = [one for task in reading.tasks for one in task.ranges]
-    spans = joined([*hulls_of(evidence), *((one.from_offset, one.to_offset) for one in ranges)])
-    chosen = [one for one in spans if not dates or touching(hulls, *one)]
+    ranges = [part for task in reading.tasks for part in task.ranges]
+    spans = joined([*hulls_of(evidence), *((part.from_offset, part.to_offset) for part in ranges)])
+    chosen = [span for span in spans if not dates or touching(hulls, *span)]
     part = PartitionUnderAudit(state, evidence, reading, spans, chosen, [], {}, gone=reading.gone)
     for task in reading.tasks:
         part.tasks.append(RawTask(task, cells_of(spans, task.from_offset, task.to_offset)))
@@ -58,7 +58,7 @@ def _reading(raw: RawTopic, incarnations: Incarnations, state: PartitionState, w
 
 
 def _plan_files(part: PartitionUnderAudit) -> None:
-    """A task for each file that has rows in a chosen span."""
+    """Plan a task for each file that has rows in a chosen span."""
     chosen = set(part.chosen)
     hulls: dict[str, Interval] = {}
     rows: dict[str, EvidenceRow] = {}

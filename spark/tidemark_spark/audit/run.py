@@ -1,10 +1,10 @@
-"""An audit reads raw and table again, and proves them equal by range and date, or names the differences.
+"""Audits a table: reads raw and table again, and proves them equal by range and date, or reports the differences.
 
-Three sides are summed up by the same ranges of offsets: raw, converted once more, the files, and the evidence. Where
-raw is gone, the evidence proves the files. Sums are order-independent and 128 bits wide over (incarnation, partition,
+Three sides are summed over the same ranges of offsets: raw, converted once more; the files; and the evidence. Where raw
+is gone, the evidence proves the files. Sums are order-independent and 128 bits wide over (incarnation, partition,
 offset, timestamp, key, value, headers), so equal sums mean equal sets of offsets and equal payloads. Where sums differ,
-both are read again by finer and finer ranges, until the offsets are known. Memory is bounded by the evidence of a topic
-and a group of partitions, never by rows.
+both sides are read again in finer and finer ranges, until the offsets are known. Memory is bounded by the evidence of a
+topic and a group of partitions, never by rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tidemark_spark.convert.row_checksums import Account
 
 
 def audit(table: TopicTable, examine: Examine, dates: Collection[str] = ()) -> AuditReport:
-    """Audit ``table``, or only the ranges that hold rows of ``dates`` (ISO) by the evidence.
+    """Audit ``table``, or with ``dates`` (ISO) only the ranges that hold rows of these dates according to the evidence.
 
     Raises:
         FormatError: an object of the store does not parse.
@@ -43,8 +43,8 @@ def audit(table: TopicTable, examine: Examine, dates: Collection[str] = ()) -> A
     delta = open_delta(table)
     ledger = ledger_of(table, delta)
     live = live_files(delta) if delta is not None else []
-    found = _Audit(table, ledger, live, examine)
-    found.run(frozenset(dates))
+    auditor = _Audit(table, ledger, live, examine)
+    auditor.run(frozenset(dates))
     return AuditReport(
         cluster=ledger.cluster,
         topic=ledger.topic,
@@ -52,16 +52,16 @@ def audit(table: TopicTable, examine: Examine, dates: Collection[str] = ()) -> A
         ledger_n=ledger.n,
         started_at=started,
         seconds=round(time.monotonic() - clock, 3),
-        bytes_read=found.bytes_read,
+        bytes_read=auditor.bytes_read,
         dates=tuple(sorted(dates)),
-        partitions=tuple(found.partitions),
-        findings=tuple(found.findings[:MAX_FINDINGS]),
-        more=max(0, len(found.findings) - MAX_FINDINGS),
+        partitions=tuple(auditor.partitions),
+        findings=tuple(auditor.findings[:MAX_FINDINGS]),
+        more=max(0, len(auditor.findings) - MAX_FINDINGS),
     )
 
 
 def write_report(table: TopicTable, report: AuditReport) -> str:
-    """Write ``report``, put what it says into the topic's verdict, and return its key."""
+    """Write ``report``, update the topic's verdict, and return the report's key."""
     key = table.keys.audit(report.dates, stamp(report.started_at), report.ledger_n)
     put_once(table.store, key, report.to_bytes())
     change_verdict(table, lambda known: known.after(report, f"{table.deployment.lake_store}/{key}"))
@@ -80,10 +80,10 @@ class _Audit:
         """Audit all partitions, a group at a time."""
         evidence: dict[tuple[int, int], list[EvidenceRow]] = {}
         named: set[str] = set()
-        for one in EffectiveEvidence.at(self._table, self._ledger, self._live).evidence():
-            evidence.setdefault(one.key, []).append(one)
-            if one.offset_class == "landed":
-                named.add(one.file or "")
+        for row in EffectiveEvidence.at(self._table, self._ledger, self._live).evidence():
+            evidence.setdefault(row.key, []).append(row)
+            if row.offset_class == "landed":
+                named.add(row.file or "")
         self._check_log(named, dates)
         raw = RawTopic(self._table)
         incarnations = raw.incarnations().incarnations
@@ -111,7 +111,7 @@ class _Audit:
         return True
 
     def _check_log(self, named: set[str], dates: frozenset[str]) -> None:
-        """The Delta log against the evidence and the ledger."""
+        """Compare the Delta log with the evidence and the ledger."""
         for file in self._live:
             if file.path not in named and (not dates or file.dt in dates):
                 self._find("unknown_file", None, "no evidence that counts names it", dt=file.dt, files=(file.path,))
@@ -140,13 +140,13 @@ class _Audit:
             part = parts[key.incarnation, key.partition]
             sums = (part.raw_sums if tally.from_raw else part.file_sums).setdefault(key.start, {})
             sums.setdefault((key.kind, key.dt), Account()).add(account)
-        for one in tally.passed:
-            part = parts[one.incarnation, one.partition]
-            span = part.span_at(one.start)
-            at = span.start if span else -1, one.offset_class
-            part.passed_rows[at] = part.passed_rows.get(at, 0) + one.rows
-            if one.rows == one.end - one.start:
-                part.passed.setdefault(at, []).append(Interval(one.start, one.end))
+        for passed in tally.passed:
+            part = parts[passed.incarnation, passed.partition]
+            span = part.span_at(passed.start)
+            at = span.start if span else -1, passed.offset_class
+            part.passed_rows[at] = part.passed_rows.get(at, 0) + passed.rows
+            if passed.rows == passed.end - passed.start:
+                part.passed.setdefault(at, []).append(Interval(passed.start, passed.end))
         listed = {file.path: file for file in self._live}
         for path, rows in tally.rows.items():
             if path in listed and listed[path].rows != rows:
@@ -155,21 +155,21 @@ class _Audit:
         for trouble in tally.troubles:
             self._trouble(trouble, parts)
 
-    def _trouble(self, one: Trouble, parts: dict[tuple[int, int], PartitionUnderAudit]) -> None:
-        part = parts.get((one.incarnation, one.partition))
-        span = (one.start, one.end)
-        if one.kind == "stray" or part is None:
-            where = {"incarnation": one.incarnation, "partition": one.partition, "files": (one.name,)}
-            detail = f"{one.detail} that its evidence does not name"
-            self._find("stray_rows", None, detail, dt=date_of(one.name), offsets=(span,), **where)
-        elif one.kind == "raw_gone":
+    def _trouble(self, trouble: Trouble, parts: dict[tuple[int, int], PartitionUnderAudit]) -> None:
+        part = parts.get((trouble.incarnation, trouble.partition))
+        span = (trouble.start, trouble.end)
+        if trouble.kind == "stray" or part is None:
+            where = {"incarnation": trouble.incarnation, "partition": trouble.partition, "files": (trouble.name,)}
+            detail = f"{trouble.detail} that its evidence does not name"
+            self._find("stray_rows", None, detail, dt=date_of(trouble.name), offsets=(span,), **where)
+        elif trouble.kind == "raw_gone":
             part.gone |= Intervals([span])
-        elif one.kind == "raw_damaged":
+        elif trouble.kind == "raw_damaged":
             part.damaged |= Intervals([span])
-            self._find("raw_unreadable", part, one.detail, offsets=(span,), files=(one.name,))
+            self._find("raw_unreadable", part, trouble.detail, offsets=(span,), files=(trouble.name,))
         else:
-            part.unread.add(one.name)
-            hulls = [(row.first, row.next) for row in part.evidence if row.file == one.name]
-            kind: Kind = "missing_file" if one.kind == "file_gone" else "unreadable_file"
+            part.unread.add(trouble.name)
+            hulls = [(row.first, row.next) for row in part.evidence if row.file == trouble.name]
+            kind: Kind = "missing_file" if trouble.kind == "file_gone" else "unreadable_file"
             offsets = tuple(Intervals(hulls))
-            self._find(kind, part, one.detail, dt=date_of(one.name), offsets=offsets, files=(one.name,))
+            self._find(kind, part, trouble.detail, dt=date_of(trouble.name), offsets=offsets, files=(trouble.name,))

@@ -12,7 +12,7 @@ from tidemark.timestamps import utc_now
 
 
 def change_verdict(table: TopicTable, change: Callable[[AuditVerdict], AuditVerdict]) -> AuditVerdict:
-    """Apply ``change`` to the topic's verdict. It is called again if another audit was faster.
+    """Apply ``change`` to the topic's verdict; ``change`` is called again if another audit was faster.
 
     Raises:
         PreconditionFailed: other audits were faster every time.

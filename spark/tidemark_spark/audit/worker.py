@@ -1,6 +1,6 @@
-"""One task of an audit: rows of raw, or of a file, counted and hashed by range of offsets. Pure worker code.
+"""One task of an audit: counts and hashes rows of raw, or of a file, by range of offsets. Pure worker code.
 
-Nothing is written. Raw is decoded, parsed and dated by the code that converts it. Memory is bounded by one window of a
+Nothing is written. The conversion's own code decodes, parses and dates raw. Memory is bounded by one window of a
 segment, or by one file.
 """
 
@@ -40,18 +40,18 @@ _ROWS: Final = 65536
 
 
 class Cells(NamedTuple):
-    """Disjoint ranges of offsets, each from one of ``starts`` to that of ``ends``; ascending."""
+    """Disjoint ranges of offsets, ascending, each from an element of ``starts`` to the one of ``ends``."""
 
     starts: tuple[int, ...]
     ends: tuple[int, ...]
 
     def numbers(self, offsets: Numbers) -> Numbers:
-        """The number of each offset's cell; -1 outside."""
+        """Number of each offset's cell; -1 outside."""
         if not self.starts:
             return np.full(len(offsets), -1, np.int64)
-        found = np.searchsorted(np.array(self.starts, np.int64), offsets, "right") - 1
-        found[offsets >= np.array(self.ends, np.int64)[found]] = -1
-        return found
+        cells = np.searchsorted(np.array(self.starts, np.int64), offsets, "right") - 1
+        cells[offsets >= np.array(self.ends, np.int64)[cells]] = -1
+        return cells
 
 
 class FileTask(NamedTuple):
@@ -87,7 +87,7 @@ class AccountKey(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """The ``rows`` offsets of ``[start, end)`` that hold no record in raw, and why."""
+    """The ``rows`` offsets of ``[start, end)`` without a record in raw, and their class."""
 
     incarnation: int
     partition: int
@@ -98,9 +98,9 @@ class Passed(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """Data that could not be read: a segment that is ``gone`` or ``damaged``, or such a file.
+    """Data that could not be read: a segment or a file that is ``gone`` or ``damaged``.
 
-    ``stray`` are rows of a file outside its cells, ``count`` of them between the offsets ``start`` and ``end``.
+    ``stray`` are rows of a file outside its cells, between the offsets ``start`` and ``end``.
     """
 
     kind: Literal["raw_gone", "raw_damaged", "file_gone", "file_damaged", "stray"]
@@ -114,7 +114,7 @@ class Trouble(NamedTuple):
 
 @dataclass
 class Tally:
-    """The result of a task; ``from_raw`` distinguishes accounts of raw from those of files."""
+    """The result of a task; ``from_raw`` distinguishes accounts of raw from accounts of files."""
 
     from_raw: bool
     accounts: dict[AccountKey, Account] = field(default_factory=dict)
@@ -155,7 +155,7 @@ def _raw(job: Job, task: RawTask) -> Tally:
         at = single.incarnation, single.partition
         if stop:
             gone = stop.kind == "moved" and _is_gone(job, part)
-            # The rows read before the segment was gone do not count: a range is proved as a whole, or not at all.
+            # Rows read before the segment was gone do not count: a range is proved as a whole, or not at all.
             start = part.from_offset if gone else stop.offset
             kind: Literal["raw_gone", "raw_damaged"] = "raw_gone" if gone else "raw_damaged"
             tally.troubles.append(Trouble(kind, *at, start, part.to_offset, part.key, stop.detail))
@@ -176,7 +176,7 @@ def _is_gone(job: Job, part: SegmentRange) -> bool:
 
 
 class _Counting:
-    """Counts the records of a conversion as ``row_sink.Sink`` would sort them into files."""
+    """Counts the records of a conversion in the classes and dates that ``row_sink.Sink`` would give them."""
 
     def __init__(self, job: Job, task: ConversionTask, counted: RawTask) -> None:
         self._task, self._cells = task, counted.cells
@@ -187,9 +187,9 @@ class _Counting:
 
     def rows(self, _number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None) -> None:
         """Add the rows of a decoded batch to the accounts, by class and date."""
-        found = parsed(self._parser, rows, refusal)
-        split = self._splitter.split(rows, found, part.uploaded_at)
-        whole = beside(rows, found.columns, split.hours)
+        columns = parsed(self._parser, rows, refusal)
+        split = self._splitter.split(rows, columns, part.uploaded_at)
+        whole = beside(rows, columns.columns, split.hours)
         for folder, indices in split.landed:
             self._add("landed", folder.dt, take(whole, indices), self._names)
         for own, indices in split.refused:
@@ -224,12 +224,12 @@ class _Counting:
 
 
 def by_cell(rows: pa.RecordBatch, cells: Cells) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Adjacent rows of the same cell; their offsets may come in any order."""
-    found = cells.numbers(numbers(rows.column("kafka_offset")))
-    edges = (np.flatnonzero(np.diff(found)) + 1).tolist()
+    """Adjacent rows of each cell; their offsets may come in any order."""
+    cell_of = cells.numbers(numbers(rows.column("kafka_offset")))
+    edges = (np.flatnonzero(np.diff(cell_of)) + 1).tolist()
     for start, end in zip([0, *edges], [*edges, len(rows)], strict=True):
         if end > start:
-            yield int(found[start]), rows.slice(start, end - start)
+            yield int(cell_of[start]), rows.slice(start, end - start)
 
 
 def _file(job: Job, task: FileTask) -> Tally:
@@ -255,7 +255,7 @@ _Read = tuple[pa.RecordBatch, int, Sequence[str]]
 
 
 def landed_rows(body: bytes, path: str | None = None) -> Iterator[_Read]:
-    """(rows, their number, the columns of the file). Raises ValueError if rows are not of the folder of ``path``."""
+    """(rows, their number, the file's columns). Raises ValueError if rows are not of the folder of ``path``."""
     for rows in by_offset(pq.ParquetFile(io.BytesIO(body)), _ROWS, path):
         for name in rows.schema.names:
             rows.column(name).validate(full=True)
@@ -263,11 +263,11 @@ def landed_rows(body: bytes, path: str | None = None) -> Iterator[_Read]:
 
 
 def refused_rows(body: bytes, _path: str | None = None) -> Iterator[_Read]:
-    """As :func:`landed_rows`; a batch is a row without columns that counts for all its offsets."""
+    """Like :func:`landed_rows`; a batch is a row without columns that counts for its offsets."""
     for batch in pq.ParquetFile(io.BytesIO(body)).iter_batches(_ROWS):
         refused = batch.cast(QUARANTINE)
         batches = refused.column("batch")
-        record = np.array([one is None for one in batches.to_pylist()], np.bool_)
+        record = np.array([content is None for content in batches.to_pylist()], np.bool_)
         if record.any():
             rows = records_of(take(refused, np.flatnonzero(record)))
             yield rows, len(rows), SCHEMA.names

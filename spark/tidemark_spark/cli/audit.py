@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 def _audit(options: argparse.Namespace, executor: Executor | None, lineage: Recorder) -> int:
     dates = _dates(options)
     tables = tables_of(options)
-    name = f"audit {' '.join(one.topic.topic for one in tables[:3])}"
+    name = f"audit {' '.join(table.topic.topic for table in tables[:3])}"
     examine = examining(executor_of(options, executor, name))
     passed = [_audited(table, examine, dates, lineage, as_json=options.json) for table in tables]
     return 0 if all(passed) else 1
@@ -58,7 +58,7 @@ def _dates(options: argparse.Namespace) -> list[str]:
     if (options.first is None) != (options.last is None):
         raise ConfigError("audit.py", [("--from, --to", "both are needed")])
     try:
-        days = [date.fromisoformat(one) for one in options.dt]
+        days = [date.fromisoformat(dt) for dt in options.dt]
         if options.first or options.last:
             first, last = date.fromisoformat(options.first), date.fromisoformat(options.last)
             days += [first + timedelta(days=day) for day in range((last - first).days + 1)]
@@ -66,7 +66,7 @@ def _dates(options: argparse.Namespace) -> list[str]:
         raise ConfigError("--dt, --from, --to", [("", "must be dates such as 2026-11-20")]) from error
     if not days and (options.first or options.last):
         raise ConfigError("--from, --to", [("", "--to lies before --from")])
-    return sorted({one.isoformat() for one in days})
+    return sorted({day.isoformat() for day in days})
 
 
 def _audited(table: TopicTable, examine: Examine, dates: Sequence[str], lineage: Recorder, *, as_json: bool) -> bool:
@@ -86,7 +86,7 @@ def _audited(table: TopicTable, examine: Examine, dates: Sequence[str], lineage:
 
 
 def _with_catalogs(table: TopicTable, report: AuditReport) -> AuditReport:
-    """``report`` with what catalogs list otherwise; one that does not answer proves nothing, and is no difference."""
+    """``report`` with the differences of catalogs. A catalog that does not answer is not compared."""
     found: list[AuditFinding] = []
     for settings in table.deployment.catalogs_of(table.topic):
         try:

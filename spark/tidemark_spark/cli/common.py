@@ -1,4 +1,4 @@
-"""What the command lines of all jobs share: which tables they are about, what they print, and how they end."""
+"""Shared parts of the jobs' command lines: their tables, their output, and their exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_ATTEMPT: Final = (1 << 63) - 1
 
 
 def job_parser(program: str, description: str, example: str) -> argparse.ArgumentParser:
-    """A parser with what every job takes. ``example`` is what follows the topics file on a command line."""
+    """A parser with the options of all jobs. ``example`` follows the topics file in the example's command line."""
     parser = argparse.ArgumentParser(
         prog=program,
         description=description,
@@ -43,24 +43,24 @@ def job_parser(program: str, description: str, example: str) -> argparse.Argumen
 
 
 def add_topic(parser: argparse.ArgumentParser) -> None:
-    """``--topic``, of a job for one topic."""
+    """Add ``--topic`` for a job with one topic."""
     parser.add_argument("--topic", required=True, metavar="NAME")
 
 
 def add_some_topics(parser: argparse.ArgumentParser) -> None:
-    """``--topic``, of a job for some topics or all."""
+    """Add ``--topic`` for a job with some topics or all."""
     parser.add_argument("--topic", action="append", metavar="NAME", help="repeatable (default: all of the file)")
 
 
 def add_attempt(parser: argparse.ArgumentParser) -> None:
-    """``--attempt``, of a job that makes its plan itself."""
+    """Add ``--attempt`` for a job that makes its plan itself."""
     parser.add_argument(
         "--attempt", type=_attempt, metavar="N", help="execute this attempt's plan; make it if it does not exist"
     )
 
 
 def tables_of(options: argparse.Namespace) -> list[TopicTable]:
-    """The tables of the topics that the command line names, or of all.
+    """The tables of the command line's topics, or of all topics.
 
     Raises:
         ConfigError: the topics file is wrong, or has no such topic.
@@ -72,11 +72,11 @@ def tables_of(options: argparse.Namespace) -> list[TopicTable]:
 
 
 def begun_table(options: argparse.Namespace) -> TopicTable:
-    """The table of the one topic that the command line names.
+    """The table of the command line's topic.
 
     Raises:
         ConfigError: the topics file is wrong, or has no such topic.
-        NeverSeen: there is no table, and no agent was ever seen that could upload anything.
+        NeverSeen: there is no table, and no agent was ever seen that could upload data.
     """
     [table] = tables_of(options)
     check_begun(table)
@@ -84,21 +84,21 @@ def begun_table(options: argparse.Namespace) -> TopicTable:
 
 
 def check_cluster(deployment: Deployment, options: argparse.Namespace, program: str) -> None:
-    """Check ``--cluster``, of a job for a cluster. Raises ConfigError."""
+    """Check ``--cluster`` of a job for a cluster. Raises ConfigError."""
     if options.cluster not in deployment.clusters:
         rule = f"must be a cluster of the topics file, which has: {', '.join(deployment.clusters)}"
         raise ConfigError(program, [("--cluster", rule)])
 
 
 def executor_of(options: argparse.Namespace, given: Executor | None, name: str) -> Executor:
-    """``given``, or Spark as the command line wants it; ``name`` is what its pages show. Raises ConfigError."""
+    """``given``, or Spark on the command line's target; ``name`` is shown on its pages. Raises ConfigError."""
     return given or SparkOnDemand(ClusterTarget.of(options), f"tidemark {name}")
 
 
 def exit_code(job: Callable[[], int], failed: int = 1) -> int:
-    """What ``job`` returns. After an error, which goes to standard error: 2 if it is one of configuration.
+    """The result of ``job``, or after an error, which is printed to standard error, 2 or ``failed``.
 
-    ``failed`` is the exit code after any other error.
+    2 stands for a configuration error.
     """
     try:
         return job()
@@ -111,9 +111,9 @@ def exit_code(job: Callable[[], int], failed: int = 1) -> int:
 
 
 def run_job(name: str, options: argparse.Namespace, job: Callable[[Recorder], int], failed: int = 1) -> int:
-    """The exit code of ``job``, as :func:`exit_code` has it, with its lineage sent or handed over.
+    """The :func:`exit_code` of ``job``, after its lineage is sent or handed over.
 
-    ``name`` is that of its program, without ``.py``.
+    ``name`` is the name of the job's program, without ``.py``.
     """
     recorder = Recorder(name, options)
     recorder.begin()
@@ -136,13 +136,13 @@ def run_job(name: str, options: argparse.Namespace, job: Callable[[Recorder], in
 
 
 def show(text: str) -> None:
-    """Print ``text``, at once: a job's output is often read through a pipe."""
+    """Print ``text`` at once: a job's output is often read through a pipe."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def report_name(text: str) -> str:
-    """A report's name of the command line."""
+    """The name of a report on the command line."""
     try:
         return check_report(text)
     except ValueError as error:
@@ -165,7 +165,7 @@ def _attempt(text: str) -> int:
 
 
 def day(text: str) -> date:
-    """A date of the command line, such as 2026-11-20."""
+    """A date on the command line, such as 2026-11-20."""
     try:
         return date.fromisoformat(text)
     except ValueError as error:

@@ -42,13 +42,13 @@ def _compact(options: argparse.Namespace, executor: Executor | None, lineage: Re
 
 
 def told(plan: RunPlan) -> Iterator[str]:
-    """What ``plan`` merges, in lines: by date, and in all."""
+    """Lines about the merges of ``plan``: one for each date, and the sum."""
     for dt in plan.dates:
-        tasks = [one for one in plan.tasks if f"/dt={dt}/" in one.ranges[0].key]
-        files, size = sum(len(one.ranges) for one in tasks), sum(one.size for one in tasks)
-        partitions = len({(one.incarnation, one.partition) for one in tasks})
+        tasks = [task for task in plan.tasks if f"/dt={dt}/" in task.ranges[0].key]
+        files, size = sum(len(task.ranges) for task in tasks), sum(task.size for task in tasks)
+        partitions = len({(task.incarnation, task.partition) for task in tasks})
         yield f"{dt}: {files} files of {partitions} partitions, {size / (1 << 20):.1f} MiB, become {len(tasks)}"
-    size = sum(one.size for one in plan.tasks)
+    size = sum(task.size for task in plan.tasks)
     yield f"in all: {len(plan.removes)} files, {size / (1 << 20):.1f} MiB, become {len(plan.tasks)}"
 
 
@@ -69,13 +69,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _dates(given: Sequence[str] | None) -> list[str] | None:
     try:
-        return None if given is None else sorted({date.fromisoformat(one).isoformat() for one in given})
+        return None if given is None else sorted({date.fromisoformat(dt).isoformat() for dt in given})
     except ValueError as error:
         raise ConfigError("compact.py", [("--dt", "must be dates such as 2026-11-20")]) from error
 
 
 def _plan(table: TopicTable, dates: Collection[str] | None, options: argparse.Namespace) -> RunPlan:
-    """The attempt's plan, or a fresh one, which is written unless it is empty or this is a dry run."""
+    """The attempt's plan, or a new plan, which is written unless it is empty or this is a dry run."""
     if options.attempt is not None and (found := find_plan(table, options.attempt)):
         return found
     plan = plan_compaction(table, dates, attempt=options.attempt)

@@ -22,7 +22,7 @@ from tidemark_spark.run.driver import run
 from tidemark_spark.run.fold import fold
 
 FILES: Final = 2
-"""How many small files of a partition are merged: of the landings of an hour, no two that can be merged stay."""
+"""Least number of small files of a partition to merge: two, so that no mergeable pair of an hour's landings stays."""
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
@@ -41,7 +41,7 @@ def _compact_all(options: argparse.Namespace, executor: Executor | None, lineage
             _compact(open_topic_table(deployment, topic), executor, lineage)
         except SparkUnavailable:
             raise
-        except TidemarkError as error:  # this table's; the others have small files, too
+        except TidemarkError as error:  # of this table only: continue with the others
             sys.stderr.write(f"{topic.topic}: {type(error).__name__}: {error}\n")
             failed = True
     return 1 if failed else 0
@@ -54,7 +54,7 @@ def _compact(table: TopicTable, executor: Executor, lineage: Recorder) -> None:
 
 
 def _merged(table: TopicTable, executor: Executor, lineage: Recorder) -> bool:
-    """Merge what one run takes; whether there may be more."""
+    """Merge the files of one run; True if there may be more."""
     plan = plan_compaction(table, files=FILES)
     if plan.empty:
         return False

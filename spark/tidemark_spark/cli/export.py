@@ -29,11 +29,11 @@ def _export(options: argparse.Namespace, executor: Executor | None, lineage: Rec
     executor = executor_of(options, executor, f"export {options.topic}")
     export = _asked(options)
     parts = export.reader.partitions()
-    found = executor.on_each(export_part, export, parts) if parts else []
-    files = sorted(one for one in found if one)
-    for one in files:
-        show(f"{export.store}/{one.key}")
-    total = {"files": len(files), "rows": sum(one.rows for one in files), "bytes": sum(one.size for one in files)}
+    exported = executor.on_each(export_part, export, parts) if parts else []
+    files = sorted(file for file in exported if file)
+    for file in files:
+        show(f"{export.store}/{file.key}")
+    total = {"files": len(files), "rows": sum(file.rows for file in files), "bytes": sum(file.size for file in files)}
     [table] = tables_of(options)
     lineage.note(lambda: of_export(table, options.to, total["rows"], total["files"], total["bytes"]))
     show(json.dumps(total))
@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _asked(options: argparse.Namespace) -> Export:
-    given = dict(one.partition("=")[::2] for one in options.option)
+    given = dict(option.partition("=")[::2] for option in options.option)
     given |= {"cluster": options.cluster} if options.cluster else {}
     source = TidemarkSource({**given, "topics": str(options.topics), "topic": options.topic})
     reader = source.reader(source.schema())

@@ -35,12 +35,12 @@ def _land(options: argparse.Namespace, executor: Executor | None, lineage: Recor
         return 0
     executor = executor_of(options, executor, f"live {options.cluster}")
     done = land(deployment, landing, executor, lambda *ran: lineage.note(lambda: of_run(*ran)))
-    for one in done.topics:
-        show(one.model_copy(update={"partitions": ()}).model_dump_json(exclude_defaults=True))
+    for topic in done.topics:
+        show(topic.model_copy(update={"partitions": ()}).model_dump_json(exclude_defaults=True))
     try:
         write_landing(store, key, done, etag)
     except PreconditionFailed:
-        sys.stderr.write(f"{key}: another process carries out this landing, or a later one, and says what it did\n")
+        sys.stderr.write(f"{key}: another process carries out this landing or a later one, and reports it\n")
     return 0
 
 

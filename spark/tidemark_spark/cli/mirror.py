@@ -21,10 +21,9 @@ def _mirror(options: argparse.Namespace) -> int:
     check_cluster(deployment, options, "mirror.py")
     topics = [deployment.topic(name, options.cluster).topic for name in options.topic or ()]
     status = mirror_cluster(deployment, options.cluster, topics)
-    for one in status.tables:
-        show(one.model_dump_json())
-    asked = set(topics)
-    return 1 if any(one.failing_since and (not asked or one.topic in asked) for one in status.tables) else 0
+    for table in status.tables:
+        show(table.model_dump_json())
+    return 1 if any(table.failing_since and (not topics or table.topic in topics) for table in status.tables) else 0
 
 
 def _parser() -> argparse.ArgumentParser:

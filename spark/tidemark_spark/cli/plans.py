@@ -1,4 +1,4 @@
-"""What the jobs that carry out a plan share: how they show it, compare it with the table, and run it."""
+"""Shared parts of the jobs that carry out a plan: show it, compare it with the table, and run it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Result = TypeVar("Result")
 
 
 def converting(executor: Executor) -> Execute:
-    """Has ``executor`` convert, and tells how far it has come."""
+    """A function that converts with ``executor``, and reports the progress."""
     return _watched(convert, executor)
 
 
 def examining(executor: Executor) -> Examine:
-    """Has ``executor`` read raw and the table, and write nothing."""
+    """A function that reads raw and the table with ``executor``, and writes nothing."""
 
     def execute(job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
         return executor.on_each(examine, job, tasks)
@@ -43,7 +43,7 @@ def examining(executor: Executor) -> Examine:
 
 
 def comparing(executor: Executor) -> Compare:
-    """Has ``executor`` compare rows, and write nothing; tells how far it has come."""
+    """A function that compares rows with ``executor``, writes nothing, and reports the progress."""
     return _watched(compare, executor)
 
 
@@ -56,7 +56,7 @@ def _watched(work: Callable[[Job, Task], Result], executor: Executor) -> Callabl
 
 
 def add_preview(parser: argparse.ArgumentParser) -> None:
-    """``--dry-run`` and ``--report``, which show what a plan would do."""
+    """Add ``--dry-run`` and ``--report``, which show the effect of a plan."""
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, and do nothing")
     parser.add_argument(
         "--report",
@@ -68,12 +68,12 @@ def add_preview(parser: argparse.ArgumentParser) -> None:
 
 
 def previews(options: argparse.Namespace) -> bool:
-    """Whether the plan is to be shown, and not to be carried out."""
+    """True if the plan is only to be shown."""
     return bool(options.dry_run or options.report)
 
 
 def show_preview(table: TopicTable, plan: RunPlan, preview: Preview, options: argparse.Namespace) -> int:
-    """Print ``preview``; with ``--report`` store it, and ``plan`` as well unless this is a dry run."""
+    """Print ``preview``; with ``--report`` store it, and also ``plan`` unless this is a dry run."""
     if options.report:
         if not (plan.empty or options.dry_run):
             preview = preview.model_copy(update={"attempt": plan.attempt, "plan": write_plan(table, plan)})
@@ -83,23 +83,23 @@ def show_preview(table: TopicTable, plan: RunPlan, preview: Preview, options: ar
 
 
 def show_comparison(table: TopicTable, plan: RunPlan, executor: Executor, report: str | None) -> int:
-    """Print which rows ``plan`` would change. Returns 1 if there are any, unless they go into ``report`` as well."""
-    found = comparison(table, plan, comparing(executor))
+    """Print the rows that ``plan`` would change. Returns 1 if there are any and no ``report`` is written."""
+    compared = comparison(table, plan, comparing(executor))
     if report:
-        write_part(table, report, "comparison", found, plan.attempt)
-    show(f"{found.text()}\n{found.to_bytes().decode()}")
-    return 1 if found.differences and not report else 0
+        write_part(table, report, "comparison", compared, plan.attempt)
+    show(f"{compared.text()}\n{compared.to_bytes().decode()}")
+    return 1 if compared.differences and not report else 0
 
 
 def write_and_carry_out(table: TopicTable, plan: RunPlan, executor: Executor, lineage: Recorder) -> int:
-    """Store ``plan``, if it has anything to do, and carry it out."""
+    """Store ``plan`` unless it is empty, and carry it out."""
     if not plan.empty:
         write_plan(table, plan)
     return carry_out(table, plan, executor, lineage)
 
 
 def carry_out(table: TopicTable, plan: RunPlan, executor: Executor, lineage: Recorder) -> int:
-    """Carry out ``plan``, which is stored, and print the result."""
+    """Carry out the stored ``plan``, and print the result."""
     result = run(table, plan, converting(executor))
     lineage.note(lambda: of_run(table, plan, result))
     if plan.accepts is not None and result.status == "landed":

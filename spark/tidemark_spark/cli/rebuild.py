@@ -83,16 +83,16 @@ def _parser() -> argparse.ArgumentParser:
         help="with --all: accept what this version of the registry's schema proposes, see docs/schemas.md",
     )
     parser.add_argument(
-        "--extend", action="store_true", help="rebuild also the dates that exchange rows with those, by the settings"
+        "--extend",
+        action="store_true",
+        help="also rebuild the dates that exchange rows with these because of the settings",
     )
-    parser.add_argument(
-        "--missing", action="store_true", help="rebuild only those of the dates of which files are lost"
-    )
+    parser.add_argument("--missing", action="store_true", help="rebuild only the dates that have lost files")
     parser.add_argument(
         "--compare",
         action="store_true",
-        help="write nothing, and tell which rows would change; exit code 0 if none, 1 if any, 2 for trouble. With "
-        "--report write it there as well, and exit with 0 either way",
+        help="write nothing, and print the rows that would change; exit code 0 if none, 1 if any, 2 for trouble. With "
+        "--report write them there as well, and exit with 0 either way",
     )
     add_preview(parser)
     return parser

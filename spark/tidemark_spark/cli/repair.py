@@ -1,4 +1,4 @@
-"""The command line of repairing a table that somebody else changed."""
+"""The command line of repairing a table that another program changed."""
 
 from __future__ import annotations
 

@@ -34,9 +34,7 @@ def _replay(options: argparse.Namespace, executor: Executor | None, lineage: Rec
 
 def _dates(given: list[str] | None) -> list[str] | None:
     try:
-        return (
-            None if given is None else ["" if one == "none" else date.fromisoformat(one).isoformat() for one in given]
-        )
+        return None if given is None else ["" if dt == "none" else date.fromisoformat(dt).isoformat() for dt in given]
     except ValueError as error:
         raise ConfigError("replay.py", [("--dt", "must be dates such as 2026-11-20, or none")]) from error
 
@@ -53,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         "--dt",
         action="append",
         metavar="DATE",
-        help="date of the records' timestamps, or none for those that have no sane one; repeatable (default: all)",
+        help="date of the records' timestamps, or none for records without a sane timestamp; repeatable (default: all)",
     )
     add_preview(parser)
     return parser

@@ -36,10 +36,10 @@ def _retain_all(options: argparse.Namespace, lineage: Recorder) -> int:
 
 
 def retain(table: TopicTable, subject: Subject, now: datetime, by: str, *, dry_run: bool = False) -> RetentionReport:
-    """One topic's retention, with its report written; a dry run unless the topic has opted in.
+    """Run one topic's retention, and write its report; a dry run unless the topic has opted in.
 
     Raises:
-        NeverSeen: there is no table, and no agent was ever seen that could upload anything.
+        NeverSeen: there is no table, and no agent was ever seen that could upload data.
     """
     check_begun(table)
     dry_run = dry_run or not table.topic.retention.apply

@@ -1,4 +1,4 @@
-"""The command line of carrying out a plan that is stored already, whatever its kind."""
+"""The command line that carries out a stored plan of any kind."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--compare",
         action="store_true",
-        help="write nothing, and tell which rows the plan would change; exit code 0 if none, 1 if any, 2 for trouble",
+        help="write nothing, and print the rows that would change; exit code 0 if none, 1 if any, 2 for trouble",
     )
     parser.add_argument(
         "--report",
         type=report_name,
         metavar="NAME",
-        help="with --compare: write what would change to the topic's reports as well, and exit with 0 either way",
+        help="with --compare: write these rows to the topic's reports as well, and exit with 0 either way",
     )
     return parser

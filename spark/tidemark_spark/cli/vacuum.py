@@ -20,8 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _vacuum(options: argparse.Namespace, lineage: Recorder) -> int:
     table = begun_table(options)
     report = vacuum(table, dry_run=options.dry_run)
-    went = (0, 0) if options.dry_run else (len(report.removed), report.bytes)
-    lineage.note(lambda: of_vacuum(table, report.ledger_n, *went))
+    removed = (0, 0) if options.dry_run else (len(report.removed), report.bytes)
+    lineage.note(lambda: of_vacuum(table, report.ledger_n, *removed))
     show(report.to_bytes().decode())
     return 0
 
@@ -29,7 +29,7 @@ def _vacuum(options: argparse.Namespace, lineage: Recorder) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = job_parser(
         "vacuum.py",
-        "Remove what no reader and no run can need: what dead runs left, what was replaced long enough ago, and old "
+        "Remove objects that no reader and no run can need: leftovers of dead runs, objects replaced long ago, and old "
         "reports.",
         "--topic orders --dry-run",
     )

@@ -1,1 +1,1 @@
-"""Spark itself: sessions, classic and Connect, and what runs on their workers."""
+"""Spark itself: sessions, classic and Connect, and the code around tasks on their workers."""

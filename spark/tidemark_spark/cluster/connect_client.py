@@ -126,7 +126,7 @@ def _pack(content: object) -> bytes:
 
 
 def _unpack(packed: bytes) -> Any:
-    """Unpack what this job and its own workers exchange."""
+    """The content of bytes that this job and its own workers exchange."""
     return pickle.loads(zlib.decompress(packed))  # noqa: S301 # only bytes of this job and its workers are unpickled
 
 

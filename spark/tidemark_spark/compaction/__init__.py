@@ -1,1 +1,1 @@
-"""Merging small files of a table into larger ones; no row changes."""
+"""Merges small files of a table into larger files; no row changes."""

@@ -1,7 +1,7 @@
-"""The rows of several data files of one folder and partition, as a stream in the order of their offsets.
+"""The rows of several data files of one folder and partition, as a stream ordered by offset.
 
-Files that follow one another are read one after the other. Of those whose offsets lie between one another's, as a
-replay leaves them, a batch of each is held. A file is copied to disk when its turn comes.
+Consecutive files are read one after the other. Of files whose offsets interleave, as after a replay, a batch of each is
+held. A file is copied to disk when its turn comes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _BUFFER: Final = 1 << 20
 
 
 class Input:
-    """A file to merge; of its rows, a batch at a time is in hand, in the columns of ``schema``.
+    """A file to merge, which holds one batch of its rows at a time, in the columns of ``schema``.
 
-    ``hashed`` is whether what was read of it has all columns that rows are hashed by.
+    ``hashed`` is True while the rows read so far have all hashed columns.
     """
 
     def __init__(self, store: Store, part: SegmentRange, schema: pa.Schema) -> None:
@@ -42,10 +42,10 @@ class Input:
 
     @property
     def rows(self) -> pa.RecordBatch:
-        """The rows in hand; the next ones where there are none. They are empty at the file's end.
+        """The held batch, or else the next batch; empty at the file's end.
 
         Raises:
-            FormatError: the file cannot be read, or has a column that the table has not.
+            FormatError: the file cannot be read, or has a column that the table lacks.
         """
         if self._rows is None:
             rows = next(self._batches, None)
@@ -57,11 +57,11 @@ class Input:
 
     @property
     def last(self) -> int:
-        """The last offset in hand."""
+        """The last offset of the held batch."""
         return int(numbers(self.rows.column("kafka_offset"))[-1])
 
     def until(self, offset: int) -> pa.RecordBatch:
-        """Hand out those in hand up to ``offset``."""
+        """Remove and return the held rows up to ``offset``."""
         rows = self.rows
         count = int(np.searchsorted(numbers(rows.column("kafka_offset")), offset, "right"))
         self._rows = rows.slice(count) if count < len(rows) else None  # an empty slice would keep the memory
@@ -72,28 +72,28 @@ def merged(inputs: Sequence[Input]) -> Iterator[pa.RecordBatch]:
     """The rows of all ``inputs``, by offset.
 
     Raises:
-        ContinuityError: two rows have the same offset, or those of a file do not ascend.
-        FormatError: a file cannot be read, or has a column that the table has not.
+        ContinuityError: two rows have the same offset, or offsets of a file do not ascend.
+        FormatError: a file cannot be read, or has a column that the table lacks.
     """
-    waiting = deque(sorted(inputs, key=lambda one: one.first))
+    waiting = deque(sorted(inputs, key=lambda file: file.first))
     reading: list[Input] = []
     last = -1
     while waiting or reading:
-        if not reading or (waiting and waiting[0].first <= min(one.last for one in reading)):
+        if not reading or (waiting and waiting[0].first <= min(file.last for file in reading)):
             reading.append(waiting.popleft())
         else:
-            limit = min(one.last for one in reading)
-            rows = _in_order([one.until(limit) for one in reading])
-            last = ascending(rows, last, ", ".join(one.name for one in reading))
+            limit = min(file.last for file in reading)
+            rows = _in_order([file.until(limit) for file in reading])
+            last = ascending(rows, last, ", ".join(file.name for file in reading))
             yield rows
-        reading = [one for one in reading if len(one.rows)]
+        reading = [file for file in reading if len(file.rows)]
 
 
 def rows_of(store: Store, key: str, size: int) -> Iterator[pa.RecordBatch]:
-    """The rows of the data file ``key`` of ``size`` bytes, never more at once than one of its row groups.
+    """The rows of the data file ``key`` of ``size`` bytes, at most one row group at a time.
 
     Raises:
-        FormatError: it is damaged.
+        FormatError: the file is damaged.
         StoreError: the store did not answer, or the file is gone.
     """
     with tempfile.TemporaryFile(prefix="tidemark-") as file:
@@ -102,26 +102,26 @@ def rows_of(store: Store, key: str, size: int) -> Iterator[pa.RecordBatch]:
         try:
             parquet = pq.ParquetFile(file, buffer_size=_BUFFER)
             yield from by_offset(parquet, _ROWS, path_of(key))
-        except (pa.ArrowException, OSError, ValueError) as error:  # what pyarrow raises for damage depends on its place
+        except (pa.ArrowException, OSError, ValueError) as error:  # pyarrow's error depends on where the damage is
             reason = " ".join(str(error).split())
             raise FormatError(key, f"cannot be read: {reason}; audit its date, and rebuild it") from error
 
 
 def _in_order(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    found = [one for one in parts if len(one)]
-    if len(found) == 1:
-        return found[0]
-    [rows] = pa.Table.from_batches(found).sort_by("kafka_offset").combine_chunks().to_batches()
+    filled = [part for part in parts if len(part)]
+    if len(filled) == 1:
+        return filled[0]
+    [rows] = pa.Table.from_batches(filled).sort_by("kafka_offset").combine_chunks().to_batches()
     return rows
 
 
 def _in_columns(rows: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
-    """``rows`` with the columns of ``schema``, null in those that they lack."""
+    """``rows`` with the columns of ``schema``; missing columns are null."""
     unknown = sorted(set(rows.schema.names) - set(schema.names))
     if unknown:
         raise FormatError(name, f"has columns that the table has not: {', '.join(unknown)}; audit its date")
     columns: list[pa.Array[Any]] = [
-        rows.column(one.name).cast(one.type) if one.name in rows.schema.names else pa.nulls(len(rows), one.type)
-        for one in schema
+        rows.column(field.name).cast(field.type) if field.name in rows.schema.names else pa.nulls(len(rows), field.type)
+        for field in schema
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,8 +1,8 @@
-"""A compaction at work: files of one folder and partition become one, sorted by offset, and no row changes.
+"""One task of a compaction: merges files of one folder and partition into one, sorted by offset; no row changes.
 
-What a task wrote is read back from the store and must equal, in each column, what was merged; the driver then holds it
-against the evidence of the files that were merged. A task is a function of its plan and of those files. Its memory is
-bounded by a batch of each file that has rows around the same offset, and by the row group under way: files lie on disk.
+The written file is read back from the store and must equal the merged rows in each column; the driver then compares it
+with the evidence of the merged files. A task is a function of its plan and of those files. Memory is bounded by a batch
+of each file with rows around the same offset, and by the open row group: files are on disk.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from tidemark_spark.model import DataFile, Job, Outcome, Stop
 
 
 def compacted(job: Job, task: ConversionTask) -> Outcome:
-    """Merge the files of ``task``; the outcome's only row of evidence tells what was read back.
+    """Merge the files of ``task``; the outcome's only row of evidence counts the rows read back.
 
-    Its hash is None where a file lacks a column that is hashed. What cannot be merged is told by the outcome's
-    ``stop``: an exception would let Spark try it again.
+    Its hash is None where a file lacks a hashed column. A failed merge is returned as the outcome's ``stop``, because
+    Spark would repeat the task after an exception.
 
     Raises:
         StoreError: the store did not answer, or a file is gone.
@@ -52,12 +52,12 @@ def compacted(job: Job, task: ConversionTask) -> Outcome:
         output.check()
     except (ContinuityError, FormatError) as error:
         stop = Stop(task.from_offset, task.to_offset, "corrupt", str(error))
-    hashed = all(one.hashed for one in inputs)
+    hashed = all(file.hashed for file in inputs)
     return Outcome(
         incarnation=task.incarnation,
         partition=task.partition,
         from_offset=task.from_offset,
-        next_offset=max(one.to_offset for one in task.ranges),
+        next_offset=max(part.to_offset for part in task.ranges),
         files=() if stop else (output.file(),),
         evidence=() if stop else (output.evidence(hashed=hashed),),
         stop=stop,
@@ -66,14 +66,14 @@ def compacted(job: Job, task: ConversionTask) -> Outcome:
 
 
 def merged_schema(job: Job) -> pa.Schema:
-    """The table's columns in the order in which files have them; all but those that say which row it is may be null."""
+    """The table's columns in the files' order, nullable except for the columns that identify a row."""
     hour = [HOUR_COLUMN] if HOUR in names_of(job.topic.partition_by) else []
     known = [*SCHEMA, *topic_parser(job.topic).columns, *hour]
-    return pa.schema([one.with_nullable(one.name not in IDENTITY) for one in known if one.name in job.columns])
+    return pa.schema([field.with_nullable(field.name not in IDENTITY) for field in known if field.name in job.columns])
 
 
 class _Output:
-    """The file that the others become, and the account of its rows."""
+    """The merged file, and the account of its rows."""
 
     def __init__(self, job: Job, task: ConversionTask, store: Store, schema: pa.Schema) -> None:
         self._task, self._store, self._schema = task, store, schema
@@ -87,7 +87,7 @@ class _Output:
         self.size = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write all of ``batches``, by the writer that convert has."""
+        """Write all of ``batches`` with the conversion's writer."""
         with FolderFiles(self._store, self._schema, self._key_of, self._done, self._layout, self._field_ids) as files:
             for rows in batches:
                 offsets = numbers(rows.column("kafka_offset"))
@@ -99,19 +99,19 @@ class _Output:
             files.close()
 
     def check(self) -> None:
-        """Raise ContinuityError unless the stored file has the rows that were written, in order and in each column."""
-        there, last = Account(), -1
+        """Raise ContinuityError unless the stored file has the written rows, in order and in each column."""
+        stored, last = Account(), -1
         for rows in rows_of(self._store, self._key, self.size):
             last = ascending(rows, last, self._key)
-            there.add(account_of_file(rows, rows.schema.names))
-        if there != self._account:
+            stored.add(account_of_file(rows, rows.schema.names))
+        if stored != self._account:
             raise ContinuityError(
-                f"{self._key}: {there.rows} rows are read back of {self._account.rows} that were written, or others; "
+                f"{self._key}: {stored.rows} rows are read back of {self._account.rows} that were written, or others; "
                 "the table was not changed: report it"
             )
 
     def file(self) -> DataFile:
-        """The file as the Delta log has it."""
+        """The file in the form of the Delta log."""
         return DataFile(
             path=self._path,
             size=self.size,
@@ -125,7 +125,7 @@ class _Output:
         )
 
     def evidence(self, *, hashed: bool) -> EvidenceRow:
-        """What the file holds, without where it is from."""
+        """Evidence of the file's rows, without their sources."""
         return EvidenceRow(
             incarnation=self._task.incarnation,
             partition=self._task.partition,
@@ -155,7 +155,7 @@ class _Output:
 
 
 def _limits(rows: pa.RecordBatch) -> list[int]:
-    """The lowest and the highest timestamp in microseconds; none if there is none."""
+    """The lowest and the highest timestamp in microseconds; empty if no row has one."""
     if "kafka_timestamp" not in rows.schema.names:
         return []
     times = numbers(rows.column("kafka_timestamp").drop_null())
@@ -163,26 +163,26 @@ def _limits(rows: pa.RecordBatch) -> list[int]:
 
 
 def evidence_of_merged(table: TopicTable, plan: RunPlan, merged_into: Iterable[EvidenceRow]) -> bytes:
-    """The evidence object of a compaction: the rows of the files that go, under the names of those they became.
+    """The evidence object of a compaction: the evidence of the merged files, under the names of the new files.
 
     Raises:
-        ContinuityError: a file has other rows than the evidence gives to those that it is made of.
+        ContinuityError: a new file has other rows than the evidence counts in its sources.
     """
-    made = {digest_in(row.file or ""): row for row in merged_into}
+    merged_rows = {digest_in(row.file or ""): row for row in merged_into}
     names: dict[str, str] = {}
     for task in plan.tasks:
-        file = made[digest_of(plan, task)].file or ""
-        names |= {one.key.removeprefix(f"{table.keys.root}/"): file for one in task.ranges}
+        file = merged_rows[digest_of(plan, task)].file or ""
+        names |= {part.key.removeprefix(f"{table.keys.root}/"): file for part in task.ranges}
     evidence = renamed(table, committed_ledger(table).landed, names, plan.attempt)
     sums: dict[str, tuple[int, int]] = {}
-    for told in evidence.select(["file", "rows", "hash128"]).to_pylist():
-        rows, total = sums.get(told["file"], (0, 0))
-        sums[told["file"]] = rows + told["rows"], combine(total, int.from_bytes(told["hash128"], "big"))
-    for one in made.values():
-        rows, total = sums.get(one.file or "", (0, 0))
-        if one.rows != rows or one.hash128 not in {None, total}:
+    for row in evidence.select(["file", "rows", "hash128"]).to_pylist():
+        rows, total = sums.get(row["file"], (0, 0))
+        sums[row["file"]] = rows + row["rows"], combine(total, int.from_bytes(row["hash128"], "big"))
+    for new in merged_rows.values():
+        rows, total = sums.get(new.file or "", (0, 0))
+        if new.rows != rows or new.hash128 not in {None, total}:
             raise ContinuityError(
-                f"{table.url}/{one.file}: has {one.rows} rows, but evidence counts {rows} in the files that it was "
-                f"merged from, or their hashes differ; the table was not changed: audit {one.dt}, and rebuild it"
+                f"{table.url}/{new.file}: has {new.rows} rows, but evidence counts {rows} in the files that it was "
+                f"merged from, or their hashes differ; the table was not changed: audit {new.dt}, and rebuild it"
             )
     return to_bytes(evidence)

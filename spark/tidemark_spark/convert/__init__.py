@@ -1,1 +1,1 @@
-"""From raw segments to rows of Parquet files and evidence, in a worker."""
+"""Converts raw segments to rows of Parquet files and to evidence, in a worker."""

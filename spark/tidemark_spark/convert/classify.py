@@ -1,8 +1,8 @@
-"""Every offset of a range gets a class, batch by batch, or the task stops there.
+"""Gives every offset of a range a class, batch by batch, or stops the task there.
 
 A batch accounts for its base offset up to base + last offset delta, which compaction keeps. So offsets between two
-batches are missing: compacted away in a compacted segment, LOST in any other. Offsets within a batch for which it has
-no record were compacted away too: neither producers nor brokers leave holes in one.
+batches are missing: compacted away in a compacted segment, LOST in any other. Offsets within a batch that have no
+record were compacted away too: neither producers nor brokers leave holes in a batch.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Run(NamedTuple):
 class BatchVerdict(NamedTuple):
     """The classification of the batches of a window.
 
-    ``data`` are the batches to decode, which account for ``span`` offsets and hold ``records`` records (None if only
-    decoding tells: in v0 and v1, or where a batch lies across an end of the range). All offsets below ``next_offset``
-    are in ``runs`` or in ``span``.
+    ``data`` are the batches to decode, which account for ``span`` offsets and hold ``records`` records. That number is
+    None if only decoding shows it: in v0 and v1, or where a batch lies across an end of the range. All offsets below
+    ``next_offset`` are in ``runs`` or in ``span``.
     """
 
     data: Headers
@@ -63,16 +63,17 @@ class PartitionRules(NamedTuple):
         """The rules of ``plan``."""
         lineage = np.array(plan.lineage, np.int64).reshape(-1, 2)
         aborted = tuple(
-            AbortedTransaction(one.producer_id, one.first_offset, one.last_offset, 0) for one in plan.aborted
+            AbortedTransaction(transaction.producer_id, transaction.first_offset, transaction.last_offset, 0)
+            for transaction in plan.aborted
         )
         return cls(lineage[:, 0], lineage[:, 1], aborted)
 
     def live(self, headers: Headers, *, compacted: bool) -> NDArray[np.bool_]:
-        """Which batches are on the lineage. Below its first start no batch contradicts it.
+        """A mask of the batches on the lineage. Below its first start no batch contradicts it.
 
-        A batch has the epoch that the lineage has at its offset. This also tells damage, since no checksum covers the
-        epoch. Compaction moves the starts of epochs, and not their ends. So ``compacted`` bytes are judged by ends, as
-        by :meth:`tidemark.kafka_log.Lineage.is_live`.
+        A batch has the epoch that the lineage has at its offset. This check also finds damage, since no checksum covers
+        the epoch. Compaction moves the starts of epochs, and not their ends. So ``compacted`` bytes are judged by ends,
+        as in :meth:`tidemark.kafka_log.Lineage.is_live`.
         """
         if not len(self.starts):
             return np.ones(len(headers), np.bool_)
@@ -129,7 +130,8 @@ def missing(part: SegmentRange, start: int, end: int) -> Stop:
 def _spans(headers: Headers, expected: int, part: SegmentRange) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The offsets ``[start, end)`` that each batch accounts for, within the range.
 
-    The header of a compressed v0 or v1 message tells its last offset only; it starts where the one before it ends.
+    The header of a compressed v0 or v1 message has only its last offset; the message starts where the previous batch
+    ends.
     """
     starts = headers["base_offset"].copy()
     ends = starts + headers["last_offset_delta"] + 1

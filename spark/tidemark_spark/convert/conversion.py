@@ -1,8 +1,7 @@
-"""One task: consecutive byte ranges of a partition become Parquet files by date, and evidence. Pure worker code.
+"""One task: converts consecutive byte ranges of a partition to Parquet files by date, and evidence. Pure worker code.
 
-This code does not depend on Spark. A task's output depends only on its plan and the raw bytes, so it may run any number
-of times, also concurrently: it writes the same objects. Memory is bounded by one window of a segment and the open row
-groups.
+This code does not depend on Spark. A task's output depends only on its plan and the raw bytes, so repeated and
+concurrent runs write the same objects. Memory is bounded by one window of a segment and the open row groups.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from tidemark_spark.model import Job, Outcome, Stop
 
 
 def converted(job: Job, task: ConversionTask) -> Outcome:
-    """Convert ``task``; raises as :func:`tidemark_spark.worker.convert` does."""
+    """Convert ``task``. Raises the errors of :func:`tidemark_spark.worker.convert`."""
     with Sink(job, task) as sink:
         conversion = Conversion(job, task, sink)
         stop = conversion.run()
@@ -54,13 +53,13 @@ class RecordSink(Protocol):
     """Receives the records of a conversion."""
 
     def rows(self, number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None) -> None:
-        """Take decoded rows of range ``number``, which is ``part``; all of them are refused if there is a reason."""
+        """Take decoded rows of ``part``, the range ``number``; a ``refusal`` refuses all of them."""
         ...
 
     def batch(
         self, number: int, part: SegmentRange, header: BatchHeader, data: bytes, rule: str, span: tuple[int, int]
     ) -> int:
-        """Take a batch that cannot be decoded, for ``rule``; returns how many offsets it accounts for."""
+        """Take a batch that ``rule`` makes undecodable; returns the number of its offsets."""
         ...
 
 
@@ -75,30 +74,30 @@ class Conversion:
         self.bytes_read = 0
 
     def run(self) -> Stop | None:
-        """Convert all ranges in order; returns why the task ended early, if it did."""
+        """Convert all ranges in order; returns the reason for an early end, or None."""
         wanted = self._task.ranges
         outages = ((number, pack_outages.known(part)) for number, part in enumerate(wanted) if self._may_wait(part))
-        end, outage = next(((number, found) for number, found in outages if found), (len(wanted), None))
+        end, outage = next(((number, reason) for number, reason in outages if reason), (len(wanted), None))
         with closing(read_ahead(wanted[:end], self._job.options)) as ranges:
             for number, (part, ahead) in enumerate(ranges):
                 runs: list[Run] = []
                 stop = self._range(number, part, ahead, runs)
                 self.evidence += [_evidence(self._task, part, run) for run in _folded(runs)]
                 if stop:
-                    # A pack has a second copy in a seal, or will have: nothing is lost.
+                    # A seal has, or will have, a second copy of a pack: nothing is lost.
                     waits = part.is_packed and stop.kind != "moved"
                     return replace(stop, kind="unread") if waits else stop
         return Stop(self.next_offset, wanted[end].to_offset, "unread", outage) if outage else None
 
     def _may_wait(self, part: SegmentRange) -> bool:
-        """Whether what lies in ``part`` may land later. A rebuild needs all that it has planned with."""
+        """True if the rows of ``part`` may land later. A rebuild needs all ranges of its plan."""
         return part.is_packed and self._job.kind == "ingest"
 
     def _range(self, number: int, part: SegmentRange, ahead: Ahead | None, runs: list[Run]) -> Stop | None:
-        found = windows(open_store(part.store, self._job.options), part, ahead)
+        remaining = windows(open_store(part.store, self._job.options), part, ahead)
         while True:
             try:
-                window = next(found, None)
+                window = next(remaining, None)
             except (PreconditionFailed, NotFound) as error:
                 return Stop(self.next_offset, part.to_offset, "moved", str(error))
             except StoreError as error:
@@ -132,7 +131,7 @@ class Conversion:
         return verdict.stop
 
     def _decode(self, number: int, part: SegmentRange, window: ReadWindow, verdict: BatchVerdict) -> int:
-        """Send the records of the data batches to the sink; returns how many of their offsets have no record."""
+        """Send the records of the data batches to the sink; returns the number of their offsets without a record."""
         refused: list[tuple[BatchHeader, SegmentError]] = []
         last, count = self.next_offset - 1, 0
         for rows in decoded(
@@ -151,7 +150,7 @@ class Conversion:
             count += len(rows)
             for origin, run in by_shipping(part, rows):
                 pass_on(self._sink.rows, self._job, number, origin, run)
-        for header, error in sorted(refused, key=lambda one: one[0].base_offset):
+        for header, error in sorted(refused, key=lambda refusal: refusal[0].base_offset):
             start = header.position - window.position
             data = window.data[start : start + header.size]
             span = max(header.base_offset, part.from_offset), min(header.next_offset, part.to_offset)
@@ -163,7 +162,7 @@ class Conversion:
 
 
 def _folded(runs: list[Run]) -> list[Run]:
-    """Runs of a class joined where they touch, and into one where there are more than MAX_RUNS of them."""
+    """Runs with touching runs of a class joined; more than MAX_RUNS runs of a class become one."""
     folded: list[Run] = []
     for name, group in groupby(sorted(runs), key=lambda run: run.offset_class):
         joined: list[Run] = []

@@ -1,6 +1,6 @@
-"""From a record's time to its ``dt``: the date in the topic's time zone, or the reason for having none.
+"""Finds a record's ``dt`` from its time: the date in the topic's time zone, or the reason for having none.
 
-Rows of a date are sorted on by the other columns of ``partition_by``.
+Rows of a date are then sorted by the other columns of ``partition_by``.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Numbers = NDArray[np.int64]
 
 
 class LocalDates:
-    """The local times of instants, in a time zone. Right at every change of its offset from UTC."""
+    """Local times of instants in a time zone, correct at every change of its offset from UTC."""
 
     def __init__(self, zone: ZoneInfo) -> None:
         self._zone = zone
         self._changes: dict[int, tuple[int, int, int]] = {}
 
     def times(self, milliseconds: Numbers) -> Numbers:
-        """The local time of each instant, both in milliseconds since 1970, between the years 1 and 9999."""
+        """Local time of each instant, both in milliseconds since 1970, between the years 1 and 9999."""
         utc_days, where = np.unique(milliseconds // _DAY, return_inverse=True)
         changes = np.array([self._change(day) for day in utc_days.tolist()], np.int64).reshape(-1, 3)[where]
         offset = np.where(milliseconds < changes[:, 1], changes[:, 0], changes[:, 2])
@@ -46,7 +46,7 @@ class LocalDates:
         return local
 
     def _change(self, utc_day: int) -> tuple[int, int, int]:
-        """(offset at the start of a UTC day, the instant from which it is another, that one), in milliseconds."""
+        """(offset at the start of a UTC day, instant of its change, new offset), in milliseconds."""
         if utc_day not in self._changes:
             low, high = utc_day * _DAY, (utc_day + 1) * _DAY
             before, after = self._offset(low), self._offset(high)
@@ -63,11 +63,11 @@ class LocalDates:
 
 
 class Split(NamedTuple):
-    """Indices of rows by class and folder: by ``partition_by`` for landed rows, the row's own date for the others.
+    """Indices of rows by class and folder.
 
-    A row's own date is that of its timestamp, and None if the timestamp is not sane. It does not depend on the parser.
-    ``reasons`` are those of the refused rows, by index. ``hours`` is the column ``hour`` of landed rows, if the table
-    has it.
+    The folder of landed rows follows ``partition_by``; the folder of other rows is the row's own date. That is the date
+    of its timestamp, or None if the timestamp is not sane, and does not depend on the parser. ``reasons`` has the
+    reasons of refused rows, by index. ``hours`` is the column ``hour`` of landed rows, if the table has it.
     """
 
     landed: list[tuple[Folder, Numbers]]
@@ -78,9 +78,9 @@ class Split(NamedTuple):
 
 
 class RowSplitter:
-    """Sorts rows by ``dt`` and then by ``partitions``, if a date has any.
+    """Sorts rows by ``dt``, and then by ``partitions`` if there are any.
 
-    ``sane`` bounds the times, its upper bound counts from the segment's upload.
+    ``sane`` bounds the times; its upper bound counts from the segment's upload.
     """
 
     def __init__(self, zone: ZoneInfo, sane: SaneTimestamps, partitions: RowPartitions | None = None) -> None:
@@ -91,7 +91,7 @@ class RowSplitter:
         self._earliest = round(midnight.timestamp() * 1000)
 
     def split(self, rows: pa.RecordBatch, parsed: Parsed, uploaded_at: datetime) -> Split:
-        """Split ``rows``, which have a column ``kafka_timestamp``, and of which ``parsed`` was made."""
+        """Split ``rows``, which have a column ``kafka_timestamp``; ``parsed`` is the parser's result for them."""
         own = _Times(*timestamps(rows), *self._bounds(uploaded_at))
         times = own if parsed.event_time is None else _with_events(own, parsed.event_time)
         refused = np.zeros(len(rows), np.bool_)
@@ -112,31 +112,31 @@ class RowSplitter:
             return Split(by_date, *aside)
         hours = np.zeros(len(rows), np.int64)
         hours[chosen] = hours_of(local)
-        found = self._partitions.sorted(by_date, hours, parsed.columns)
-        return Split(found, *aside, hours=hour_column(hours) if self._partitions.has_hour else None)
+        by_folder = self._partitions.sorted(by_date, hours, parsed.columns)
+        return Split(by_folder, *aside, hours=hour_column(hours) if self._partitions.has_hour else None)
 
     def _bounds(self, uploaded_at: datetime) -> tuple[int, int]:
-        """The first sane millisecond, and the first one after that is no longer sane."""
+        """The first sane millisecond, and the first millisecond after the sane ones."""
         return self._earliest, round((uploaded_at + self._ahead).timestamp() * 1000) + 1
 
     def _by_own_date(self, own: _Times, chosen: NDArray[np.bool_]) -> list[tuple[Folder, Numbers]]:
         if not chosen.any():
             return []
         dated = np.flatnonzero(chosen & own.sane)
-        found = list(_by_date(self._dates.times(own.milliseconds[dated]), dated))
+        folders = list(_by_date(self._dates.times(own.milliseconds[dated]), dated))
         undated = np.flatnonzero(chosen & ~own.sane)
-        return [*found, (Folder(None), undated)] if len(undated) else found
+        return [*folders, (Folder(None), undated)] if len(undated) else folders
 
 
 def _by_date(local: Numbers, indices: Numbers) -> Iterator[tuple[Folder, Numbers]]:
-    """``indices`` by the date of each one's local time."""
+    """``indices`` grouped by the date of their local times."""
     days = local // _DAY
     for day in np.unique(days).tolist():
         yield Folder(_EPOCH + timedelta(days=day)), indices[days == day]
 
 
 class _Times:
-    """Milliseconds since 1970 by row; which of them are given, which are event times, and which are sane."""
+    """Times of rows in milliseconds since 1970, with masks of given times, event times and sane times."""
 
     def __init__(self, milliseconds: Numbers, given: NDArray[np.bool_], first: int, end: int) -> None:
         self.milliseconds, self.given, self.first, self.end = milliseconds, given, first, end
@@ -145,7 +145,7 @@ class _Times:
 
 
 def _with_events(own: _Times, event_time: pa.Array[Any]) -> _Times:
-    """The event times where there are any, else the records' own.
+    """The event times, or the records' own times where there is no event time.
 
     A record's own time must then only be one that readers of the table can show.
     """
@@ -159,7 +159,7 @@ def _with_events(own: _Times, event_time: pa.Array[Any]) -> _Times:
 
 
 def _exact(rows: pa.RecordBatch, own: _Times) -> Numbers:
-    """The records' times, also where the column cannot hold them."""
+    """The records' times, even if the column cannot hold them."""
     exact = own.milliseconds.copy()
     for row, value in unrepresentable_timestamps(rows):
         exact[row] = value
@@ -167,7 +167,7 @@ def _exact(rows: pa.RecordBatch, own: _Times) -> Numbers:
 
 
 def _reason(row: int, exact: Numbers, times: _Times) -> str:
-    """Why the row's time is not sane; ``exact`` are the records' own."""
+    """The reason why the row's time is not sane; ``exact`` are the records' own times."""
     name, value = ("event time", times.milliseconds[row]) if times.event[row] else ("timestamp", exact[row])
     if value < times.first:
         return f"its {name} is before the earliest" if name != "timestamp" or value != -1 else _NO_TIME
@@ -177,9 +177,9 @@ def _reason(row: int, exact: Numbers, times: _Times) -> str:
 
 
 def timestamps(rows: pa.RecordBatch) -> tuple[Numbers, NDArray[np.bool_]]:
-    """``kafka_timestamp`` in milliseconds since 1970, and which of them are given.
+    """``kafka_timestamp`` in milliseconds since 1970, and a mask of the given ones.
 
-    The column has them in microseconds, and is null where those do not fit.
+    The column has microseconds, and is null where these do not fit.
     """
     column = rows.column("kafka_timestamp")
     valid = np.ones(len(rows), np.bool_)

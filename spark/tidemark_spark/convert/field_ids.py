@@ -1,8 +1,8 @@
 """The ids of a table's columns, by which Iceberg's readers find them in its files.
 
-``dt`` has 1, and each column gets the next number when the table first has it, with those within it right after. That
-is the order in which a catalog numbers columns that are added one after the other. The ledger keeps the ids, since
-neither the order of the columns in the Delta log nor that of the parser has to stay as it is.
+``dt`` has 1, and each column gets the next number when it is added to the table, followed by its nested fields. A
+catalog numbers columns that are added one after the other in this order. The ledger keeps the ids, since the order of
+the columns may change both in the Delta log and in the parser.
 
 Source: https://iceberg.apache.org/spec, Column Projection; https://parquet.apache.org, ``SchemaElement.field_id``.
 """
@@ -15,13 +15,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 DT: Final = pa.field("dt", pa.date32())
-"""The column of a file that repeats the date of its folder, as Iceberg wants it. Delta's readers ignore it."""
+"""The column of a file that repeats the date of its folder, as Iceberg requires. Delta's readers ignore it."""
 
 _KEY: Final = b"PARQUET:field_id"
 
 
 def numbered(known: Mapping[str, int], columns: Iterable[pa.Field[Any]]) -> dict[str, int]:
-    """Ids by path: those that are ``known``, and new ones for ``dt`` and the other ``columns``.
+    """Ids by path: the ``known`` ids, and new ids for ``dt`` and the other ``columns``.
 
     A path is ``price``, ``tags.element`` or ``kafka_headers.element.key``.
     """
@@ -34,20 +34,20 @@ def numbered(known: Mapping[str, int], columns: Iterable[pa.Field[Any]]) -> dict
 
 
 def disagree(ids: Mapping[str, int], others: Mapping[str, int]) -> bool:
-    """Whether the same path has two ids, or the same id two paths."""
+    """True if a path has two ids, or an id has two paths."""
     paths = {number: path for path, number in others.items()}
     return any(others.get(path, number) != number or paths.get(number, path) != path for path, number in ids.items())
 
 
 def with_ids(schema: pa.Schema, ids: Mapping[str, int]) -> pa.Schema:
-    """``schema`` with the id of each column and of what is within, as pyarrow writes them to Parquet."""
-    return pa.schema([_with_id(one, one.name, ids) for one in schema])
+    """``schema`` with the ids of all columns and nested fields, which pyarrow writes to Parquet."""
+    return pa.schema([_with_id(field, field.name, ids) for field in schema])
 
 
 def _with_id(field: pa.Field[Any], path: str, ids: Mapping[str, int]) -> pa.Field[Any]:
     kind = field.type
     if isinstance(kind, pa.StructType):
-        kind = pa.struct([_with_id(one, f"{path}.{one.name}", ids) for one in kind])
+        kind = pa.struct([_with_id(child, f"{path}.{child.name}", ids) for child in kind])
     elif isinstance(kind, pa.ListType):
         kind = pa.list_(_with_id(kind.value_field.with_name("element"), f"{path}.element", ids))
     return pa.field(field.name, kind, field.nullable, metadata={_KEY: str(ids[path]).encode()})
@@ -56,7 +56,7 @@ def _with_id(field: pa.Field[Any], path: str, ids: Mapping[str, int]) -> pa.Fiel
 def _paths(path: str, kind: pa.DataType) -> Iterator[str]:
     yield path
     if isinstance(kind, pa.StructType):
-        for one in kind:
-            yield from _paths(f"{path}.{one.name}", one.type)
+        for child in kind:
+            yield from _paths(f"{path}.{child.name}", child.type)
     elif isinstance(kind, pa.ListType):
         yield from _paths(f"{path}.element", kind.value_type)

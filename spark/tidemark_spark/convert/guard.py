@@ -2,7 +2,7 @@
 
 The first attempt of a task only sets limits (``process_limits``): breaking them ends the worker, or the attempt. In a
 later attempt each step is proved before it is done (``prover_client``). Outside of :func:`guarded` there are no limits:
-in the driver, in tests, and in the children that prove.
+in the driver, in tests, and in the proving children.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _LEAST_MEMORY: Final = 512 << 20
 """With less memory, ordinary records would not be converted."""
 
 _DECODING_RATE: Final = 64
-"""How many times faster than parsing it must be to decompress and to decode."""
+"""Factor by which decompressing and decoding must be faster than parsing."""
 
 Take = Callable[[int, SegmentRange, pa.RecordBatch, str | None], None]
-"""Takes rows of a numbered range; all are refused if there is a reason."""
+"""Takes rows of a numbered range; a reason refuses all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class _Guard:
 
 
 _now: _Guard | None = None
-"""The guard of the task that this process carries out; Spark gives a worker process one task at a time."""
+"""The guard of the running task; Spark gives a worker process one task at a time."""
 
 
 @contextmanager
 def guarded(job: Job, attempt: int) -> Iterator[None]:
-    """Carry out a task of ``job`` within its limits; ``attempt`` is how often it has ended without a result before."""
-    global _now  # noqa: PLW0603 - what is true of the process
+    """Run a task of ``job`` within its limits; ``attempt`` counts its earlier ends without a result."""
+    global _now  # noqa: PLW0603 - the state of the process
     goes_first(_WORKER_SCORE)
     kernel_cache.load_all()
     limits = job.topic.limits
@@ -71,11 +71,11 @@ def guarded(job: Job, attempt: int) -> Iterator[None]:
 def decoded(
     job: Job, data: bytes, headers: Headers, *, name: str, position: int, on_refused: OnRefused, **more: Any
 ) -> Iterator[pa.RecordBatch]:
-    """As :func:`tidemark.decode.decode_batches`, within the job's limits; batches that end the process are refused."""
+    """Decode with :func:`tidemark.decode.decode_batches`, within the job's limits; refuse deadly batches."""
     guard = _now
     if guard and guard.prover:
         pieces = guard.prover.ask(Batches(data, headers, name, position))
-        deadly = {one.start: one.reason for one in pieces if one.reason}
+        deadly = {piece.start: piece.reason for piece in pieces if piece.reason}
         for index, reason in deadly.items():
             header = BatchHeader(*headers[index].item())
             on_refused(header, SegmentError(name, header.position, header.base_offset, reason))
@@ -94,7 +94,7 @@ def steps(
     on_refused: OnRefused = lambda *_: None,
     **more: Any,
 ) -> Iterator[pa.RecordBatch]:
-    """Decode, and do so within ``step``, which gets the seconds that a chunk of rows may take."""
+    """Decode chunks of rows, each within ``step``, which gets the seconds that the chunk may take."""
     limits = DEFAULT_LIMITS._replace(records_bytes=job.topic.limits.batch)
     seconds = seconds_for(job.topic.limits, (limits.arena_bytes + limits.records_bytes) // _DECODING_RATE)
     rows = decode_batches(
@@ -102,10 +102,10 @@ def steps(
     )
     while True:
         with step(seconds):
-            one = next(rows, None)
-        if one is None:
+            chunk = next(rows, None)
+        if chunk is None:
             return
-        yield one
+        yield chunk
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def _step(seconds: float) -> Iterator[None]:
 
 
 def pass_on(take: Take, job: Job, number: int, part: SegmentRange, rows: pa.RecordBatch) -> None:
-    """Give decoded rows to ``take``: as they are, or in proved pieces with the reasons for refusals."""
+    """Pass decoded rows to ``take``: unchanged, or in proved pieces with the reasons for refusals."""
     guard = _now
     if guard is None or not len(rows):
         take(number, part, rows, None)
@@ -130,7 +130,7 @@ def pass_on(take: Take, job: Job, number: int, part: SegmentRange, rows: pa.Reco
 
 
 def parsed(parser: Parser, rows: pa.RecordBatch, refusal: str | None) -> Parsed:
-    """What ``parser`` makes of ``rows``, in the time that they may take; all are refused if there is a ``refusal``."""
+    """The result of ``parser`` for ``rows``, within their time limit; a ``refusal`` refuses all rows."""
     if refusal is not None:
         return Parsed(no_rows(parser.columns, len(rows)), dict.fromkeys(range(len(rows)), refusal))
     with at_most(seconds_for(_now.limits, rows.nbytes)) if _now else nullcontext():

@@ -1,7 +1,7 @@
-"""Packs that the store did not give to this worker a moment ago.
+"""Packs that the store recently failed to return to this worker.
 
-Many ranges of a landing lie in the same pack, of many partitions and topics. If each of them waited for the store as
-long as the first one did, what lies elsewhere would land late as well.
+Many ranges of a landing, of many partitions and topics, lie in the same pack. If each of them waited for the store as
+long as the first, ranges of other packs would also land late.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidemark.errors import StoreError
 from tidemark.formats.plan import SegmentRange
 
 SECONDS: Final = 15.0
-"""How long a pack is not asked for again: less than from one landing to the next."""
+"""Seconds in which a pack is not requested again: less than between two landings."""
 
 _failed: dict[tuple[str, str], tuple[float, str]] = {}
 
@@ -27,6 +27,6 @@ def note(part: SegmentRange, error: StoreError) -> None:
 
 
 def known(part: SegmentRange) -> str | None:
-    """Why the pack of ``part`` could not be read a moment ago; None if it could, or was not asked for."""
+    """The reason why the pack of ``part`` could recently not be read; None if there was no such failure."""
     at, reason = _failed.get((part.store, part.key), (0.0, None))
     return reason if reason is not None and time.monotonic() - at < SECONDS else None

@@ -1,9 +1,9 @@
 """Parquet files, one for each folder, written row group by row group to a temporary file and uploaded when complete.
 
-The bytes depend only on the rows, on the layout and on pyarrow's version. A file's name tells its offsets and what it
-was made from, so a task that runs twice writes the same objects. Memory is bounded: by two row groups of rows that wait
-for theirs, or :data:`BUFFER_BYTES`, and by :data:`MAX_OPEN` files. The rows of further folders are spilled, and their
-files are written at the end, one after the other.
+The bytes depend only on the rows, on the layout and on pyarrow's version. A file's name contains its offsets and a
+digest of its sources, so a task that runs twice writes the same objects. Memory is bounded by two row groups of waiting
+rows, or :data:`BUFFER_BYTES`, and by :data:`MAX_OPEN` files. The rows of further folders are spilled, and their files
+are written at the end, one after the other.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from tidemark_spark.convert.upload import upload_once
 BUFFER_BYTES: Final = 64 << 20
 MAX_OPEN: Final = 8
 BLOOM_FPP: Final = 0.01
-"""How often a Bloom filter says that a value may be there which is not: 10 bits for each row."""
+"""Probability that a Bloom filter reports a value that is absent: 10 bits for each row."""
 
 _HEADER_KEYS: Final = "kafka_headers.list.element.key"
-"""The column of Parquet that has the headers' keys."""
+"""Parquet's column of the headers' keys."""
 
 _DICTIONARY: Final = {
     **{
-        one.name: _HEADER_KEYS if one.type == "headers" else one.name
-        for one in BASE_COLUMNS
-        if one.encoding == "dictionary"
+        column.name: _HEADER_KEYS if column.type == "headers" else column.name
+        for column in BASE_COLUMNS
+        if column.encoding == "dictionary"
     },
     "reason": "reason",
     DT.name: DT.name,
 }
 _OURS: Final = {*KAFKA.names, *QUARANTINE.names, DT.name}
-_STATISTICS: Final = {DT.name, *(one.name for one in BASE_COLUMNS if one.statistics)}
+_STATISTICS: Final = {DT.name, *(column.name for column in BASE_COLUMNS if column.statistics)}
 _EPOCH: Final = date(1970, 1, 1)
-_DELTA_ENCODED: Final = {one.name for one in BASE_COLUMNS if one.encoding == "delta"}
+_DELTA_ENCODED: Final = {column.name for column in BASE_COLUMNS if column.encoding == "delta"}
 
 
 @dataclass
 class _Target:
-    """A file to be: its rows that wait for a row group, and its offsets. Without a ``file`` the others are spilled."""
+    """A file in the making: its waiting rows, and its offsets. Without a ``file`` the other rows are spilled."""
 
     file: BinaryIO | None
     parquet: pq.ParquetWriter | None = None
@@ -66,20 +66,20 @@ class _Target:
 
 
 def leaves(path: str, kind: pa.DataType) -> list[str]:
-    """The columns of Parquet that a column of ``kind`` becomes."""
+    """Parquet's columns for a column of ``kind``."""
     if isinstance(kind, pa.StructType):
-        return [leaf for one in kind for leaf in leaves(f"{path}.{one.name}", one.type)]
+        return [leaf for child in kind for leaf in leaves(f"{path}.{child.name}", child.type)]
     if isinstance(kind, pa.ListType):
         return leaves(f"{path}.list.element", kind.value_type)
     return [path]
 
 
 class FolderFiles:
-    """The files of one task.
+    """The files of one task, used with ``with``, which removes unfinished files.
 
-    ``key_of(folder, first, last)`` names a file by its offsets; ``done(folder, key, size)`` is called for each that is
-    complete in the store. Used with ``with``, which removes what is unfinished. With ``field_ids``, files have ``dt``
-    behind the columns of ``schema``, and each column its id.
+    ``key_of(folder, first, last)`` names a file by its offsets; ``done(folder, key, size)`` is called for each file
+    that is complete in the store. With ``field_ids``, files have ``dt`` behind the columns of ``schema``, and each
+    column its id.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class FolderFiles:
         self._targets: dict[Folder, _Target] = {}
         self._waiting = 0
         self._spill = SpillFile()
-        parsed = [one for one in schema if one.name not in _OURS]
-        inner = [path for one in parsed for path in leaves(one.name, one.type)]
+        parsed = [column for column in schema if column.name not in _OURS]
+        inner = [path for column in parsed for path in leaves(column.name, column.type)]
         self._dictionary: Any = [_DICTIONARY[name] for name in schema.names if name in _DICTIONARY] + inner
         counted = _STATISTICS | {*inner, *layout.statistics}
         self._statistics: Any = [name for name in (*schema.names, *inner) if name in counted]
@@ -122,10 +122,10 @@ class FolderFiles:
             self._release_most()
 
     def close(self) -> None:
-        """Complete all files, by folder: first those that are open."""
-        if any(one.spilled for one in self._targets.values()):
-            self._spill_all()  # reading them back takes the memory
-        for folder in sorted(self._targets, key=lambda one: (self._targets[one].file is None, one.order)):
+        """Complete all files, by folder: open files first."""
+        if any(target.spilled for target in self._targets.values()):
+            self._spill_all()  # frees memory for reading the rows back
+        for folder in sorted(self._targets, key=lambda folder: (self._targets[folder].file is None, folder.order)):
             self._complete(folder)
 
     def __enter__(self) -> Self:
@@ -133,9 +133,9 @@ class FolderFiles:
 
     def __exit__(self, *_: object) -> None:
         self._spill.close()
-        for one in self._targets.values():
-            if one.file is not None:
-                one.file.close()
+        for target in self._targets.values():
+            if target.file is not None:
+                target.file.close()
 
     def _start(self, folder: Folder) -> _Target:
         self._targets[folder] = _Target(_temporary() if len(self._targets) < MAX_OPEN else None)
@@ -147,7 +147,7 @@ class FolderFiles:
         self._waiting += nbytes
 
     def _taken(self, target: _Target) -> pa.Table:
-        """The waiting rows, which wait no more."""
+        """Remove and return the waiting rows."""
         rows = pa.Table.from_batches(target.waiting)
         self._waiting -= target.waiting_bytes
         target.waiting, target.waiting_bytes = [], 0
@@ -164,9 +164,11 @@ class FolderFiles:
             self._write(folder, target, target.file)
 
     def _release_most(self) -> None:
-        """Release the open file of which most rows wait, or all that are spilled if these are more together."""
-        folder, target = max(self._targets.items(), key=lambda one: one[1].file is not None and one[1].waiting_bytes)
-        if sum(one.waiting_bytes for one in self._targets.values() if one.file is None) >= target.waiting_bytes:
+        """Release the open file with most waiting rows, or all spilled folders if these have more together."""
+        folder, target = max(
+            self._targets.items(), key=lambda entry: entry[1].file is not None and entry[1].waiting_bytes
+        )
+        if sum(other.waiting_bytes for other in self._targets.values() if other.file is None) >= target.waiting_bytes:
             self._spill_all()
         else:
             self._release(folder, target)
@@ -189,7 +191,7 @@ class FolderFiles:
         target.parquet.write_table(table, row_group_size=table.num_rows)
 
     def _writer(self, file: BinaryIO, rows: int) -> pq.ParquetWriter:
-        """``rows`` are those of the first row group: a Bloom filter is made for as many different values."""
+        """The Parquet writer of a file; its first row group has ``rows`` rows, the size of its Bloom filters."""
         layout = self._layout
         return pq.ParquetWriter(
             file,
@@ -205,17 +207,17 @@ class FolderFiles:
         )
 
     def _complete(self, folder: Folder) -> None:
-        one = self._targets.pop(folder)
-        with one.file or _temporary() as file:
-            for spilled in one.spilled:
-                self._take(one, self._spill.read(spilled), spilled.nbytes)
-                if one.waiting_bytes >= self._layout.row_group:
-                    self._write(folder, one, file)
-            if one.waiting:
-                self._write(folder, one, file)
-            assert one.parquet is not None, "a file is opened for rows"
-            one.parquet.close()
-            key = self._key_of(folder, one.first, one.last)
+        target = self._targets.pop(folder)
+        with target.file or _temporary() as file:
+            for spilled in target.spilled:
+                self._take(target, self._spill.read(spilled), spilled.nbytes)
+                if target.waiting_bytes >= self._layout.row_group:
+                    self._write(folder, target, file)
+            if target.waiting:
+                self._write(folder, target, file)
+            assert target.parquet is not None, "a file is opened for rows"
+            target.parquet.close()
+            key = self._key_of(folder, target.first, target.last)
             self._done(folder, key, upload_once(self._store, key, file))
 
 
@@ -224,13 +226,13 @@ def _temporary() -> BinaryIO:
 
 
 def places(schema: pa.Schema, names: Sequence[str]) -> list[int]:
-    """Where the columns ``names`` stand among the columns of Parquet."""
-    counts = [len(leaves(one.name, one.type)) for one in schema]
+    """Indices of the columns ``names`` among Parquet's columns."""
+    counts = [len(leaves(column.name, column.type)) for column in schema]
     return [sum(counts[: schema.get_field_index(name)]) for name in names]
 
 
 def _of_its_own(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """``rows``, copied if they are the lesser part of a larger batch, whose memory would wait with them."""
+    """``rows``, copied if they are a minor part of a larger batch, whose memory would wait with them."""
     if rows.get_total_buffer_size() <= 2 * rows.nbytes:
         return rows
     return rows.take(array(pa.int64(), np.arange(len(rows))))

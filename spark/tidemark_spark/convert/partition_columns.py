@@ -1,4 +1,4 @@
-"""The partitions of a date, as the rows of a run have them."""
+"""The partitions of a date, computed for the rows of a run."""
 
 from __future__ import annotations
 
@@ -36,44 +36,46 @@ class RowPartitions:
 
     @property
     def has_hour(self) -> bool:
-        """Whether the table has the column ``hour``."""
-        return any(one.column == HOUR for one in self._columns)
+        """True if the table has the column ``hour``."""
+        return any(partition.column == HOUR for partition in self._columns)
 
     def sorted(
         self, by_date: Iterable[tuple[Folder, Indices]], hours: Indices, parsed: pa.RecordBatch
     ) -> list[tuple[Folder, Indices]]:
-        """Rows ``by_date``, each date's by its partitions; ``hours`` and ``parsed`` are those of all rows."""
-        numbers, found = self._numbers(hours, parsed), []
+        """Rows ``by_date`` split into partitions; ``hours`` and ``parsed`` have the values of all rows."""
+        numbers, folders = self._numbers(hours, parsed), []
         for folder, rows in by_date:
             order = np.argsort(numbers[rows], kind="stable")
             ordered, chosen = numbers[rows][order], rows[order]
             cuts = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(rows)]
             for start, end in pairwise(cuts):
-                found.append((folder._replace(below=self._path(int(ordered[start]))), chosen[start:end]))
-        return found
+                folders.append((folder._replace(below=self._path(int(ordered[start]))), chosen[start:end]))
+        return folders
 
     def _numbers(self, hours: Indices, parsed: pa.RecordBatch) -> Indices:
-        """The number of each row's partition."""
+        """Number of each row's partition."""
         numbers = np.zeros(len(hours), np.int64)
-        for one in self._columns:
-            known = len(one.texts)
-            found = hours if one.column == HOUR else places_of(parsed, one.column, self._values)
-            numbers = numbers * (known + 1) + np.where(found < 0, known, found)
+        for partition in self._columns:
+            known = len(partition.texts)
+            indices = hours if partition.column == HOUR else places_of(parsed, partition.column, self._values)
+            numbers = numbers * (known + 1) + np.where(indices < 0, known, indices)
         return numbers
 
     def _path(self, number: int) -> str:
-        """The folders of a partition, below that of its date."""
+        """Folders of a partition below the folder of its date."""
         if number not in self._paths:
             names, left = [], number
-            for one in reversed(self._columns):
-                left, place = divmod(left, len(one.texts) + 1)
-                names.append(folder_name(one.column, one.texts[place] if place < len(one.texts) else None))
+            for partition in reversed(self._columns):
+                left, place = divmod(left, len(partition.texts) + 1)
+                names.append(
+                    folder_name(partition.column, partition.texts[place] if place < len(partition.texts) else None)
+                )
             self._paths[number] = "/".join(reversed(names))
         return self._paths[number]
 
 
 def hours_of(local: Indices) -> Indices:
-    """The hour of each local time, in milliseconds since 1970."""
+    """Hour of each local time, which is in milliseconds since 1970."""
     return local // _MILLISECONDS % _HOURS
 
 

@@ -1,4 +1,4 @@
-"""The limits of memory and time that the kernel enforces on this process during a step. Linux only."""
+"""Limits of memory and time that the kernel enforces on this process during a step. Linux only."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Final
 from tidemark.topics import WorkLimits
 
 IDLE: Final = 6
-"""How many times its processor time a step may take in real time, on a busy machine or while it waits."""
+"""Real time that a step may take, as a multiple of its processor time, on a busy machine or while it waits."""
 
 TIMERS: Final = {signal.ITIMER_PROF: signal.SIGPROF, signal.ITIMER_REAL: signal.SIGALRM}
 """The timers of a process, and the signals with which the kernel ends it, even in native code."""
 
 
 def seconds_for(limits: WorkLimits, size: int) -> float:
-    """The processor time that it may take to parse rows of ``size`` bytes."""
+    """Processor time that parsing rows of ``size`` bytes may take."""
     return limits.time.total_seconds() + size / limits.rate
 
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """End this process by a signal if the block takes more processor time, or :data:`IDLE` times that in real time."""
+    """End this process by a signal if the block takes more processor time, or :data:`IDLE` times as much real time."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, IDLE * seconds)
     try:
@@ -40,8 +40,8 @@ def at_most(seconds: float) -> Iterator[None]:
 def bounded_memory(more: int) -> Iterator[None]:
     """Limit this process's private memory to ``more`` bytes beyond its current use.
 
-    Python and Arrow then raise MemoryError; other native code may abort. What Arrow's allocator has set aside and does
-    not use counts as what the process has: about 1 GiB, unless ``MIMALLOC_ARENA_EAGER_COMMIT`` is 0.
+    Python and Arrow then raise MemoryError; other native code may abort. Memory that Arrow's allocator reserves and
+    does not use counts as used: about 1 GiB, unless ``MIMALLOC_ARENA_EAGER_COMMIT`` is 0.
     """
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
     wanted = _pages(5) + more
@@ -53,17 +53,17 @@ def bounded_memory(more: int) -> Iterator[None]:
 
 
 def resident() -> int:
-    """The memory that this process has in use, in bytes."""
+    """Resident memory of this process, in bytes."""
     return _pages(1)
 
 
 def _pages(field: int) -> int:
-    """A field of ``/proc/self/statm``, in bytes: 1 is what is resident, 5 what is private, used or not."""
+    """A field of ``/proc/self/statm``, in bytes: 1 is resident memory, 5 is private memory, used or not."""
     return int(Path("/proc/self/statm").read_text().split()[field]) * resource.getpagesize()
 
 
 @cache
 def goes_first(score: int) -> None:
-    """If memory runs out, let the kernel end this process before others: the higher the score, the sooner."""
-    with suppress(OSError):  # it may be higher already, which only the privileged may lower
+    """Let the kernel end this process before others if memory runs out; a higher ``score`` ends it sooner."""
+    with suppress(OSError):  # the score may be higher already, and lowering it needs privileges
         Path("/proc/self/oom_score_adj").write_text(f"{score}")

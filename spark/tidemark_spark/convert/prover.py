@@ -2,7 +2,8 @@
 
 It loads the same modules as a worker, and never decodes or parses the items in question itself. For that it forks
 children with limited memory and time, which may die. A child does one piece after the other and reports each. The next
-child does the piece that killed it in parts. So each death costs one child, and few rounds lead to a single item.
+child does the piece that killed its predecessor in parts. So each death costs one child, and few rounds lead to a
+single item.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from tidemark_spark.convert.row_sink import Sink
 from tidemark_spark.model import Job
 
 PARTS: Final = 64
-"""The number of parts into which a piece is cut that killed a child."""
+"""Number of parts into which a piece that killed a child is cut."""
 
 _NOT_OF_DATA: Final = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 """Signals that people and schedulers send."""
 
 _GREW: Final = 8
-"""A child that SIGKILL ended has itself to blame only if it took more than this part of its memory."""
+"""Share of its memory that a child must have taken to be blamed for its end by SIGKILL, as a divisor."""
 
 _CHILD_SCORE: Final = 1000
 """If memory runs out, the kernel must end this child first."""
@@ -49,18 +50,18 @@ _LOOK: Final = 1.0
 """Seconds between checks that a child is alive, as its own children may keep its pipe open."""
 
 Attempt = Callable[[int, int], None]
-"""Does the items ``[start, end)`` within their time limit."""
+"""Decodes or converts the items ``[start, end)`` within their time limit."""
 
 
 class _Lived(NamedTuple):
-    """How many pieces a child has done, and the reason why it did no more; None if it did all."""
+    """Number of pieces that a child has done, and the reason for its early end, or None."""
 
     pieces: int
     death: str | None
 
 
 class _Interrupted(Exception):
-    """Another process ended a child; nothing is proved."""
+    """Raised when another process ended a child; nothing is proved."""
 
 
 def main(descriptor: int) -> int:
@@ -83,22 +84,22 @@ def main(descriptor: int) -> int:
 
 
 def proved(count: int, run: Callable[[list[ProvenItems]], _Lived]) -> list[ProvenItems]:
-    """Cut ``count`` items into pieces that can be done and single items that cannot, by what ``run`` survives."""
-    found: list[ProvenItems] = []
+    """Cut ``count`` items into pieces that ``run`` survives and single items that it does not survive."""
+    pieces: list[ProvenItems] = []
     waiting = [ProvenItems(0, count)] if count else []
     while waiting:
         lived = run(waiting)
-        found += waiting[: lived.pieces]
+        pieces += waiting[: lived.pieces]
         waiting = waiting[lived.pieces :]
         if waiting:
             deadly = waiting.pop(0)
             if deadly.end - deadly.start > 1:
                 waiting = [*_parts(deadly), *waiting]
             elif lived.pieces:
-                waiting = [deadly, *waiting]  # an earlier piece may be the cause: try this one alone in a new child
+                waiting = [deadly, *waiting]  # an earlier piece may be the cause: try it alone in a new child
             else:
-                found.append(deadly._replace(reason=lived.death))
-    return found
+                pieces.append(deadly._replace(reason=lived.death))
+    return pieces
 
 
 def _parts(piece: ProvenItems) -> Iterator[ProvenItems]:
@@ -121,7 +122,7 @@ def _decode(job: Job, batches: Batches, start: int, end: int) -> None:
 
 
 def _convert(job: Job, question: Rows, start: int, end: int) -> None:
-    """Parse, date and write the rows as a worker does, but into nothing."""
+    """Parse, date and write the rows with the worker's code, but store nothing."""
     rows = pa.ipc.open_stream(question.data).read_next_batch().slice(start, end - start)
     task = ConversionTask(incarnation=0, topic_id=None, partition=0, ranges=(question.part,))
     all_dates = replace(job, dates=frozenset(), leaves=frozenset())
@@ -145,28 +146,28 @@ class _Children:
         self._worker, self._attempt, self._limits, self._memory = worker, attempt, limits, memory
 
     def run(self, pieces: list[ProvenItems]) -> _Lived:
-        """One child, until it has done all or dies."""
+        """Run one child until it has done all pieces or dies."""
         reading, writing = os.pipe()
         child = os.fork()
         if not child:
             self._child(pieces, writing)
         os.close(writing)
-        said = self._said(child, reading)
+        output = self._output(child, reading)
         os.close(reading)
         _, status, usage = os.wait4(child, 0)
         with suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)  # what it may have started
-        done = len(said) - len(said.lstrip(_DONE))
-        reason = said[done:].decode(errors="replace")
+            os.killpg(child, signal.SIGKILL)  # processes that it may have started
+        done = len(output) - len(output.lstrip(_DONE))
+        reason = output[done:].decode(errors="replace")
         if os.WIFSIGNALED(status):
             reason = self._killed(signal.Signals(os.WTERMSIG(status)), usage.ru_maxrss << 10)
         elif not reason and done < len(pieces):
             reason = f"converting it ends the process with code {os.waitstatus_to_exitcode(status)}"
         return _Lived(done, reason or None)
 
-    def _said(self, child: int, reading: int) -> bytes:
-        """What the child wrote until it ended; does not return if the worker has gone."""
-        said = b""
+    def _output(self, child: int, reading: int) -> bytes:
+        """The child's output until its end; does not return if the worker has ended."""
+        output = b""
         while True:
             ready = wait([reading, self._worker], _LOOK)
             if self._worker in ready:
@@ -174,14 +175,14 @@ class _Children:
                 sys.exit(1)
             if ready:
                 more = os.read(reading, 1 << 16)
-                said += more
+                output += more
                 if not more:
-                    return said
+                    return output
             elif os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                return said
+                return output
 
     def _child(self, pieces: list[ProvenItems], writing: int) -> NoReturn:
-        """In the child: do the pieces, and report each."""
+        """Do the pieces in the child, and report each."""
         try:
             os.setsid()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -192,7 +193,7 @@ class _Children:
                     self._do(piece)
                     os.write(writing, _DONE)
             os._exit(0)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it must not go on as its parent would
+        except BaseException as error:  # noqa: BLE001 - after any error, the child must not run its parent's code
             os.write(writing, self._raised(error).encode())
             os._exit(1)
 

@@ -1,4 +1,4 @@
-"""A worker's questions to the process that proves for it, see :mod:`tidemark_spark.convert.prover`."""
+"""A worker's questions to its proving process, see :mod:`tidemark_spark.convert.prover`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemark.formats.plan import SegmentRange
 from tidemark_spark.model import Job
 
 _PATIENCE: Final = 10.0
-"""Seconds for the process to end by itself when it is no longer asked."""
+"""Seconds for the process to end by itself after the last question."""
 
 
 class ProvenItems(NamedTuple):
@@ -30,7 +30,7 @@ class ProvenItems(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Which of these batches can be decoded? ``data`` starts at byte ``position`` of the file ``name``."""
+    """Batches to try to decode; ``data`` starts at byte ``position`` of the file ``name``."""
 
     data: bytes
     headers: Headers
@@ -40,7 +40,7 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Which of these decoded rows of ``part`` can be converted? ``data`` is a stream of Arrow's with ``count`` rows."""
+    """Decoded rows of ``part`` to try to convert; ``data`` is an Arrow stream with ``count`` rows."""
 
     data: bytes
     count: int
@@ -59,13 +59,13 @@ class Prover:
     """The proving process, started with the first question. A ``with`` statement ends it."""
 
     def __init__(self, job: Job, memory: int) -> None:
-        """Its children may take ``memory`` bytes."""
+        """Children of the process may take ``memory`` bytes."""
         self._job, self._memory = job, memory
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
     def ask(self, question: Batches | Rows) -> list[ProvenItems]:
-        """All items of ``question``, in order: those that may be done together, and those that must not be done.
+        """All items of ``question``, in order: pieces that are safe together, and single unsafe items.
 
         Raises:
             ChildProcessError: nothing is proved, because another process ended a child or the prover.
@@ -84,7 +84,7 @@ class Prover:
         ours, theirs = socket.socketpair()
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(one for one in sys.path if one),
+            "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder),
             "MIMALLOC_ARENA_EAGER_COMMIT": "0",
         }
         command = [sys.executable, "-m", "tidemark_spark.convert.prover", str(theirs.fileno())]

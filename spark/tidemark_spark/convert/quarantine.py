@@ -1,8 +1,8 @@
 """Keeps refused rows and batches whole, with the reason, beside the table.
 
-They lie under ``<table>__quarantine/dt=<date of the record's timestamp>/``, in files named as the table's; rows whose
+They lie under ``<table>__quarantine/dt=<date of the record's timestamp>/``, in files named like the table's; rows whose
 timestamp is not sane, and batches, under ``dt=__HIVE_DEFAULT_PARTITION__/``. A file counts if the evidence of a landed
-attempt names it, and that of no later one supersedes it.
+attempt names it, and no later evidence supersedes it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tidemark.formats.base_columns import BASE_COLUMNS, IDENTITY
 from tidemark.kafka_log import BatchHeader
 from tidemark_spark.convert.date_partitioner import Numbers, numbers, take, timestamps
 
-_KEPT: Final = tuple(one for one in BASE_COLUMNS if one.optional and one.name != "kafka_timestamp")
+_KEPT: Final = tuple(column for column in BASE_COLUMNS if column.optional and column.name != "kafka_timestamp")
 """The columns of a refused record that are kept unchanged. The timestamp is in milliseconds, since any value may
 occur."""
 
 _FIELDS: Final[list[pa.Field[Any]]] = [
-    *(arrow_field(one) for one in BASE_COLUMNS if not one.optional),
+    *(arrow_field(column) for column in BASE_COLUMNS if not column.optional),
     pa.field("next_offset", pa.int64(), nullable=False),
     pa.field("timestamp_ms", pa.int64()),
-    *(arrow_field(one).with_nullable(True) for one in _KEPT),
+    *(arrow_field(column).with_nullable(True) for column in _KEPT),
     pa.field("batch", pa.binary()),
     pa.field("reason", pa.string(), nullable=False),
     pa.field("segment", pa.string(), nullable=False),
@@ -38,14 +38,14 @@ _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("attempt", pa.int64(), nullable=False),
 ]
 SCHEMA: Final = pa.schema(_FIELDS)
-"""A row is a record, or a batch that cannot be decoded: then ``batch`` has its bytes, and what records have is null.
+"""A row is a record, or a batch that cannot be decoded: ``batch`` then has its bytes, and record columns are null.
 
-It accounts for the offsets ``[kafka_offset, next_offset)``.
+A row accounts for the offsets ``[kafka_offset, next_offset)``.
 """
 
 
 class Origin(NamedTuple):
-    """Where refused rows come from: the segment and its upload, the parser's version, and the attempt."""
+    """The origin of refused rows: the segment and its upload, the parser's version, and the attempt."""
 
     segment: str
     uploaded_at: datetime
@@ -54,14 +54,14 @@ class Origin(NamedTuple):
 
 
 def refused_rows(rows: pa.RecordBatch, indices: Numbers, reasons: Mapping[int, str], origin: Origin) -> pa.RecordBatch:
-    """The rows at ``indices``, each of which has a reason in ``reasons``."""
+    """The rows at ``indices``, with their ``reasons``."""
     milliseconds, _ = timestamps(rows)
     milliseconds = milliseconds.copy()
     for row, value in unrepresentable_timestamps(rows):
         milliseconds[row] = value
     chosen = take(rows, indices)
     after = numbers(chosen.column("kafka_offset")) + 1
-    columns = {name: chosen.column(name) for name in (*IDENTITY, *(one.name for one in _KEPT))}
+    columns = {name: chosen.column(name) for name in (*IDENTITY, *(column.name for column in _KEPT))}
     columns |= {"next_offset": array(pa.int64(), after), "timestamp_ms": array(pa.int64(), milliseconds[indices])}
     columns |= {"reason": pa.array([reasons[row] for row in indices.tolist()], pa.string())}
     return _complete(columns, len(chosen), origin)
@@ -75,7 +75,7 @@ def refused_batch(
     span: tuple[int, int],
     origin: Origin,
 ) -> pa.RecordBatch:
-    """A whole batch that breaks ``rule``; it accounts for the offsets ``span``."""
+    """A whole batch that breaks ``rule`` and accounts for the offsets ``span``."""
     columns: dict[str, pa.Array[Any]] = {
         "kafka_incarnation": pa.array([partition[0]], pa.int32()),
         "kafka_partition": pa.array([partition[1]], pa.int32()),
@@ -97,15 +97,18 @@ def _complete(columns: dict[str, pa.Array[Any]], rows: int, origin: Origin) -> p
         "attempt": pa.array([origin.attempt] * rows, pa.int64()),
     }
     return pa.RecordBatch.from_arrays(
-        [columns[one.name] if one.name in columns else pa.nulls(rows, one.type) for one in SCHEMA], schema=SCHEMA
+        [columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in SCHEMA],
+        schema=SCHEMA,
     )
 
 
 def records_of(refused: pa.RecordBatch) -> pa.RecordBatch:
-    """Refused rows other than batches, as the decoder yielded them."""
+    """Refused rows other than batches, in the decoder's form."""
     milliseconds = numbers(refused.column("timestamp_ms"))
     fits = representable(milliseconds)
     micros = np.where(fits, milliseconds * 1000, milliseconds)
     stamps = array(TIMESTAMP_TYPE, micros, None if fits.all() else np.packbits(fits, bitorder="little"))
-    columns = [stamps if one.name == "kafka_timestamp" else refused.column(one.name).cast(one.type) for one in KAFKA]
+    columns = [
+        stamps if field.name == "kafka_timestamp" else refused.column(field.name).cast(field.type) for field in KAFKA
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=KAFKA)

@@ -1,6 +1,6 @@
-"""The bytes of a task's small ranges, several requests at a time: a tail is hundreds of ranges of some kilobytes.
+"""Reads the bytes of a task's small ranges ahead, several requests at a time: a tail has hundreds of such ranges.
 
-Memory is bounded by what is under way: 16 ranges of at most 1 MiB.
+Memory is bounded by the requests under way: 16 ranges of at most 1 MiB.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidemark.formats.plan import SegmentRange
 from tidemark.store import StoreOptions, open_store
 
 SMALL: Final = 1 << 20
-"""Bytes of a range that is read ahead as a whole; a larger one is read by windows when it is its turn."""
+"""Largest range that is read ahead as a whole; larger ranges are read in windows."""
 
 _UNDER_WAY: Final = 16
 
@@ -24,15 +24,15 @@ Ahead = Future[bytes]
 
 
 def read_ahead(ranges: Sequence[SegmentRange], options: StoreOptions) -> Generator[tuple[SegmentRange, Ahead | None]]:
-    """Each of ``ranges`` with its bytes if it is small. Close the generator if it is not exhausted."""
-    if sum(_is_small(one) for one in ranges) < 2:
-        yield from ((one, None) for one in ranges)
+    """Each of ``ranges``, with its bytes if it is small. Close the generator if it is not exhausted."""
+    if sum(_is_small(part) for part in ranges) < 2:
+        yield from ((part, None) for part in ranges)
         return
     with ThreadPoolExecutor(THREADS) as pool:
         waiting: deque[tuple[SegmentRange, Ahead | None]] = deque()
         try:
-            for one in ranges:
-                waiting.append((one, pool.submit(_bytes, one, options) if _is_small(one) else None))
+            for part in ranges:
+                waiting.append((part, pool.submit(_bytes, part, options) if _is_small(part) else None))
                 if len(waiting) == _UNDER_WAY:
                     yield waiting.popleft()
             while waiting:

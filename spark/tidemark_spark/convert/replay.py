@@ -1,4 +1,4 @@
-"""One task of a replay: quarantined rows are read from quarantine, and parsed again. Pure worker code."""
+"""One task of a replay: reads quarantined rows, and parses them again. Pure worker code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROWS: Final = 8192
 
 
 def replayed(job: Job, task: ConversionTask) -> Outcome:
-    """Parse the rows of ``task``, which are all of one partition and of one date, or of none.
+    """Parse the rows of ``task``, all of one partition and one date, or all without a date.
 
     Raises:
         StoreError: the store did not answer, or a file of quarantine is gone.
@@ -37,7 +37,7 @@ def replayed(job: Job, task: ConversionTask) -> Outcome:
     bytes_read = 0
     with Sink(job, task) as sink:
         numbered = list(enumerate(task.ranges))
-        for file, parts in groupby(numbered, key=lambda one: one[1].quarantined):
+        for file, parts in groupby(numbered, key=lambda entry: entry[1].quarantined):
             body = store.get(f"{job.keys.quarantine}/{file}").body
             bytes_read += len(body)
             ranges = list(parts)
@@ -59,7 +59,7 @@ def replayed(job: Job, task: ConversionTask) -> Outcome:
 
 
 def _range(job: Job, sink: Sink, number: int, part: SegmentRange, rows: pa.RecordBatch) -> None:
-    """The rows of one range, in runs of what was uploaded or packed at the same time."""
+    """Pass on the rows of one range, in runs that were uploaded or packed at the same time."""
     offsets = numbers(rows.column("kafka_offset"))
     within = (offsets >= part.from_offset) & (offsets < part.to_offset)
     within &= _mask(pc.equal(rows.column("segment"), pa.scalar(part.key)))
@@ -74,31 +74,32 @@ def _range(job: Job, sink: Sink, number: int, part: SegmentRange, rows: pa.Recor
 
 
 def _batches(job: Job, sink: Sink, number: int, part: SegmentRange, rows: pa.RecordBatch) -> None:
-    """Batches that still cannot be decoded stay in quarantine."""
+    """Decode batches again; a batch that still cannot be decoded stays in quarantine."""
     at = rows.schema.get_field_index("attempt")
     rows = rows.set_column(at, SCHEMA.field(at), pa.array([job.attempt] * len(rows), pa.int64()))
     for row in range(len(rows)):
         first, end = rows.column("kafka_offset")[row].as_py(), rows.column("next_offset")[row].as_py()
         body = rows.column("batch")[row].as_py()
         count = offsets_of(read_header(body, 0, 0), (first, end))
-        found = _decoded(job, rows.slice(row, 1), body, part.key)
-        if sum(len(one) for one in found) == count:
-            for records in found:
+        decoded_rows = _decoded(job, rows.slice(row, 1), body, part.key)
+        if sum(map(len, decoded_rows)) == count:
+            for records in decoded_rows:
                 pass_on(sink.rows, job, number, part, records)
         else:
             sink.quarantine(Folder(None), number, rows.slice(row, 1), Added(count, first, end - 1, 0))
 
 
 def _decoded(job: Job, row: pa.RecordBatch, body: bytes, name: str) -> list[pa.RecordBatch]:
-    """The records of a batch in quarantine; none if it still cannot be decoded."""
+    """Records of a batch in quarantine; fewer or none if it still cannot be decoded."""
     incarnation, partition, first, end = (
-        row.column(one)[0].as_py() for one in ("kafka_incarnation", "kafka_partition", "kafka_offset", "next_offset")
+        row.column(column)[0].as_py()
+        for column in ("kafka_incarnation", "kafka_partition", "kafka_offset", "next_offset")
     )
     try:
         headers = scan_headers(body, name, 0)
     except SegmentError:
         return []
-    found = decoded(
+    rows = decoded(
         job,
         body,
         headers,
@@ -110,11 +111,11 @@ def _decoded(job: Job, row: pa.RecordBatch, body: bytes, name: str) -> list[pa.R
         to_offset=end,
         on_refused=lambda *_: None,  # then there are fewer rows
     )
-    return list(found)
+    return list(rows)
 
 
 def _runs(mask: Any, times: Numbers) -> Iterator[tuple[int, int, bool]]:
-    """Adjacent rows of the same kind and time."""
+    """Spans of adjacent rows with an equal mask and time."""
     edges: Numbers = np.flatnonzero(np.diff(mask) | (np.diff(times) != 0)) + 1
     for start, end in zip([0, *edges.tolist()], [*edges.tolist(), len(mask)], strict=True):
         if end > start:

@@ -1,4 +1,4 @@
-"""Rows, counted and hashed: two sets of rows whose accounts are equal are the same, whatever their order."""
+"""Counts and hashes of rows: two sets of rows with equal accounts are equal, whatever their order."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tidemark.formats.hashsum import combine
 
 @dataclass(slots=True)
 class Account:
-    """Rows, the sum of their hashes as in evidence, and the same of what the table keeps of them.
+    """Number of rows, the sum of their hashes as in evidence, and the sum over the columns that the table keeps.
 
-    ``columns`` has, of each column that the hash leaves out, the rows that have it and the sum of their hashes.
+    ``columns`` has, for each column outside of the hash, the number of rows that have it and the sum of their hashes.
     """
 
     rows: int = 0
@@ -39,14 +39,14 @@ class Account:
 
 
 def account_of_records(rows: pa.RecordBatch, names: Sequence[str]) -> Account:
-    """The account of decoded ``rows``, of which the table keeps ``names``."""
+    """The account of decoded ``rows``, of which the table keeps the columns ``names``."""
     total = row_hash_sum(rows)
     kept = total if set(HASHED) <= set(names) else row_hash_sum(_hashable(rows, names))
     return Account(len(rows), total, kept, _column_sums(rows, names))
 
 
 def account_of_file(rows: pa.RecordBatch, names: Sequence[str]) -> Account:
-    """The account of ``rows`` as a file with the columns ``names`` holds them; what it lacks counts as null."""
+    """The account of ``rows`` in a file with the columns ``names``; missing columns count as null."""
     total = row_hash_sum(_hashable(rows, names))
     return Account(len(rows), total, total, _column_sums(rows, names))
 
@@ -57,21 +57,21 @@ def _column_sums(rows: pa.RecordBatch, names: Sequence[str]) -> dict[str, tuple[
 
 
 def _hashable(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """``rows`` with Kafka's columns; those that are not in ``names`` are null."""
+    """``rows`` with Kafka's columns; columns outside of ``names`` are null."""
     present = set(rows.schema.names) & set(names) | set(IDENTITY)
     return _shaped(rows, {name: rows.column(name) for name in present if name in SCHEMA.names})
 
 
 def _column_sum(rows: pa.RecordBatch, name: str) -> int:
     """The sum of the hashes of a column's values, each with its row's offset."""
-    identity = {one: rows.column(one) for one in IDENTITY}
+    identity = {column: rows.column(column) for column in IDENTITY}
     return row_hash_sum(_shaped(rows, {**identity, "kafka_value": as_bytes(rows.column(name))}))
 
 
 def as_bytes(column: pa.Array[Any]) -> pa.Array[Any]:
-    """The values of a column as bytes: equal ones for equal values of a type."""
+    """Values of a column as bytes; equal values of a type have equal bytes."""
     if isinstance(column.type, pa.StructType | pa.ListType):
-        values = [None if one is None else repr(one).encode() for one in column.to_pylist()]
+        values = [None if value is None else repr(value).encode() for value in column.to_pylist()]
         return pa.array(values, pa.binary())
     if pa.types.is_binary(column.type):
         return column
@@ -80,17 +80,19 @@ def as_bytes(column: pa.Array[Any]) -> pa.Array[Any]:
 
 def _shaped(rows: pa.RecordBatch, columns: dict[str, pa.Array[Any]]) -> pa.RecordBatch:
     missing = {
-        one.name: pa.array([[]] * len(rows), HEADERS_TYPE) if one.name == "kafka_headers" else _nothing(one, len(rows))
-        for one in SCHEMA
-        if one.name not in columns
+        field.name: pa.array([[]] * len(rows), HEADERS_TYPE)
+        if field.name == "kafka_headers"
+        else _nothing(field, len(rows))
+        for field in SCHEMA
+        if field.name not in columns
     }
     columns = {**missing, **columns}
     return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=_NULLABLE)
 
 
-_NULLABLE: Final = pa.schema([one.with_nullable(True) for one in SCHEMA])
+_NULLABLE: Final = pa.schema([field.with_nullable(True) for field in SCHEMA])
 
 
-def _nothing(one: pa.Field[Any], rows: int) -> pa.Array[Any]:
-    nulls: pa.Array[Any] = pa.nulls(rows, one.type)
+def _nothing(field: pa.Field[Any], rows: int) -> pa.Array[Any]:
+    nulls: pa.Array[Any] = pa.nulls(rows, field.type)
     return nulls

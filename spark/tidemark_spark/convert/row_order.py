@@ -1,7 +1,7 @@
-"""Rows lie in the order of their offsets, in raw segments and in files of tables.
+"""The order of rows: raw segments and files of tables have them in the order of their offsets.
 
-The rows of a row group may be sorted otherwise, which the file says; row groups follow one another by offset all the
-same. A file repeats the values of its folder in columns, see :mod:`tidemark_spark.convert.field_ids`.
+Rows within a row group may be sorted otherwise, which the file states; the row groups are still ordered by offset. A
+file repeats the values of its folder in columns, see :mod:`tidemark_spark.convert.field_ids`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidemark_spark.convert.field_ids import DT
 
 
 def ascending(rows: pa.RecordBatch, last: int, name: str) -> int:
-    """The last offset of ``rows``, which must ascend from above ``last``."""
+    """The last offset of ``rows``. Raises ContinuityError unless they ascend from above ``last``."""
     offsets = numbers(rows.column("kafka_offset"))
     if offsets[0] <= last or (np.diff(offsets) <= 0).any():
         raise ContinuityError(f"{name}: record offsets from {offsets[0]} on do not ascend, after offset {last}")
@@ -28,19 +28,19 @@ def ascending(rows: pa.RecordBatch, last: int, name: str) -> int:
 
 
 def by_offset(file: pq.ParquetFile, rows: int, path: str | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a data file by their offsets, ``rows`` at a time, without their date.
+    """The rows of a data file by offset, ``rows`` at a time, without their date.
 
-    A sorted row group is read as a whole. With None as its ``path``, the rows may be of any folder.
+    A sorted row group is read as a whole. With a ``path`` of None, the rows may be of any folder.
 
     Raises:
         ValueError: a row has another value than the folder.
     """
     folder = {} if path is None else partition_values(path)
-    return (_undated(one, folder) for one in _by_offset(file, rows))
+    return (_undated(batch, folder) for batch in _by_offset(file, rows))
 
 
 def path_of(key: str) -> str:
-    """The path below its table of the data file ``key``."""
+    """Path of the data file ``key`` below its table."""
     return f"{DT.name}={key.rpartition(f'/{DT.name}=')[2]}"
 
 
@@ -49,7 +49,7 @@ def _undated(rows: pa.RecordBatch, folder: Mapping[str, str | None]) -> pa.Recor
         if name in rows.schema.names:
             column = rows.column(name)
             value = None if text is None else typed(text, column.type)
-            if others := [one for one in column.unique().to_pylist() if one != value]:
+            if others := [other for other in column.unique().to_pylist() if other != value]:
                 raise ValueError(f"it has rows with {name} = {others[0]}, and lies in {folder_name(name, text)}")
     return rows.drop_columns([DT.name]) if DT.name in rows.schema.names else rows
 

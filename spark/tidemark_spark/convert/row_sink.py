@@ -1,4 +1,4 @@
-"""Where a task's rows go: the table's files by date, or quarantine; and the evidence of it."""
+"""Sorts a task's rows into the table's files by date or into quarantine, and makes the evidence."""
 
 from __future__ import annotations
 
@@ -35,32 +35,32 @@ from tidemark_spark.model import DataFile, Job
 
 
 def table_schema(topic: TopicSettings, parser: Parser | None = None) -> pa.Schema:
-    """The columns of a data file: Kafka's that the topic keeps, the parser's, and ``hour``. The writer adds ``dt``.
+    """Columns of a data file: Kafka's columns that the topic keeps, the parser's, and ``hour``. The writer adds ``dt``.
 
     Raises:
-        ConfigError: the topic's parser cannot be made, or its layout or partitioning names a column that there is not.
+        ConfigError: the topic's parser cannot be made, or its layout or partitioning names a missing column.
     """
-    names = {*IDENTITY, *(f"{PREFIX}{one}" for one in topic.keep)}
+    names = {*IDENTITY, *(f"{PREFIX}{column}" for column in topic.keep)}
     where = f"{topic.cluster}/{topic.topic}"
     parser = parser or topic_parser(topic)
     hour = [HOUR_COLUMN] if HOUR in names_of(topic.partition_by) else []
-    schema = pa.schema([*(one for one in SCHEMA if one.name in names), *parser.columns, *hour])
-    flat = [one.name for one in schema if not pa.types.is_nested(one.type)]
+    schema = pa.schema([*(field for field in SCHEMA if field.name in names), *parser.columns, *hour])
+    flat = [field.name for field in schema if not pa.types.is_nested(field.type)]
     rule = f"is not a column of the table with one value in a row: these are {', '.join(flat)}"
-    if unknown := [(f"parquet.{name}", f"{one} {rule}") for name, one in topic.parquet.unknown(flat)]:
+    if unknown := [(f"parquet.{name}", f"{column} {rule}") for name, column in topic.parquet.unknown(flat)]:
         raise ConfigError(where, unknown)
     return schema
 
 
 def namer(job: Job, task: ConversionTask) -> Callable[[int, int], str]:
-    """What names the files of ``task`` by their first and last offset."""
-    labels = [one.label for one in task.ranges]
+    """A function that names the files of ``task`` by their first and last offset."""
+    labels = [part.label for part in task.ranges]
     digest = file_digest(task.topic_id, labels, job.configuration, job.code, job.attempt)
     return lambda first, last: f"{job.generation}_{task.partition}_{first}_{last}_{digest}.parquet"
 
 
 class Added(NamedTuple):
-    """What one call adds to a file: ``rows`` offsets from ``first`` to ``last``, and their times in microseconds."""
+    """The ``rows`` offsets from ``first`` to ``last`` that one call adds to a file, and their times in microseconds."""
 
     rows: int
     first: int
@@ -70,10 +70,10 @@ class Added(NamedTuple):
     max_timestamp: int = 0
 
     def then(self, later: Added) -> Added:
-        """What this call and a ``later`` one add together."""
+        """The sum of this call and a ``later`` one."""
         return Added(
             self.rows + later.rows,
-            min(self.first, later.first),  # batches that are refused come after the rows of their window
+            min(self.first, later.first),  # refused batches come after the rows of their window
             max(self.last, later.last),
             combine(self.hash128, later.hash128),
             min(self.min_timestamp, later.min_timestamp),
@@ -83,7 +83,7 @@ class Added(NamedTuple):
 
 @dataclass
 class _Output:
-    """The files of one kind, their contents by folder and number of the range, and what is complete."""
+    """The files of one kind: contents by folder and number of the range, and complete files."""
 
     task: ConversionTask
     root: str
@@ -96,7 +96,7 @@ class _Output:
     def opened(
         self, store: Store, schema: pa.Schema, layout: ParquetLayout, field_ids: Mapping[str, int] | None = None
     ) -> FolderFiles:
-        """The writer whose files are named and recorded here."""
+        """A writer that names and records its files here."""
 
         def key_of(folder: Folder, first: int, last: int) -> str:
             return f"{self.root}/{self._path(folder, first, last)}"
@@ -104,13 +104,13 @@ class _Output:
         return FolderFiles(store, schema, key_of, self._done, layout, field_ids)
 
     def record(self, folder: Folder, number: int, added: Added) -> None:
-        """Take account of rows of range ``number`` that were written to the file of ``folder``."""
+        """Record rows of range ``number`` that were written to the file of ``folder``."""
         parts = self.contents.setdefault(folder, {})
         parts[number] = parts[number].then(added) if number in parts else added
 
     def close(self) -> None:
-        """Record what no writer completes, because it is written nowhere."""
-        for folder, parts in sorted(self.contents.items(), key=lambda one: one[0].order):
+        """Record the evidence of contents that no writer writes."""
+        for folder, parts in sorted(self.contents.items(), key=lambda entry: entry[0].order):
             first, last = parts[min(parts)].first, parts[max(parts)].last
             self._done(folder, f"{self.root}/{self._path(folder, first, last)}", 0)
 
@@ -126,13 +126,13 @@ class _Output:
                 DataFile(
                     path=path,
                     size=size,
-                    rows=sum(one.rows for one in rows),
+                    rows=sum(part.rows for part in rows),
                     dt=dt,
                     partition=self.task.partition,
                     first_offset=rows[0].first,
                     last_offset=rows[-1].last,
-                    min_timestamp=min(one.min_timestamp for one in rows),
-                    max_timestamp=max(one.max_timestamp for one in rows),
+                    min_timestamp=min(part.min_timestamp for part in rows),
+                    max_timestamp=max(part.max_timestamp for part in rows),
                 )
             )
         for number, added in sorted(parts.items()):
@@ -156,14 +156,14 @@ class _Output:
 
 
 class Sink:
-    """Parses the rows of a task and sorts them into files. A rebuild keeps rows of its dates alone.
+    """Parses the rows of a task and sorts them into files. A rebuild keeps only rows of its dates.
 
-    A row belongs to a folder as ``date_partitioner.Split`` says; batches that cannot be decoded to that without a date.
-    ``unknown`` has the unknown fields of all rows that it was given.
+    ``date_partitioner.Split`` gives the folder of a row; batches that cannot be decoded belong to the folder without a
+    date. ``unknown`` has the unknown fields of all rows passed to the sink.
     """
 
     def __init__(self, job: Job, task: ConversionTask, store: Store | None = None) -> None:
-        """Files go to the lake's store, or to ``store``."""
+        """Files are written to the lake's store, or to ``store``."""
         self._job, self._task = job, task
         self._parser = topic_parser(job.topic)
         self._splitter = splitter_of(job.topic, self._parser)
@@ -186,12 +186,12 @@ class Sink:
         self._refused_files.__exit__(*error)
 
     def rows(self, number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None = None) -> None:
-        """Take decoded rows of range ``number``, which is ``part``; all of them are refused if there is a reason."""
-        found = parsed(self._parser, rows, refusal)
-        if found.unknown:
-            self.unknown = summed((self.unknown, found.unknown))
-        split = self._splitter.split(rows, found, part.uploaded_at)
-        whole = beside(rows, found.columns, split.hours)
+        """Take decoded rows of ``part``, the range ``number``; a ``refusal`` refuses all of them."""
+        result = parsed(self._parser, rows, refusal)
+        if result.unknown:
+            self.unknown = summed((self.unknown, result.unknown))
+        split = self._splitter.split(rows, result, part.uploaded_at)
+        whole = beside(rows, result.columns, split.hours)
         for folder, indices in split.landed:
             if self._wanted(folder.dt, len(indices)):
                 chosen = take(whole, indices)
@@ -209,9 +209,9 @@ class Sink:
     def batch(
         self, number: int, part: SegmentRange, header: BatchHeader, data: bytes, rule: str, span: tuple[int, int]
     ) -> int:
-        """Take a batch that cannot be decoded, for ``rule``; returns how many offsets it accounts for.
+        """Take a batch that ``rule`` makes undecodable; returns the number of its offsets.
 
-        Those are its records, or all of ``span`` where its header does not tell their number.
+        That is the number of its records, or all of ``span`` if its header does not state a number.
         """
         rows = offsets_of(header, span)
         if self._wanted(None, rows):
@@ -221,7 +221,7 @@ class Sink:
         return rows
 
     def quarantine(self, own: Folder, number: int, refused: pa.RecordBatch, added: Added) -> None:
-        """Take refused rows of range ``number``, or a batch, as they lie in quarantine."""
+        """Take refused rows of range ``number``, or a batch, in the form of quarantine."""
         self._refused_files.add(own, refused, added.first, added.last)
         self._refused.record(own, number, added)
 
@@ -233,7 +233,7 @@ class Sink:
         return self._landed.files, self._landed.evidence + self._refused.evidence + self._filtered.evidence
 
     def _wanted(self, dt: date | None, rows: int) -> bool:
-        """Whether rows of ``dt`` are this run's; if not they are counted."""
+        """True if the run wants rows of ``dt``; otherwise they are counted."""
         if self._job.wants(dt):
             return True
         self.other_rows += rows
@@ -244,12 +244,12 @@ class Sink:
 
 
 def offsets_of(header: BatchHeader, span: tuple[int, int]) -> int:
-    """How many offsets a batch that cannot be decoded accounts for."""
+    """Number of offsets that a batch that cannot be decoded accounts for."""
     return header.record_count if header.record_count >= 0 else span[1] - span[0]
 
 
 def splitter_of(topic: TopicSettings, parser: Parser) -> RowSplitter:
-    """What sorts the rows of ``topic``, of which ``parser`` has made columns."""
+    """The splitter of the rows of ``topic``, with the columns of ``parser``."""
     beside_dt = topic.partition_by[1:]
     partitions = RowPartitions(beside_dt, parser.columns) if beside_dt else None
     return RowSplitter(topic.zone, topic.sane_timestamps, partitions)

@@ -1,4 +1,4 @@
-"""A range of a segment or of a pack, read in windows of whole batches whose checksums hold."""
+"""Reads a range of a segment or of a pack in windows of whole batches with correct checksums."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tidemark.store import Store
 from tidemark_spark.convert.read_ahead import Ahead
 
 WINDOW_BYTES: Final = 16 << 20
-"""What is read at a time; more only where a single batch is larger."""
+"""Bytes of a window; a single larger batch makes it larger."""
 
 
 class BadBatch(NamedTuple):
-    """The first bad batch of a window; its offsets lie below ``end`` as far as its header can be believed."""
+    """The first bad batch of a window; its offsets lie below ``end`` if its header is right."""
 
     error: SegmentError
     end: int
 
 
 class ReadWindow(NamedTuple):
-    """Bytes of a segment from byte ``position`` on, and the headers of the sound batches that they start with."""
+    """Bytes of a segment from byte ``position`` on, and the headers of the sound batches at their start."""
 
     data: bytes
     position: int
@@ -36,13 +36,13 @@ class ReadWindow(NamedTuple):
 
 
 def windows(store: Store, part: SegmentRange, ahead: Ahead | None = None) -> Iterator[ReadWindow]:
-    """The batches of ``part``, up to its last wanted offset or the first damage among wanted ones.
+    """The batches of ``part``, up to its last wanted offset or the first damage among wanted batches.
 
     Its bytes may have been read ``ahead``.
 
     Raises:
-        PreconditionFailed: a repair has made it again since the plan.
-        NotFound: it was removed.
+        PreconditionFailed: a repair has made the segment again since the plan.
+        NotFound: the segment was removed.
     """
     at, size, expected = part.start, WINDOW_BYTES, part.base_offset
     while at < part.end and expected < part.to_offset:
@@ -67,13 +67,13 @@ def windows(store: Store, part: SegmentRange, ahead: Ahead | None = None) -> Ite
             yield ReadWindow(data, position, headers, BadBatch(error, end_offset))
             return
         yield ReadWindow(data, position, headers)
-        at, expected = bad.end, bad.next_offset  # damaged, but below what is wanted
+        at, expected = bad.end, bad.next_offset  # damaged, but below the wanted offsets
 
 
 def _scan(
     data: bytes, part: SegmentRange, position: int, expected: int, *, final: bool
 ) -> tuple[Headers, SegmentError | None]:
-    """The headers up to the first broken rule, and that."""
+    """The headers up to the first broken rule, and its error."""
     base = part.base_offset
     try:
         return scan_headers(
@@ -87,7 +87,7 @@ def _scan(
 
 
 def _bad_batch(data: bytes, position: int, error: SegmentError, base_offset: int) -> BatchHeader | None:
-    """The header of the bad batch, if it is only its checksum that is wrong."""
+    """The header of the bad batch, if only its checksum is wrong."""
     at = error.position - position
     if len(data) - at < PREFIX_SIZE or check_prefix(data, at) is not None:
         return None

@@ -1,4 +1,4 @@
-"""Rows that wait on disk until their file is written. One temporary file holds those of all files of a task."""
+"""Rows that wait on disk until their file is written. A task has one temporary file for all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class SpilledRows(NamedTuple):
-    """Where some rows lie in the file, and how many bytes they take in memory."""
+    """Position and size of spilled rows in the file, and their bytes in memory."""
 
     position: int
     size: int
@@ -20,7 +20,7 @@ class SpilledRows(NamedTuple):
 
 
 class SpillFile:
-    """The temporary file. It is opened for the first rows; ``close`` removes it."""
+    """The temporary file, opened for the first rows; ``close`` removes it."""
 
     def __init__(self) -> None:
         self._file: BinaryIO | None = None

@@ -1,4 +1,4 @@
-"""A file to the store, exactly once, whatever happened before: a retried task writes the same name and bytes."""
+"""Uploads a file to the store exactly once, despite earlier tries: a repeated task writes the same name and bytes."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def upload_once(store: Store, key: str, file: BinaryIO) -> int:
             failure = error
         else:
             return size
-        there = _there(store, key)
-        if there == (size, checksum):
+        stored = _stored(store, key)
+        if stored == (size, checksum):
             return size
-        if there is not None:
-            raise PreconditionFailed(key, f"holds {there[0]} other bytes, not the {size} of this task") from failure
+        if stored is not None:
+            raise PreconditionFailed(key, f"holds {stored[0]} other bytes, not the {size} of this task") from failure
         tries.failed(failure)
 
 
@@ -49,8 +49,8 @@ def _sum(file: BinaryIO) -> tuple[int, int]:
     return size, checksum
 
 
-def _there(store: Store, key: str) -> tuple[int, int] | None:
-    """(size, CRC32C) of the object, or None if there is none."""
+def _stored(store: Store, key: str) -> tuple[int, int] | None:
+    """(size, CRC32C) of the object, or None if it does not exist."""
     try:
         info = store.head(key)
         return info.size, stored_checksum(store, info)

@@ -48,7 +48,7 @@ class JobEvents:
         self._run = str(uuid.uuid5(uuid.NAMESPACE_URL, known) if attempt else generate_new_uuid())
 
     def start(self, lineage: JobLineage) -> None:
-        """Send the start of the job. Raises what the client's transport raises."""
+        """Send the start of the job. Raises any error of the client's transport."""
         self._emit("START", lineage, {})
 
     def end(self, lineage: JobLineage, error: BaseException | None) -> None:

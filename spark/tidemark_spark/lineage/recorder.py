@@ -1,4 +1,4 @@
-"""Collects what a job reads and writes. Lineage never fails a job: its errors are printed to standard error."""
+"""Collects the inputs and outputs of a job. Lineage never fails a job: its errors are printed to standard error."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Recorder:
 
 
 def _only_shows(options: Namespace) -> bool:
-    """True if the job writes nothing: it shows what it would do, or compares."""
+    """True if the job writes nothing, but shows its plan or compares."""
     return any(getattr(options, option, None) for option in ("dry_run", "compare", "report"))
 
 

@@ -1,4 +1,4 @@
-"""Opens a catalog by its settings; the one place that hands secrets to pyiceberg."""
+"""Opens a catalog with its settings; the only place that passes secrets to pyiceberg."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidemark.topics import Deployment
 from tidemark_spark.mirror import store_io
 
 SECONDS: Final = 30
-"""How long a REST catalog may be silent; pyiceberg itself would wait for ever."""
+"""Longest silence of a REST catalog; pyiceberg itself would wait for ever."""
 
 
 _HIVE_REFUSAL: Final = "columns have types incompatible with the existing columns"
@@ -37,11 +37,11 @@ class _PatientAdapter(HTTPAdapter):
 
 
 class PatientRestCatalog(RestCatalog):
-    """A REST catalog whose requests end after :data:`SECONDS` of silence, and whose tables have all their snapshots."""
+    """A REST catalog with requests limited to :data:`SECONDS` of silence; its tables have all their snapshots."""
 
     def __init__(self, name: str, **properties: str) -> None:
         super().__init__(name, **properties)
-        # With ``refs``, the metadata of all other snapshots would look as if nobody needed them.
+        # With ``refs``, the metadata of all other snapshots would seem unused.
         self.properties[SNAPSHOT_LOADING_MODE] = "all"
 
     @override
@@ -61,16 +61,18 @@ def open_catalog(
     """The catalog of ``settings``, for tables in the lake of ``deployment``.
 
     Raises:
-        ConfigError: a variable that holds a secret is not set, Airflow handed no such connection over, or there is no
-            ``uri``.
+        ConfigError: a variable with a secret is not set, Airflow passed no such connection, or there is no ``uri``.
         MirrorError: the catalog did not answer, or refuses.
     """
     known = {**settings.properties, **_connection(settings)}
-    unset = [(f"secrets.{name}", one) for name, one in settings.secrets.items() if one not in environment]
+    unset = [
+        (f"secrets.{name}", variable) for name, variable in settings.secrets.items() if variable not in environment
+    ]
     if unset:
-        raise ConfigError(f"catalog {settings.name}", [(name, f"{one} is not set") for name, one in unset])
-    known |= {name: environment[one] for name, one in settings.secrets.items()}
-    known |= {name: one for name, one in (("uri", settings.uri), ("warehouse", settings.warehouse)) if one is not None}
+        raise ConfigError(f"catalog {settings.name}", [(name, f"{variable} is not set") for name, variable in unset])
+    known |= {name: environment[variable] for name, variable in settings.secrets.items()}
+    named = {"uri": settings.uri, "warehouse": settings.warehouse}
+    known |= {name: value for name, value in named.items() if value is not None}
     if settings.kind in NEED_URI and "uri" not in known:
         rule = f"is not known: the connection {settings.connection} has no host; give it one, or name uri"
         raise ConfigError(f"catalog {settings.name}", [("uri", rule)])
@@ -85,23 +87,23 @@ def open_catalog(
 
 
 def _connection(settings: CatalogSettings) -> dict[str, str]:
-    """What the Airflow connection that the settings name gives: pyiceberg's properties."""
+    """Properties of pyiceberg from the Airflow connection of the settings."""
     if settings.connection is None:
         return {}
-    found = connection(settings.connection)
-    credential = ":".join(one for one in (found.login, found.password) if one)
-    given = {"uri": found.uri, "credential": credential}
-    return {name: value for name, value in given.items() if value} | found.extra
+    airflow = connection(settings.connection)
+    credential = ":".join(part for part in (airflow.login, airflow.password) if part)
+    given = {"uri": airflow.uri, "credential": credential}
+    return {name: value for name, value in given.items() if value} | airflow.extra
 
 
 @contextmanager
 def answering(settings: CatalogSettings) -> Iterator[None]:
-    """Makes of whatever a catalog's client raises a MirrorError that names the catalog, without its secrets."""
+    """Turn errors of a catalog's client into a MirrorError that names the catalog, without its secrets."""
     try:
         yield
     except TidemarkError:
         raise
-    except Exception as error:  # pyiceberg, requests, SQLAlchemy, botocore and Thrift have no class in common
+    except Exception as error:  # pyiceberg, requests, SQLAlchemy, botocore and Thrift share no class
         lines = str(error).splitlines() or [""]
         advice = _HIVE_ADVICE if _HIVE_REFUSAL in lines[0] else ""
         raise MirrorError(f"catalog {settings.name}: {type(error).__name__}: {lines[0][:300]}{advice}") from error

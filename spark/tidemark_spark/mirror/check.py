@@ -1,4 +1,4 @@
-"""Whether a catalog lists exactly the files of a table: the same paths, sizes and numbers of rows."""
+"""Checks that a catalog lists exactly the files of a table: equal paths, sizes and numbers of rows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NAMED: Final = 3
 
 
 def check_mirror(table: TopicTable, settings: CatalogSettings, mirrored: MirroredTable) -> list[AuditFinding]:
-    """What differs between the catalog's current snapshot and the version of the Delta log that it lists.
+    """Differences between the catalog's current snapshot and the version of the Delta log that it lists.
 
-    Nothing while the table is not listed.
+    Empty while the table is not listed.
 
     Raises:
         MirrorError: the catalog does not answer, or the log no longer has that version.
@@ -31,7 +31,7 @@ def check_mirror(table: TopicTable, settings: CatalogSettings, mirrored: Mirrore
         if not mirrored.load():
             return []
         listed = mirrored.listed()
-        there = {path: (one.file_size_in_bytes, one.record_count) for path, one in mirrored.files().items()}
+        in_catalog = {path: (file.file_size_in_bytes, file.record_count) for path, file in mirrored.files().items()}
     where = f"{mirrored.name} in catalog {settings.name}"
     if listed is None:
         return [AuditFinding(kind="catalog_differs", detail=f"{where}: its current snapshot is not Tidemark's")]
@@ -40,18 +40,18 @@ def check_mirror(table: TopicTable, settings: CatalogSettings, mirrored: Mirrore
     except (DeltaError, OSError) as error:
         rule = f"lists version {listed.version}, which the Delta log no longer has; list it again with mirror.py"
         raise MirrorError(f"{where} {rule}") from error
-    live = {one.path: (one.size, one.rows) for one in live_files(delta)}
-    found = []
-    for what, paths in (
-        ("is not listed", live.keys() - there.keys()),
-        ("is listed, and is not in the Delta log", there.keys() - live.keys()),
+    live = {file.path: (file.size, file.rows) for file in live_files(delta)}
+    findings = []
+    for difference, paths in (
+        ("is not listed", live.keys() - in_catalog.keys()),
+        ("is listed, and is not in the Delta log", in_catalog.keys() - live.keys()),
         (
             "is listed with another size or number of rows",
-            {one for one in live if there.get(one, live[one]) != live[one]},
+            {path for path in live if in_catalog.get(path, live[path]) != live[path]},
         ),
     ):
         if paths:
             files = tuple(sorted(paths))
-            detail = f"{where}: version {listed.version}: {files[0]} {what}, and {len(files) - 1} more"
-            found.append(AuditFinding(kind="catalog_differs", files=files[:_NAMED], detail=detail))
-    return found
+            detail = f"{where}: version {listed.version}: {files[0]} {difference}, and {len(files) - 1} more"
+            findings.append(AuditFinding(kind="catalog_differs", files=files[:_NAMED], detail=detail))
+    return findings

@@ -1,8 +1,8 @@
 """Deletes the metadata of a catalog's table that no snapshot needs any more.
 
-pyiceberg's expiry forgets snapshots and deletes nothing, and a commit that failed leaves what it wrote. An object goes
-if nothing that the table has now names it, and if it is two days old: until then, a reader of an older version may need
-it, or a commit whose reply was lost.
+pyiceberg's expiry forgets snapshots and deletes nothing, and a failed commit leaves its objects. An object is deleted
+if the table's current metadata does not name it and it is two days old: until then, a reader of an older version or a
+commit whose reply was lost may need it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ UNUSED: Final = timedelta(days=2)
 
 
 def remove_unused(table: TopicTable, catalog: str, mirrored: MirroredTable) -> int:
-    """Remove what ``mirrored``, as it was loaded, does not need in ``catalog``; returns how many objects.
+    """Remove the objects in ``catalog`` that ``mirrored``, as loaded, does not need; returns their number.
 
     Raises:
         StoreError: the store did not answer; the next call removes the rest.
     """
     folder = f"{table.keys.catalog_metadata(catalog)}/"
     now = table.store.now()
-    past = [one for one in table.store.list(folder) if now - one.modified > UNUSED]
+    past = [info for info in table.store.list(folder) if now - info.modified > UNUSED]
     if not past:
         return 0
     needed = mirrored.metadata_files()
-    unused = [one for one in past if file_name(one.key) not in needed]
+    unused = [info for info in past if file_name(info.key) not in needed]
     return sum(in_parallel(lambda info: _delete(table, info), unused))
 
 

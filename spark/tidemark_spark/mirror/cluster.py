@@ -1,4 +1,4 @@
-"""Brings all catalogs of a cluster's tables up to date. What fails is that table's and catalog's alone."""
+"""Brings all catalogs of a cluster's tables up to date. A failure affects only its own table and catalog."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tidemark_spark.mirror.mirrored_table import MirroredTable
 
 
 def mirror_cluster(deployment: Deployment, cluster: str, topics: Collection[str] = ()) -> MirrorStatus:
-    """List all tables of ``cluster``, or those of ``topics``, and write the status of all for the watch.
+    """List all tables of ``cluster``, or only the tables of ``topics``, and write the status of all for the watch.
 
-    Only one process at a time writes a cluster's status. A second one would list tables exactly as well.
+    Only one process at a time may write a cluster's status. A second process would still list tables correctly.
 
     Raises:
         StoreError: the lake's store did not answer.
@@ -36,10 +36,10 @@ def mirror_cluster(deployment: Deployment, cluster: str, topics: Collection[str]
         if topic.cluster == cluster
         for catalog in deployment.catalogs_of(topic)
     ]
-    asked = [one for one in tables if not topics or one[0].topic in topics]
-    states = in_parallel(lambda one: _state(deployment, *one, known.get((one[0].topic, one[1]))), asked)
-    found = known | {one.key: one for one in states if one is not None}
-    kept = tuple(found[topic.topic, name] for topic, name in tables if (topic.topic, name) in found)
+    requested = [table for table in tables if not topics or table[0].topic in topics]
+    states = in_parallel(lambda table: _state(deployment, *table, known.get((table[0].topic, table[1]))), requested)
+    by_key = known | {state.key: state for state in states if state is not None}
+    kept = tuple(by_key[topic.topic, name] for topic, name in tables if (topic.topic, name) in by_key)
     status = MirrorStatus(cluster=cluster, at=store.now(), tables=kept)
     put_over(store, key, status.to_bytes())
     return status
@@ -48,8 +48,8 @@ def mirror_cluster(deployment: Deployment, cluster: str, topics: Collection[str]
 def _state(
     deployment: Deployment, topic: TopicSettings, catalog: str, before: MirrorState | None
 ) -> MirrorState | None:
-    """How far the table is listed now; None while nothing has landed."""
-    [settings] = (one for one in deployment.catalogs if one.name == catalog)
+    """The mirror's state after listing the table; None while nothing has landed."""
+    [settings] = (known for known in deployment.catalogs if known.name == catalog)
     table = open_topic_table(deployment, topic)
     try:
         return mirror(table, settings, MirroredTable(table, settings, open_catalog(deployment, settings)))

@@ -1,4 +1,4 @@
-"""What a catalog of Hive's kind says of a Delta table: Hive's own metastore, and AWS's Glue, which imitates it.
+"""The entry of a Delta table in a catalog of Hive's kind: Hive's metastore, or AWS's Glue, which imitates it.
 
 Sources: https://docs.aws.amazon.com/athena/latest/ug/delta-lake-tables.html (Athena takes the location from Glue, and
 all else from the log; Lake Formation and views need the columns, too), and Trino's
@@ -21,7 +21,7 @@ EXTERNAL: Final = "EXTERNAL_TABLE"
 KINDS: Final = {"EXTERNAL": "TRUE", "table_type": "DELTA", "spark.sql.sources.provider": "delta"}
 """Parameters of the table."""
 
-# Nobody reads files by these: the engines know a Delta table. Hive's API wants them, and these are Spark's.
+# Engines recognize a Delta table and do not use these formats. Hive's API requires some; these are Spark's.
 INPUT_FORMAT: Final = "org.apache.hadoop.mapred.SequenceFileInputFormat"
 OUTPUT_FORMAT: Final = "org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat"
 SERDE: Final = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
@@ -47,10 +47,10 @@ def serde_parameters(url: str) -> dict[str, str]:
 
 
 def check_ours(settings: CatalogSettings, name: str, parameters: Mapping[str, str], url: str) -> None:
-    """Refuse to touch a table ``name`` whose ``parameters`` do not say that it was made for the table at ``url``.
+    """Refuse to touch a table ``name`` if its ``parameters`` do not name the table at ``url``.
 
     Raises:
-        MirrorError: it is somebody else's.
+        MirrorError: another program made the table.
     """
     if parameters.get(TABLE) != url:
         rule = f"was not made by Tidemark for {url}; remove it there, or name another delta_suffix"
@@ -58,7 +58,7 @@ def check_ours(settings: CatalogSettings, name: str, parameters: Mapping[str, st
 
 
 def hive_type(kind: pa.DataType, path: str) -> str:
-    """The type of the column at ``path`` as Hive writes it.
+    """Hive's name of the type of the column at ``path``.
 
     Raises:
         MirrorError: Hive has no such type.
@@ -66,7 +66,7 @@ def hive_type(kind: pa.DataType, path: str) -> str:
     if isinstance(kind, pa.ListType):
         return f"array<{hive_type(kind.value_type, f'{path}.element')}>"
     if isinstance(kind, pa.StructType):
-        fields = [f"{one.name}:{hive_type(one.type, f'{path}.{one.name}')}" for one in kind]
+        fields = [f"{field.name}:{hive_type(field.type, f'{path}.{field.name}')}" for field in kind]
         return f"struct<{','.join(fields)}>"
     if isinstance(kind, pa.Decimal128Type):
         return f"decimal({kind.precision},{kind.scale})"

@@ -1,7 +1,7 @@
-"""What each version of a table's Delta log changed, read from the log's own objects.
+"""The changes of each version of a table's Delta log, read from the log's own objects.
 
 A version is a JSON object with a line for each action (https://github.com/delta-io/delta, PROTOCOL.md, Actions). The
-log keeps them for two days; who lags further behind takes the table as it is now.
+log keeps versions for two days; a mirror that lags further behind lists the table's current files.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
 from tidemark.table.delta_table import TopicTable, path_in_log
 
 BOUNDED: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp")
-"""The columns of which the log has the least and the greatest value in each file."""
+"""The columns whose least and greatest value in each file the log has."""
 
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
 class ListedFile(NamedTuple):
-    """A data file as the log lists it; ``bounds`` are (column, least, greatest), times in microseconds since 1970."""
+    """A data file in the log; ``bounds`` are (column, least, greatest), times in microseconds since 1970."""
 
     path: str
     size: int
@@ -36,7 +36,7 @@ class ListedFile(NamedTuple):
 
 
 class DeltaVersion(NamedTuple):
-    """One commit. ``ledger`` and ``attempt`` are 0 where no run made it: columns were added, or it is a stranger's."""
+    """A commit. ``ledger`` and ``attempt`` are 0 if no run made it: added columns, or another program's commit."""
 
     version: int
     ledger: int = 0
@@ -46,7 +46,7 @@ class DeltaVersion(NamedTuple):
 
 
 def version_key(table: TopicTable, version: int) -> str:
-    """The object of one version."""
+    """Key of a version's object."""
     return f"{table.keys.root}/_delta_log/{version:020d}.json"
 
 
@@ -58,16 +58,16 @@ def versions_from(table: TopicTable, first: int, last: int) -> list[DeltaVersion
     """
     folder = f"{table.keys.root}/_delta_log/"
     after = version_key(table, first - 1) if first else None
-    there = {one.key for one in table.store.list(folder, start_after=after)}
+    existing = {info.key for info in table.store.list(folder, start_after=after)}
     keys = [version_key(table, version) for version in range(first, last + 1)]
-    if not there.issuperset(keys):
+    if not existing.issuperset(keys):
         return None
     return [_read(table, first + place, key) for place, key in enumerate(keys)]
 
 
 def listed_files(delta: DeltaTable) -> list[ListedFile]:
     """All files of the table's version."""
-    found = pa.table(delta.get_add_actions(flatten=True))
+    actions = pa.table(delta.get_add_actions(flatten=True))
     return [
         ListedFile(
             path=path_in_log(row["path"]),
@@ -75,19 +75,19 @@ def listed_files(delta: DeltaTable) -> list[ListedFile]:
             rows=row["num_records"],
             bounds=tuple(_bounds({name: (row.get(f"min.{name}"), row.get(f"max.{name}")) for name in BOUNDED})),
         )
-        for row in found.to_pylist()
+        for row in actions.to_pylist()
     ]
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """A table's columns as Arrow has them."""
-    found: Any = schema.to_arrow()
-    return pa.schema(found)
+    """A table's columns as an Arrow schema."""
+    columns: Any = schema.to_arrow()
+    return pa.schema(columns)
 
 
 def _read(table: TopicTable, version: int, key: str) -> DeltaVersion:
     body = table.store.get(key, limit=object_sizes.PLAN).body
-    found = DeltaVersion(version)
+    delta_version = DeltaVersion(version)
     added: list[ListedFile] = []
     removed: list[str] = []
     try:
@@ -98,12 +98,12 @@ def _read(table: TopicTable, version: int, key: str) -> DeltaVersion:
             elif kind == "remove":
                 removed.append(path_in_log(action["path"]))
             elif kind == "txn" and action["appId"] == LEDGER_TRANSACTION:
-                found = found._replace(ledger=action["version"])
+                delta_version = delta_version._replace(ledger=action["version"])
             elif kind == "txn" and action["appId"] == ATTEMPT_TRANSACTION:
-                found = found._replace(attempt=action["version"])
+                delta_version = delta_version._replace(attempt=action["version"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(key, f"is not a version of a Delta log: {error}; restore it from a backup") from error
-    return found._replace(added=tuple(added), removed=tuple(removed))
+    return delta_version._replace(added=tuple(added), removed=tuple(removed))
 
 
 def _file(action: Mapping[str, Any]) -> ListedFile:

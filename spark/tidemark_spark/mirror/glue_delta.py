@@ -1,4 +1,4 @@
-"""The Delta table itself in AWS's Glue Data Catalog, for engines that know Delta tables by it."""
+"""Registers the Delta table itself in AWS's Glue Data Catalog, for engines that find Delta tables there."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ if TYPE_CHECKING:
 def register(
     catalog: Catalog, settings: CatalogSettings, name: str, url: str, columns: pa.Schema, by: Sequence[str]
 ) -> None:
-    """Register the Delta table at ``url``, partitioned ``by`` some columns, as ``name``.
+    """Register the Delta table at ``url``, partitioned ``by`` some columns, as ``name``, or update its entry.
 
-    What is registered is changed if it differs.
-
-    Whatever Glue raises passes through.
+    Errors of Glue are passed on.
 
     Raises:
-        MirrorError: a table of this name is somebody else's, or Glue has no type for a column.
+        MirrorError: another program made a table of this name, or Glue has no type for a column.
     """
     glue, database = cast("GlueCatalog", catalog).glue, settings.namespace
     try:
-        there: Mapping[str, Any] = glue.get_table(DatabaseName=database, Name=name)["Table"]
+        existing: Mapping[str, Any] = glue.get_table(DatabaseName=database, Name=name)["Table"]
     except glue.exceptions.EntityNotFoundException:
         glue.create_table(DatabaseName=database, TableInput=_wanted(name, url, columns, by, {}))
         return
-    delta_entry.check_ours(settings, name, there.get("Parameters", {}), url)
-    wanted = _wanted(name, url, columns, by, there)
-    if any(there.get(key) != value for key, value in wanted.items()):
+    delta_entry.check_ours(settings, name, existing.get("Parameters", {}), url)
+    wanted = _wanted(name, url, columns, by, existing)
+    if any(existing.get(key) != value for key, value in wanted.items()):
         glue.update_table(DatabaseName=database, TableInput=wanted, SkipArchive=True)
 
 
-def _wanted(name: str, url: str, columns: pa.Schema, by: Sequence[str], there: Mapping[str, Any]) -> Any:
-    """What Glue is to have. Of what is there, descriptions, comments and others' parameters stay."""
-    before = there.get("StorageDescriptor", {})
-    known = {one["Name"]: one for one in (*before.get("Columns", ()), *there.get("PartitionKeys", ()))}
+def _wanted(name: str, url: str, columns: pa.Schema, by: Sequence[str], existing: Mapping[str, Any]) -> Any:
+    """The wanted entry. Descriptions, comments and others' parameters of the existing entry stay."""
+    before = existing.get("StorageDescriptor", {})
+    known = {column["Name"]: column for column in (*before.get("Columns", ()), *existing.get("PartitionKeys", ()))}
     listed = [
-        {**known.get(one.name, {}), "Name": one.name, "Type": delta_entry.hive_type(one.type, one.name)}
-        for one in columns
+        {**known.get(field.name, {}), "Name": field.name, "Type": delta_entry.hive_type(field.type, field.name)}
+        for field in columns
     ]
     return {
-        **{key: there[key] for key in ("Description", "Owner") if key in there},
+        **{key: existing[key] for key in ("Description", "Owner") if key in existing},
         "Name": name,
         "TableType": delta_entry.EXTERNAL,
-        "Parameters": {**there.get("Parameters", {}), **delta_entry.KINDS, TABLE: url},
+        "Parameters": {**existing.get("Parameters", {}), **delta_entry.KINDS, TABLE: url},
         "StorageDescriptor": {
             **before,
             "InputFormat": delta_entry.INPUT_FORMAT,
             "OutputFormat": delta_entry.OUTPUT_FORMAT,
-            "Columns": [one for one in listed if one["Name"] not in by],
+            "Columns": [column for column in listed if column["Name"] not in by],
             "Location": url,
             "SerdeInfo": {
                 "SerializationLibrary": delta_entry.SERDE,
                 "Parameters": delta_entry.serde_parameters(url),
             },
         },
-        "PartitionKeys": sorted((one for one in listed if one["Name"] in by), key=lambda one: by.index(one["Name"])),
+        "PartitionKeys": sorted(
+            (column for column in listed if column["Name"] in by), key=lambda column: by.index(column["Name"])
+        ),
     }

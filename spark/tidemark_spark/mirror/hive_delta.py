@@ -1,4 +1,4 @@
-"""The Delta table itself in Hive's metastore, for engines that know Delta tables by it."""
+"""Registers the Delta table itself in Hive's metastore, for engines that find Delta tables there."""
 
 from __future__ import annotations
 
@@ -26,60 +26,60 @@ if TYPE_CHECKING:
     from pyiceberg.catalog.hive import HiveCatalog
 
 _QUIET: Final = {"DO_NOT_UPDATE_STATS": "true"}
-"""Otherwise the metastore lists all files of the table to count their bytes."""
+"""Without this, the metastore lists all files of the table to count their bytes."""
 
 
 def register(
     catalog: Catalog, settings: CatalogSettings, name: str, url: str, columns: pa.Schema, by: Sequence[str]
 ) -> None:
-    """Register the Delta table at ``url``, partitioned ``by`` some columns, as ``name``.
+    """Register the Delta table at ``url``, partitioned ``by`` some columns, as ``name``, or update its entry.
 
-    What is registered is changed if it differs.
-
-    Whatever the metastore raises passes through.
+    Errors of the metastore are passed on.
 
     Raises:
-        MirrorError: a table of this name is somebody else's, or Hive has no type for a column.
+        MirrorError: another program made a table of this name, or Hive has no type for a column.
     """
     database = settings.namespace
     with cast("HiveCatalog", catalog)._client as metastore:
         try:
-            there = metastore.get_table(database, name)
+            existing = metastore.get_table(database, name)
         except NoSuchObjectException:
             metastore.create_table_with_environment_context(
                 _wanted(Table(tableName=name, dbName=database), url, columns, by), EnvironmentContext(_QUIET)
             )
             return
-        delta_entry.check_ours(settings, name, there.parameters, url)
-        wanted = _wanted(there, url, columns, by)
-        if _said(wanted) != _said(there):
+        delta_entry.check_ours(settings, name, existing.parameters, url)
+        wanted = _wanted(existing, url, columns, by)
+        if _compared(wanted) != _compared(existing):
             metastore.alter_table_with_environment_context(database, name, wanted, EnvironmentContext(_QUIET))
 
 
-def _wanted(there: Any, url: str, columns: pa.Schema, by: Sequence[str]) -> Any:
-    """What the metastore is to have. Of what is ``there``, comments, the owner and others' parameters stay."""
-    table = deepcopy(there)
+def _wanted(existing: Any, url: str, columns: pa.Schema, by: Sequence[str]) -> Any:
+    """The wanted entry. Comments, the owner and others' parameters of the ``existing`` entry stay."""
+    table = deepcopy(existing)
     before = table.sd.cols if table.sd else []
-    comments = {one.name: one.comment for one in (*before, *(table.partitionKeys or ()))}
+    comments = {column.name: column.comment for column in (*before, *(table.partitionKeys or ()))}
     keys = [name.lower() for name in by]
     listed = [
-        FieldSchema(one.name.lower(), delta_entry.hive_type(one.type, one.name), comments.get(one.name.lower()))
-        for one in columns
+        FieldSchema(field.name.lower(), delta_entry.hive_type(field.type, field.name), comments.get(field.name.lower()))
+        for field in columns
     ]
     table.tableType = delta_entry.EXTERNAL
     table.parameters = {**(table.parameters or {}), **delta_entry.KINDS, TABLE: url}
     table.sd = table.sd or StorageDescriptor(parameters={}, bucketCols=[], sortCols=[])
-    table.sd.cols = [one for one in listed if one.name not in keys]
+    table.sd.cols = [column for column in listed if column.name not in keys]
     table.sd.location = url
     table.sd.inputFormat, table.sd.outputFormat = delta_entry.INPUT_FORMAT, delta_entry.OUTPUT_FORMAT
     table.sd.serdeInfo = SerDeInfo(None, delta_entry.SERDE, delta_entry.serde_parameters(url))
-    table.partitionKeys = sorted((one for one in listed if one.name in keys), key=lambda one: keys.index(one.name))
+    table.partitionKeys = sorted(
+        (column for column in listed if column.name in keys), key=lambda column: keys.index(column.name)
+    )
     return table
 
 
-def _said(table: Any) -> tuple[object, ...]:
-    """What :func:`_wanted` sets, to be compared."""
-    columns = [(one.name, one.type, one.comment) for one in (*table.sd.cols, *table.partitionKeys)]
+def _compared(table: Any) -> tuple[object, ...]:
+    """The values that :func:`_wanted` sets, for comparison."""
+    columns = [(column.name, column.type, column.comment) for column in (*table.sd.cols, *table.partitionKeys)]
     serde = table.sd.serdeInfo
     return (
         *(table.tableType, table.parameters, columns),

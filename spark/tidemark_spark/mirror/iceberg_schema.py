@@ -53,7 +53,7 @@ _SIMPLE: Final[dict[pa.DataType, IcebergType]] = {
 
 
 def iceberg_type(kind: pa.DataType, path: str, ids: Mapping[str, int]) -> IcebergType:
-    """The type of the column at ``path``, with the ids of what is within.
+    """The type of the column at ``path``, with the ids of its nested fields.
 
     Raises:
         MirrorError: Iceberg has no such type.
@@ -64,37 +64,37 @@ def iceberg_type(kind: pa.DataType, path: str, ids: Mapping[str, int]) -> Iceber
         return ListType(ids[inner], element, element_required=False)
     if isinstance(kind, pa.StructType):
         inner_fields = (
-            NestedField(ids[f"{path}.{one.name}"], one.name, iceberg_type(one.type, f"{path}.{one.name}", ids))
-            for one in kind
+            NestedField(ids[f"{path}.{field.name}"], field.name, iceberg_type(field.type, f"{path}.{field.name}", ids))
+            for field in kind
         )
         return StructType(*inner_fields)
     if isinstance(kind, pa.Decimal128Type):
         return DecimalType(kind.precision, kind.scale)
-    found = _SIMPLE.get(kind)
-    if found is None:
+    simple = _SIMPLE.get(kind)
+    if simple is None:
         raise MirrorError(f"column {path}: Iceberg has no type for {kind}, so no catalog can list the table")
-    return found
+    return simple
 
 
 def expected_schema(columns: pa.Schema, ids: Mapping[str, int]) -> Schema:
     """The schema that a catalog must have for a table with these ``columns``."""
-    fields = (NestedField(ids[one.name], one.name, iceberg_type(one.type, one.name, ids)) for one in columns)
+    fields = (NestedField(ids[field.name], field.name, iceberg_type(field.type, field.name, ids)) for field in columns)
     return Schema(*fields)
 
 
-def data_file(one: ListedFile, root: str, columns: pa.Schema, ids: Mapping[str, int], spec_id: int) -> DataFile:
+def data_file(file: ListedFile, root: str, columns: pa.Schema, ids: Mapping[str, int], spec_id: int) -> DataFile:
     """A file of the table at ``root`` (a URL), partitioned by the identity of the columns of its folder."""
-    folder = partition_values(one.path)
+    folder = partition_values(file.path)
     kinds: dict[str, Any] = {"kafka_partition": IntegerType(), "kafka_offset": LongType()}
-    limits = [(ids[name], kinds.get(name, TimestamptzType()), low, high) for name, low, high in one.bounds]
+    limits = [(ids[name], kinds.get(name, TimestamptzType()), low, high) for name, low, high in file.bounds]
     return DataFile.from_args(
         content=DataFileContent.DATA,
-        file_path=f"{root}/{one.path}",
+        file_path=f"{root}/{file.path}",
         file_format=FileFormat.PARQUET,
         partition=Record(*(_partition_value(text, columns.field(name).type) for name, text in folder.items())),
-        record_count=one.rows,
-        file_size_in_bytes=one.size,
-        value_counts={number: one.rows for number, *_ in limits},
+        record_count=file.rows,
+        file_size_in_bytes=file.size,
+        value_counts={number: file.rows for number, *_ in limits},
         null_value_counts={number: 0 for number, *_ in limits},
         lower_bounds={number: to_bytes(kind, low) for number, kind, low, _ in limits},
         upper_bounds={number: to_bytes(kind, high) for number, kind, _, high in limits},

@@ -1,7 +1,7 @@
 """Brings a catalog up to date with a table: a snapshot for each commit of a run, in order, each exactly once.
 
-Where the Delta log no longer has the versions in between, or somebody else has changed the catalog's table, one
-snapshot lists what the table has now. So does the first one.
+A single snapshot lists the table's current files at first, when the Delta log no longer has the versions in between,
+and when another program has changed the catalog's table.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from tidemark_spark.mirror.delta_versions import DeltaVersion, ListedFile, arrow
 from tidemark_spark.mirror.mirrored_table import Listed, MirroredTable
 
 TRIES: Final = 5
-"""Failures in a row without progress, after which the next run goes on."""
+"""Failures in a row without progress, after which the next run continues."""
 
 KEPT_SNAPSHOTS: Final = 100
-"""A reader may go back so many commits, or to those of the time that the catalog's settings say if they are fewer."""
+"""Most commits that a reader may go back; fewer if the catalog's settings keep a shorter time."""
 
 _SLACK: Final = 20
-"""So many snapshots are expired at once at least, as each time costs a commit."""
+"""Least number of snapshots to expire at once, as each expiry costs a commit."""
 
 _LEAST: Final = timedelta(hours=1)
-"""A reader that has begun with a snapshot may read its metadata for so long after it was replaced."""
+"""Time for which a reader of a replaced snapshot may still read its metadata."""
 
 _LONGEST_PAUSE_SECONDS: Final = 2.0
 
 
 class Step(NamedTuple):
-    """The next snapshot: what it lists, and the files that come and go."""
+    """The next snapshot: its version, and the added and removed files."""
 
     listed: Listed
     added: tuple[ListedFile, ...]
@@ -61,8 +61,8 @@ def mirror(table: TopicTable, settings: CatalogSettings, mirrored: MirroredTable
     May be called again after any failure, and by several processes at once.
 
     Raises:
-        MirrorError: the catalog does not answer or refuses; what is listed is right, and the next call goes on.
-        TableTampered: another program changed the table; it is listed as it was before.
+        MirrorError: the catalog does not answer or refuses; the listed files are right, and the next call continues.
+        TableTampered: another program changed the table; the catalog lists the files from before.
         FormatError: an object of the Delta log does not parse.
         StoreError: the store did not answer.
     """
@@ -84,7 +84,7 @@ def mirror(table: TopicTable, settings: CatalogSettings, mirrored: MirroredTable
 
 
 def _may_pass(error: MirrorError) -> bool:
-    """Whether trying again at once may help: somebody else was faster, or the outcome is not known."""
+    """True if another try may help: another process was faster, or the outcome is not known."""
     return error.__cause__ is not None
 
 
@@ -96,8 +96,8 @@ def _caught_up(table: TopicTable, settings: CatalogSettings, mirrored: MirroredT
     if not mirrored.load():
         mirrored.create()
     mirrored.check_retries()
-    # Those that the ledger does not know yet are in no file. All snapshots get the newest ones: older files lack them.
-    columns = pa.schema([one for one in arrow_schema(delta.schema()) if one.name in ledger.field_ids])
+    # No file has columns that the ledger does not know. All snapshots get the newest columns: older files lack them.
+    columns = pa.schema([field for field in arrow_schema(delta.schema()) if field.name in ledger.field_ids])
     by = delta.metadata().partition_columns
     listed = mirrored.listed()
     for wanted in _steps(table, delta, listed):
@@ -118,7 +118,7 @@ def _caught_up(table: TopicTable, settings: CatalogSettings, mirrored: MirroredT
         register(mirrored.catalog, settings, name, table.url, arrow_schema(delta.schema()), by)
     snapshot = mirrored.iceberg.current_snapshot()
     if listed is None or snapshot is None:
-        raise CommitFailedException("the table is not there any more")
+        raise CommitFailedException("the table no longer exists")
     return MirrorState(
         topic=table.topic.topic,
         catalog=settings.name,
@@ -131,15 +131,15 @@ def _caught_up(table: TopicTable, settings: CatalogSettings, mirrored: MirroredT
 
 
 def _entries(mirrored: MirroredTable, step: Step) -> list[DataFile] | None:
-    """What the catalog lists of the files that ``step`` removes; None if it does not list them all."""
+    """The catalog's entries of the files that ``step`` removes; None if it does not list them all."""
     if not step.removed:
         return []
-    there = mirrored.files({_dt(path) for path in step.removed})
-    return [there[path] for path in sorted(step.removed)] if step.removed <= there.keys() else None
+    entries = mirrored.files({_dt(path) for path in step.removed})
+    return [entries[path] for path in sorted(step.removed)] if step.removed <= entries.keys() else None
 
 
 def _steps(table: TopicTable, delta: DeltaTable, listed: Listed | None) -> Iterator[Step | None]:
-    """The snapshots that are to come after what is ``listed``; None if the log does not tell which."""
+    """The snapshots after the ``listed`` one; None if the log does not have them."""
     target = delta.version()
     if listed is None or listed.version > target:
         yield None
@@ -158,21 +158,21 @@ def steps_of(versions: Sequence[DeltaVersion]) -> Iterator[Step]:
     """A snapshot for each commit of a run.
 
     Raises:
-        TableTampered: the last versions are a stranger's, who changed files.
+        TableTampered: another program made the last versions, and changed files.
     """
     added: dict[str, ListedFile] = {}
     removed: set[str] = set()
-    for one in versions:
-        for path in one.removed:
+    for version in versions:
+        for path in version.removed:
             if added.pop(path, None) is None:
                 removed.add(path)
-        for file in one.added:
+        for file in version.added:
             if file.path in removed:
                 removed.remove(file.path)  # as it was: files never change
             else:
                 added[file.path] = file
-        if one.ledger:
-            listed = Listed(one.version, one.ledger, one.attempt)
+        if version.ledger:
+            listed = Listed(version.version, version.ledger, version.attempt)
             yield Step(listed, tuple(added.values()), frozenset(removed))
             added, removed = {}, set()
     if added or removed:
@@ -182,14 +182,14 @@ def steps_of(versions: Sequence[DeltaVersion]) -> Iterator[Step]:
 
 
 def _difference(table: TopicTable, delta: DeltaTable, ledger: Ledger, mirrored: MirroredTable) -> Step:
-    """The snapshot after which the catalog lists what the table has now."""
+    """The snapshot that makes the catalog list the table's current files."""
     check_untampered(table, ledger, live_files(delta))
-    there = mirrored.files()
-    files = {one.path: one for one in listed_files(delta)}
+    in_catalog = mirrored.files()
+    files = {file.path: file for file in listed_files(delta)}
     return Step(
         Listed(delta.version(), ledger.n, ledger.attempt),
-        tuple(one for path, one in sorted(files.items()) if path not in there),
-        frozenset(there.keys() - files.keys()),
+        tuple(file for path, file in sorted(files.items()) if path not in in_catalog),
+        frozenset(in_catalog.keys() - files.keys()),
     )
 
 
@@ -198,19 +198,19 @@ def _dt(path: str) -> str:
 
 
 def _expire(table: TopicTable, settings: CatalogSettings, mirrored: MirroredTable) -> bool:
-    """Forget snapshots that were replaced long ago, some at a time; all before a vacuum removes files that they name.
+    """Forget snapshots that were replaced long ago, some at a time; True if there were any.
 
-    Returns whether there were any.
+    All of them are forgotten before a vacuum removes files that they name.
     """
-    snapshots = sorted(mirrored.iceberg.snapshots(), key=lambda one: one.sequence_number or 0)
+    snapshots = sorted(mirrored.iceberg.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
     now = round(table.store.now().timestamp() * 1000)
 
     def replaced(ago: timedelta, among: Sequence[tuple[Snapshot, Snapshot]]) -> set[int]:
         least = ago / timedelta(milliseconds=1)
-        return {one.snapshot_id for one, after in among if now - after.timestamp_ms > least}
+        return {snapshot.snapshot_id for snapshot, after in among if now - after.timestamp_ms > least}
 
     pairs = list(pairwise(snapshots))
-    named = {one.snapshot_id for one in mirrored.iceberg.metadata.refs.values()}  # also the current one
+    named = {ref.snapshot_id for ref in mirrored.iceberg.metadata.refs.values()}  # also the current snapshot
     past = (replaced(settings.keep, pairs) | replaced(_LEAST, pairs[:-KEPT_SNAPSHOTS])) - named
     if len(past) < _SLACK and not past & replaced(LONGEST_KEPT, pairs):
         return False

@@ -1,9 +1,9 @@
-"""A table as a catalog lists it: what it lists, one more snapshot, and fewer old ones.
+"""A table in a catalog: its listed files, a commit of a snapshot, and the expiry of old snapshots.
 
-The current snapshot names the version of the Delta log that it lists, so it alone says how far the mirror is. A commit
+The current snapshot names the version of the Delta log that it lists, so it alone shows how far the mirror is. A commit
 is conditional on that snapshot being current: of two processes that list the same version, one fails. A reply may be
-lost, therefore every failure leads back to reading the table again. pyiceberg would otherwise repeat a commit on top of
-what somebody else has listed in the meantime, see :data:`PROPERTIES`.
+lost, therefore the table is read again after every failure. pyiceberg would otherwise repeat a commit on top of another
+process's commit, see :data:`PROPERTIES`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PROPERTIES: Final = {
     "commit.manifest.min-count-to-merge": "16",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
-    # Delta's log and files that it still lists are under the same location: no engine may remove what it does not know.
+    # Delta's log and its files are under the same location: no engine may remove files that it does not know.
     "gc.enabled": "false",
 }
 
@@ -63,7 +63,7 @@ _ANEW: Final = "remove the table there (without its files), and the next run lis
 
 
 class Listed(NamedTuple):
-    """Which version a snapshot lists, and by which run it came."""
+    """The version that a snapshot lists, and the run that made it."""
 
     version: int
     ledger: int
@@ -71,7 +71,7 @@ class Listed(NamedTuple):
 
 
 class MirroredTable:
-    """The table of ``table``'s topic in ``catalog``. Whatever pyiceberg raises passes through."""
+    """The table of ``table``'s topic in ``catalog``. Errors of pyiceberg are passed on."""
 
     def __init__(self, table: TopicTable, settings: CatalogSettings, catalog: Catalog) -> None:
         self.identifier = (*settings.namespace.split("."), catalog_table(table.topic.table))
@@ -85,16 +85,16 @@ class MirroredTable:
 
     @property
     def iceberg(self) -> Table:
-        """The table as :meth:`load` found it."""
+        """The table found by :meth:`load`."""
         if self._iceberg is None:
-            raise MirrorError(f"catalog {self._settings.name}: {self.name} is not there")
+            raise MirrorError(f"catalog {self._settings.name}: {self.name} does not exist")
         return self._iceberg
 
     def load(self) -> bool:
-        """Read the table from the catalog; returns whether it is there.
+        """Read the table from the catalog; True if it exists.
 
         Raises:
-            MirrorError: a table of this name is somebody else's.
+            MirrorError: another program made a table of this name.
         """
         try:
             self._iceberg = self.catalog.load_table(self.identifier)
@@ -109,7 +109,7 @@ class MirroredTable:
         return True
 
     def create(self) -> None:
-        """Create the table with ``dt`` alone; the first snapshot brings the other columns, also those of partitions."""
+        """Create the table with ``dt`` alone; the first snapshot adds the other columns and partitions."""
         for depth in range(1, len(self.identifier)):
             try:
                 self.catalog.create_namespace(self.identifier[:depth])
@@ -133,7 +133,7 @@ class MirroredTable:
             raise MirrorError(f"catalog {self._settings.name}: {self.name} was created, and is not there; try again")
 
     def listed(self) -> Listed | None:
-        """What the current snapshot lists; None if there is none, or if it is somebody else's."""
+        """The version listed by the current snapshot; None without a snapshot, or if another program made it."""
         snapshot = self.iceberg.current_snapshot()
         summary = snapshot.summary if snapshot else None
         if summary is None or any(summary[name] is None for name in (VERSION, LEDGER, ATTEMPT)):
@@ -141,15 +141,15 @@ class MirroredTable:
         return Listed(*(int(str(summary[name])) for name in (VERSION, LEDGER, ATTEMPT)))
 
     def files(self, dates: Iterable[str] | None = None) -> dict[str, DataFile]:
-        """The files of the current snapshot, by path below the table; of ``dates`` (ISO) at least, if given."""
+        """Files of the current snapshot, by path below the table; at least the files of ``dates`` (ISO), if given."""
         snapshot = self.iceberg.current_snapshot()
         if snapshot is None:
             return {}
         files = self.iceberg.io
         wanted = None if dates is None else sorted(dates)
-        manifests = (one for one in snapshot.manifests(files) if wanted is None or _may_have(one, wanted))
-        found = (entry.data_file for one in manifests for entry in one.fetch_manifest_entry(files))
-        return {one.file_path.removeprefix(f"{self._table.url}/"): one for one in found}
+        manifests = [each for each in snapshot.manifests(files) if wanted is None or _may_have(each, wanted)]
+        listed = (entry.data_file for manifest in manifests for entry in manifest.fetch_manifest_entry(files))
+        return {file.file_path.removeprefix(f"{self._table.url}/"): file for file in listed}
 
     def commit(
         self,
@@ -160,7 +160,7 @@ class MirroredTable:
         added: Iterable[ListedFile],
         removed: Iterable[DataFile],
     ) -> None:
-        """One snapshot that lists ``listed``: with ``columns``, the files ``added``, and without those ``removed``.
+        """Commit a snapshot that lists ``listed``: with ``columns``, with the files ``added``, and without ``removed``.
 
         The files are ``partitioned_by`` the identity of these columns, in this order.
 
@@ -183,26 +183,28 @@ class MirroredTable:
             with update.overwrite() if gone else update.merge_append() as snapshot:
                 for file in gone:
                     snapshot.delete_data_file(file)
-                for one in added:
-                    snapshot.append_data_file(data_file(one, self._table.url, columns, ids, spec_id))
+                for new in added:
+                    snapshot.append_data_file(data_file(new, self._table.url, columns, ids, spec_id))
 
     def _adopt(self, transaction: Transaction, wanted: Schema) -> None:
-        """Give the table the columns that are ``wanted``, in a transaction."""
-        there = {one.name: one for one in transaction.table_metadata.schema().fields}
-        if any(one.name not in there or there[one.name].field_type != one.field_type for one in wanted.fields):
+        """Give the table the ``wanted`` columns, in a transaction."""
+        existing = {field.name: field for field in transaction.table_metadata.schema().fields}
+        if any(
+            field.name not in existing or existing[field.name].field_type != field.field_type for field in wanted.fields
+        ):
             new: list[_New] = []
             with transaction.update_schema() as update:
-                self._compare(update, (), list(there.values()), wanted.fields, new)
+                self._compare(update, (), list(existing.values()), wanted.fields, new)
             while new:
                 with transaction.update_schema() as update:
                     _add_some(update, new)
             # Hive's metastore refuses another type at the place of a column, so there dt stays the first one.
-            if len(there) == 1 and self._settings.kind != "hive":
-                names = [one.name for one in wanted.fields]
+            if len(existing) == 1 and self._settings.kind != "hive":
+                names = [field.name for field in wanted.fields]
                 with transaction.update_schema() as update:
                     update.move_after(DT.name, names[names.index(DT.name) - 1])
         schema = transaction.table_metadata.schema()
-        if {one.name: one for one in schema.fields} != {one.name: one for one in wanted.fields}:
+        if {field.name: field for field in schema.fields} != {field.name: field for field in wanted.fields}:
             raise MirrorError(
                 f"catalog {self._settings.name}: the columns of {self.name} are not those of the table, or have other "
                 f"ids; {_ANEW}"
@@ -214,13 +216,13 @@ class MirroredTable:
 
     def _partition(self, transaction: Transaction, wanted: Sequence[str]) -> None:
         """Partition the table by the identity of the columns ``wanted``, in a transaction."""
-        there = [one.name for one in transaction.table_metadata.spec().fields]
-        if there != [*wanted[: len(there)]]:
-            rule = f"is partitioned by {', '.join(there)} there, and by {', '.join(wanted)} in the lake; {_ANEW}"
+        existing = [field.name for field in transaction.table_metadata.spec().fields]
+        if existing != [*wanted[: len(existing)]]:
+            rule = f"is partitioned by {', '.join(existing)} there, and by {', '.join(wanted)} in the lake; {_ANEW}"
             raise MirrorError(f"catalog {self._settings.name}: {self.name} {rule}")
-        if len(there) < len(wanted):
+        if len(existing) < len(wanted):
             with transaction.update_spec() as update:
-                for name in wanted[len(there) :]:
+                for name in wanted[len(existing) :]:
                     update.add_field(name, IdentityTransform(), name)
 
     def _compare(
@@ -232,13 +234,13 @@ class MirroredTable:
         new: list[_New],
     ) -> None:
         """Make columns wider, and collect the columns and fields that only ``after`` has."""
-        there = {one.name: one.field_type for one in before}
-        for one in after:
-            place = (*path, one.name)
-            if one.name not in there:
-                new.append(_New(one.field_id, place, one.field_type))
-            elif there[one.name] != one.field_type:
-                self._widen(update, place, there[one.name], one.field_type, new)
+        existing = {field.name: field.field_type for field in before}
+        for field in after:
+            place = (*path, field.name)
+            if field.name not in existing:
+                new.append(_New(field.field_id, place, field.field_type))
+            elif existing[field.name] != field.field_type:
+                self._widen(update, place, existing[field.name], field.field_type, new)
 
     def _widen(
         self,
@@ -255,8 +257,8 @@ class MirroredTable:
         if isinstance(before, StructType) and isinstance(after, StructType):
             self._compare(update, path, before.fields, after.fields, new)
             return
-        # pyiceberg 0.12.0 does not look at the scale.
-        scales = {one.scale for one in (before, after) if isinstance(one, DecimalType)}
+        # pyiceberg 0.12.0 does not compare the scale.
+        scales = {kind.scale for kind in (before, after) if isinstance(kind, DecimalType)}
         if len(scales) > 1:
             name = f"column {'.'.join(path)} of {self.name}"
             rule = f"is {before}, which Iceberg cannot make {after}; {_ANEW}"
@@ -264,7 +266,7 @@ class MirroredTable:
         update.update_column(path, after)
 
     def check_retries(self) -> None:
-        """Make sure that pyiceberg does not repeat a commit on top of another, whatever somebody set in the catalog."""
+        """Ensure that pyiceberg never repeats a commit on top of another, whatever the catalog's properties say."""
         name = "commit.retry.num-retries"
         if self.iceberg.properties.get(name) != PROPERTIES[name]:
             with self.iceberg.transaction() as transaction:
@@ -277,17 +279,18 @@ class MirroredTable:
         self.load()
 
     def metadata_files(self) -> set[str]:
-        """The file names of all metadata that the table needs.
+        """File names of all metadata that the table needs.
 
-        Names without folders: each has a UUID, and whoever else wrote a location may spell it in another way
+        They are names without folders: each has a UUID, and another writer may have spelled a location in another way
         (``s3a://``, ``file:/``).
         """
         iceberg, metadata = self.iceberg, self.iceberg.metadata
-        found = [iceberg.metadata_location, *(one.metadata_file for one in metadata.metadata_log)]
-        found += [one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)]
+        locations = [iceberg.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
+        locations += [file.statistics_path for file in (*metadata.statistics, *metadata.partition_statistics)]
         for snapshot in iceberg.snapshots():
-            found += [snapshot.manifest_list, *(one.manifest_path for one in snapshot.manifests(iceberg.io))]
-        return {file_name(one) for one in found}
+            manifests = snapshot.manifests(iceberg.io)
+            locations += [snapshot.manifest_list, *(manifest.manifest_path for manifest in manifests)]
+        return {file_name(location) for location in locations}
 
 
 class _New(NamedTuple):
@@ -298,9 +301,9 @@ class _New(NamedTuple):
     kind: IcebergType
 
     def at_first(self, later: list[_New]) -> IcebergType:
-        """The type with the fields within that have the ids right after, as a catalog gives them; others: ``later``.
+        """The type with the nested fields that a catalog numbers right after it; other fields are put into ``later``.
 
-        A field that a struct has got since has a greater id than columns that were there before it.
+        A field added to a struct later has a greater id than columns that existed before it.
         """
         ids = count(self.field_id + 1)
         expected = next(ids)
@@ -314,27 +317,27 @@ class _New(NamedTuple):
             if not isinstance(kind, StructType):
                 return kind
             fields = []
-            for one in kind.fields:
-                if one.field_id == expected:
+            for child in kind.fields:
+                if child.field_id == expected:
                     expected = next(ids)
-                    fields.append(NestedField(one.field_id, one.name, kept(one.field_type, (*path, one.name))))
+                    fields.append(NestedField(child.field_id, child.name, kept(child.field_type, (*path, child.name))))
                 else:
-                    later.append(_New(one.field_id, (*path, one.name), one.field_type))
+                    later.append(_New(child.field_id, (*path, child.name), child.field_type))
             return StructType(*fields)
 
         return kept(self.kind, self.path)
 
 
 def _add_some(update: UpdateSchema, new: list[_New]) -> None:
-    """Add columns and fields in the order of their ids, up to one within a column that this update adds."""
+    """Add columns and fields in the order of their ids, up to a field within a column that this update adds."""
     added: set[tuple[str, ...]] = set()
     while new:
-        new.sort(key=lambda one: one.field_id)
+        new.sort(key=lambda missing: missing.field_id)
         if any(new[0].path[:length] in added for length in range(1, len(new[0].path))):
             return
-        one = new.pop(0)
-        added.add(one.path)
-        update.add_column(one.path if len(one.path) > 1 else one.path[0], one.at_first(new))
+        missing = new.pop(0)
+        added.add(missing.path)
+        update.add_column(missing.path if len(missing.path) > 1 else missing.path[0], missing.at_first(new))
 
 
 def file_name(location: str) -> str:
@@ -343,7 +346,7 @@ def file_name(location: str) -> str:
 
 
 def _may_have(manifest: ManifestFile, dates: list[str]) -> bool:
-    """Whether a manifest may list files of one of ``dates``, by its least and greatest."""
+    """True if a manifest may list files of one of ``dates``, according to its least and greatest date."""
     by_date = next(iter(manifest.partitions or ()), None)
     if by_date is None or by_date.lower_bound is None or by_date.upper_bound is None:
         return True

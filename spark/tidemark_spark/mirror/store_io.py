@@ -1,8 +1,8 @@
-"""Iceberg's metadata through the deployment's own store: same credentials, same retries, any kind of store.
+"""Iceberg's metadata through the deployment's own store: its credentials, its retries, any kind of store.
 
-Source of the contract: ``pyiceberg.io.FileIO``. Nothing is deleted through it. pyiceberg deletes what it wrote for a
-commit that failed, but a reply may be lost, and then the commit counts; :mod:`tidemark_spark.mirror.cleanup` deletes
-what nobody needs, much later.
+Source of the contract: ``pyiceberg.io.FileIO``. Nothing is deleted through it. pyiceberg deletes the objects of a
+failed commit, but if the reply was lost, the commit counts; :mod:`tidemark_spark.mirror.cleanup` deletes unneeded
+objects much later.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tidemark.store import Store, StoreOptions, open_store, put_once, put_over
 STORE: Final = "tidemark.store"
 OPTIONS: Final = "tidemark.store-options"
 NAME: Final = f"{__name__}.StoreIO"
-"""What pyiceberg's property ``py-io-impl`` names."""
+"""Value of pyiceberg's property ``py-io-impl``."""
 
 
 class StoreIO(FileIO):
-    """Files of the store :data:`STORE`, which all locations must begin with."""
+    """Files of the store :data:`STORE`, the prefix of all locations."""
 
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
         super().__init__(properties)
@@ -74,7 +74,7 @@ class _Input(InputFile):
             stream: Any = io.BytesIO(self._store.get(self._key).body)
         except NotFound as error:
             raise FileNotFoundError(self.location) from error
-        return stream  # type: ignore[no-any-return]  # which is what the protocol asks for
+        return stream  # type: ignore[no-any-return]  # the protocol's type
 
 
 class _Output(OutputFile):
@@ -93,7 +93,7 @@ class _Output(OutputFile):
     @override
     def create(self, overwrite: bool = False) -> OutputStream:
         stream: Any = _Upload(self._store, self._key, overwrite=overwrite)
-        return stream  # type: ignore[no-any-return]  # which is what the protocol asks for
+        return stream  # type: ignore[no-any-return]  # the protocol's type
 
     @override
     def to_input_file(self) -> InputFile:
@@ -101,7 +101,7 @@ class _Output(OutputFile):
 
 
 class _Upload(io.BytesIO):
-    """Holds what is written until it is closed. Metadata of a table are a few MiB."""
+    """Collects written bytes until it is closed. Metadata of a table are a few MiB."""
 
     def __init__(self, store: Store, key: str, *, overwrite: bool) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class _Upload(io.BytesIO):
     @override
     def __exit__(self, *error: object) -> None:
         if error[0] is not None:
-            super().close()  # half of a file is none
+            super().close()  # discards an incomplete file
         else:
             self.close()
 

@@ -1,9 +1,8 @@
 """The dates that exchange rows in a rebuild with other settings: another parser, event time or time zone.
 
-For each range of bytes, the evidence has the number of records of each date, and the sum of their hashes. Raw is
-converted once more, without writing, and gives the same sums with the current settings. Dates whose sums differ in a
-range lose or gain rows there, so they are rebuilt together or not at all. Memory is bounded by the evidence of a topic,
-never by rows.
+For each range of bytes, the evidence has the number of records of each date and the sum of their hashes. Raw, converted
+once more without writing, gives these sums for the current settings. Dates whose sums differ in a range lose or gain
+rows there, so they are rebuilt together or not at all. Memory is bounded by the evidence of a topic, never by rows.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ Sums = dict[str, tuple[int, int]]
 
 
 class AffectedDates(NamedTuple):
-    """``dates`` are those ``asked`` for and those that exchange rows with them.
+    """The ``asked`` dates, and in ``dates`` also the dates that exchange rows with them.
 
-    ``before`` and ``after`` count the records by date in the ranges that were read: in the table, and by the current
+    ``before`` and ``after`` count the records by date in the ranges that were read: in the table, and with the current
     settings.
     """
 
@@ -44,26 +43,26 @@ class AffectedDates(NamedTuple):
 
 
 def settings_differ(table: TopicTable, dates: Collection[str]) -> bool:
-    """Whether records of ``dates`` landed with other settings than the topics file has now."""
-    held = EffectiveEvidence.of(table).evidence()
-    return any(one.configuration != table.topic.digest and one.day in dates for one in held if _is_record(one))
+    """True if records of ``dates`` landed with other settings than the topics file has now."""
+    rows = EffectiveEvidence.of(table).evidence()
+    return any(row.configuration != table.topic.digest and row.day in dates for row in rows if _is_record(row))
 
 
 def moves(table: TopicTable, dates: Collection[str], examine: Examine, *, extend: bool) -> AffectedDates:
-    """The dates that exchange rows with ``dates``; with ``extend`` also with those, and so on.
+    """The dates that exchange rows with ``dates``; with ``extend`` also the dates exchanging rows with these, and so on.
 
     Raises:
         ContinuityError: raw no longer holds all offsets, or is damaged.
     """
-    found = _Search(table, examine, dates)
-    while found.step() and extend:
+    search = _Search(table, examine, dates)
+    while search.step() and extend:
         pass
-    return AffectedDates(tuple(dates), tuple(sorted(found.dates)), found.before, found.after, found.bytes_read)
+    return AffectedDates(tuple(dates), tuple(sorted(search.dates)), search.before, search.after, search.bytes_read)
 
 
 @dataclass
 class _Part:
-    """A partition: its disjoint spans of offsets, and their sums by the start of the span."""
+    """A partition: its disjoint spans of offsets, and their sums, keyed by the start of the span."""
 
     spans: list[Interval]
     before: dict[int, Sums] = field(default_factory=dict)
@@ -85,7 +84,7 @@ class _Search:
         self.bytes_read = 0
 
     def step(self) -> bool:
-        """Read the ranges of :attr:`dates`, and add the dates that exchange rows with them; whether there were any."""
+        """Read the ranges of :attr:`dates`, and add the dates that exchange rows with them; True if it added any."""
         fresh = {key: self._unread(part) for key, part in self._parts.items()}
         self._read({key: spans for key, spans in fresh.items() if spans})
         for key, spans in fresh.items():
@@ -95,7 +94,7 @@ class _Search:
         size = -1
         while size < len(self.dates):
             size = len(self.dates)
-            self.dates.update(dt for one in self._exchanges if one & self.dates for dt in one)
+            self.dates.update(dt for exchange in self._exchanges if exchange & self.dates for dt in exchange)
         return len(self.dates) > before
 
     def _unread(self, part: _Part) -> list[Interval]:
@@ -118,18 +117,20 @@ class _Search:
                 start, end = next(iter(reading.gone))
                 raise ContinuityError(f"{at.keys.folder}: raw holds no offsets {start} to {end} any more")
             plans.append(reading.plan)
-            cells = (cells_of(wanted, one.from_offset, one.to_offset) for one in reading.tasks)
-            tasks += [RawTask(one, there, columns=False) for one, there in zip(reading.tasks, cells, strict=True)]
+            tasks += [
+                RawTask(task, cells_of(wanted, task.from_offset, task.to_offset), columns=False)
+                for task in reading.tasks
+            ]
         for tally in examined(self._table, self._ledger, plans, tasks, self._examine):
             self.bytes_read += tally.bytes_read
             for trouble in tally.troubles:
                 raise ContinuityError(f"{trouble.name}: cannot be converted again: {trouble.detail}")
-            for found, account in tally.accounts.items():
-                sums = self._parts[found.incarnation, found.partition].after.setdefault(found.start, {})
-                _add(sums, found.dt, account.rows, account.hash128)
+            for counted, account in tally.accounts.items():
+                sums = self._parts[counted.incarnation, counted.partition].after.setdefault(counted.start, {})
+                _add(sums, counted.dt, account.rows, account.hash128)
 
     def _note_exchanges(self, part: _Part, span: Interval) -> None:
-        """Note which dates exchange rows in ``span``."""
+        """Note the dates that exchange rows in ``span``."""
         before, after = part.before.get(span.start, {}), part.after.get(span.start, {})
         for total, sums in ((self.before, before), (self.after, after)):
             for dt, (rows, _) in sums.items():
@@ -143,15 +144,15 @@ class _Search:
 def _parts(standing: EffectiveEvidence) -> dict[tuple[int, int], _Part]:
     """All partitions, with the evidence of their records."""
     held: dict[tuple[int, int], list[EvidenceRow]] = {}
-    for one in standing.evidence():
-        if _is_record(one):
-            held.setdefault(one.key, []).append(one)
+    for row in standing.evidence():
+        if _is_record(row):
+            held.setdefault(row.key, []).append(row)
     parts: dict[tuple[int, int], _Part] = {}
     for key, rows in held.items():
         part = parts[key] = _Part(hulls_of(rows))
-        for one in rows:
-            [span] = touching(part.spans, one.first, one.first + 1)
-            _add(part.before.setdefault(span.start, {}), one.day, one.rows, one.hash128 or 0)
+        for row in rows:
+            [span] = touching(part.spans, row.first, row.first + 1)
+            _add(part.before.setdefault(span.start, {}), row.day, row.rows, row.hash128 or 0)
     return parts
 
 
@@ -160,6 +161,6 @@ def _add(sums: Sums, dt: str, rows: int, total: int) -> None:
     sums[dt] = before[0] + rows, combine(before[1], total)
 
 
-def _is_record(one: EvidenceRow) -> bool:
-    """Whether the row counts records. Raw also gives records that retention removed from the table."""
-    return one.offset_class in PARSED or one.offset_class == "expired"
+def _is_record(row: EvidenceRow) -> bool:
+    """True if the row counts records. Raw also gives records that retention removed from the table."""
+    return row.offset_class in PARSED or row.offset_class == "expired"

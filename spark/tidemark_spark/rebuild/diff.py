@@ -1,8 +1,8 @@
 """A comparison: the changes that a rebuild would make, row by row. Nothing is written.
 
 The current rows of dates, landed with any settings and code, are compared with the rows that raw gives with the current
-settings and code. A row is only in the former, only in the latter, or has other values in a column. Rows that would
-move here from other dates are reported if they are among the same offsets. To find all, compare all dates.
+settings and code. A row is only in the table, only in the rebuild, or has other values in a column. Rows that would
+move in from other dates are reported if they are among the same offsets. To find all of them, compare all dates.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _NOWHERE: Final = Cells((), ())
 
 
 def comparison(table: TopicTable, plan: RunPlan, compare: Compare) -> Comparison:
-    """What the rebuild ``plan`` would change.
+    """The changes that the rebuild ``plan`` would make.
 
     Raises:
         ContinuityError: raw no longer holds the ranges.
         StoreError: a store did not answer, or a file is gone.
     """
     job = Job.of(table, plan)
-    found: dict[DiffPlace, Difference] = {}
+    differences: dict[DiffPlace, Difference] = {}
     size = 0
     files, filtered = _files(table, plan)
     tasks = list(_tasks(plan, files))
     for start in range(0, len(tasks), GROUP_TASKS):
-        for one in compare(job, tasks[start : start + GROUP_TASKS]):
-            size += one.bytes_read
-            for place, difference in one.found.items():
-                found.setdefault(place, Difference()).add(difference)
-    for place in {*filtered, *(one for one in found if one.kind == "filtered")}:
-        _compare_filtered(found.setdefault(place, Difference()), *filtered.get(place, (0, 0)))
+        for compared in compare(job, tasks[start : start + GROUP_TASKS]):
+            size += compared.bytes_read
+            for place, difference in compared.found.items():
+                differences.setdefault(place, Difference()).add(difference)
+    for place in {*filtered, *(place for place in differences if place.kind == "filtered")}:
+        _compare_filtered(differences.setdefault(place, Difference()), *filtered.get(place, (0, 0)))
     return Comparison(
         cluster=plan.cluster,
         topic=plan.topic,
@@ -54,9 +54,13 @@ def comparison(table: TopicTable, plan: RunPlan, compare: Compare) -> Comparison
         configuration=plan.configuration,
         code=plan.code,
         dates=plan.dates,
-        rows=sum(one.before for place, one in found.items() if place.kind == "landed"),
+        rows=sum(difference.before for place, difference in differences.items() if place.kind == "landed"),
         bytes_read=size,
-        differences=tuple(_shown(place, found[place]) for place in sorted(found, key=_order) if _differs(found[place])),
+        differences=tuple(
+            _shown(place, differences[place])
+            for place in sorted(differences, key=_order)
+            if _differs(differences[place])
+        ),
     )
 
 
@@ -64,7 +68,7 @@ Hulls = dict[tuple[int, int], list[tuple[int, int, FileTask]]]
 
 
 def _files(table: TopicTable, plan: RunPlan) -> tuple[Hulls, dict[DiffPlace, tuple[int, int]]]:
-    """(the files to read by partition, with the offsets of their records; number and hash of the filtered records)."""
+    """Files to read with their records' offsets, by partition; and number and hash of filtered records, by place."""
     replaced = frozenset(plan.replaced)
     hulls: dict[str, tuple[int, int]] = {}
     tasks: dict[str, FileTask] = {}
@@ -80,47 +84,47 @@ def _files(table: TopicTable, plan: RunPlan) -> tuple[Hulls, dict[DiffPlace, tup
         first, after = hulls.get(row.file, (row.first, row.next))
         hulls[row.file] = min(first, row.first), max(after, row.next)
         tasks[row.file] = FileTask(place.kind, row.file, row.day, place.incarnation, place.partition, _NOWHERE)
-    found: Hulls = {}
-    for path, one in sorted(tasks.items()):
-        found.setdefault((one.incarnation, one.partition), []).append((*hulls[path], one))
-    return found, filtered
+    files: Hulls = {}
+    for path, task in sorted(tasks.items()):
+        files.setdefault((task.incarnation, task.partition), []).append((*hulls[path], task))
+    return files, filtered
 
 
 def _tasks(plan: RunPlan, files: Hulls) -> Iterator[CompareTask]:
-    """Each task with the files that have records of its ranges."""
+    """Tasks, each with the files that have records of its ranges."""
     for task in plan.tasks:
-        there = files.get((task.incarnation, task.partition), [])
-        chosen = [one for first, after, one in there if first < task.to_offset and after > task.from_offset]
+        candidates = files.get((task.incarnation, task.partition), [])
+        chosen = [file for first, after, file in candidates if first < task.to_offset and after > task.from_offset]
         yield CompareTask(task, tuple(chosen))
 
 
-def _compare_filtered(found: Difference, rows: int, total: int) -> None:
-    """Compare the table's filtered records, ``rows`` with the hash ``total``, with those that the rebuild found."""
-    found.before = rows
-    if (rows, total) != (found.after, found.hash128):
-        found.only_before, found.only_after = max(0, rows - found.after), max(0, found.after - rows)
-        found.others = rows == found.after
+def _compare_filtered(difference: Difference, rows: int, total: int) -> None:
+    """Compare the table's filtered records, ``rows`` with the hash ``total``, with the rebuild's."""
+    difference.before = rows
+    if (rows, total) != (difference.after, difference.hash128):
+        difference.only_before, difference.only_after = max(0, rows - difference.after), max(0, difference.after - rows)
+        difference.others = rows == difference.after
 
 
 def _order(place: DiffPlace) -> tuple[int, int, str, str]:
     return place.incarnation, place.partition, place.dt, place.kind
 
 
-def _differs(one: Difference) -> bool:
-    return bool(one.only_before or one.only_after or one.changed or one.others)
+def _differs(difference: Difference) -> bool:
+    return bool(difference.only_before or difference.only_after or difference.changed or difference.others)
 
 
-def _shown(place: DiffPlace, one: Difference) -> Differing:
+def _shown(place: DiffPlace, difference: Difference) -> Differing:
     return Differing(
         incarnation=place.incarnation,
         partition=place.partition,
         dt=place.dt,
         kind=place.kind,
-        before=one.before,
-        after=one.after,
-        only_before=one.only_before,
-        only_after=one.only_after,
-        changed=one.changed,
-        others=one.others,
-        offsets={name: tuple(offsets) for name, offsets in sorted(one.offsets.items())},
+        before=difference.before,
+        after=difference.after,
+        only_before=difference.only_before,
+        only_after=difference.only_after,
+        changed=difference.changed,
+        others=difference.others,
+        offsets={name: tuple(offsets) for name, offsets in sorted(difference.offsets.items())},
     )

@@ -1,7 +1,7 @@
-"""One task of a comparison: the current rows beside those of raw, offset by offset. Pure worker code.
+"""One task of a comparison: the current rows beside the rows of raw, offset by offset. Pure worker code.
 
-Nothing is written. Raw is decoded, parsed and dated by the code that converts it, and the rows of a file are read
-beside it in the order of their offsets, so memory is bounded by one window of a segment and by the files of the task.
+Nothing is written. The conversion's own code decodes, parses and dates raw, and the rows of a file are read beside it
+in the order of their offsets, so memory is bounded by one window of a segment and by the files of the task.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tidemark_spark.convert.row_sink import beside, offsets_of, splitter_of, tab
 from tidemark_spark.model import Job
 
 SHOWN: Final = 5
-"""How many offsets of each difference are reported, the lowest ones."""
+"""Most offsets reported for a difference, the lowest ones."""
 
 _END: Final = 1 << 62
 
@@ -59,10 +59,10 @@ class DiffPlace(NamedTuple):
 
 @dataclass(slots=True)
 class Difference:
-    """The differences of a place before and after: how many records are only on one side, or have other values.
+    """The differences of a place before and after: records on one side only, or with other values.
 
-    ``changed`` counts by column, ``offsets`` has the lowest of each kind. Of filtered records a task knows only
-    ``after`` and ``hash128``; ``others`` says that their number is equal and their content is not.
+    ``changed`` counts by column, ``offsets`` has the lowest of each kind. Of filtered records, a task knows only
+    ``after`` and ``hash128``; ``others`` means an equal number with other content.
     """
 
     before: int = 0
@@ -116,7 +116,7 @@ def compare(job: Job, task: CompareTask) -> Compared:
 
 
 class _Comparing:
-    """Takes the records of a conversion, and beside them the rows of the files."""
+    """Compares the records of a conversion with the rows of the files."""
 
     def __init__(self, job: Job, task: CompareTask) -> None:
         self._job, self._at = job, (task.task.incarnation, task.task.partition)
@@ -128,15 +128,15 @@ class _Comparing:
         self.found: dict[DiffPlace, Difference] = {}
         self.bytes_read = 0
         ranges = task.task.ranges
-        cells = Cells(tuple(one.from_offset for one in ranges), tuple(one.to_offset for one in ranges))
-        for one in task.files:
-            self._rows.setdefault(DiffPlace(*self._at, one.kind, one.dt), []).append(_Rows(self._read(one, cells)))
+        cells = Cells(tuple(part.from_offset for part in ranges), tuple(part.to_offset for part in ranges))
+        for file in task.files:
+            self._rows.setdefault(DiffPlace(*self._at, file.kind, file.dt), []).append(_Rows(self._read(file, cells)))
 
     def rows(self, _number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None) -> None:
-        """Compare decoded rows with those of the files."""
-        found = parsed(self._parser, rows, refusal)
-        split = self._splitter.split(rows, found, part.uploaded_at)
-        whole = beside(rows, found.columns, split.hours)
+        """Compare decoded rows with the files' rows."""
+        columns = parsed(self._parser, rows, refusal)
+        split = self._splitter.split(rows, columns, part.uploaded_at)
+        whole = beside(rows, columns.columns, split.hours)
         after: dict[DiffPlace, pa.RecordBatch] = {}
         for dt, indices in _by_date(split.landed):
             after[self._place("landed", dt)] = take(whole, indices).select(self._names)
@@ -168,14 +168,14 @@ class _Comparing:
             self._match(place, nothing, _END)
         after, before = self._batches[True], self._batches[False]
         if after or before:
-            found = self._found(self._place("quarantined", None))
-            found.add(Difference(before=sum(before.values()), after=sum(after.values())))
+            difference = self._found(self._place("quarantined", None))
+            difference.add(Difference(before=sum(before.values()), after=sum(after.values())))
             gone, new = set(before) - set(after), set(after) - set(before)
-            self._only(found, "only_before", sorted(gone), sum(before[one] for one in gone))
-            self._only(found, "only_after", sorted(new), sum(after[one] for one in new))
+            self._only(difference, "only_before", sorted(gone), sum(before[offset] for offset in gone))
+            self._only(difference, "only_after", sorted(new), sum(after[offset] for offset in new))
 
     def _read(self, file: FileTask, cells: Cells) -> Iterator[pa.RecordBatch]:
-        """The rows of a file that lie in ``cells``; batches that could not be decoded are set aside."""
+        """The rows of a file that lie in ``cells``; batches that could not be decoded are only counted."""
         folder = self._job.keys.root if file.kind == "landed" else self._job.keys.quarantine
         body = open_store(self._job.lake_store, self._job.options).get(f"{folder}/{file.path}").body
         self.bytes_read += len(body)
@@ -189,25 +189,25 @@ class _Comparing:
 
     def _match(self, place: DiffPlace, after: pa.RecordBatch, end: int) -> None:
         """Compare ``after`` with the rows of the files of ``place`` below the offset ``end``."""
-        found = self._found(place)
+        difference = self._found(place)
         wanted = numbers(after.column("kafka_offset"))
         matched = np.zeros(len(wanted), np.bool_)
         for rows in self._rows.get(place, ()):
             for before in rows.below(end):
-                there = numbers(before.column("kafka_offset"))
-                _, left, right = np.intersect1d(wanted, there, return_indices=True)
-                alone = np.ones(len(there), np.bool_)
+                stored = numbers(before.column("kafka_offset"))
+                _, left, right = np.intersect1d(wanted, stored, return_indices=True)
+                alone = np.ones(len(stored), np.bool_)
                 matched[left], alone[right] = True, False
-                found.before += len(there)
-                self._only(found, "only_before", there[alone].tolist(), int(alone.sum()))
+                difference.before += len(stored)
+                self._only(difference, "only_before", stored[alone].tolist(), int(alone.sum()))
                 if place.kind == "landed" and len(left):
-                    _columns(found, take(after, left), before.take(right))
-        found.after += len(wanted)
-        self._only(found, "only_after", wanted[~matched].tolist(), int((~matched).sum()))
+                    _columns(difference, take(after, left), before.take(right))
+        difference.after += len(wanted)
+        self._only(difference, "only_after", wanted[~matched].tolist(), int((~matched).sum()))
 
-    def _only(self, found: Difference, name: str, offsets: list[int], rows: int) -> None:
-        setattr(found, name, getattr(found, name) + rows)
-        found.show(name, offsets)
+    def _only(self, difference: Difference, name: str, offsets: list[int], rows: int) -> None:
+        setattr(difference, name, getattr(difference, name) + rows)
+        difference.show(name, offsets)
 
     def _found(self, place: DiffPlace) -> Difference:
         return self.found.setdefault(place, Difference())
@@ -224,7 +224,7 @@ class _Rows:
         self._left: pa.RecordBatch | None = None
 
     def below(self, offset: int) -> Iterator[pa.RecordBatch]:
-        """The rows below ``offset`` that were not returned yet."""
+        """Rows below ``offset`` that were not returned before."""
         while (rows := self._left or next(self._batches, None)) is not None:
             count = int(np.searchsorted(numbers(rows.column("kafka_offset")), offset))
             self._left = rows.slice(count) if count < len(rows) else None
@@ -235,33 +235,36 @@ class _Rows:
 
 
 def _by_date(split: Sequence[tuple[Folder, Numbers]]) -> Iterator[tuple[date | None, Numbers]]:
-    """Rows by their date, in the order of their offsets."""
-    for dt, folders in groupby(split, key=lambda one: one[0].dt):
+    """Rows by date, in the order of their offsets."""
+    for dt, folders in groupby(split, key=lambda entry: entry[0].dt):
         yield dt, np.sort(np.concatenate([rows for _, rows in folders]))
 
 
-def _columns(found: Difference, after: pa.RecordBatch, before: pa.RecordBatch) -> None:
+def _columns(difference: Difference, after: pa.RecordBatch, before: pa.RecordBatch) -> None:
     """Count the rows with changed values, by column; a column that one side lacks is null there."""
     offsets: Numbers = numbers(after.column("kafka_offset"))
     differing = np.zeros(len(offsets), np.bool_)
-    for name in [one for one in dict.fromkeys([*after.schema.names, *before.schema.names]) if one not in IDENTITY]:
-        one = after.column(name) if name in after.schema.names else pa.nulls(len(after), before.schema.field(name).type)
-        other = before.column(name) if name in before.schema.names else pa.nulls(len(before), one.type)
-        differ = _differ(one, other)
+    for name in dict.fromkeys([*after.schema.names, *before.schema.names]):
+        if name in IDENTITY:
+            continue
+        kind = (after if name in after.schema.names else before).schema.field(name).type
+        new = after.column(name) if name in after.schema.names else pa.nulls(len(after), kind)
+        old = before.column(name) if name in before.schema.names else pa.nulls(len(before), kind)
+        differ = _differ(new, old)
         if differ.any():
-            found.changed[name] = found.changed.get(name, 0) + int(differ.sum())
+            difference.changed[name] = difference.changed.get(name, 0) + int(differ.sum())
             differing |= differ
-    found.show("changed", offsets[differing].tolist())
+    difference.show("changed", offsets[differing].tolist())
 
 
-def _differ(one: pa.Array[Any], other: pa.Array[Any]) -> Any:
-    """Which values differ. If the types differ, the second ones are cast to the first type."""
-    if one.type != other.type:
+def _differ(new: pa.Array[Any], old: pa.Array[Any]) -> Any:
+    """A mask of the differing values. If the types differ, ``old`` is cast to the type of ``new``."""
+    if new.type != old.type:
         with suppress(pa.ArrowException):  # else they are compared as text
-            other = other.cast(one.type)
-    if one.equals(other):
-        return np.zeros(len(one), np.bool_)
-    left, right = as_bytes(one), as_bytes(other)
+            old = old.cast(new.type)
+    if new.equals(old):
+        return np.zeros(len(new), np.bool_)
+    left, right = as_bytes(new), as_bytes(old)
     comparison: Any = pc.not_equal(left, right)
     unequal = pc.fill_null(comparison, False).to_numpy(zero_copy_only=False)
     valid = left.is_valid().to_numpy(zero_copy_only=False) != right.is_valid().to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""Plans a rebuild of dates from raw: which dates, and which of them exchange rows."""
+"""Plans a rebuild of dates from raw, with the dates that exchange rows with them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ class Rebuild(NamedTuple):
 
 
 def planned(table: TopicTable, dates: Sequence[str] | None, examine: Examine, *, extend: bool) -> Rebuild:
-    """Plan the rebuild of ``dates``, or of all if None; with ``extend`` also of the dates that exchange rows with them.
+    """Plan the rebuild of ``dates``, or of all dates; with ``extend`` also of the dates that exchange rows with them.
 
     If records of the dates landed with other settings than the topics file has now, or with ``extend``, raw is read
-    once more to find out where rows move. Otherwise only other code could move rows, and the run refuses that.
+    once more to find the dates between which rows move. Otherwise only other code could move rows, and the run refuses
+    that.
 
     Raises:
         ConfigError: rows would move to other dates, and ``extend`` is not given.
@@ -32,12 +33,12 @@ def planned(table: TopicTable, dates: Sequence[str] | None, examine: Examine, *,
     """
     if dates is None or not (extend or settings_differ(table, dates)):
         return Rebuild(plan_rebuild(table, dates), None)
-    found = moves(table, dates, examine, extend=extend)
-    others = [one or "none" for one in found.dates if one not in dates]
+    affected = moves(table, dates, examine, extend=extend)
+    others = [dt or "none" for dt in affected.dates if dt not in dates]
     if others and not extend:
         rule = (
             f"with the current settings, these dates and {', '.join(others)} exchange rows; to rebuild them all, "
             f"run rebuild.py --from {dates[0]} --to {dates[-1]} --extend (--dry-run shows them)"
         )
         raise ConfigError("rebuild.py", [("--from, --to", rule)])
-    return Rebuild(plan_rebuild(table, found.dates), found)
+    return Rebuild(plan_rebuild(table, affected.dates), affected)

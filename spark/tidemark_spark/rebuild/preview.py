@@ -1,4 +1,4 @@
-"""What a rebuild or a replay would read and replace: its dry run."""
+"""The dry run of a rebuild or a replay: the data that it would read and replace."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def preview(
     moves: AffectedDates | None = None,
     lost: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Preview:
-    """What ``plan`` would do, given its ``moves`` and its ``lost`` files by date.
+    """The effect of ``plan``, given its ``moves`` and its ``lost`` files by date.
 
     Raises:
-        ConfigError: the topic's columns do not fit those of the table.
+        ConfigError: the topic's columns do not fit the table's columns.
     """
     delta = open_delta(table)
     columns: tuple[str, ...] = ()
     if delta is not None:
         check_columns(table, delta, whole=plan.whole)
         columns = tuple(schema_change(table, delta))
-    partitions = tuple(_partition(plan, one) for one in plan.partitions if one.end > one.start)
+    partitions = tuple(_partition(plan, part) for part in plan.partitions if part.end > part.start)
     standing = EffectiveEvidence.of(table)
     dates = tuple(_dates(standing, plan, moves, lost or {}))
     return Preview(
@@ -48,24 +48,24 @@ def preview(
         configuration=plan.configuration,
         whole=plan.whole,
         dates=dates,
-        added=tuple(one for one in plan.dates if moves and one not in moves.asked),
+        added=tuple(dt for dt in plan.dates if moves and dt not in moves.asked),
         partitions=partitions,
         tasks=len(plan.tasks),
-        segments=sum(one.segments for one in partitions),
-        bytes=sum(one.size for one in plan.tasks),
+        segments=sum(part.segments for part in partitions),
+        bytes=sum(task.size for task in plan.tasks),
         removes=plan.removes,
         columns=columns,
         waiting=waiting_offsets(table, standing.ledger) if plan.kind != "replay" else 0,  # a replay needs no raw
-        reads=sum(_reads(one) for one in plan.tasks),
-        writes=max(len(plan.tasks), sum(one.files for one in dates)) + len(dates) + _COMMIT_WRITES,
+        reads=sum(_reads(task) for task in plan.tasks),
+        writes=max(len(plan.tasks), sum(row.files for row in dates)) + len(dates) + _COMMIT_WRITES,
         rate=rate_of(table, standing.ledger),
     )
 
 
 def _reads(task: ConversionTask) -> int:
-    """Requests for the bytes of a task: a window each, or a file of quarantine."""
-    files = {one.quarantined for one in task.ranges} - {""}
-    return len(files) or sum(-(-(one.end - one.start) // WINDOW_BYTES) for one in task.ranges)
+    """Number of requests for the bytes of a task: one for a window, or for a file of quarantine."""
+    files = {part.quarantined for part in task.ranges} - {""}
+    return len(files) or sum(-(-(part.end - part.start) // WINDOW_BYTES) for part in task.ranges)
 
 
 class _Counted(NamedTuple):
@@ -88,8 +88,8 @@ def _dates(
         by_class = {"landed": counted.landed, "quarantined": counted.quarantined, "filtered": counted.filtered}
         by_class[row.offset_class][row.day] += row.rows
         counted.others[row.day] += row.rows if row.configuration != plan.configuration else 0
-    live = [one for one in standing.live.values() if one.path in replaced]
-    dates = plan.dates or tuple(sorted({*plan.supersedes, *(one.dt for one in live)}))
+    live = [file for file in standing.live.values() if file.path in replaced]
+    dates = plan.dates or tuple(sorted({*plan.supersedes, *(file.dt for file in live)}))
     states = standing.ledger.dates
     after = moves.after if moves else {}
     counts = (counted.landed, counted.quarantined, counted.filtered, after)
@@ -100,21 +100,21 @@ def _dates(
             rows=counted.landed[dt],
             quarantined=counted.quarantined[dt],
             filtered=counted.filtered[dt],
-            files=sum(one.dt == dt for one in live) + len(plan.supersedes.get(dt, ())),
-            bytes=sum(one.size for one in live if one.dt == dt),
+            files=sum(file.dt == dt for file in live) + len(plan.supersedes.get(dt, ())),
+            bytes=sum(file.size for file in live if file.dt == dt),
             other_settings=counted.others[dt],
             after=after.get(dt, 0) if moves else None,
             lost=lost.get(dt, ()),
         )
         for dt in dates
-        if any(one.get(dt) for one in counts)
+        if any(count.get(dt) for count in counts)
     ]
 
 
 def _partition(plan: RunPlan, part: PartitionPlan) -> PartitionPreview:
-    tasks = [one for one in plan.tasks if (one.incarnation, one.partition) == part.key]
-    ranges: list[SegmentRange] = [part for one in tasks for part in one.ranges]
-    keys = list(dict.fromkeys(one.quarantined or one.key for one in ranges))
+    tasks = [task for task in plan.tasks if (task.incarnation, task.partition) == part.key]
+    ranges: list[SegmentRange] = [part for task in tasks for part in task.ranges]
+    keys = list(dict.fromkeys(part.quarantined or part.key for part in ranges))
     return PartitionPreview(
         incarnation=part.incarnation,
         partition=part.partition,
@@ -123,5 +123,5 @@ def _partition(plan: RunPlan, part: PartitionPlan) -> PartitionPreview:
         segments=len(keys),
         first=keys[0],
         last=keys[-1],
-        bytes=sum(one.size for one in tasks),
+        bytes=sum(task.size for task in tasks),
     )

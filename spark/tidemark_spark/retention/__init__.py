@@ -1,1 +1,1 @@
-"""Taking past dates from tables, and past segments from raw."""
+"""Removes past dates from tables, and past segments from raw."""

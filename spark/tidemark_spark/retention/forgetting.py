@@ -1,8 +1,8 @@
-"""Gives up the ranges of packs of one topic id that nothing will ever seal, so that they hold no other range's pack.
+"""Gives up the packed ranges of one topic id that nothing will ever seal, so that they do not keep packs of others.
 
 A person has removed the topic's prefix or its metadata: the ranges are its last copy, and no agent and no reader finds
-them any more. What ``offset.wm`` still leads to is not given up, nor what was packed in the last two days. The record
-is written first, and retention of packs goes by it two days later, once no run is left that was planned with a pack.
+them any more. Ranges that ``offset.wm`` still leads to are not given up, nor are ranges packed in the last two days.
+The record is written first. Retention of packs applies it two days later, when no run planned with a pack is left.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tidemark_spark.retention.packs import CHUNK, KnownIncarnations, Place, foot
 
 
 class StillPacked(TidemarkError):
-    """Agents still pack the topic id: nothing is given up."""
+    """Raised when agents still pack the topic id; nothing is given up."""
 
 
 class ForgetReport(StoredObject):
-    """What is given up of a topic id in one place, of a dry run what would be, and why ranges stay, by partition.
+    """The ranges of a topic id in one place that are given up, or would be in a dry run, and the ranges that stay.
 
-    ``record`` is the key of what was written.
+    ``record`` is the key of the written record.
     """
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
@@ -56,14 +56,14 @@ class ForgetReport(StoredObject):
     record: str | None = None
 
     def text(self) -> str:
-        """The report for a person."""
+        """The report as text for a person."""
         done = "are given up" if self.record else "would be given up"
         place = f"{self.store}/{self.prefix}" if self.prefix else self.store
         name = f"{self.topic}, topic id {self.topic_id}"
         lines = [f"{self.cluster}: of {name}, in {self.packs} packs in {place}, these {done}:"]
-        for one in self.partitions:
-            spans = _in_words(one.spans)
-            lines.append(f"  partition {one.partition}: offsets {spans}; {one.ranges} ranges, {one.size} bytes")
+        for part in self.partitions:
+            spans = _in_words(part.spans)
+            lines.append(f"  partition {part.partition}: offsets {spans}; {part.ranges} ranges, {part.size} bytes")
         lines += [f"  stays: {why}" for why in self.stays]
         if self.record:
             since = self.at + SETTLED
@@ -74,9 +74,9 @@ class ForgetReport(StoredObject):
 def forget(
     deployment: Deployment, cluster: str, topic_id: str, by: str | None = None, reason: str | None = None
 ) -> list[ForgetReport]:
-    """Give up what nothing will ever seal of ``topic_id``, if ``by`` and ``reason`` are given; a report for each place.
+    """Give up the ranges of ``topic_id`` that nothing will ever seal, if ``by`` and ``reason`` are given.
 
-    Without them, the reports say what would be given up.
+    Returns a report for each place. Without ``by`` and ``reason``, these are the reports of a dry run.
 
     Raises:
         StillPacked: a range that would be given up was packed in the last two days.
@@ -86,8 +86,10 @@ def forget(
     incarnations = KnownIncarnations(resolver_of(deployment.raw).default(), cluster, deployment.store)
     places = places_of(deployment, cluster)
     found = [_Forgetting(deployment, cluster, topic_id, incarnations, place).found() for place in places]
-    reports = [one for one in found if one is not None]
-    return reports if by is None or reason is None else [_written(deployment, one, by, reason) for one in reports]
+    reports = [report for report in found if report is not None]
+    if by is None or reason is None:
+        return reports
+    return [_written(deployment, report, by, reason) for report in reports]
 
 
 def _written(deployment: Deployment, report: ForgetReport, by: str, reason: str) -> ForgetReport:
@@ -126,12 +128,12 @@ class _Forgetting:
     place: Place
 
     def found(self) -> ForgetReport | None:
-        """What may be given up; None if no pack has a range of the topic id."""
+        """The ranges that may be given up; None if no pack has a range of the topic id."""
         store = open_store(self.place.store, self.deployment.store)
         now = store.now()
         held: dict[int, list[_Held]] = {}
-        for one in self._held(store):
-            held.setdefault(one.range.partition, []).append(one)
+        for packed in self._held(store):
+            held.setdefault(packed.range.partition, []).append(packed)
         if not held:
             return None
         topic = next(iter(held.values()))[0].range.topic
@@ -139,13 +141,13 @@ class _Forgetting:
         stays: list[str] = []
         for partition, known in sorted(held.items()):
             limit = self._limit(topic, partition)
-            gone = [one for one in known if limit is None or one.range.next <= limit]
+            gone = [packed for packed in known if limit is None or packed.range.next <= limit]
             if gone:
                 going[partition] = gone
             if left := _spans(known) - _spans(gone):
                 rule = "offset.wm leads to them, and they go once they are sealed"
                 stays.append(f"partition {partition}: offsets {_in_words(left)}: {rule}")
-        packs = {one.pack.key: one.pack.modified for known in going.values() for one in known}
+        packs = {packed.pack.key: packed.pack.modified for known in going.values() for packed in known}
         self._check_old(topic, packs.values(), now)
         return ForgetReport(
             cluster=self.cluster,
@@ -160,7 +162,7 @@ class _Forgetting:
                     partition=partition,
                     spans=tuple(_spans(known)),
                     ranges=len(known),
-                    size=sum(one.range.size for one in known),
+                    size=sum(packed.range.size for packed in known),
                 )
                 for partition, known in going.items()
             ),
@@ -168,17 +170,17 @@ class _Forgetting:
         )
 
     def _held(self, store: Store) -> Iterator[_Held]:
-        """All ranges of the topic id. A pack that cannot be read stays, and retention tells of it."""
+        """All ranges of the topic id. A pack that cannot be read stays, and retention reports it."""
         control = ControlKeys(self.place.prefix, self.cluster)
         packs = (info for info in store.list(control.tails) if control.pack_of(info.key) is not None)
         while chunk := list(islice(packs, CHUNK)):
             for pack, found in zip(chunk, in_parallel(lambda info: footer(store, info), chunk), strict=True):
-                for one in () if isinstance(found, str) else found:
-                    if one.range.topic_id == self.topic_id:
-                        yield _Held(pack, one.range)
+                for packed in () if isinstance(found, str) else found:
+                    if packed.range.topic_id == self.topic_id:
+                        yield _Held(pack, packed.range)
 
     def _limit(self, topic: str, partition: int) -> int | None:
-        """Below this offset nothing leads to a range any more; None if nothing leads to any."""
+        """The offset below which nothing leads to a range any more; None if nothing leads to any range."""
         place = self.incarnations.place_of(topic, self.topic_id)
         if place is None:
             return None
@@ -195,7 +197,7 @@ class _Forgetting:
 
 
 def _spans(held: Iterable[_Held]) -> Intervals:
-    return Intervals((one.range.first, one.range.next) for one in held)
+    return Intervals((packed.range.first, packed.range.next) for packed in held)
 
 
 def _in_words(spans: Iterable[tuple[int, int]]) -> str:

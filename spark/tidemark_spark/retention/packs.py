@@ -1,9 +1,9 @@
-"""Retention of packs: of each store and prefix of a cluster, it deletes the packs that no reader needs any more.
+"""Retention of packs: deletes the packs that no reader needs any more, in each store and prefix of a cluster.
 
-A pack has ranges of many topics, so this is about a cluster and not about a topic. :mod:`tidemark.planning.pack_proof`
-has the rule, and :mod:`tidemark_spark.retention.forgetting` is for what nothing will ever seal. A run that is killed
-has deleted some packs, and the next one goes on. Memory is bounded by the footers of a chunk of packs, and by the
-manifests that these need.
+A pack has ranges of many topics, so retention works on a cluster and not on a topic.
+:mod:`tidemark.planning.pack_proof` has the rule, and :mod:`tidemark_spark.retention.forgetting` gives up ranges that
+nothing will ever seal. A killed run has deleted some packs, and the next run continues. Memory is bounded by the
+footers of a chunk of packs, and by the manifests that these need.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _SHOWN: Final = 100
 
 
 class NeededPack(Model):
-    """A pack that stays although it is old enough, and why."""
+    """A pack that stays although it is old enough, and the reason."""
 
     key: str
     why: str
 
 
 class PacksReport(StoredObject):
-    """What there was of packs in a store and prefix, and what went; of a dry run, what would have gone.
+    """Packs in a store and prefix, and the packs that were removed, or would be in a dry run.
 
-    ``young`` packs were not looked at. Of the ``needed`` ones, which stay, ``examples`` names some.
+    ``young`` packs were not examined. ``examples`` names some of the ``needed`` packs, which stay.
     """
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
@@ -65,19 +65,19 @@ class PacksReport(StoredObject):
     examples: tuple[NeededPack, ...] = ()
 
     def text(self) -> str:
-        """The report for a person."""
+        """The report as text for a person."""
         place = f"{self.store}/{self.prefix}" if self.prefix else self.store
         went = "would go" if self.dry_run else "removed"
         counts = f"{self.removed} {went} ({self.removed_bytes} bytes), {self.young} are too young, {self.needed} needed"
         lines = [f"{self.cluster}: {self.packs} packs in {place}: {counts}"]
-        return "\n".join([*lines, *(f"  {one.key}: {one.why}" for one in self.examples)])
+        return "\n".join([*lines, *(f"  {pack.key}: {pack.why}" for pack in self.examples)])
 
 
 def retain_packs(deployment: Deployment, cluster: str, *, dry_run: bool = False) -> list[PacksReport]:
-    """Delete the packs of ``cluster`` that may go, in each store and prefix; a report for each of these.
+    """Delete the packs of ``cluster`` that may go; returns a report for each store and prefix.
 
     Raises:
-        StoreError: a store did not answer; what is left is the next run's.
+        StoreError: a store did not answer; the next run deletes the rest.
     """
     resolver = resolver_of(deployment.raw)
     known = KnownIncarnations(resolver.default(), cluster, deployment.store)
@@ -88,23 +88,23 @@ def retain_packs(deployment: Deployment, cluster: str, *, dry_run: bool = False)
 
 
 class Place(NamedTuple):
-    """Where packs lie: a store and a prefix in it."""
+    """Place of packs: a store and a prefix in it."""
 
     store: str
     prefix: str
 
 
 def places_of(deployment: Deployment, cluster: str) -> list[Place]:
-    """The places of the packs of ``cluster``, the default one first."""
+    """Places of the packs of ``cluster``, the default place first."""
     resolver = resolver_of(deployment.raw)
-    names = {*(one.topic for one in deployment.topics if one.cluster == cluster), *deployment.raw.topics}
+    names = {*(topic.topic for topic in deployment.topics if topic.cluster == cluster), *deployment.raw.topics}
     endpoints = [resolver.default(), *(resolver.resolve(cluster, name, 0) for name in sorted(names))]
-    return [*dict.fromkeys(Place(one.store, one.prefix) for one in endpoints)]
+    return [*dict.fromkeys(Place(endpoint.store, endpoint.prefix) for endpoint in endpoints)]
 
 
 @dataclass
 class KnownIncarnations:
-    """The incarnations of the cluster's topics, each topic's read once."""
+    """The incarnations of the cluster's topics; each topic is read once."""
 
     default: Endpoint
     cluster: str
@@ -112,7 +112,7 @@ class KnownIncarnations:
     _read: dict[str, TopicIncarnations] = field(default_factory=dict)
 
     def place_of(self, topic: str, topic_id: str) -> str | None:
-        """Where the objects of a topic id lie; None if it is not known."""
+        """The place of a topic id's objects; None if it is not known."""
         if topic not in self._read:
             store, control = (
                 open_store(self.default.store, self.options),
@@ -133,7 +133,7 @@ class _Group(NamedTuple):
 
 @dataclass
 class _Place:
-    """One run over the packs of one store and prefix."""
+    """A run over the packs of one store and prefix."""
 
     cluster: str
     url: str
@@ -144,17 +144,17 @@ class _Place:
     dry_run: bool
 
     def reported(self) -> PacksReport:
-        """Delete what may go."""
+        """Delete the packs that may go, and report them."""
         store = open_store(self.url, self.options)
         now = store.now()
         report = PacksReport(cluster=self.cluster, store=self.url, prefix=self.prefix, at=now, dry_run=self.dry_run)
         counts = {"packs": 0, "young": 0, "removed": 0, "removed_bytes": 0, "needed": 0}
         examples: list[NeededPack] = []
 
-        def tell(error: FormatError) -> None:
+        def note(error: FormatError) -> None:
             examples.append(NeededPack(key=error.name, why=error.rule))
 
-        given_up = GivenUp.read(store, ControlKeys(self.prefix, self.cluster), now - SETTLED, tell)
+        given_up = GivenUp.read(store, ControlKeys(self.prefix, self.cluster), now - SETTLED, note)
         for chunk in self._chunks(store, now, counts):
             needed = self._needed(store, chunk, now, given_up)
             for info in chunk:
@@ -169,7 +169,7 @@ class _Place:
         return report.model_copy(update={**counts, "examples": tuple(examples)})
 
     def _chunks(self, store: Store, now: datetime, counts: dict[str, int]) -> Iterator[list[ObjectInfo]]:
-        """The packs that are old enough to be looked at."""
+        """Chunks of the packs that are old enough to be examined."""
         control = ControlKeys(self.prefix, self.cluster)
 
         def old() -> Iterator[ObjectInfo]:
@@ -187,7 +187,7 @@ class _Place:
             yield chunk
 
     def _needed(self, store: Store, chunk: list[ObjectInfo], now: datetime, given_up: GivenUp) -> dict[str, str]:
-        """Why packs of ``chunk`` stay, by key."""
+        """Reasons for keeping packs of ``chunk``, by key."""
         needed: dict[str, str] = {}
         groups: dict[_Group, list[PackedRange]] = {}
         for info, found in zip(chunk, in_parallel(lambda info: footer(store, info), chunk), strict=True):
@@ -195,10 +195,10 @@ class _Place:
                 needed[info.key] = found
                 continue
             for packed in found:
-                one = packed.range
-                if given_up.covers(one, info.modified):
+                span = packed.range
+                if given_up.covers(span, info.modified):
                     continue
-                groups.setdefault(_Group(one.topic, one.topic_id, one.partition), []).append(packed)
+                groups.setdefault(_Group(span.topic, span.topic_id, span.partition), []).append(packed)
         compared = {info.key for info in chunk if info.modified <= now - COMPARED}
         for whys in in_parallel(lambda group: self._of_partition(*group, now, compared), list(groups.items())):
             for key, why in whys:
@@ -208,7 +208,7 @@ class _Place:
     def _of_partition(
         self, group: _Group, ranges: list[PackedRange], now: datetime, compared: Iterable[str]
     ) -> list[tuple[str, str]]:
-        """Why packs are needed for the ranges of one partition, by key."""
+        """Reasons for keeping packs, from the ranges of one partition, by key."""
         place = self.incarnations.place_of(group.topic, group.topic_id)
         if place is None:
             rule = f"no agent knows the topic id {group.topic_id}; --forget gives it up"
@@ -221,7 +221,7 @@ class _Place:
 
 
 def footer(store: Store, info: ObjectInfo) -> list[PackedRange] | str:
-    """The ranges of a pack, or why it stays. One that is gone has none."""
+    """The ranges of a pack, or the reason for keeping it. A removed pack has no ranges."""
     try:
         return read_footer(store, info.key, info.size)
     except NotFound:

@@ -1,7 +1,7 @@
-"""Retention of raw: what :mod:`tidemark.planning.retention` lets go is removed, from each partition's old end on.
+"""Retention of raw: removes the segments that :mod:`tidemark.planning.retention` releases, from each partition's start.
 
-A partition's listing is read as it comes, with one manifest at a time, up to the first segment that stays: memory grows
-with the segments of one tombstone and with three numbers a row of evidence. ``offset.wm`` is never written.
+A partition's listing is streamed, with one manifest at a time, up to the first segment that stays: memory grows with
+the segments of one tombstone and with three numbers for each row of evidence. ``offset.wm`` is never written.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ from tidemark.timestamps import utc_now
 from tidemark_spark.retention.tombstones import Tombstones, bury, delete_version
 
 CHUNK: Final = 256
-"""Segments of one tombstone; more only where they overlap."""
+"""Segments of one tombstone; it has more only where segments overlap."""
 
 
 def retain_raw(table: TopicTable, now: datetime, by: str, *, dry_run: bool) -> RetentionReport:
-    """Remove the segments that may go at ``now`` and that a report named a day ago; tells of all that may go.
+    """Remove segments that may go at ``now`` and that a report named a day ago; returns a report of all that may go.
 
     Raises:
-        FormatError: the ledger or an object of the whole topic does not parse; one of a partition keeps that as it is.
-        StoreError: a store did not answer; what is left is the next run's.
+        FormatError: the ledger or an object of the whole topic does not parse. A bad object of a partition only keeps
+            that partition's segments.
+        StoreError: a store did not answer; the next run removes the rest.
     """
     standing = EffectiveEvidence.of(table)
     check_untampered(table, standing.ledger, standing.live.values())
@@ -75,21 +76,21 @@ def retain_raw(table: TopicTable, now: datetime, by: str, *, dry_run: bool) -> R
 
 
 def _classed(standing: EffectiveEvidence) -> dict[tuple[int, int], Classed]:
-    found: dict[tuple[int, int], Classed] = {}
+    classed: dict[tuple[int, int], Classed] = {}
     for row in (row for rows in standing.by_attempt() for row in rows):
-        found.setdefault((row.incarnation, row.partition), Classed()).add(row.first, row.next, row.rows)
-    return found
+        classed.setdefault((row.incarnation, row.partition), Classed()).add(row.first, row.next, row.rows)
+    return classed
 
 
 def _busy(table: TopicTable, standing: EffectiveEvidence) -> frozenset[str]:
-    """The logs that runs read which have not landed, and may yet."""
+    """The logs read by runs that have not landed and still may."""
     since = table.store.now() - RUN_OVER
-    found: set[str] = set()
+    busy: set[str] = set()
     done = {table.keys.attempt(attempt) for attempt in landed_attempts(table, standing.ledger)}
     for key in [info.key for info in table.store.list(table.keys.attempts) if info.modified >= since]:
         if key not in done and (plan := read_plan(table, key)).created_at >= since:
-            found.update(part.key for task in plan.tasks for part in task.ranges if not part.quarantined)
-    return frozenset(found)
+            busy.update(part.key for task in plan.tasks for part in task.ranges if not part.quarantined)
+    return frozenset(busy)
 
 
 class _Group(NamedTuple):
@@ -101,7 +102,7 @@ class _Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One run over a topic's raw segments."""
+    """A run over a topic's raw segments."""
 
     table: TopicTable
     standing: EffectiveEvidence
@@ -115,7 +116,7 @@ class _Run:
     review: str
 
     def partition(self, state: PartitionState, limit: int | None) -> PartitionGoes:
-        """Remove what may go of a partition below offset ``limit``; nothing if there is none."""
+        """Remove a partition's segments that may go below offset ``limit``; without a limit, remove nothing."""
         place = self.incarnations[state.incarnation].place
         part = self.raw.partition(state.topic_id, place, state.incarnation, state.partition)
         keeping = self._keeping(part, state)
@@ -124,11 +125,11 @@ class _Run:
         partition = _Partition(self, part, keeping, limit)
         try:
             return partition.told(partition.go())
-        except FormatError as error:  # of one of its own objects: the others go on
+        except FormatError as error:  # of an object of this partition: the others continue
             return partition.told(str(error))
 
     def _keeping(self, part: RawPartition, state: PartitionState) -> Keeping | str:
-        """What decides over the partition's segments, or why all of them stay."""
+        """The rules for the partition's segments, or the reason why all of them stay."""
         window, marks = self.table.topic.retention.raw, self.raw.marks(part)
         if window is None:
             return "it is kept for ever"
@@ -143,7 +144,7 @@ class _Run:
 
 @dataclass
 class _Partition:
-    """One partition, from its old end to the first segment that stays. ``chunk`` is what the next tombstone names."""
+    """One partition, from its start to the first segment that stays. ``chunk`` has the next tombstone's segments."""
 
     run: _Run
     part: RawPartition
@@ -153,12 +154,12 @@ class _Partition:
     found: dict[str, int] = field(default_factory=dict)
 
     def told(self, stays: str) -> PartitionGoes:
-        """What was found and removed, and why the rest stays."""
+        """Report of the found and removed segments, and of the reason why the rest stays."""
         where = {"incarnation": self.part.incarnation, "partition": self.part.keys.partition}
         return PartitionGoes.model_validate({**where, "stays": stays, **self.found})
 
     def go(self) -> str:
-        """Remove what may go; why the rest stays."""
+        """Remove the segments that may go; returns the reason why the rest stays."""
         keys = self.part.keys
         store = open_store(keys.endpoint.store, self.run.table.deployment.store)
         buried = Tombstones(store, keys)
@@ -190,7 +191,7 @@ class _Partition:
         )
 
     def _leftovers(self, store: Store, group: _Group, manifest: SegmentManifest | None, buried: Tombstones) -> None:
-        """Remove what a tombstone names and no manifest does: an earlier run died before it could."""
+        """Remove objects that a tombstone names and no manifest does: an earlier run died before it could."""
         for name, info in group.objects.items():
             named = manifest is not None and group.name.file(name) in manifest.objects
             if name != MANIFEST_EXTENSION and not named and buried.name(group.name.base, info):
@@ -199,7 +200,7 @@ class _Partition:
                     delete_version(store, info.key, info.etag)
 
     def _close(self, store: Store) -> None:
-        """Count the chunk, and remove it if it was reviewed."""
+        """Count the chunk, and remove its segments if they were reviewed."""
         chunk, self.chunk = self.chunk, []
         if not chunk:
             return
@@ -213,7 +214,7 @@ class _Partition:
         if bury(store, self.part.keys, self._tombstone(chunk, start, end)):
             self.found["removed_to"] = end
         else:
-            self.limit = 0  # a segment was replaced since it was judged: nothing above it goes
+            self.limit = 0  # a segment was replaced since it was judged: keep all above it
 
     def _count(self, name: str, more: int) -> None:
         self.found[name] = self.found.get(name, 0) + more
@@ -235,7 +236,7 @@ class _Partition:
             "report": self.run.review,
             "ledger_n": ledger.n,
             "ledger_attempt": ledger.attempt,
-            # In this order what is left has no hole at any time, also where segments overlap.
+            # In this order the remaining segments never have a hole, even where segments overlap.
             "segments": tuple(sorted(chunk, key=lambda segment: (segment.next_offset, segment.base_offset))),
         }
         return Tombstone.model_validate(fields)
@@ -247,7 +248,7 @@ def _reach(chunk: list[RemovedSegment]) -> int:
 
 
 def _apart(chunk: list[RemovedSegment], kept: int) -> list[RemovedSegment]:
-    """The chunk without segments that lie across the first offset, ``kept``, of one that stays."""
+    """The chunk without segments that reach across ``kept``, the first offset of a segment that stays."""
     left = list(chunk)
     while _reach(left) > kept:
         kept = left.pop().base_offset
@@ -261,7 +262,7 @@ def _grouped(store: Store, keys: PartitionKeys) -> Iterator[_Group]:
 
 
 def _manifest_of(store: Store, keys: PartitionKeys, group: _Group) -> SegmentManifest | None:
-    """The manifest that was listed; None if it is gone or has been replaced."""
+    """The listed manifest; None if it is gone or has been replaced."""
     if MANIFEST_EXTENSION not in group.objects:
         return None
     key = keys.manifest(group.name)

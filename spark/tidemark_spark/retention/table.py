@@ -1,4 +1,4 @@
-"""Retention of a table: the dates that are past leave it in one commit, and every offset of theirs keeps a class."""
+"""Retention of a table: past dates leave it in one commit, and each of their offsets keeps a class."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tidemark_spark.run.driver import run
 
 
 def retain_table(table: TopicTable, now: datetime, by: str, *, dry_run: bool) -> RetentionReport:
-    """Take the dates from the table that are past at ``now`` and that a report named a day ago; tells of all past ones.
+    """Remove dates that are past at ``now`` and that a report named a day ago; returns a report of all past dates.
 
-    The files stay for those who read an older version, until the vacuum takes them.
+    The files stay for readers of older versions, until the vacuum removes them.
 
     Raises:
         PublishError: the table has moved on meanwhile; run it again.
-        TableTampered: somebody changed the table behind Tidemark's back.
+        TableTampered: another program changed the table.
     """
     plan, past = plan_retain(table, now)
     before = None if dry_run else reviewed(table, "table", now)
-    named = {one.dt for one in before[1].dates} if before else set()
-    if named & {one.dt for one in past}:
+    named = {date.dt for date in before[1].dates} if before else set()
+    if named & {date.dt for date in past}:
         plan, _ = plan_retain(table, now, named)
         write_plan(table, plan)
         if run(table, plan, lambda _job, _tasks: []).status != "landed":
             raise PublishError(f"{table.url}: it moved on since attempt {plan.attempt} was planned; run it again")
-        went = {*plan.dates, *plan.supersedes}
-        past = [one.model_copy(update={"removed": one.dt in went}) for one in past]
+        removed = {*plan.dates, *plan.supersedes}
+        past = [date.model_copy(update={"removed": date.dt in removed}) for date in past]
     return RetentionReport(
         cluster=table.topic.cluster,
         topic=table.topic.topic,

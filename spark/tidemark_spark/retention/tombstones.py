@@ -1,8 +1,8 @@
-"""How retention removes segments: first the tombstone, then each segment, by where it ends, its manifest first.
+"""Removes segments for retention: first the tombstone, then each segment in order of its end, its manifest first.
 
-Without its manifest a segment is none any more, for any reader. Each object is deleted only as the very version that
-was judged. Whoever dies in between leaves a tombstone and objects without a manifest; the next run knows them by it.
-In a bucket that keeps versions the bytes are only hidden, and its lifecycle frees them.
+Without its manifest a segment no longer exists for any reader. Each object is deleted only in the version that was
+judged. A run that dies in between leaves a tombstone and objects without a manifest, which the next run recognizes. In
+a bucket that keeps versions the bytes are only hidden, and its lifecycle frees them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tidemark.timestamps import stamp
 
 
 def bury(store: Store, keys: PartitionKeys, tombstone: Tombstone) -> bool:
-    """Write ``tombstone`` and delete its segments; false if it stopped at a replaced manifest."""
+    """Write ``tombstone`` and delete its segments; False if a manifest was replaced, which stops the deletion."""
     control, at = keys.control, stamp(tombstone.at)
     key = control.tombstone(keys.place, keys.partition, tombstone.start, tombstone.end, at)
     put_once(store, key, tombstone.to_bytes())
-    return all(_removed(store, keys, one) for one in tombstone.segments)
+    return all(_removed(store, keys, segment) for segment in tombstone.segments)
 
 
 def delete_version(store: Store, key: str, etag: str) -> None:
-    """Delete the object if it is this very version; one that is gone, or was replaced, is none of ours."""
+    """Delete the object if it is this very version, and otherwise do nothing."""
     try:
         store.delete(key, if_match=etag)
     except (NotFound, PreconditionFailed):
@@ -41,13 +41,13 @@ def _removed(store: Store, keys: PartitionKeys, segment: RemovedSegment) -> bool
         pass  # another run beside this one was faster
     except PreconditionFailed:
         return False
-    for name, one in segment.objects.items():
-        delete_version(store, keys.file(name), one.etag)
+    for name, sums in segment.objects.items():
+        delete_version(store, keys.file(name), sums.etag)
     return True
 
 
 class Tombstones:
-    """The tombstones of a partition, listed once, and read where their names lead; the last that was read is kept."""
+    """The tombstones of a partition, listed once and read on demand; the last one read is kept."""
 
     def __init__(self, store: Store, keys: PartitionKeys) -> None:
         self._store, self._keys = store, keys
@@ -55,10 +55,10 @@ class Tombstones:
         self._read: tuple[str, Tombstone] | None = None
 
     def name(self, offset: int, info: ObjectInfo) -> bool:
-        """Whether one that is younger than the object ``info``, named by ``offset``, removes this very version."""
+        """True if a tombstone younger than the object ``info``, named by ``offset``, removes this very version."""
         file = info.key.removeprefix(self._keys.folder)
-        near = (self._tombstone(one.key) for one in self._named if one.start <= offset < one.end)
-        return any(info.modified < one.at and one.names(file, info.etag) for one in near)
+        near = (self._tombstone(name.key) for name in self._named if name.start <= offset < name.end)
+        return any(info.modified < tombstone.at and tombstone.names(file, info.etag) for tombstone in near)
 
     def _tombstone(self, key: str) -> Tombstone:
         if self._read is None or self._read[0] != key:

@@ -197,12 +197,12 @@ def rebased(current: Ledger, plan: RunPlan, change: Change, live: Iterable[LiveF
 
 
 def _touched(plan: RunPlan, dates: Iterable[str]) -> set[str]:
-    """The dates whose rows change, given the ``dates`` that get or lose files."""
+    """The dates with changed rows, given the ``dates`` that get or lose files."""
     return {*dates, *(plan.dates if plan.kind == "retain" else ())} if plan.moves_rows else set()
 
 
 def _landed(current: Ledger, plan: RunPlan) -> Iterator[int]:
-    """The attempts whose evidence counts, in landing order; a fold takes the position of its first attempt."""
+    """The counted attempts in landing order; a fold takes the position of its first attempt."""
     if not plan.folds:
         yield from current.landed
         yield plan.attempt

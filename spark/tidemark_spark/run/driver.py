@@ -212,7 +212,7 @@ def _checked(table: TopicTable, plan: RunPlan, evidence: Iterable[EvidenceRow]) 
 
 
 def _told(table: TopicTable, plan: RunPlan, files: Iterable[str]) -> Told:
-    """Evidence of ``files``, all of which must still be in force."""
+    """Evidence of ``files``, which must still be in force."""
     wanted = frozenset(files)
     if not wanted:
         return Told({}, {}, frozenset(), ())
