@@ -1,4 +1,4 @@
-"""The Airflow DAG that makes dates of a table again."""
+"""The Airflow DAG that rebuilds dates of tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Airflow DAG that lists tables in catalogs, where the topics file names any."""
+"""The Airflow DAG that lists tables in catalogs, if the topics file names any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One Airflow DAG per topic of the topics file; a task that starts makes its own alone."""
+"""One Airflow DAG per topic of the topics file; a starting task makes only its own."""
 
 from __future__ import annotations
 

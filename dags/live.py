@@ -1,4 +1,4 @@
-"""One Airflow DAG per cluster that has topics with a freshness; a task that starts makes its own alone."""
+"""One Airflow DAG per cluster that has topics with a freshness; a starting task makes only its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Airflow DAG that looks after the deployment and tells people."""
+"""The Airflow DAG that checks the deployment and notifies people."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""An example of a DAG of yours that waits for "orders, this date, final": copy it beside the others to use it.
+"""An example of your own DAG that waits for "orders, this date, final": copy it beside the others to use it.
 
 Each date of the table starts one run when it closes, and another when it closes again after late rows. The partition
-key of the event, and so of the run, is the date. An event may come twice or late, so the run looks at the ledger, and
-leaves out a date that has been reopened since: its next closing is an event as well.
+key of the event, and so of the run, is the date. An event may come twice or late, so the run reads the ledger, and
+skips a date that has been reopened since: its next closing is an event as well.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ with DAG(
 
     @task
     def report() -> dict[str, object]:
-        """How many rows the date has, and whether all that was waited for has come."""
+        """Number of rows of the date, and its completeness."""
         from tidemark.table.delta_table import committed_ledger
 
         dt = get_current_context()["dag_run"].partition_key

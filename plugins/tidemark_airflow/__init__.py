@@ -1,21 +1,21 @@
-"""Tidemark's part in Airflow: wait for watermarks, plan, have Spark convert, publish what landed.
+"""Tidemark's part in Airflow: waits for watermarks, plans, converts with Spark, and publishes landed dates.
 
-A DAG file needs ``dag_factories.ingest.ingest_dags`` and ``dag_factories.backfill.backfill_dag`` alone.
-Importing the package does nothing but define: no connection, no network, no heavy library. What a run knows
-lies in the store (ledger, plan, result, outbox pointer); Airflow carries names of objects and small numbers, so any
-task may be killed and run again.
+A DAG file needs only ``dag_factories.ingest.ingest_dags`` and ``dag_factories.backfill.backfill_dag``.
+Importing the package only defines: no connection, no network, no heavy library. The state of a run is in the store
+(ledger, plan, result, outbox pointer); Airflow carries names of objects and small numbers, so any task may be killed
+and run again.
 
-* ``provider``, ``plugin``: what Airflow knows about the package, and what it mounts
+* ``provider``, ``plugin``: the package's description for Airflow, and the parts that Airflow mounts
 * ``options``, ``configuration``: the section ``[tidemark]``
-* ``settings``: where the topics file and Spark's programs are
-* ``dag_factories``: the DAGs of a deployment, by its topics file: ingest, backfill, maintenance, monitor
-* ``sensors``: the task that waits without a worker, and plans; how long it waits after failed runs
+* ``settings``: the places of the topics file and of Spark's programs
+* ``dag_factories``: the DAGs of a deployment, from its topics file: ingest, backfill, maintenance, monitor
+* ``sensors``: the task that waits without a worker, and plans; its waits after failed runs
 * ``triggers``: one scan of the watermark indexes for all waiting topics
-* ``submitters``: what runs a job: spark-submit, never by accident on YARN, Spark Connect, or a platform
+* ``submitters``: run a job: with spark-submit, never by accident on YARN, Spark Connect, or on a platform
 * ``operators``: Spark's jobs as tasks; the tasks of a backfill
-* ``assets``: asset events of what has landed and what has closed, and what of the ledger has been published
+* ``assets``: asset events of landed and closed dates, and the published part of the ledger
 * ``links``: addresses of pages, and the buttons on a task's page
-* ``notifications``: who tells people of incidents, and what they are told
+* ``notifications``: notifiers that report incidents to people, and their messages
 * ``web``: the continuity page, with its API and its rights
-* ``planned``: a plan as one task hands it to the next
+* ``planned``: a plan in the form that one task passes to the next
 """

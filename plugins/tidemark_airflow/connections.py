@@ -1,7 +1,7 @@
-"""Airflow's connections as Tidemark's libraries use them: of AWS for the stores, of Kafka, and by name for all else.
+"""Airflow's connections for Tidemark's libraries: AWS's for the stores, Kafka's, and all others by name.
 
-:func:`install` only says how they are found. They are looked up when a client is made, never when a DAG file is parsed,
-and again a minute later, so that what is changed or rotated counts soon.
+:func:`install` only registers the lookup. A connection is looked up when a client is made, never when a DAG file is
+parsed, and again a minute later, so that changed or rotated values soon apply.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOOK_AGAIN_SECONDS: Final = 60.0
 
 
 class AwsConnection:
-    """Access to AWS by one Airflow connection, through the amazon provider: keys, profiles, assumed roles, endpoint.
+    """Access to AWS with one Airflow connection, through the amazon provider: keys, profiles, roles, endpoint.
 
     Credentials of an assumed role renew themselves. Threads may share it.
     """
@@ -37,12 +37,12 @@ class AwsConnection:
         """Nothing is looked up yet."""
         self._conn_id = conn_id
         self._lock = threading.Lock()
-        self._said = ""
+        self._content = ""
         self._access: AwsAccess | None = None
         self._looked_at = 0.0
 
     def __call__(self) -> AwsAccess:
-        """The access that counts now; a session is made again only if the connection says something else.
+        """The current access; a session is made again only if the connection has changed.
 
         Raises:
             ConfigError: there is no such connection. (The provider would use AWS's own chain.)
@@ -50,28 +50,28 @@ class AwsConnection:
         with self._lock:
             if self._access is None or time.monotonic() - self._looked_at >= _LOOK_AGAIN_SECONDS:
                 found = _found(self._conn_id)
-                said = f"{found.conn_type} {found.get_uri()}"
-                if self._access is None or said != self._said:
-                    self._access, self._said = _access(found), said
+                content = f"{found.conn_type} {found.get_uri()}"
+                if self._access is None or content != self._content:
+                    self._access, self._content = _access(found), content
                 self._looked_at = time.monotonic()
             return self._access
 
 
 @cache
 def aws_connection(conn_id: str) -> AwsConnection:
-    """The one of that name, the same in all of this process."""
+    """The connection with this id, one object for the whole process."""
     return AwsConnection(conn_id)
 
 
 def install() -> None:
-    """Have all stores of this process use what ``[tidemark]`` names, and its registries what the topics file names."""
+    """Have all stores and registries of this process use the connections of ``[tidemark]`` and of the topics file."""
     conn_id = option("aws_conn_id")
     s3_credentials.use(aws_connection(conn_id) if conn_id else None)
     connections.use(named_connection)
 
 
 def named_connection(conn_id: str) -> NamedConnection:
-    """What the connection says. Raises ConfigError if there is none."""
+    """The connection's values. Raises ConfigError if it does not exist."""
     found = _found(conn_id)
     uri = found.host or None
     if uri is not None:
@@ -82,13 +82,13 @@ def named_connection(conn_id: str) -> NamedConnection:
 
 
 def kafka_client(cluster: str, bootstrap: str | None) -> dict[str, Any] | None:
-    """kafka-python's settings for ``cluster``, by the connection that ``[tidemark] kafka_conn_id`` names.
+    """Settings of kafka-python for ``cluster``, from the connection in ``[tidemark] kafka_conn_id``.
 
-    ``bootstrap`` is what the topics file says: the brokers where the connection has no host, or if there is no
-    connection. None if neither says where the brokers are. Needs ``tidemark-kafka[onboarding]``.
+    ``bootstrap`` comes from the topics file: the brokers if there is no connection, or if it has no host. None if
+    neither names brokers. Needs ``tidemark-kafka[onboarding]``.
 
     Raises:
-        ConfigError: there is no such connection, or its extra has something else.
+        ConfigError: there is no such connection, or its extra has an unknown setting.
     """
     from tidemark.kafka_admin import checked_client
 

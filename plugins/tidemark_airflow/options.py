@@ -1,6 +1,6 @@
 """The options of ``[tidemark]`` in Airflow's configuration.
 
-Airflow asks for them while it is being imported, so nothing of it is imported here.
+Airflow asks for them while it is being imported, so nothing of Airflow is imported here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ SECTION: Final = "tidemark"
 
 
 class Option(NamedTuple):
-    """One option, as ``airflow config`` shows it; without a ``default`` it is empty."""
+    """An option that ``airflow config`` shows; without a ``default`` it is empty."""
 
     name: str
     description: str
@@ -21,10 +21,10 @@ class Option(NamedTuple):
     sensitive: bool = False
 
     def described(self) -> dict[str, Any]:
-        """The option as Airflow's schema of providers has it."""
-        found = self._asdict() | {"version_added": "0.1.0"}
-        del found["name"]
-        return found
+        """The option in Airflow's schema of providers."""
+        fields = self._asdict() | {"version_added": "0.1.0"}
+        del fields["name"]
+        return fields
 
 
 OPTIONS: Final = (
@@ -35,24 +35,24 @@ OPTIONS: Final = (
     ),
     Option(
         "spark_conn_id",
-        "The Airflow connection that says where jobs run: of type spark, spark_connect, aws (EMR Serverless), "
+        "The Airflow connection for running jobs: of type spark, spark_connect, aws (EMR Serverless), "
         "kubernetes or databricks.",
         "spark_default",
     ),
     Option(
         "job_template",
-        "Path of a YAML file with the request that starts a job, where the connection is of type aws, kubernetes or "
-        "databricks; with settings of Spark, where it is cluster mode on YARN.",
+        "Path of a YAML file with the request that starts a job, if the connection is of type aws, kubernetes or "
+        "databricks; or with settings of Spark, for cluster mode on YARN.",
         example="/etc/tidemark/job.yaml",
     ),
     Option(
         "remote_jobs",
-        "The folder of Spark's jobs as such a platform reaches it.",
+        "The folder of Spark's jobs for such a platform.",
         example="s3://bucket/tidemark/jobs",
     ),
     Option(
         "remote_topics",
-        "Path of the topics file where such a platform runs jobs.",
+        "Path of the topics file on such a platform.",
         example="/etc/tidemark/topics.yaml",
     ),
     Option(
@@ -68,7 +68,7 @@ OPTIONS: Final = (
     ),
     Option(
         "spark_jobs",
-        "The folder of Spark's jobs. Default: those of the installed package.",
+        "The folder of Spark's jobs. Default: the folder in the installed package.",
         example="/opt/tidemark/jobs",
     ),
     Option(
@@ -83,18 +83,18 @@ OPTIONS: Final = (
     ),
     Option(
         "retention_profile",
-        "The AWS profile of the role that may delete raw segments. Default: that of all jobs.",
+        "The AWS profile of the role that may delete raw segments. Default: the profile of all jobs.",
         example="retention",
     ),
     Option(
         "job_environment",
-        "Names of further variables that jobs get from the environment of the worker, separated by commas.",
+        "Names of further variables of the worker's environment that jobs get, separated by commas.",
         example="OUR_PROXY,OUR_CA",
     ),
     Option(
         "kafka_conn_id",
-        "The Airflow connection that onboarding asks Kafka with: host, login and password, and kafka-python's settings "
-        "as extra. {cluster} in its name is replaced. Default: the topics file's bootstrap, without credentials.",
+        "The Airflow connection with which onboarding asks Kafka: host, login and password, and kafka-python's "
+        "settings as extra. {cluster} in its name is replaced. Default: the topics file's bootstrap, no credentials.",
         example="kafka_{cluster}",
     ),
     Option(
@@ -127,7 +127,7 @@ OPTIONS: Final = (
         "Notifiers that report incidents to people: a JSON object with a name and the arguments of each. Default: the "
         "task's log.",
         example='{"hook": {"notifier": "tidemark_airflow.notifications.webhook.WebhookNotifier"}}',
-        # Notifiers may have addresses that whoever knows may post to.
+        # A notifier's address alone may allow posting to it.
         sensitive=True,
     ),
     Option("approve_above_gib", "How many GiB a backfill may rewrite without an approval, at most.", "100", "integer"),

@@ -1,4 +1,4 @@
-"""A plan as one task hands it to the next: a small mapping, which Airflow stores as XCom."""
+"""A plan in the form that one task passes to the next: a small mapping, which Airflow stores as XCom."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class Planned(TypedDict):
-    """A plan as other tasks see it. ``attempt`` is a string, for the browser rounds numbers above 2^53.
+    """A plan as other tasks see it. ``attempt`` is a string, since browsers round numbers above 2^53.
 
-    ``plan`` is its key below the lake's store; "" if there is nothing to carry out, and then ``empty`` is true.
-    ``tasks`` are Spark's, ``bytes`` those of raw that they read.
+    ``plan`` is its key below the lake's store, or empty if there is nothing to carry out, and then ``empty`` is true.
+    ``tasks`` counts Spark's tasks, ``bytes`` the bytes of raw that they read.
     """
 
     empty: bool
@@ -24,7 +24,7 @@ class Planned(TypedDict):
 
 
 def write_planned(table: TopicTable, made: RunPlan) -> Planned:
-    """Write ``made`` where the job will look for it, unless it is empty."""
+    """Write the plan ``made`` where the job will look for it, unless it is empty."""
     from tidemark.planning import write_plan
 
     return {
@@ -32,5 +32,5 @@ def write_planned(table: TopicTable, made: RunPlan) -> Planned:
         "attempt": str(made.attempt),
         "plan": "" if made.empty else write_plan(table, made),
         "tasks": len(made.tasks),
-        "bytes": sum(one.size for one in made.tasks),
+        "bytes": sum(task.size for task in made.tasks),
     }

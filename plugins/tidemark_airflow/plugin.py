@@ -1,6 +1,6 @@
 """The Airflow plugin: the continuity page with its places in Airflow's pages, and rights to backfills by topic.
 
-Airflow finds it by the entry point of the installed package, wherever its folder of plugins is.
+Airflow finds it by the entry point of the installed package, whatever its folder of plugins is.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from tidemark_airflow.links.urls import PREFIX, base_path
 
 
 class TidemarkPlugin(AirflowPlugin):
-    """What Airflow mounts. Workers, scheduler and triggerer load this class, too, and never build the application."""
+    """The parts that Airflow mounts. Workers, scheduler and triggerer load this class too, and never build the page."""
 
     name = "tidemark"
     external_views = [  # noqa: RUF012 - Airflow's interface: a list, which it edits
-        # Without a route of its own it opens as a page, whose address can be kept and sent.
+        # Without a route of its own it opens as a page with an address that can be kept and sent.
         {"name": "Continuity", "href": f"{base_path()}{PREFIX}/", "destination": "nav", "category": "browse"},
         {
             "name": "Continuity",
             "href": f"{base_path()}{PREFIX}/?dag_id={{DAG_ID}}",
             "destination": "dag",
-            # Airflow takes the name of a view without a route for its route: this one must be another.
+            # Airflow uses the name of a view without a route as its route: this one must differ.
             "url_route": "tidemark-continuity",
         },
     ]

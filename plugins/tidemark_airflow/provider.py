@@ -1,7 +1,7 @@
-"""What Airflow knows about this package as a provider: ``airflow providers get tidemark-kafka`` shows it.
+"""The package's description as an Airflow provider: ``airflow providers get tidemark-kafka`` shows it.
 
-Airflow calls :func:`get_provider_info` while it is being imported, so nothing of it is imported here. The plugin is not
-listed: it has an entry point of its own, and Airflow would refuse it the second time.
+Airflow calls :func:`get_provider_info` while it is being imported, so nothing of Airflow is imported here. The plugin
+is not listed: it has an entry point of its own, and Airflow would refuse it the second time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _NAME: Final = "Tidemark"
 
 
 def get_provider_info() -> dict[str, Any]:
-    """By Airflow's schema of providers, ``provider_info.schema.json``."""
+    """The description in Airflow's schema of providers, ``provider_info.schema.json``."""
     return {
         "package-name": "tidemark-kafka",
         "name": _NAME,
@@ -28,13 +28,13 @@ def get_provider_info() -> dict[str, Any]:
             "tidemark_airflow.notifications.webhook.WebhookNotifier",
         ],
         "extra-links": [
-            *(f"tidemark_airflow.links.operator_links.{one}Link" for one in ("Continuity", "Table", "Plan", "Spark")),
+            *(f"tidemark_airflow.links.operator_links.{name}Link" for name in ("Continuity", "Table", "Plan", "Spark")),
             "tidemark_airflow.operators.backfill.ReportLink",
         ],
         "config": {
             SECTION: {
                 "description": "Where Tidemark's DAGs find the topics file, Spark and people.",
-                "options": {one.name: one.described() for one in OPTIONS},
+                "options": {option.name: option.described() for option in OPTIONS},
             }
         },
     }

@@ -1,7 +1,7 @@
-"""Where a deployment keeps its topics file and Spark's programs: ``[tidemark]``, else what is installed.
+"""The places of a deployment's topics file and of Spark's programs: from ``[tidemark]``, or installed ones.
 
-The options are those of :mod:`tidemark_airflow.configuration`. ``PYSPARK_PYTHON`` in the environment is the Python of
-Spark's workers; by default it is the one beside spark-submit.
+:mod:`tidemark_airflow.configuration` has the options. ``PYSPARK_PYTHON`` in the environment is the Python of Spark's
+workers; by default it is the one beside spark-submit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def topics_file() -> Path:
-    """The path of the topics file: ``[tidemark] topics``, else ``include/topics.yaml`` of a checkout."""
+    """Path of the topics file: ``[tidemark] topics``, or ``include/topics.yaml`` of a checkout."""
     return Path(option("topics") or installation.home() / "include" / "topics.yaml")
 
 
@@ -34,12 +34,12 @@ def deployment() -> Deployment:
 
 
 def brokersets_file() -> Path:
-    """The path of the brokersets file, which need not exist: ``[tidemark] brokersets``, else beside the topics file."""
+    """Path of the brokersets file, which need not exist: ``[tidemark] brokersets``, or beside the topics file."""
     return Path(option("brokersets") or topics_file().with_name("brokersets.yaml"))
 
 
 def brokersets() -> BrokersetsFile | None:
-    """The brokersets file, read and checked; None if no option names one, and none is beside the topics file.
+    """The brokersets file, read and checked; None if no option names it and none is beside the topics file.
 
     Raises:
         ConfigError: it breaks a rule, or does not exist although the option names it.
@@ -49,35 +49,35 @@ def brokersets() -> BrokersetsFile | None:
 
 
 def onboarding_writes() -> bool:
-    """Whether onboarding may change the topics file where its task runs; else it proposes a patch alone."""
+    """True if onboarding may change the topics file where its task runs; otherwise it only proposes a patch."""
     return flag("onboarding_writes")
 
 
 def starts_paused() -> bool:
-    """Whether DAGs that land topics start paused. Else a topic lands once the topics file names it."""
+    """True if DAGs that land topics start paused. Otherwise a topic lands once the topics file names it."""
     return flag("starts_paused")
 
 
 def in_order(deployment: Deployment) -> list[TopicSettings]:
-    """The topics by cluster and name: one order whatever the file's, so that DAGs do not change for nothing."""
-    return sorted(deployment.topics, key=lambda one: (one.cluster, one.topic))
+    """Topics by cluster and name, whatever the file's order, so that DAGs do not change needlessly."""
+    return sorted(deployment.topics, key=lambda topic: (topic.cluster, topic.topic))
 
 
 def topic_table(cluster: str, topic: str) -> TopicTable:
-    """The table of a topic; ConfigError if the topics file no longer has it."""
+    """The table of a topic. Raises ConfigError if the topics file no longer has it."""
     from tidemark.table.delta_table import open_topic_table
 
-    found = deployment()
-    return open_topic_table(found, found.topic(topic, cluster))
+    current = deployment()
+    return open_topic_table(current, current.topic(topic, cluster))
 
 
 def spark_job(name: str) -> Path:
-    """The Spark application of that name, such as ``ingest.py``."""
+    """Path of the Spark application with this name, such as ``ingest.py``."""
     return Path(option("spark_jobs") or installation.folder("jobs")) / name
 
 
 def spark_submit() -> str | None:
-    """The program to submit with; None leaves it to the connection and ``PATH``."""
+    """The program to submit with; None leaves the choice to the connection and ``PATH``."""
     return option("spark_submit") or None
 
 
@@ -85,19 +85,19 @@ def spark_python() -> str:
     """The Python that runs a job as a client of Spark Connect.
 
     Raises:
-        ConfigError: no option names it, and there is none beside spark-submit.
+        ConfigError: no option names it, and none is beside spark-submit.
     """
     if named := option("spark_python"):
         return named
     submit = shutil.which(spark_submit() or "spark-submit")
-    if submit is not None and (found := Path(submit).resolve().with_name("python")).exists():
-        return str(found)
+    if submit is not None and (python := Path(submit).resolve().with_name("python")).exists():
+        return str(python)
     rule = "must name the Python of Spark's environment, since there is none beside spark-submit"
     raise ConfigError("Airflow's configuration", [(label("spark_python"), rule)])
 
 
 def spark_environment() -> dict[str, str]:
-    """What names the workers' Python, where nothing else does: without it they take the ``PATH``'s python3."""
+    """The variable that names the workers' Python if nothing else does; they would take python3 of ``PATH``."""
     submit = spark_submit()
     if os.environ.get("PYSPARK_PYTHON") or submit is None:
         return {}
@@ -116,15 +116,15 @@ def object_page() -> str:
 
 
 def scan_seconds() -> float:
-    """The time between two scans of the watermark indexes."""
+    """Seconds between two scans of the watermark indexes."""
     return number("scan_seconds")
 
 
 def approve_above_gib() -> int:
-    """How many GiB a backfill may rewrite without an approval; a form may ask for one earlier, never later."""
+    """GiB that a backfill may rewrite without an approval; a form may lower the limit, never raise it."""
     return int(number("approve_above_gib"))
 
 
 def approvers() -> list[str]:
-    """The ids of the users who alone may approve a backfill; empty leaves it to Airflow's roles."""
+    """Ids of the only users who may approve a backfill; empty leaves approval to Airflow's roles."""
     return names("approvers")

@@ -1,1 +1,1 @@
-"""Asset events: how other DAGs hear that a date has changed or is final."""
+"""Asset events, which notify other DAGs when a date has changed or is final."""

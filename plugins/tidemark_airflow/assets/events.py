@@ -1,4 +1,4 @@
-"""How other DAGs are notified about a table: events of two assets, a partition key per date, at least once.
+"""Notifies other DAGs about a table: events of two assets, a partition key per date, at least once.
 
 ==================  ===================================================================================================
 ``<table>``         a date's rows have changed: they landed, were rebuilt, or were removed by retention; or, without a
@@ -7,12 +7,12 @@
                     when it is rebuilt while it is closed
 ==================  ===================================================================================================
 
-``extra`` has ``cluster``, ``topic``, the ``ledger`` and its ``attempt`` up to which the event speaks, and the table's
-``rows``, and ``columns_added`` if there are any; events of ``<table>.final`` also ``incomplete``, those of their dates
-that closed with offsets outstanding.
+``extra`` has ``cluster``, ``topic``, the newest ``ledger`` of the event and its ``attempt``, the table's ``rows``, and
+``columns_added`` if there are any. Events of ``<table>.final`` also have ``incomplete``, their dates that closed with
+offsets outstanding.
 
-Airflow stores the events of a task when it stores its success, in one transaction. What it has stored is read back
-before anything counts as sent, see :mod:`tidemark_airflow.assets.outbox`.
+Airflow stores the events of a task together with its success, in one transaction. The stored events are read back
+before they count as sent, see :mod:`tidemark_airflow.assets.outbox`.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
     from tidemark_airflow.planned import Planned
 
 LAST_EVENTS = 20
-"""So many of an asset's newest events are looked at: others than ours may be among them, such as a person's."""
+"""Number of an asset's newest events that are read; events of others, such as a person's, may be among them."""
 
 log = logging.getLogger(__name__)
 
 
 class Assets(NamedTuple):
-    """A topic's assets: its table's rows, and its table's dates that are closed."""
+    """A topic's assets: the rows of its table, and the closed dates of its table."""
 
     rows: Asset
     final: Asset
 
 
 def assets_of(deployment: Deployment, topic: TopicSettings) -> Assets:
-    """The assets of a topic's table, as other DAGs schedule on them."""
+    """The assets of a topic's table, on which other DAGs schedule."""
     url = f"{deployment.lake_store}/{deployment.table_keys(topic).root}"
     return Assets(
         Asset(name=topic.table, uri=url, group="tidemark"),
@@ -59,14 +59,14 @@ def assets_of(deployment: Deployment, topic: TopicSettings) -> Assets:
 
 
 def stored_commits(assets: Collection[Asset]) -> set[Commit]:
-    """The commits that the newest events in Airflow's record of these assets name."""
+    """The commits named by the newest events in Airflow's record of these assets."""
     record = InletEventsAccessors(list(assets))
     newest = (event for asset in assets for event in record[asset].ascending(False).limit(LAST_EVENTS))
     return {commit for event in newest if (commit := named_by(event.extra)) is not None}
 
 
 def named_by(extra: Mapping[str, object] | None) -> Commit | None:
-    """The commit up to which an event speaks; None if it is not one of ours."""
+    """The newest commit of an event, or None if the event is not Tidemark's."""
     ledger, attempt = (extra or {}).get("ledger"), (extra or {}).get("attempt")
     if isinstance(ledger, int) and isinstance(attempt, str) and attempt.isdecimal():
         return Commit(ledger, int(attempt))
@@ -74,14 +74,14 @@ def named_by(extra: Mapping[str, object] | None) -> Commit | None:
 
 
 def news_of(table: TopicTable, ledger: Ledger) -> UnpublishedCommits | None:
-    """What is committed up to ``ledger`` and not in Airflow's record of events; moves the outbox pointer by that."""
+    """Commits up to ``ledger`` that are not in Airflow's record of events; advances the outbox pointer accordingly."""
     return unpublished(table, ledger, stored_commits(assets_of(table.deployment, table.topic)))
 
 
 def publish(context: Context, table: TopicTable, planned: Planned) -> bool:
-    """Have Airflow send the events of all that is committed and not sent, when the task succeeds; False if none is.
+    """Have Airflow send the events of all unsent commits when the task succeeds; False if there are none.
 
-    Whatever topic the task is about: its outlets are those of ``table``, set here.
+    The task's outlets are set here to the outlets of ``table``, whatever topic the task is about.
     """
     from tidemark.table.delta_table import committed_ledger
 
@@ -93,12 +93,12 @@ def publish(context: Context, table: TopicTable, planned: Planned) -> bool:
 
 
 def set_outlets(context: Context, outlets: Collection[Asset]) -> None:
-    """Airflow sends an event of each outlet that a task has when it succeeds, whatever it declared."""
+    """Set the task's outlets; Airflow sends an event of each when the task succeeds, whatever it declared."""
     context["ti"].task.outlets = list(outlets)
 
 
 def announced(context: Context, table: TopicTable, ledger: Ledger) -> list[Asset] | None:
-    """The assets of ``table`` for which the task is to have events; None if all up to ``ledger`` is sent."""
+    """The assets of ``table`` for which the task is to have events; None if all commits up to ``ledger`` are sent."""
     news = news_of(table, ledger)
     outlets: list[Asset] = []
     if news is not None:
@@ -112,7 +112,7 @@ def announced(context: Context, table: TopicTable, ledger: Ledger) -> list[Asset
         }
         incomplete: list[JsonValue] = [dt for dt, state in news.closed.items() if state.state == "final_incomplete"]
         columns: list[JsonValue] = list(news.columns)
-        for asset, dates, said in (
+        for asset, dates, fields in (
             (assets.rows, news.dates, {**extra, "columns_added": columns} if columns else extra),
             (assets.final, tuple(news.closed), {**extra, "incomplete": incomplete}),
         ):
@@ -121,17 +121,17 @@ def announced(context: Context, table: TopicTable, ledger: Ledger) -> list[Asset
                 event = context["outlet_events"][asset]
                 if dates:
                     event.add_partitions(list(dates))
-                event.extra = said
-            told = [*dates, *(f"new column {one}" for one in news.columns if asset is assets.rows)]
-            log.info("ledger %d: events of %s: %s", news.commit.n, asset.name, ", ".join(told) or "none")
+                event.extra = fields
+            listed = [*dates, *(f"new column {column}" for column in news.columns if asset is assets.rows)]
+            log.info("ledger %d: events of %s: %s", news.commit.n, asset.name, ", ".join(listed) or "none")
     return None if news is None else outlets
 
 
 def result_of(table: TopicTable, attempt: int) -> RunResult:
-    """What the job said of itself."""
+    """The result that the job wrote."""
     return RunResult.load(table.store, table.keys.result(attempt))
 
 
 def log_result(result: RunResult) -> None:
-    """Show what the job said of itself."""
+    """Write the job's result to the task's log."""
     log.info("attempt %d: %s", result.attempt, result.model_dump_json(exclude={"format", "cluster", "topic", "table"}))

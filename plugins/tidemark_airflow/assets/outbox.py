@@ -1,10 +1,9 @@
-"""The outbox: commits of a table that other DAGs have yet to hear of, and the pointer that says how far they have.
+"""The outbox: a table's commits that other DAGs do not know yet, and the pointer to the newest published commit.
 
 The ledger is the outbox itself, a chain of commits; ``published.json`` points into it. Airflow stores a task's asset
-events together with its success, after the last line of the task has run. So the pointer is moved by proof alone:
-each event names the ledger up to which it speaks, and the pointer goes on to the newest ledger of the chain that an
-event in Airflow's own record names. Until then the events are sent again: a kill at any point repeats events and
-never loses one.
+events together with its success, after the last line of the task has run. So the pointer advances only with proof: each
+event names its newest ledger, and the pointer moves to the newest ledger of the chain that an event in Airflow's own
+record names. Until then the events are sent again: a kill at any point repeats events and never loses one.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from tidemark.timestamps import utc_now
 
 
 class Pointer(NamedTuple):
-    """``published.json`` and its ETag, None if it is not there yet."""
+    """``published.json`` and its ETag, which is None while the object does not exist."""
 
     value: Published
     etag: str | None
 
 
 class Commit(NamedTuple):
-    """A ledger's identity: an attempt commits at most once, and a number may be another table's."""
+    """A ledger's identity: an attempt commits at most once, and another table may have the number too."""
 
     n: int
     attempt: int
@@ -40,11 +39,11 @@ class Commit(NamedTuple):
 
 
 class UnpublishedCommits(NamedTuple):
-    """What was committed since the pointer, up to the ledger ``commit``.
+    """The changes committed since the pointer, up to the ledger ``commit``.
 
-    ``dates`` are those whose rows changed, ``columns`` those that the table has got since. ``closed`` are dates that
-    are closed now and were not, or not with these rows; one that was closed and has been reopened meanwhile is not
-    among them. ``rows`` is what the table has.
+    ``dates`` are the dates with changed rows, ``columns`` the new columns. ``closed`` are closed dates that were open
+    before, or closed with other rows; a date that was closed and reopened in the meantime is not among them. ``rows``
+    counts the table's rows.
     """
 
     commit: Commit
@@ -55,7 +54,7 @@ class UnpublishedCommits(NamedTuple):
 
 
 def read_published(table: TopicTable) -> Pointer:
-    """The outbox pointer; nothing is published while there is none."""
+    """The outbox pointer; without one, nothing is published."""
     key = table.keys.published
     try:
         return Pointer(*Published.load_version(table.store, key))
@@ -78,12 +77,12 @@ def update_published(table: TopicTable, change: Callable[[Published], Published]
 
 
 def unpublished(table: TopicTable, newest: Ledger, stored: Collection[Commit]) -> UnpublishedCommits | None:
-    """What is to be sent of the commits up to ``newest``, given those that stored events name; None if nothing is.
+    """The changes to send of the commits up to ``newest``, given the commits in stored events; None if there are none.
 
-    Moves the pointer as far as that is proved, or further if there is nothing to send.
+    Advances the pointer as far as stored events prove, or further if there is nothing to send.
 
     Raises:
-        TableTampered: the table is behind what was published already.
+        TableTampered: the table is behind the published commit.
         FormatError: a ledger is not the one that its child names.
     """
     published = read_published(table).value
@@ -105,7 +104,7 @@ def unpublished(table: TopicTable, newest: Ledger, stored: Collection[Commit]) -
 
 
 def _news(newest: Ledger, after: list[Ledger], known: Ledger | None) -> UnpublishedCommits:
-    """What ``after``, the ledgers beyond ``known``, did together."""
+    """The joint changes of ``after``, the ledgers beyond ``known``."""
     dates = {dt for ledger in after for dt in ledger.dates_changed}
     before = known.dates if known else {}
     closed = {
@@ -118,7 +117,7 @@ def _news(newest: Ledger, after: list[Ledger], known: Ledger | None) -> Unpublis
 
 
 def _columns(ledger: Ledger) -> set[str]:
-    """The columns of the table, those within others excepted."""
+    """The table's top-level columns."""
     return {path for path in ledger.field_ids if "." not in path}
 
 
@@ -127,21 +126,25 @@ def _is_same_closing(state: DateState, before: DateState | None) -> bool:
 
 
 def move(table: TopicTable, to: Commit) -> None:
-    """Move the pointer on to ``to``; never back."""
-    update_published(table, lambda it: it.model_copy(update={"n": to.n, "attempt": to.attempt}) if to.n > it.n else it)
+    """Move the pointer forward to ``to``; never back."""
+
+    def moved(pointer: Published) -> Published:
+        return pointer.model_copy(update={"n": to.n, "attempt": to.attempt}) if to.n > pointer.n else pointer
+
+    update_published(table, moved)
 
 
 def mark_planned(table: TopicTable, digest: str) -> None:
-    """Record ``digest``, that of a state in which planning found nothing to land."""
-    update_published(table, lambda it: it.model_copy(update={"settled": digest, "settled_at": utc_now()}))
+    """Record ``digest``, of a state in which planning found nothing to land."""
+    update_published(table, lambda pointer: pointer.model_copy(update={"settled": digest, "settled_at": utc_now()}))
 
 
 def _chain(table: TopicTable, ledger: Ledger) -> Iterator[Ledger]:
-    """``ledger`` and those before it, back to the first."""
-    found: Ledger | None = ledger
-    while found is not None:
-        yield found
-        found = _parent(table, found)
+    """``ledger`` and its predecessors, back to the first."""
+    current: Ledger | None = ledger
+    while current is not None:
+        yield current
+        current = _parent(table, current)
 
 
 def _parent(table: TopicTable, ledger: Ledger) -> Ledger | None:

@@ -1,1 +1,1 @@
-"""Functions that make the DAGs of a deployment by its topics file."""
+"""Functions that make the DAGs of a deployment from its topics file."""

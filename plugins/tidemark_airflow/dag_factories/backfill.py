@@ -1,11 +1,11 @@
-"""The DAG of backfills: a form, a dry run of each topic, an approval where it is large, the run, and a report.
+"""The DAG of backfills: a form, a dry run of each topic, an approval of large ones, the run, and a report.
 
 | task | what it does | when it is red |
 | --- | --- | --- |
 | `validate` | checks the form as a whole | a field breaks a rule: the message names it, and what to do |
-| `preview` | works out what a run would read and replace, and writes the report | more than `max_gib`; raw is gone |
-| `compare` | tells which rows would change, one by one | raw or a file cannot be read |
-| `approve` | asks a person, where more than `approve_above_gib` or a month is rewritten | nobody answers in a day |
+| `preview` | finds data that a run would read and replace, writes the report | more than `max_gib`; raw is gone |
+| `compare` | lists the rows that would change, one by one | raw or a file cannot be read |
+| `approve` | asks a person if more than `approve_above_gib` or a month is rewritten | nobody answers in a day |
 | `convert` | Spark makes the dates again, in one commit a topic | the job failed; its log is this task's |
 | `result` | puts the rows before and after into the report | nothing was landed |
 
@@ -31,23 +31,23 @@ from tidemark_airflow.operators.spark_job import RunPlanOperator
 
 DAG_ID = "tidemark_backfill"
 _RUNS = 16
-"""Those that wait for an approval count, too, and must not keep others from running."""
+"""Runs that wait for an approval count, too, and must not keep others from running."""
 
 log = logging.getLogger(__name__)
 
 _MODES = {
     "rebuild": "Rebuild: convert the dates from raw again",
-    "compare": "Compare: tell which rows a rebuild would change",
-    "missing": "Missing only: rebuild the dates of which files are lost",
+    "compare": "Compare: list the rows that a rebuild would change",
+    "missing": "Missing only: rebuild the dates that have lost files",
     "replay": "Replay quarantine: parse refused rows again",
-    "repair": "Repair: make the whole table right from raw after somebody else changed it",
+    "repair": "Repair: restore the whole table from raw after another program changed it",
     "schema": "Schema: make the whole table again with the columns of a newer version of its registry's schema",
 }
 
 
 @task_defaults.task_of_promises(multiple_outputs=False)
 def validate() -> list[dict[str, Any]]:
-    """Check the form as a whole; a request for each topic."""
+    """Check the form as a whole; returns a request for each topic."""
     from tidemark.timestamps import utc_now
 
     context = get_current_context()
@@ -65,12 +65,15 @@ def validate() -> list[dict[str, Any]]:
         for field, rule in error.problems:
             log.error("%s: %s", field, rule)  # noqa: TRY400 - a person corrects the form, and needs no trace
         raise AirflowFailException(str(error)) from None
-    return [{"cluster": one.cluster, "topic": one.topic, "request": one.model_dump(mode="json")} for one in requests]
+    return [
+        {"cluster": request.cluster, "topic": request.topic, "request": request.model_dump(mode="json")}
+        for request in requests
+    ]
 
 
 def form(deployment: Deployment) -> dict[str, Param]:
-    """The fields, as Airflow draws and checks them; what concerns several fields, :func:`validate` checks."""
-    topics = [f"{one.cluster}/{one.topic}" for one in settings.in_order(deployment)]
+    """The fields, drawn and checked by Airflow; :func:`validate` checks rules about several fields."""
+    topics = [f"{topic.cluster}/{topic.topic}" for topic in settings.in_order(deployment)]
     limit = settings.approve_above_gib()
     given = {**DEFAULTS, "approve_above_gib": limit}
 
@@ -100,11 +103,13 @@ def form(deployment: Deployment) -> dict[str, Param]:
         "differences": field(
             "differences",
             "Row differences",
-            "Before a rebuild, tell which rows change, one by one. Reads raw once more.",
+            "Before a rebuild, list the rows that change, one by one. Reads raw once more.",
             type="boolean",
         ),
-        "dry_run": field("dry_run", "Dry run", "Only show what would be read and replaced.", type="boolean"),
-        "reason": field("reason", "Reason", "Why; needed for what rewrites a table.", maxLength=LONGEST_REASON, **text),
+        "dry_run": field("dry_run", "Dry run", "Only show the data that would be read and replaced.", type="boolean"),
+        "reason": field(
+            "reason", "Reason", "The reason; required for rewriting a table.", maxLength=LONGEST_REASON, **text
+        ),
         "configuration": field(
             "configuration",
             "Settings",
@@ -115,7 +120,7 @@ def form(deployment: Deployment) -> dict[str, Param]:
         "schema_version": field(
             "schema_version",
             "Schema version",
-            "In mode schema: the version that waits, see `tidemark schema show`.",
+            "In mode schema: the waiting version, see `tidemark schema show`.",
             type=["null", "integer"],
             minimum=1,
         ),
@@ -123,7 +128,7 @@ def form(deployment: Deployment) -> dict[str, Param]:
         "approve_above_gib": field(
             "approve_above_gib",
             "Approval above, GiB",
-            "What rewrites more waits for an approval.",
+            "A larger rewrite waits for an approval.",
             minimum=0,
             maximum=limit,
             **amount,
@@ -132,7 +137,7 @@ def form(deployment: Deployment) -> dict[str, Param]:
 
 
 def backfill_dag(deployment: Deployment) -> DAG:
-    """The DAG; it starts by its form, by REST or from the command line."""
+    """The DAG; it is started by its form, by REST or from the command line."""
     with DAG(
         dag_id=DAG_ID,
         schedule=None,
@@ -144,16 +149,16 @@ def backfill_dag(deployment: Deployment) -> DAG:
         doc_md=__doc__,
         params=form(deployment),
     ) as dag:
-        # What a job refuses, such as dates that exchange rows with others, it refuses again.
+        # A job refuses a request again, such as dates that exchange rows with others.
         job = {"execution_timeout": task_defaults.CONVERT_TIMEOUT, "retries": 2, **by_topic()}
         preview = PreviewOperator.partial(task_id="preview", **job).expand_kwargs(validate())
         compare = CompareOperator.partial(task_id="compare", **job).expand_kwargs(preview.output)
-        # Without a comparison that is skipped, and rewriting is approved all the same.
+        # A skipped comparison must not skip the approval.
         approve = ApproveOperator(
             task_id="approve", previewed=preview.output, trigger_rule=TriggerRule.NONE_FAILED, execution_timeout=None
         )
         convert = RunPlanOperator.partial(task_id="convert", **job).expand_kwargs(approve.output)
-        # A run that failed is in the report as well.
+        # The report also has failed runs.
         result = ResultOperator.partial(
             task_id="result", trigger_rule=TriggerRule.ALL_DONE, **by_topic()
         ).expand_kwargs(approve.output)

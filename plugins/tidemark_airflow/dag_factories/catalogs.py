@@ -1,4 +1,4 @@
-"""The DAG that lists tables in catalogs: after each commit, and every ten minutes what is left. A task per cluster.
+"""The DAG that lists tables in catalogs: after each commit, and every ten minutes. A task per cluster.
 
 A catalog that does not answer makes the task red, and the watch reports it once. The tables do not wait for it.
 """
@@ -21,14 +21,14 @@ _DOES = "Lists each commit of the tables as a snapshot in the catalogs of the to
 
 def catalog_dags(deployment: Deployment) -> Iterator[DAG]:
     """``tidemark_catalogs``, if any topic has a catalog."""
-    topics = [one for one in settings.in_order(deployment) if deployment.catalogs_of(one)]
+    topics = [topic for topic in settings.in_order(deployment) if deployment.catalogs_of(topic)]
     if not topics:
         return
     with DAG(
         dag_id="tidemark_catalogs",
         schedule=AssetOrTimeSchedule(
             timetable=CronTriggerTimetable("*/10 * * * *", timezone="UTC"),
-            assets=AssetAny(*(assets_of(deployment, one).rows for one in topics)),
+            assets=AssetAny(*(assets_of(deployment, topic).rows for topic in topics)),
         ),
         start_date=task_defaults.START,
         catchup=False,
@@ -41,5 +41,5 @@ def catalog_dags(deployment: Deployment) -> Iterator[DAG]:
     ) as dag:
         MirrorOperator.partial(
             task_id="mirror", map_index_template="{{ task.cluster }}", execution_timeout=timedelta(hours=1)
-        ).expand_kwargs([{"cluster": one} for one in sorted({topic.cluster for topic in topics})])
+        ).expand_kwargs([{"cluster": cluster} for cluster in sorted({topic.cluster for topic in topics})])
     yield dag

@@ -1,4 +1,4 @@
-"""The DAG of a topic: wait for watermarks and plan, convert and publish, and from the start again."""
+"""The DAG of a topic: waits for watermarks and plans, converts and publishes, and starts again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BEFORE_OTHERS = 10
 
 
 def dag_id(topic: TopicSettings) -> str:
-    """``tidemark_ingest__<cluster>__<topic>``, or ``tidemark_ingest-<digest>`` where that is too long or ambiguous.
+    """``tidemark_ingest__<cluster>__<topic>``, or ``tidemark_ingest-<digest>`` if that is too long or ambiguous.
 
     The first form is unique, since its first ``__`` after the prefix ends the cluster's name; the second has 128 bits
     of a digest, and no name of the first form begins like it. Rights by topic are rights to its DAG.
@@ -31,13 +31,13 @@ def dag_id(topic: TopicSettings) -> str:
 
 
 def ingest_dags(deployment: Deployment, wanted: str | None = None) -> Iterator[DAG]:
-    """The DAGs of all topics, in an order that does not change by itself; of one topic if its id is ``wanted``."""
+    """The DAGs of all topics, in a stable order, or of one topic if its id is ``wanted``."""
     topics = settings.in_order(deployment)
-    return (_ingest_dag(deployment, one) for one in topics if wanted is None or dag_id(one) == wanted)
+    return (_ingest_dag(deployment, topic) for topic in topics if wanted is None or dag_id(topic) == wanted)
 
 
 def _ingest_dag(deployment: Deployment, topic: TopicSettings) -> DAG:
-    """The DAG of ``topic``. It has one run at a time, which waits in its first task for as long as there is nothing."""
+    """The DAG of ``topic``. It has one run at a time, which waits in its first task until there is something new."""
     with DAG(
         dag_id=dag_id(topic),
         schedule="@continuous",
@@ -48,7 +48,7 @@ def _ingest_dag(deployment: Deployment, topic: TopicSettings) -> DAG:
             "owner": topic.owner,
             # One incident reports a topic that is late, however many runs fail meanwhile.
             "on_failure_callback": None,
-            # Where there are few workers, what lands goes before upkeep.
+            # If workers are scarce, landing comes before upkeep.
             "priority_weight": _BEFORE_OTHERS,
         },
         tags=["tidemark", "ingest", f"cluster:{topic.cluster}"[:100]],
@@ -57,13 +57,13 @@ def _ingest_dag(deployment: Deployment, topic: TopicSettings) -> DAG:
         doc_md=_doc(deployment, topic),
     ) as dag:
         name = {"cluster": topic.cluster, "topic": topic.topic}
-        # A topic may be quiet for as long as it likes: no timeout, not even the one that all tasks have.
+        # A topic may be quiet for any time: no timeout, not even the common one of all tasks.
         planned = WatermarkSensor(
             task_id="wait_and_plan",
             task_display_name="wait for watermarks, plan",
             doc_md="Deferred until watermarks are ahead of the ledger; then writes the plan of this run.",
             execution_timeout=None,
-            # On a busy scheduler a resumed task loses tries that nothing was wrong with (apache/airflow#72716).
+            # On a busy scheduler a resumed task loses tries without any failure (apache/airflow#72716).
             retries=10,
             retry_delay=timedelta(seconds=1),
             max_retry_delay=timedelta(minutes=1),
@@ -85,7 +85,7 @@ def _doc(deployment: Deployment, topic: TopicSettings) -> str:
     rows, final = assets_of(deployment, topic)
     return f"""\
 Lands `{topic.cluster}/{topic.topic}` in `{deployment.lake_store}/{deployment.table_keys(topic).root}`,
-partitioned by {", ".join(f"`{one}`" for one in names_of(topic.partition_by))}, in {topic.time_zone}.
+partitioned by {", ".join(f"`{column}`" for column in names_of(topic.partition_by))}, in {topic.time_zone}.
 
 | task | what it does | when it is red |
 | --- | --- | --- |
@@ -97,6 +97,6 @@ its log is this task's; or the table was changed by hand |
 Two assets inform other DAGs, with a partition key per date: `{rows.name}` when rows have changed, `{final.name}`
 when a date is closed.
 
-A partition with a gap waits, and the others continue. The continuity page and an alert say which offsets are missing.
+A partition with a gap waits, and the others continue. The continuity page and an alert name the missing offsets.
 After a failed run the next one waits before it begins: 30 s, and twice as long each time, up to 15 minutes.
 """

@@ -1,10 +1,10 @@
 """The DAGs of the tables' upkeep, once a day: audit, compaction, retention, vacuum. A task per topic in each.
 
-Packs have batches of many topics, so their retention has a task per cluster. So has the compaction of topics with a
-``freshness``, which runs every hour: their landings write a small file of each partition every minute.
+Packs have batches of many topics, so their retention has a task per cluster. The hourly compaction of topics with a
+``freshness`` has one too: their landings write a small file of each partition every minute.
 
-A run is of the date before it: that of three o'clock on the 21st audits the 20th. Past dates are a native backfill of
-the DAG, one topic alone is a run from its form.
+A run handles the date before it: the run at three o'clock on the 21st audits the 20th. For past dates use a native
+backfill of the DAG, for a single topic a run from its form.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ if TYPE_CHECKING:
 ALL: Final = "all"
 _AT_A_TIME: Final = 2
 _RETRIES: Final = 2
-"""Fewer than other tasks have: what an audit finds it finds again."""
+"""Fewer retries than other tasks have: an audit repeats its findings."""
 
 _TELLS: Final[dict[str, dict[str, Any]]] = {"audit": {"on_failure_callback": None}}
-"""A failed audit is an incident, which is reported once."""
+"""A failed audit opens an incident, which is reported once."""
 
 
 class Upkeep(NamedTuple):
-    """A daily job. ``dated`` ones are given the run's date; the others find by themselves what is due.
+    """A daily job. ``dated`` jobs get the run's date; the others find the due dates themselves.
 
-    What ``deletes_raw`` runs with the AWS profile ``[tidemark] retention_profile``: nothing else may delete there.
+    A job that ``deletes_raw`` runs with the AWS profile ``[tidemark] retention_profile``: nothing else may delete
+    there.
     """
 
     name: str
@@ -61,20 +62,20 @@ UPKEEP: Final = (
         "compaction",
         "compact.py",
         "0 4 * * *",
-        "Merges small files, of closed dates and of open ones that have many; no row changes.",
+        "Merges small files of closed dates, and of open dates that have many; no row changes.",
     ),
     Upkeep(
         "retention",
         "retain.py",
         "0 5 * * *",
-        "Removes past dates from tables if a topic's retention says apply; otherwise reports what it would remove.",
+        "Removes past dates from tables if a topic's retention is set to apply, or reports them.",
         arguments=("--only", "table", "--by", "airflow"),
     ),
     Upkeep(
         "raw_retention",
         "retain.py",
         "30 5 * * *",
-        "Removes raw segments beyond the backfill window if a topic's retention says apply; otherwise reports them.",
+        "Removes raw segments beyond the backfill window if a topic's retention is set to apply, or reports them.",
         arguments=("--only", "raw", "--by", "airflow"),
         deletes_raw=True,
     ),
@@ -82,19 +83,19 @@ UPKEEP: Final = (
         "vacuum",
         "vacuum.py",
         "0 6 * * *",
-        "Removes what dead runs left, what was replaced long enough ago, and old reports.",
+        "Removes leftovers of dead runs, objects replaced long ago, and old reports.",
     ),
 )
 
 
 class UpkeepOperator(JobOperator):
-    """One job for one topic, unless the run's form names another topic.
+    """Runs one job for one topic, unless the run's form names another topic.
 
-    :param upkeep_name: which of :data:`UPKEEP`
+    :param upkeep_name: the name of one of :data:`UPKEEP`
     """
 
     def __init__(self, *, upkeep_name: str, **kwargs: Any) -> None:
-        [self._upkeep] = (one for one in UPKEEP if one.name == upkeep_name)
+        [self._upkeep] = (upkeep for upkeep in UPKEEP if upkeep.name == upkeep_name)
         environment = retention_environment if self._upkeep.deletes_raw else dict
         super().__init__(job=self._upkeep.job, environment=environment, deletes_raw=self._upkeep.deletes_raw, **kwargs)
 
@@ -114,7 +115,7 @@ class UpkeepOperator(JobOperator):
 
 
 class ClusterUpkeepOperator(ClusterJobOperator):
-    """One job for a cluster."""
+    """Runs one job for a cluster."""
 
     def execute(self, context: Context) -> None:
         """Submit and wait.
@@ -126,7 +127,7 @@ class ClusterUpkeepOperator(ClusterJobOperator):
 
 
 class PackRetentionOperator(ClusterUpkeepOperator):
-    """Removes the packs of a cluster whose batches seals hold."""
+    """Removes the packs of a cluster whose batches are all in seals."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(job="retain_packs.py", environment=retention_environment, deletes_raw=True, **kwargs)
@@ -140,7 +141,7 @@ class LiveCompactionOperator(ClusterUpkeepOperator):
 
 
 def _date(context: Context) -> date:
-    """The date that the form names, else that at which the run's interval starts."""
+    """The form's date, or the start of the run's interval."""
     named = context["params"]["date"]
     if named:
         return date.fromisoformat(str(named))
@@ -151,11 +152,11 @@ def _date(context: Context) -> date:
 
 
 def upkeep_dags(deployment: Deployment) -> Iterator[DAG]:
-    """A DAG for each task of :data:`UPKEEP`, and those whose tasks are clusters."""
+    """A DAG for each task of :data:`UPKEEP`, and the DAGs with a task for each cluster."""
     yield from _topic_dags(deployment)
     does = "Removes packs whose batches have been in seals for two days."
     yield _cluster_dag("pack_retention", "45 5 * * *", does, PackRetentionOperator, deployment.clusters)
-    live = [one for one in deployment.clusters if deployment.live_topics(one)]
+    live = [cluster for cluster in deployment.clusters if deployment.live_topics(cluster)]
     if live:
         does = "Merges small files of topics that land every minute; no row changes."
         yield _cluster_dag("live_compaction", "20 * * * *", does, LiveCompactionOperator, live)
@@ -169,18 +170,18 @@ def _cluster_dag(name: str, at: str, does: str, operator: type[ClusterUpkeepOper
             map_index_template="{{ task.cluster }}",
             execution_timeout=task_defaults.CONVERT_TIMEOUT,
             retries=_RETRIES,
-        ).expand_kwargs([{"cluster": one} for one in clusters])
+        ).expand_kwargs([{"cluster": cluster} for cluster in clusters])
     return dag
 
 
 def _topic_dags(deployment: Deployment) -> Iterator[DAG]:
     topics = settings.in_order(deployment)
-    names = [f"{one.cluster}/{one.topic}" for one in topics]
+    names = [f"{topic.cluster}/{topic.topic}" for topic in topics]
     for upkeep in UPKEEP:
         params = {"topic": Param(ALL, type="string", enum=[ALL, *names], title="Topic", description="One or all.")}
         if upkeep.dated:
             params["date"] = Param(
-                None, type=["null", "string"], format="date", title="Date", description="Default: that of the run."
+                None, type=["null", "string"], format="date", title="Date", description="Default: the run's date."
             )
         with _upkeep_dag(upkeep.name, upkeep.at, upkeep.does, params) as dag:
             UpkeepOperator.partial(
@@ -190,7 +191,7 @@ def _topic_dags(deployment: Deployment) -> Iterator[DAG]:
                 map_index_template="{{ task.cluster }}/{{ task.topic }}",
                 execution_timeout=task_defaults.CONVERT_TIMEOUT,
                 retries=_RETRIES,
-            ).expand_kwargs([{"cluster": one.cluster, "topic": one.topic} for one in topics])
+            ).expand_kwargs([{"cluster": topic.cluster, "topic": topic.topic} for topic in topics])
         yield dag
 
 

@@ -1,11 +1,12 @@
-"""The DAG that looks after the deployment every minute: what is wrong becomes an incident, and people are told, once.
+"""The DAG that checks the deployment every minute: a problem becomes an incident, and people are notified once.
 
-``observe`` looks, records, and says which messages are due; each is sent by a task of its own, with retries, a log and
-a history, and recorded as sent only once its notifier has returned. So a message is sent at least once: a worker that
-is killed between the two sends it again. What could not be sent is due again at the next look. An incident is in the
-store and not in Airflow, so a restart of anything, or two who look at once, make no second one.
+``observe`` looks, records, and returns the due messages. Each message is sent by a task of its own, with retries, a log
+and a history, and recorded as sent only once its notifier has returned. So a message is sent at least once: if a worker
+is killed between the two, it is sent again. A message that could not be sent is due again at the next look. Incidents
+are in the store and not in Airflow, so neither a restart nor two concurrent looks make a second incident.
 
-A topics file that does not load is itself an incident; where to record it is known from the last time that it loaded.
+A topics file that does not load is itself an incident; the place to record it is known from the file's last valid
+state.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ WATCH_DAG: Final = "tidemark_watch"
 _PLACE: Final = "tidemark_watch_place"
 _BLIND: Final = "tidemark_watch_blind"
 _MOST_NOTES: Final = 200
-"""As many messages of one run; what is left is due at the next."""
+"""Most messages of one run; the rest is due in the next run."""
 _AT_A_TIME: Final = 8
 
 log = logging.getLogger(__name__)
 
 
 class DueMessage(TypedDict):
-    """One message that is due: small, for what it says lies in the store."""
+    """A due message: small, as its content is in the store."""
 
     cluster: str
     notifier: str
@@ -53,7 +54,7 @@ class DueMessage(TypedDict):
 
 
 def watch_dag() -> DAG:
-    """``tidemark_watch``. It reads the topics file in its tasks only, so that it runs when that is wrong, too."""
+    """``tidemark_watch``. Only its tasks read the topics file, so that it runs even with a wrong file."""
     with DAG(
         dag_id=WATCH_DAG,
         schedule="* * * * *",
@@ -65,7 +66,7 @@ def watch_dag() -> DAG:
             "owner": "tidemark",
             "retries": 2,
             "execution_timeout": timedelta(minutes=10),
-            # What could not be sent is due again at the next look.
+            # A message that could not be sent is due again at the next look.
             "on_failure_callback": None,
         },
         tags=["tidemark", "watch"],
@@ -86,7 +87,7 @@ def watch_dag() -> DAG:
 
 
 class WatchPlace(NamedTuple):
-    """Where incidents are recorded. While the topics file is wrong (``problem``), the deployment has no topics."""
+    """The place of incidents. While the topics file is wrong (``problem``), the deployment has no topics."""
 
     deployment: Deployment
     clusters: tuple[str, ...]
@@ -94,12 +95,12 @@ class WatchPlace(NamedTuple):
 
 
 def observe() -> list[DueMessage]:
-    """Look at each cluster, record what has opened, changed and closed, and say which messages are due.
+    """Look at each cluster, record opened, changed and closed incidents, and return the due messages.
 
     Raises:
         StoreError: the lake's store does not answer.
         FormatError: the incidents' object does not parse.
-        ConfigError: the topics file is wrong and never was right before, or the notifiers are.
+        ConfigError: the topics file is wrong and never was right before, or the notifiers are wrong.
     """
     from tidemark.monitoring.deployment_conditions import own_clock_off, topics_file_wrong
     from tidemark.monitoring.incident_store import compared, read_sightings, record
@@ -114,20 +115,25 @@ def observe() -> list[DueMessage]:
     notes: list[DueMessage] = []
     for cluster in place.clusters:
         before = read_sightings(place.deployment, cluster)
-        found = _blind(before, now) if place.problem else look(place.deployment, cluster, before, now)
+        seen = _blind(before, now) if place.problem else look(place.deployment, cluster, before, now)
         if reading is not None and abs(reading.skew) > MOST:
-            found = found._replace(conditions=(*found.conditions, own_clock_off(cluster, reading.skew, now)))
+            seen = seen._replace(conditions=(*seen.conditions, own_clock_off(cluster, reading.skew, now)))
         if place.problem and cluster == place.clusters[0]:  # the file belongs to no cluster, and is reported once
             wrong = topics_file_wrong(cluster, settings.topics_file().name, place.problem, now)
-            found = found._replace(conditions=(*found.conditions, wrong))
-        incidents = record(place.deployment, cluster, found).incidents
-        for one in incidents:
-            if one.open:
-                log.warning("open: %s: %s", one.title, one.text)
+            seen = seen._replace(conditions=(*seen.conditions, wrong))
+        incidents = record(place.deployment, cluster, seen).incidents
+        for incident in incidents:
+            if incident.open:
+                log.warning("open: %s: %s", incident.title, incident.text)
         notes += [
-            {"cluster": cluster, "notifier": name, "key": one.key, "label": f"{name}: {one.status} {one.key}"[:250]}
+            {
+                "cluster": cluster,
+                "notifier": name,
+                "key": message.key,
+                "label": f"{name}: {message.status} {message.key}"[:250],
+            }
             for name in names
-            for one in due(incidents, name, now)
+            for message in due(incidents, name, now)
         ]
     _sees_again()
     return notes[:_MOST_NOTES]
@@ -149,55 +155,56 @@ def _sees_again() -> None:
 
 
 def deliver(note: DueMessage) -> None:
-    """Send the message that is due under the note's key, then record that it was.
+    """Send the message with the note's key, then record that it was sent.
 
     Raises:
-        AirflowSkipException: it has been sent meanwhile, or there is nothing to tell any more.
+        AirflowSkipException: it has been sent meanwhile, or there is no news any more.
     """
     from tidemark.monitoring.incident_store import change_incidents, read_incidents
     from tidemark.monitoring.messages import delivered, due
     from tidemark.timestamps import utc_now
 
     context, deployment, name = get_current_context(), find_place().deployment, note["notifier"]
-    context["label"] = note["label"]  # type: ignore[typeddict-unknown-key] # what map_index_template shows
+    context["label"] = note["label"]  # type: ignore[typeddict-unknown-key] # for map_index_template
     known = read_incidents(deployment, note["cluster"]).incidents
-    message = next((one for one in due(known.incidents, name, utc_now()) if one.key == note["key"]), None)
+    message = next(
+        (candidate for candidate in due(known.incidents, name, utc_now()) if candidate.key == note["key"]), None
+    )
     if message is None:
         raise AirflowSkipException(f"{note['key']}: nothing is left to tell")
     notifiers.send(context, name, news_of(message))
     at = utc_now()
 
-    def told(known: Incidents) -> Incidents:
-        return known.model_copy(
-            update={"incidents": tuple(delivered(one, name, message, at) for one in known.incidents)}
-        )
+    def sent(known: Incidents) -> Incidents:
+        incidents = tuple(delivered(incident, name, message, at) for incident in known.incidents)
+        return known.model_copy(update={"incidents": incidents})
 
-    change_incidents(deployment, note["cluster"], told)
+    change_incidents(deployment, note["cluster"], sent)
 
 
 def find_place() -> WatchPlace:
-    """The deployment; where the topics file is wrong, what is known of its place since it last was right.
+    """The deployment, or while the topics file is wrong, its last known place.
 
     Raises:
         ConfigError: the file is wrong, and never was right before.
     """
     known = Variable.get(_PLACE, default=None, deserialize_json=True)
     try:
-        found = settings.deployment()
+        deployment = settings.deployment()
     except ConfigError as error:
         if known is None:
             raise
         fields = {"raw": {"url": known["lake"]}, "lake": known["lake"], "store": known["store"], "topics": ()}
         return WatchPlace(Deployment.model_validate(fields), tuple(known["clusters"]), str(error))
-    store = found.store.model_dump(mode="json", exclude_defaults=True)
-    place = {"lake": found.lake, "store": store, "clusters": list(found.clusters)}
+    store = deployment.store.model_dump(mode="json", exclude_defaults=True)
+    place = {"lake": deployment.lake, "store": store, "clusters": list(deployment.clusters)}
     if place != known:
         Variable.set(_PLACE, place, description="Where Tidemark's incidents are recorded", serialize_json=True)
-    return WatchPlace(found, found.clusters)
+    return WatchPlace(deployment, deployment.clusters)
 
 
 def _blind(before: Sightings, now: datetime) -> ClusterLook:
-    """A look that can tell of nothing, so that everything stays as it is."""
+    """A look without any observation, so that all incidents stay unchanged."""
     from tidemark.monitoring.observe_cluster import ClusterLook
 
     unknown = Unknown(frozenset(KINDS) - found_by("topics file"))

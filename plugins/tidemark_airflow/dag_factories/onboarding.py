@@ -1,9 +1,9 @@
-"""The DAG that proposes a topic: a form with what `tidemark topics add` asks, which ends in a patch of the topics file.
+"""The DAG that proposes a topic: a form with the options of `tidemark topics add`, and a patch of the topics file.
 
-The task asks Kafka, samples records, and tries what it proposes. Its log has the report (columns, event times, rights,
-rate, load, cost, freshness) and the patch; its XCom `return_value` is the patch, and `report` the report. It is red
-if the topic is refused, and says why. Nothing is changed: `git apply` makes the change. Only where the configuration
-has `[tidemark] onboarding_writes`, the form offers to change the file.
+The task asks Kafka, samples records, and tries its proposal. Its log has the report (columns, event times, rights,
+rate, load, cost, freshness) and the patch; its XCom `return_value` is the patch, and `report` the report. It is red if
+the topic is refused, with the reason. Nothing is changed: `git apply` makes the change. The form offers to change the
+file only if the configuration has `[tidemark] onboarding_writes`.
 
 For a topic that does not exist yet, *Placement* proposes partitions and brokers by load, and *Create* creates it.
 """
@@ -48,7 +48,7 @@ _TEXT: dict[str, Any] = {"type": ["null", "string"], "maxLength": 1000}
 
 
 def form(deployment: Deployment) -> dict[str, Param]:
-    """The fields, as Airflow draws and checks them; what concerns several fields, the library checks."""
+    """The fields, drawn and checked by Airflow; the library checks rules about several fields."""
     return {
         "cluster": _cluster(sorted({*deployment.clusters, *deployment.bootstrap})),
         "topic": Param(
@@ -70,7 +70,7 @@ def form(deployment: Deployment) -> dict[str, Param]:
 
 
 def _cluster(known: list[str]) -> Param:
-    """A person must choose one of several."""
+    """The field for the cluster; without a default if there are several."""
     schema: dict[str, Any] = {"enum": known} if known else {}
     if len(known) == 1:
         schema["default"] = known[0]
@@ -80,12 +80,12 @@ def _cluster(known: list[str]) -> Param:
 def _writing() -> dict[str, Param]:
     if not settings.onboarding_writes():
         return {}
-    told = "Also change the topics file on the machine where the task runs, unless it has changed meanwhile."
-    return {"write": Param(default=False, type="boolean", title="Write", description=told)}
+    description = "Also change the topics file on the machine where the task runs, unless it has changed meanwhile."
+    return {"write": Param(default=False, type="boolean", title="Write", description=description)}
 
 
 def _choice(title: str, description: str, of: Any, section: str) -> Param:
-    """A field with the values of a Literal, and what the library chooses."""
+    """A field with the values of a Literal, and the library's choice."""
     values = [DETECTED, *get_args(of)]
     return Param(DETECTED, type="string", enum=values, title=title, description=description, section=section)
 
@@ -95,7 +95,7 @@ def _sample() -> dict[str, Param]:
     return {
         "sample_from": Param(
             "auto", type="string", enum=list(get_args(SampleSource)), title="Source", section=section,
-            description="auto: what the agents have stored, else Kafka.",
+            description="auto: the agents' stored segments, or else Kafka.",
         ),
         "records": Param(
             DEFAULT_RECORDS, type="integer", minimum=1, maximum=MOST_RECORDS, title="Records", section=section,
@@ -107,7 +107,7 @@ def _sample() -> dict[str, Param]:
         ),
         "compacted": Param(
             default=False, type="boolean", title="Compacted", section=section,
-            description="The topic may be compacted: the table gets what is left when segments are uploaded.",
+            description="The topic may be compacted: the table gets the records that remain at the upload.",
         ),
     }  # fmt: skip
 
@@ -118,20 +118,20 @@ def _records(deployment: Deployment) -> dict[str, Param]:
     file: dict[str, Any] = {"type": ["null", "string"], "pattern": _FILE, "section": section}
     text: dict[str, Any] = {**_TEXT, "section": section}
     return {
-        "format": _choice("Format", "What values are.", Format, section),
+        "format": _choice("Format", "Format of the values.", Format, section),
         "registry": Param(
             NONE, type="string", enum=known, title="Schema registry", section=section,
-            description="The table follows its schemas. Those that topics of the file have; the command takes others.",
+            description="The table follows its schemas. The file's registries; the command takes others.",
         ),
         "subject": Param(
-            None, title="Subject", description="Of the registry. Empty: <topic>-value.", **text
+            None, title="Subject", description="Subject in the registry. Empty: <topic>-value.", **text
         ),
         "schema": Param(None, title="Avro schema", description="A file below the topics file's folder.", **file),
         "descriptors": Param(
             None, title="Protobuf descriptors", description="A file below the topics file's folder.", **file
         ),
         "message": Param(None, title="Protobuf message", description="Such as shop.Order.", **text),
-        "misfits": _choice("Misfits", "What becomes of values that their column cannot hold.", Misfits, section),
+        "misfits": _choice("Misfits", "Handling of values that their column cannot hold.", Misfits, section),
     }  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def _table() -> dict[str, Param]:
     return {
         "event_time": Param(
             "auto", type="string", minLength=1, maxLength=1000, examples=["auto", "none"], title="Event time",
-            description="A column, auto (the one nearest to the records' own time) or none.", section=section,
+            description="A column, auto (the column nearest to the records' own time) or none.", section=section,
         ),
         "event_time_unit": _choice("Unit", "Of an event time that is a whole number.", TimeUnit, section),
         "table": Param(
@@ -157,8 +157,8 @@ def _table() -> dict[str, Param]:
 
 def _creation() -> dict[str, Param]:
     section = "A topic that does not exist yet"
-    found = settings.brokersets()
-    names = sorted({name for one in found.clusters.values() for name in one.brokersets}) if found else []
+    file = settings.brokersets()
+    names = sorted({name for cluster in file.clusters.values() for name in cluster.brokersets}) if file else []
     return {
         "partitions": Param(
             None, type=["null", "integer"], minimum=1, maximum=_MOST_PARTITIONS, title="Partitions", section=section,
@@ -173,14 +173,14 @@ def _creation() -> dict[str, Param]:
             description="Of each partition.",
         ),
         "brokerset": Param(
-            BEST, type="string", enum=[BEST, *names], values_display={BEST: "the one that carries it best"},
+            BEST, type="string", enum=[BEST, *names], values_display={BEST: "the best for its load"},
             title="Brokerset", description="Of the brokersets file.", section=section,
         ),
     }  # fmt: skip
 
 
 def onboarding_dag(deployment: Deployment) -> DAG:
-    """The DAG; it starts by its form, by REST or from the command line, and is not paused."""
+    """The DAG; it is started by its form, by REST or from the command line, and is not paused."""
     with DAG(
         dag_id=DAG_ID,
         schedule=None,

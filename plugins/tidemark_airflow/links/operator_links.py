@@ -1,6 +1,6 @@
-"""The buttons on a task's page: continuity page, table, plan, Spark's pages. One without an address is not shown.
+"""The buttons on a task's page: continuity page, table, plan, Spark's pages. A button without an address is hidden.
 
-Each is worked out when a try of the task ends, on the worker.
+Each address is computed on the worker when a try of the task ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OfTopic(Protocol):
-    """An operator that is about one topic; ``planned`` is None until there is a plan."""
+    """An operator for one topic; ``planned`` is None until there is a plan."""
 
     cluster: str
     topic: str
@@ -30,18 +30,18 @@ class OfTopic(Protocol):
 
 
 class ContinuityLink(BaseOperatorLink):
-    """Which offsets of the topic are landed, waiting, or missing."""
+    """A link to the landed, waiting and missing offsets of the topic."""
 
     name = "Continuity"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """The URL of the topic's continuity page."""
-        of = _of_topic(operator)
-        return urls.continuity_url(of.cluster, of.topic)
+        about = _of_topic(operator)
+        return urls.continuity_url(about.cluster, about.topic)
 
 
 class TableLink(BaseOperatorLink):
-    """The folder of the topic's table, in the store's pages."""
+    """A link to the folder of the topic's table, in the store's pages."""
 
     name = "Table"
 
@@ -52,30 +52,30 @@ class TableLink(BaseOperatorLink):
 
 
 class PlanLink(BaseOperatorLink):
-    """What the run set out to do."""
+    """A link to the run's plan."""
 
     name = "Plan"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """The plan's object in the store's pages; none where there is no plan."""
-        of = _of_topic(operator)
-        return object_page(_table(of), of.planned["plan"]) if of.planned and of.planned["plan"] else ""
+        """The plan's object in the store's pages; empty if there is no plan."""
+        about = _of_topic(operator)
+        return object_page(_table(about), about.planned["plan"]) if about.planned and about.planned["plan"] else ""
 
 
 class SparkLink(BaseOperatorLink):
-    """Spark's own pages on jobs, where the deployment has any."""
+    """A link to Spark's own pages on jobs, if the deployment has any."""
 
     name = "Spark"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """The page of the job, where its platform has one; else what the deployment says."""
+        """The page of the job on its platform, or the deployment's address of Spark's pages."""
         return getattr(operator, "job_page", "") or settings.spark_page()
 
 
 def object_page(table: TopicTable, key: str) -> str:
     """A page that shows an object of the lake's store, or a folder (``key`` ends in a slash); empty if there is none.
 
-    The deployment names it for an S3 server of its own (``[tidemark] object_page``); for AWS's it is AWS's console.
+    ``[tidemark] object_page`` names it for other S3 servers; for AWS it is AWS's console.
     """
     store = table.deployment.lake_store
     if not store.startswith("s3://"):
@@ -93,5 +93,5 @@ def _of_topic(operator: object) -> OfTopic:
     return cast("OfTopic", operator)
 
 
-def _table(of: OfTopic) -> TopicTable:
-    return settings.topic_table(of.cluster, of.topic)
+def _table(about: OfTopic) -> TopicTable:
+    return settings.topic_table(about.cluster, about.topic)

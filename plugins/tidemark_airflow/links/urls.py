@@ -7,23 +7,23 @@ from urllib.parse import quote, urlencode, urlsplit
 from airflow.configuration import conf
 
 PREFIX = "/tidemark"
-"""Where the plugin's application is mounted, below Airflow's base URL."""
+"""Path of the plugin's application, below Airflow's base URL."""
 
 
 def base_url() -> str:
-    """Airflow's address as people reach it (``[api] base_url``), without a slash at the end; empty if it is not set."""
+    """Airflow's address for people (``[api] base_url``), without a slash at the end; empty if it is not set."""
     return conf.get("api", "base_url", fallback="").rstrip("/")
 
 
 def base_path() -> str:
-    """The path of Airflow's address: empty, unless it lies below one."""
+    """Path of Airflow's address, often empty."""
     return urlsplit(base_url()).path
 
 
 def continuity_url(
     cluster: str, topic: str, partition: int | None = None, dt: str | None = None, incarnation: int = 0
 ) -> str:
-    """The continuity page of a topic, at one of its partitions or dates if that is given."""
+    """The continuity page of a topic, at a partition or date if given."""
     query = {"topic": f"{cluster}/{topic}"}
     if partition is not None:
         query["partition"] = f"{incarnation}-{partition}" if incarnation else str(partition)
@@ -38,6 +38,6 @@ def report_url(cluster: str, topic: str, name: str) -> str:
 
 
 def backfill_url(cluster: str, topic: str, from_date: str = "", to_date: str = "", mode: str = "") -> str:
-    """The backfill form, filled in for a topic; a person looks at it and starts the run."""
+    """The backfill form, filled in for a topic; a person checks it and starts the run."""
     query = {"topic": f"{cluster}/{topic}", "backfill": "1", "from_date": from_date, "to_date": to_date, "mode": mode}
     return f"{base_url()}{PREFIX}/?{urlencode({k: v for k, v in query.items() if v}, safe='/')}"

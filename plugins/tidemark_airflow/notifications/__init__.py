@@ -1,1 +1,1 @@
-"""Alerts: what is said of an incident, and by which way."""
+"""Alerts: the messages about incidents, and their delivery."""

@@ -1,4 +1,4 @@
-"""A message as notifiers tell it: for people with links into Airflow, for programs as JSON."""
+"""Formats a message for notifiers: with links into Airflow for people, and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def news_of(message: Message) -> Notice:
         "subject": subject(message),
         "text": words,
         "link": link,
-        "incidents": [_dumped(one) for one in message.incidents[:_MOST_LISTED]],
+        "incidents": [_dumped(incident) for incident in message.incidents[:_MOST_LISTED]],
         "more": max(0, len(message.incidents) - _MOST_LISTED),
     }
     return Notice(subject(message), words, message.key, message.status, body)
 
 
 def link_of(message: Message) -> str:
-    """The link of a message: the filled-in backfill form, the topic's continuity page, or that of all topics."""
+    """The link of a message: the filled-in backfill form, the topic's continuity page, or the page of all topics."""
     from tidemark.monitoring.kinds import KINDS
 
     if not urls.base_url():
         return ""
     first = message.incidents[0]
-    topics = {(one.cluster, one.topic) for one in message.incidents}
+    topics = {(incident.cluster, incident.topic) for incident in message.incidents}
     if len(topics) > 1 or first.topic is None:
         return f"{urls.base_url()}{urls.PREFIX}/"
     if message.group:
@@ -63,11 +63,11 @@ def link_of(message: Message) -> str:
     return urls.continuity_url(first.cluster, first.topic, first.partition)
 
 
-def _dumped(one: Incident) -> dict[str, Any]:
-    return {**one.model_dump(mode="json", include=_SHOWN), "open": one.open}
+def _dumped(incident: Incident) -> dict[str, Any]:
+    return {**incident.model_dump(mode="json", include=_SHOWN), "open": incident.open}
 
 
 def _id(message: Message) -> str:
-    """The same for the same news, so that a receiver can tell a repetition."""
-    lines = [f"{one.key} {one.opened_at} {one.revision}" for one in message.incidents]
+    """An id of the message's content, by which a receiver recognizes a repetition."""
+    lines = [f"{incident.key} {incident.opened_at} {incident.revision}" for incident in message.incidents]
     return hashlib.sha256("\n".join([message.key, *lines]).encode()).hexdigest()[:16]

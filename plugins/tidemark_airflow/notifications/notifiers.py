@@ -1,4 +1,4 @@
-"""Who tells people: any of Airflow's notifiers, as many as the deployment names.
+"""Notifies people with Airflow's notifiers, as many as the deployment names.
 
 ``[tidemark] notifiers`` is a JSON object. Each key is a name under which deliveries are recorded, each value has the
 class path of an ``airflow.sdk.BaseNotifier`` as ``notifier``, and its arguments::
@@ -7,9 +7,9 @@ class path of an ``airflow.sdk.BaseNotifier`` as ``notifier``, and its arguments
               "to": "oncall@example.com", "subject": "{{ tidemark.subject }}", "html_content": "{{ tidemark.html }}"},
      "hook": {"notifier": "tidemark_airflow.notifications.webhook.WebhookNotifier"}}
 
-Templates see ``tidemark`` with ``subject``, ``text``, ``html``, ``key``, ``status`` and ``body``, what the web hook
-sends. (Not as names of their own: Airflow puts a notifier's own fields, such as ``subject``, in the place of those.)
-Secrets are in Airflow's connections, never here. Where nothing is set, the task's log is all there is.
+Templates see ``tidemark`` with ``subject``, ``text``, ``html``, ``key``, ``status`` and the web hook's ``body``. (They
+are not top-level names, as Airflow would replace them with a notifier's own fields, such as ``subject``.) Secrets are
+in Airflow's connections, never here. Without notifiers, messages are only in the task's log.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class LogNotifier(BaseNotifier):
-    """Writes to the task's log; what there is where nothing else is set."""
+    """Writes to the task's log; the default notifier."""
 
     template_fields = ("message",)
 
@@ -49,7 +49,7 @@ class LogNotifier(BaseNotifier):
 
 
 class Notice(NamedTuple):
-    """What is to be told: one line, all of it, and for programs."""
+    """A message: one line, the whole text, and fields for programs."""
 
     subject: str
     text: str
@@ -58,7 +58,7 @@ class Notice(NamedTuple):
     body: dict[str, Any]
 
     def for_templates(self) -> dict[str, Any]:
-        """What templates see as ``tidemark``."""
+        """The value of ``tidemark`` in templates."""
         return {**self._asdict(), "html": f"<pre>{html.escape(self.text)}</pre>"}
 
 
@@ -66,31 +66,35 @@ def configured() -> dict[str, dict[str, Any]]:
     """The notifiers' settings by name.
 
     Raises:
-        ConfigError: the option does not hold what it must, or holds a secret.
+        ConfigError: the option does not hold such settings, or holds a secret.
     """
     try:
-        found = json.loads(option("notifiers") or "{}")
+        notifiers = json.loads(option("notifiers") or "{}")
     except json.JSONDecodeError as error:
         raise ConfigError(_OPTION, [("", f"is not valid JSON: {error}")]) from None
-    if not isinstance(found, dict):
+    if not isinstance(notifiers, dict):
         raise ConfigError(_OPTION, [("", "must be a JSON object: a name, and the settings of a notifier, each")])
-    problems = [problem for name, one in found.items() for problem in _problems(name, one)]
+    problems = [problem for name, settings in notifiers.items() for problem in _problems(name, settings)]
     if problems:
         raise ConfigError(_OPTION, problems)
-    return found or {"log": {"notifier": f"{LogNotifier.__module__}.{LogNotifier.__qualname__}"}}
+    return notifiers or {"log": {"notifier": f"{LogNotifier.__module__}.{LogNotifier.__qualname__}"}}
 
 
-def _problems(name: str, one: object) -> list[tuple[str, str]]:
-    if not isinstance(one, dict) or not isinstance(one.get("notifier"), str) or "." not in one["notifier"]:
+def _problems(name: str, settings: object) -> list[tuple[str, str]]:
+    if (
+        not isinstance(settings, dict)
+        or not isinstance(settings.get("notifier"), str)
+        or "." not in settings["notifier"]
+    ):
         return [(name, "must have the class path of an Airflow notifier as 'notifier'")]
-    secret = [key for key in one if is_secret(key)]
+    secret = [key for key in settings if is_secret(key)]
     return [(f"{name}.{key}", "is a secret: put it into an Airflow connection") for key in secret]
 
 
 def on_failure(context: Context) -> None:
-    """A task failed for good: callback of tasks that no incident speaks for. Nothing relies on it.
+    """Notify that a task failed for good: the callback of tasks that open no incident.
 
-    Airflow only logs what goes wrong in a callback, and calls none for a worker that was killed.
+    Nothing relies on it. Airflow only logs errors of a callback, and calls none for a killed worker.
     """
     ti, error = context["ti"], context.get("exception")
     words = f"run {ti.run_id}\n{type(error).__name__}: {error}\n{ti.log_url}"
@@ -98,7 +102,7 @@ def on_failure(context: Context) -> None:
 
 
 def tell_all(context: Context, subject: str, text: str, key: str, status: str = "opened") -> None:
-    """Have every notifier tell it; one that fails is logged and keeps no other from it."""
+    """Have every notifier send the message; an error of a notifier is logged and does not stop the others."""
     body = {"source": "tidemark", "key": key, "status": status, "subject": subject, "text": text}
     for name in configured():
         try:
@@ -108,7 +112,7 @@ def tell_all(context: Context, subject: str, text: str, key: str, status: str = 
 
 
 def send(context: Context, name: str, news: Notice) -> None:
-    """Have the notifier ``name`` tell it; returns once that has. Raises whatever the notifier raises."""
+    """Have the notifier ``name`` send the message, and wait for it. Raises any error of the notifier."""
     arguments = dict(configured()[name])
     module, _, cls = str(arguments.pop("notifier")).rpartition(".")
     notifier: BaseNotifier = getattr(importlib.import_module(module), cls)(**arguments)

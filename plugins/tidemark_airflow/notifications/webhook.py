@@ -17,9 +17,9 @@ _SECONDS: Final = 10.0
 class WebhookNotifier(BaseNotifier):
     """Posts ``tidemark.body`` to the URL of an Airflow connection of type ``http``.
 
-    The connection's host is the URL, or host, schema, port and extra ``path`` make it up. With a login, it and the
-    password go along as basic authentication; extra ``headers`` go along as they are. URL and headers may hold secrets,
-    so neither is ever part of an error.
+    The connection's host is the URL, or host, schema, port and extra ``path`` form it. A login is sent with the
+    password as basic authentication; extra ``headers`` are sent unchanged. URL and headers may hold secrets, so neither
+    is ever part of an error.
 
     :param http_conn_id: the connection
     """
@@ -31,10 +31,10 @@ class WebhookNotifier(BaseNotifier):
         self.http_conn_id = http_conn_id
 
     def notify(self, context: Context) -> None:
-        """Post it.
+        """Post the message.
 
         Raises:
-            AirflowException: nobody answered, or not with 2xx.
+            AirflowException: there was no answer, or its status is not 2xx.
         """
         import httpx
 
@@ -55,8 +55,8 @@ class WebhookNotifier(BaseNotifier):
 
 
 def _body(context: Context) -> dict[str, Any]:
-    told = cast("dict[str, Any]", context)["tidemark"]
-    return cast("dict[str, Any]", told["body"])
+    message = cast("dict[str, Any]", context)["tidemark"]
+    return cast("dict[str, Any]", message["body"])
 
 
 def _url(host: str, schema: str | None, port: int | None, path: str) -> str:

@@ -1,4 +1,4 @@
-"""The task of a backfill that asks a person, where much is to be rewritten."""
+"""The task of a backfill that asks a person for approval of a large rewrite."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from tidemark.table.delta_table import TopicTable
 
 _ANSWER_WITHIN: Final = timedelta(hours=24)
-"""A plan is carried out within two days or not at all, and conversion takes its time, too."""
+"""Time for an answer: a plan must be carried out within two days, and conversion takes its time, too."""
 
 _TOPICS_SHOWN: Final = 20
 _ROWS_SHOWN: Final = 40
-"""What a person is asked about must stay readable, and Airflow keeps it in its database; reports have all of it."""
+"""Limits that keep the question readable, as Airflow stores it in its database; reports have all rows."""
 
 
 class ApproveOperator(ApprovalOperator):
-    """Asks a person where much is to be rewritten. Returns the topics to convert: none if that was rejected.
+    """Asks a person for approval of a large rewrite. Returns the topics to convert: none after a rejection.
 
     :param previewed: a :class:`Previewed` of each topic (templated)
     """
@@ -40,13 +40,13 @@ class ApproveOperator(ApprovalOperator):
         super().__init__(
             subject="Rewrite dates of tables?",
             response_timeout=_ANSWER_WITHIN,
-            assigned_users=[{"id": one, "name": one} for one in settings.approvers()] or None,
+            assigned_users=[{"id": user, "name": user} for user in settings.approvers()] or None,
             **kwargs,
         )
         self.previewed = previewed
 
     def execute(self, context: Context) -> list[Previewed]:
-        """What to convert, if no approval is needed; else wait for a person, who sees the reports."""
+        """The topics to convert, if no approval is needed; otherwise wait for a person, who sees the reports."""
         from tidemark.backfill.outcome import Approval
         from tidemark.backfill.report import write_part
         from tidemark.backfill.report_tables import capped, markdown, sections
@@ -56,29 +56,29 @@ class ApproveOperator(ApprovalOperator):
         wanted = self._wanted(name)
         why = why_approve([report for _, _, report in wanted])
         if not why:
-            return [one for one, _, _ in wanted]
+            return [previewed for previewed, _, _ in wanted]
         approval = Approval(why=why, at=utc_now())
         body = [f"**{why}**"]
-        for number, (one, table, report) in enumerate(wanted):
-            write_part(table, name, "approval", approval, int(one["planned"]["attempt"]))
+        for number, (previewed, table, report) in enumerate(wanted):
+            write_part(table, name, "approval", approval, int(previewed["planned"]["attempt"]))
             label = report.request.label
-            body.append(f"[Report of {label}]({report_url(one['cluster'], one['topic'], name)})")
+            body.append(f"[Report of {label}]({report_url(previewed['cluster'], previewed['topic'], name)})")
             if number < _TOPICS_SHOWN:
                 shown = sections(report._replace(approval=approval))
                 body.append(markdown([capped(part, _ROWS_SHOWN, "the report") for part in shown]))
-        few = wanted[0][2].request.label if len(wanted) == 1 else f"{len(wanted)} tables"
-        self.subject = f"Rewrite dates of {few}?"
+        tables = wanted[0][2].request.label if len(wanted) == 1 else f"{len(wanted)} tables"
+        self.subject = f"Rewrite dates of {tables}?"
         self.body = "\n\n".join(body)
         super().execute(context)
-        return []  # never: the line above waits
+        return []  # never reached: the line above waits
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> list[Previewed]:
-        """Note who answered, and what; then what to convert."""
+        """Record the answer and its author; returns the topics to convert."""
         from tidemark.backfill.outcome import Approval
         from tidemark.backfill.report import write_part
 
-        # ApprovalOperator skips what follows a rejection by an exception, with which nothing could be noted; here what
-        # follows is skipped because it has no topic.
+        # ApprovalOperator raises an exception after a rejection, before anything could be recorded. Here the tasks that
+        # follow are skipped because they have no topic.
         answer = HITLOperator.execute_complete(self, context, event)
         approved = answer["chosen_options"] == [self.APPROVE]
         name, user = report_name(context["run_id"]), answer["responded_by_user"] or {}
@@ -86,31 +86,35 @@ class ApproveOperator(ApprovalOperator):
         why = why_approve([report for _, _, report in wanted])
         asked = {report.request.by for _, _, report in wanted} - {""}
         if approved and user.get("name") in asked:
-            # The API server refuses such an answer, see web/run_rights.py; this is for answers that came another way.
+            # The API server refuses such an answer, see web/run_rights.py; this check is for answers from elsewhere.
             rule = "nobody approves their own request: start the backfill again and have somebody else answer"
             raise AirflowFailException(f"{user['name']}: {rule}")
-        for one, table, _ in wanted:
-            said = Approval(why=why, approved=approved, by=str(user.get("name", "")), at=answer["responded_at"])
-            write_part(table, name, "approval", said, int(one["planned"]["attempt"]))
-        return [one for one, _, _ in wanted] if approved else []
+        for previewed, table, _ in wanted:
+            approval = Approval(why=why, approved=approved, by=str(user.get("name", "")), at=answer["responded_at"])
+            write_part(table, name, "approval", approval, int(previewed["planned"]["attempt"]))
+        return [previewed for previewed, _, _ in wanted] if approved else []
 
     def process_trigger_event_error(self, event: dict[str, Any]) -> None:
-        """Nobody answered: to ask again would be of a plan that cannot be carried out any more."""
+        """Fail without an answer: a new question would be about a plan that can no longer be carried out."""
         raise AirflowFailException(f"no answer within {_ANSWER_WITHIN}: start the backfill again")
 
     def _wanted(self, name: str) -> list[tuple[Previewed, TopicTable, BackfillReport]]:
-        """The topics that have a plan which rewrites."""
-        found = ((one, *report_of(one["cluster"], one["topic"], name)) for one in self.previewed)
-        return [one for one in found if not one[0]["planned"]["empty"] and one[2].request.rewrites]
+        """The topics with a plan that rewrites."""
+        reported = ((topic, *report_of(topic["cluster"], topic["topic"], name)) for topic in self.previewed)
+        return [
+            (topic, table, report)
+            for topic, table, report in reported
+            if not topic["planned"]["empty"] and report.request.rewrites
+        ]
 
 
 def why_approve(reports: Sequence[BackfillReport]) -> str:
-    """Why a person is to approve what ``reports`` show; empty if nobody needs to."""
+    """The reason why ``reports`` need an approval; empty if they need none."""
     from tidemark.backfill.report_tables import gib
 
-    size = sum(one.preview.bytes for one in reports if one.preview)
-    dates = max((len(one.preview.dates) for one in reports if one.preview), default=0)
-    limit = min((one.request.approve_above for one in reports), default=0)
+    size = sum(report.preview.bytes for report in reports if report.preview)
+    dates = max((len(report.preview.dates) for report in reports if report.preview), default=0)
+    limit = min((report.request.approve_above for report in reports), default=0)
     if size > limit:
         return f"{gib(size)} of raw are converted again, more than {gib(limit)}"
     return f"{dates} dates are rewritten, more than {APPROVE_ABOVE_DAYS}" if dates > APPROVE_ABOVE_DAYS else ""

@@ -1,4 +1,4 @@
-"""The tasks of a backfill. Each reads what it needs from the store, and writes its part of the topic's report."""
+"""The tasks of a backfill. Each reads its input from the store, and writes its part of the topic's report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Previewed(TypedDict):
-    """A topic whose plan is made: what the tasks after ``preview`` are given."""
+    """A topic with its plan, for the tasks after ``preview``."""
 
     cluster: str
     topic: str
@@ -30,12 +30,12 @@ class Previewed(TypedDict):
 
 
 def by_topic() -> dict[str, Any]:
-    """What names the instances of a mapped task after their topics."""
+    """Arguments that name the instances of a mapped task after their topics."""
     return {"map_index_template": "{{ task.cluster }}/{{ task.topic }}"}
 
 
 class ReportLink(BaseOperatorLink):
-    """To the report page of the task's topic."""
+    """A link to the report page of the task's topic."""
 
     name = "Report"
 
@@ -45,7 +45,7 @@ class ReportLink(BaseOperatorLink):
 
 
 class PreviewOperator(JobOperator):
-    """Has Spark work out what a request would do, and write plan and preview; no row is converted.
+    """Has Spark plan a request, and write plan and preview; no row is converted.
 
     :param request: the request, as :func:`tidemark_airflow.dag_factories.backfill.validate` returns it (templated)
     """
@@ -55,7 +55,7 @@ class PreviewOperator(JobOperator):
     operator_extra_links = (ReportLink(),)
 
     def __init__(self, *, request: Any, **kwargs: Any) -> None:
-        super().__init__(job="rebuild.py", **kwargs)  # unless the request wants another, which execute knows
+        super().__init__(job="rebuild.py", **kwargs)  # execute replaces it if the request needs another job
         self.request = request
 
     def execute(self, context: Context) -> Previewed:
@@ -76,20 +76,19 @@ class PreviewOperator(JobOperator):
         self.submit(context, *arguments_of(request), "--report", name)
         report = read_report(table, name)
         self.log.info("%s: %s\n%s", request.label, report_url(request.cluster, request.topic, name), text(report))
-        found = report.preview
-        if found is None:
+        preview = report.preview
+        if preview is None:
             raise AirflowFailException(f"{table.keys.report(name, 'preview')}: the job wrote no preview")
-        if found.plan and found.bytes > request.max_bytes:
-            rule = (
-                f"{gib(found.bytes)} of {request.label} are to be read, more than the {gib(request.max_bytes)} allowed"
-            )
+        if preview.plan and preview.bytes > request.max_bytes:
+            limit = f"more than the {gib(request.max_bytes)} allowed"
+            rule = f"{gib(preview.bytes)} of {request.label} are to be read, {limit}"
             raise AirflowFailException(f"max_gib: {rule}: take fewer dates, or allow more")
         planned = Planned(
-            empty=not found.plan,
-            attempt=str(found.attempt),
-            plan=found.plan,
-            tasks=found.tasks,
-            bytes=found.bytes,
+            empty=not preview.plan,
+            attempt=str(preview.attempt),
+            plan=preview.plan,
+            tasks=preview.tasks,
+            bytes=preview.bytes,
         )
         return {"cluster": request.cluster, "topic": request.topic, "planned": planned}
 
@@ -101,21 +100,21 @@ def job_of(request: BackfillRequest) -> str:
 
 def arguments_of(request: BackfillRequest) -> list[str]:
     """The job's arguments for ``request``: fixed words and checked dates."""
-    found: list[str] = []
+    arguments: list[str] = []
     if request.mode == "replay":
         dates = [*request.dates, *(["none"] if request.extend else [])]
-        found += (word for dt in dates for word in ("--dt", dt))
+        arguments += (word for dt in dates for word in ("--dt", dt))
     elif request.mode == "schema":
-        found += ["--all", "--schema", str(request.schema_version)]
+        arguments += ["--all", "--schema", str(request.schema_version)]
     elif request.mode != "repair":
-        found += ["--from", str(request.first), "--to", str(request.last)]
-        found += ["--missing"] if request.mode == "missing" else []
-        found += ["--extend"] if request.extend else []
-    return [*found, *(["--dry-run"] if request.dry_run else [])]
+        arguments += ["--from", str(request.first), "--to", str(request.last)]
+        arguments += ["--missing"] if request.mode == "missing" else []
+        arguments += ["--extend"] if request.extend else []
+    return [*arguments, *(["--dry-run"] if request.dry_run else [])]
 
 
 class CompareOperator(JobOperator):
-    """Has Spark tell which rows a plan would change; skipped if that is not asked for, or there is nothing to do.
+    """Has Spark compare rows with a plan; skipped if no comparison was requested, or there is nothing to do.
 
     :param planned: of the topic, see :class:`Previewed` (templated)
     """
@@ -144,7 +143,7 @@ class CompareOperator(JobOperator):
 
 
 class ResultOperator(BaseOperator):
-    """Writes into the report what came of a topic's run, and shows it.
+    """Writes the outcome of a topic's run into the report, and shows it.
 
     :param planned: of the topic, see :class:`Previewed` (templated)
     """
@@ -160,7 +159,7 @@ class ResultOperator(BaseOperator):
         """Read the result, and the rows before and after.
 
         Raises:
-            AirflowFailException: nothing was landed; the report says why.
+            AirflowFailException: nothing was landed; the report has the reason.
         """
         from tidemark.backfill.outcome import outcome_of
         from tidemark.backfill.report import read_report, write_part
@@ -170,16 +169,16 @@ class ResultOperator(BaseOperator):
         table, report = report_of(self.cluster, self.topic, name)
         if report.preview is None:
             raise AirflowFailException(f"{table.keys.report(name, 'preview')}: is gone")
-        found = outcome_of(table, report.preview)
-        write_part(table, name, "outcome", found, report.preview.attempt)
+        outcome = outcome_of(table, report.preview)
+        write_part(table, name, "outcome", outcome, report.preview.attempt)
         url = report_url(self.cluster, self.topic, name)
         self.log.info("%s/%s: %s\n%s", self.cluster, self.topic, url, text(read_report(table, name)))
-        if found.status in {"stale", "failed"}:
-            raise AirflowFailException(f"{self.cluster}/{self.topic}: {found.status}; see the report")
+        if outcome.status in {"stale", "failed"}:
+            raise AirflowFailException(f"{self.cluster}/{self.topic}: {outcome.status}; see the report")
 
 
 def report_of(cluster: str, topic: str, name: str) -> tuple[TopicTable, BackfillReport]:
-    """The topic's table, and its report of that name."""
+    """The topic's table, and its report with this name."""
     from tidemark.backfill.report import read_report
 
     table = settings.topic_table(cluster, topic)

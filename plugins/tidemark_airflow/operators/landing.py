@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 
 class LandLiveOperator(ClusterJobOperator):
-    """Waits until a topic is due, has Spark land all that have something, and sends the asset events of each.
+    """Waits until a topic is due, has Spark land all topics with new records, and sends each topic's asset events.
 
-    The scheduler hands it to the triggerer at once, so a landing takes one start of a worker. A retry waits in the
-    triggerer as well, which finds that the landing has not ended, and carries it out again.
+    The scheduler passes the task to the triggerer at once, so a landing takes one start of a worker. A retry also waits
+    in the triggerer, which finds that the landing has not ended, and returns it again.
 
-    :param trigger: what it waits by
+    :param trigger: the trigger of the wait
     """
 
     operator_extra_links = (SparkLink(),)
@@ -49,13 +49,13 @@ class LandLiveOperator(ClusterJobOperator):
         self.start_trigger_args = StartTriggerArgs(trigger_cls=path, trigger_kwargs=arguments, next_method="land")
 
     def execute(self, context: Context) -> None:
-        """Wait as well, where no scheduler has handed the task to the triggerer."""
+        """Defer the task if no scheduler has passed it to the triggerer."""
         arguments = self.start_trigger_args
         assert arguments is not None
         raise TaskDeferred(trigger=LandingTrigger(**(arguments.trigger_kwargs or {})), method_name="land")
 
     def land(self, context: Context, event: dict[str, Any]) -> None:
-        """Run the job; then publish what each topic has committed, and end the landing.
+        """Run the job; then publish the commits of each topic, and end the landing.
 
         Raises:
             AirflowException: there is no connection, or it names no host, or the job failed.
@@ -64,43 +64,43 @@ class LandLiveOperator(ClusterJobOperator):
         self.log.info("due: %s", ", ".join(event["topics"]))
         self.submit(context)
         landing = _read(self.cluster)
-        # Airflow's own record is asked by one thread, the lake by many.
-        commits = in_parallel(lambda one: self._committed(landing.deployment, one), landing.topics)
-        outlets = [asset for one in commits if one is not None for asset in self._published(context, one)]
+        # One thread reads Airflow's own record, many read the lake.
+        commits = in_parallel(lambda topic: self._committed(landing.deployment, topic), landing.topics)
+        outlets = [asset for commit in commits if commit is not None for asset in self._published(context, commit)]
         events.set_outlets(context, outlets)
         if not landing.topics:
             raise AirflowSkipException("the landing was ended by another process")
         landing.end()
 
-    def _committed(self, deployment: Deployment, one: TopicLanding) -> _Committed | None:
-        """What one topic has committed; None if nothing, or if it cannot be read."""
-        if one.status not in {"landed", "stale"}:
-            self.log.info("%s: %s%s", one.topic, one.status, f": {one.detail}" if one.detail else "")
+    def _committed(self, deployment: Deployment, topic: TopicLanding) -> _Committed | None:
+        """The commit of one topic; None if there is none, or if it cannot be read."""
+        if topic.status not in {"landed", "stale"}:
+            self.log.info("%s: %s%s", topic.topic, topic.status, f": {topic.detail}" if topic.detail else "")
             return None
         from tidemark.table.delta_table import open_topic_table
 
         try:
-            table = open_topic_table(deployment, deployment.topic(one.topic, self.cluster))
-            result = events.result_of(table, one.attempt)
+            table = open_topic_table(deployment, deployment.topic(topic.topic, self.cluster))
+            result = events.result_of(table, topic.attempt)
             return _Committed(table, result, _ledger(table, result))
         except (TidemarkError, OSError):
-            self.log.exception(_NOT_PUBLISHED, one.topic)
+            self.log.exception(_NOT_PUBLISHED, topic.topic)
             return None
 
-    def _published(self, context: Context, one: _Committed) -> Sequence[Asset]:
-        """What of one topic Airflow is to send; an error is the topic's own, whose own runs will publish it."""
+    def _published(self, context: Context, commit: _Committed) -> Sequence[Asset]:
+        """The assets of one topic for Airflow's events; on an error, the topic's own runs will publish them."""
         try:
-            events.log_result(one.result)
-            if read_published(one.table).value.n > one.ledger.n:
-                return ()  # by a run of the topic's own, which has committed since
-            return events.announced(context, one.table, one.ledger) or ()
+            events.log_result(commit.result)
+            if read_published(commit.table).value.n > commit.ledger.n:
+                return ()  # published by a later commit of the topic's own run
+            return events.announced(context, commit.table, commit.ledger) or ()
         except (TidemarkError, OSError):
-            self.log.exception(_NOT_PUBLISHED, one.table.topic.topic)
+            self.log.exception(_NOT_PUBLISHED, commit.table.topic.topic)
             return ()
 
 
 def _ledger(table: TopicTable, result: RunResult) -> Ledger:
-    """The ledger that the landing has committed; the table's newest if it has committed none, or that is gone."""
+    """The ledger that the landing has committed, or the table's newest if there is none or it was removed."""
     from tidemark.table.delta_table import committed_ledger
 
     if result.status == "landed":
@@ -113,7 +113,7 @@ _NOT_PUBLISHED: Final = "%s: not published; a run of its own DAG will do so"
 
 
 class _Committed(NamedTuple):
-    """A topic's table, what the landing has done in it, and its newest ledger."""
+    """A topic's table, the landing's result for it, and its newest ledger."""
 
     table: TopicTable
     result: RunResult
@@ -121,7 +121,7 @@ class _Committed(NamedTuple):
 
 
 class _Landing(NamedTuple):
-    """A cluster's landing as it is stored: in the lake's store, under a key."""
+    """A cluster's stored landing: in the lake's store, under a key."""
 
     deployment: Deployment
     store: Store
@@ -130,12 +130,12 @@ class _Landing(NamedTuple):
 
     @property
     def topics(self) -> Sequence[TopicLanding]:
-        """Its topics, with what became of each; none if there is no landing, or it has ended."""
+        """Its topics with their outcomes; empty if there is no landing, or it has ended."""
         landing = self.stored.value
         return landing.topics if landing is not None and landing.ended_at is None else ()
 
     def end(self) -> None:
-        """Say that it has ended, so that it is not carried out again. Raises PreconditionFailed if it was replaced."""
+        """Mark it as ended, so that it is not carried out again. Raises PreconditionFailed if it was replaced."""
         if self.stored.value is not None:
             ended = self.stored.value.model_copy(update={"ended_at": utc_now()})
             write_landing(self.store, self.key, ended, self.stored.etag)

@@ -1,10 +1,10 @@
 """Lineage of the tasks that run jobs, for Airflow's OpenLineage provider.
 
-The provider asks an operator for its datasets and facets, in a process of its own that it forks. The store's clients do
-not survive that, so the task fetches what the job handed over before it ends, and all that is left is to convert it.
+The provider asks an operator for its datasets and facets in a forked process. The store's clients do not survive the
+fork, so the task fetches the job's lineage before it ends, and only the conversion is left for the provider.
 
 A task that names no datasets would get those of its asset outlets, and ``<table>.final`` is not a dataset. So a task
-with outlets always names some. Lineage never fails a task: what goes wrong with it is logged as an error.
+with outlets always names some. Lineage never fails a task: its errors are logged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OFF: Final = "off"
 
 
 def enabled() -> bool:
-    """Whether the provider is installed and knows where to send events."""
+    """True if the provider is installed and has a receiver of events."""
     try:
         from airflow.providers.openlineage import conf
     except ImportError:
@@ -37,10 +37,10 @@ def enabled() -> bool:
 
 
 class LineageMixin(BaseOperator):
-    """Takes the lineage of the job that a task runs, and answers the provider.
+    """Takes over the lineage of the job that a task runs, and returns it to the provider.
 
-    ``job``, ``cluster`` and, of a task for one topic, ``topic`` are the operator's. A class whose jobs write nothing
-    has ``tells_lineage`` false.
+    ``job``, ``cluster`` and, for a task with one topic, ``topic`` are the operator's. A class whose jobs write nothing
+    sets ``tells_lineage`` to False.
     """
 
     tells_lineage = True
@@ -50,7 +50,7 @@ class LineageMixin(BaseOperator):
 
     @contextmanager
     def lineage_of_job(self) -> Iterator[str]:
-        """What the job's ``--lineage`` is to be. The job runs inside of the ``with``; what it left is taken then."""
+        """Value of the job's ``--lineage``. The job runs inside of the ``with``, at whose end its lineage is read."""
         if not (self.tells_lineage and enabled()):
             yield OFF
             return
@@ -64,15 +64,15 @@ class LineageMixin(BaseOperator):
         self._take(place, required=True)
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
-        """What the task is about to read and write."""
+        """Lineage that the task is expected to have."""
         return self._answer(None, ended=False)
 
     def get_openlineage_facets_on_complete(self, _task_instance: Any) -> OperatorLineage[Any, Any]:
-        """What the task has read and written."""
+        """Lineage of the ended task."""
         return self._answer(self._handed, ended=True)
 
     def get_openlineage_facets_on_failure(self, _task_instance: Any) -> OperatorLineage[Any, Any]:
-        """What the job told before it failed, such as an audit's findings; else what it was about to do."""
+        """Lineage that the job left before it failed, such as an audit's findings, or else the expected lineage."""
         return self._answer(self._handed, ended=False)
 
     @property
@@ -84,56 +84,56 @@ class LineageMixin(BaseOperator):
             deployment = settings.deployment()
             self._handed = hand_over.read(deployment, self.cluster, place)
         except Exception:
-            self.log.exception("lineage: what the job left cannot be read; the event will not say what was written")
+            self.log.exception("lineage: the job's lineage cannot be read; the event will not name the written datasets")
             return
         if self._handed is not None:
             self._remove(deployment, place)
         elif required:
-            self.log.error("lineage: the job left nothing, see its log; the event will not say what was written")
+            self.log.error("lineage: the job left none, see its log; the event will not name the written datasets")
 
     def _remove(self, deployment: Deployment, place: str) -> None:
         try:
             hand_over.remove(deployment, self.cluster, place)
         except Exception:
-            self.log.exception("lineage: what the job left cannot be removed; a vacuum will remove it")
+            self.log.exception("lineage: the job's lineage cannot be removed; a vacuum will remove it")
 
     def _answer(self, handed: JobLineage | None, *, ended: bool) -> OperatorLineage[Any, Any]:
-        found = handed or JobLineage(inputs=(), outputs=())
-        if self.tells_lineage and not (found.inputs or found.outputs) and (self.outlets or not ended):
-            found = self._expected().model_copy(update={"run": found.run})
-        return _converted(found)
+        lineage = handed or JobLineage(inputs=(), outputs=())
+        if self.tells_lineage and not (lineage.inputs or lineage.outputs) and (self.outlets or not ended):
+            lineage = self._expected().model_copy(update={"run": lineage.run})
+        return _converted(lineage)
 
     def _expected(self) -> JobLineage:
-        """By the topics file; if that is wrong, by the assets of the task's tables."""
+        """Lineage from the topics file, or if that is wrong, from the assets of the task's tables."""
         from tidemark.lineage import naming
         from tidemark.lineage.expected import of_job
 
         try:
             deployment = settings.deployment()
-            topics = [one for one in deployment.topics if one.cluster == self.cluster]
+            topics = [topic for topic in deployment.topics if topic.cluster == self.cluster]
             if self._topic is not None:
                 topics = [deployment.topic(self._topic, self.cluster)]
             return of_job(self.job.removesuffix(".py"), deployment, topics)
         except Exception:
             self.log.exception("lineage: the topics file does not say what the task reads and writes")
-            uris = [str(one.uri) for one in self.outlets if hasattr(one, "uri")]
+            uris = [str(asset.uri) for asset in self.outlets if hasattr(asset, "uri")]
             tables = tuple(naming.at(uri) for uri in uris if not uri.endswith(".final"))
             return JobLineage(inputs=(), outputs=tables)
 
 
-def _converted(found: JobLineage) -> OperatorLineage[Any, Any]:
+def _converted(lineage: JobLineage) -> OperatorLineage[Any, Any]:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from openlineage.client.event_v2 import InputDataset, OutputDataset
 
-    inputs: Any = [InputDataset(**_named(one), inputFacets=_plain(one.more)) for one in found.inputs]
-    outputs: Any = [OutputDataset(**_named(one), outputFacets=_plain(one.more)) for one in found.outputs]
-    return OperatorLineage(inputs=inputs, outputs=outputs, run_facets=_plain(found.run))
+    inputs: Any = [InputDataset(**_named(dataset), inputFacets=_plain(dataset.more)) for dataset in lineage.inputs]
+    outputs: Any = [OutputDataset(**_named(dataset), outputFacets=_plain(dataset.more)) for dataset in lineage.outputs]
+    return OperatorLineage(inputs=inputs, outputs=outputs, run_facets=_plain(lineage.run))
 
 
-def _named(one: Dataset) -> dict[str, Any]:
-    return {"namespace": one.namespace, "name": one.name, "facets": _plain(one.facets)}
+def _named(dataset: Dataset) -> dict[str, Any]:
+    return {"namespace": dataset.namespace, "name": dataset.name, "facets": _plain(dataset.facets)}
 
 
 def _plain(facets: Any) -> Any:
-    """Facets as the client takes them beside objects of its own classes: it writes a mapping as it is."""
+    """Facets in the client's form: it writes a mapping unchanged, next to objects of its own classes."""
     return dict(facets)

@@ -1,6 +1,6 @@
 """The task that lists a cluster's tables in catalogs.
 
-It needs no Spark: the job runs in the Python of Spark's environment as it is. Its secrets are on no command line.
+It needs no Spark: the job runs directly in the Python of Spark's environment. Its secrets are on no command line.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MirrorOperator(BaseOperator):
         """Run the job and wait.
 
         Raises:
-            AirflowFailException: there is no connection of the name that a catalog has in the topics file.
+            AirflowFailException: a catalog's connection in the topics file does not exist.
             AirflowException: a catalog did not answer, or refuses; the others are done.
         """
         job = settings.spark_job(_JOB)

@@ -1,6 +1,6 @@
-"""The task that proposes a topic: what ``tidemark topics add`` does, by the fields of a run's form.
+"""The task that proposes a topic, like ``tidemark topics add``, from the fields of a run's form.
 
-It runs in the task's own process, with the connections that ``[tidemark]`` names. No field takes a secret.
+It runs in the task's own process, with the connections named in ``[tidemark]``. No field takes a secret.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from tidemark.onboarding.onboard import Request
 
 DETECTED: Final = "detected"
-"""In a field with a choice: what the sample or the library says."""
+"""A choice in the form: use the value found in the sample, or the library's default."""
 
 NONE: Final = "none"
 BEST: Final = "*"
-"""No registry; the brokerset that carries the topic best. Airflow's form takes an empty choice for a missing one."""
+"""Choices in the form: no registry; the best brokerset for the topic. Airflow treats an empty choice as missing."""
 
 
 class OnboardOperator(BaseOperator):
     """Proposes the topic of the run's params: the change of the topics file as a patch, or how to create the topic.
 
-    What a person reads is in the task's log, and as XCom ``report``.
+    The report for a person is in the task's log, and as XCom ``report``.
     """
 
     def execute(self, context: Context) -> str:
-        """Look and propose. Returns the patch; for a topic that is to be created, the command that does it.
+        """Propose, and return the patch, or for a topic to be created the command that does it.
 
         Raises:
-            AirflowFailException: it is refused, in the words of the command; a retry would say the same.
+            AirflowFailException: the topic is refused, in the words of the command; a retry would give the same answer.
             TidemarkError: Kafka, the store or a registry does not answer.
         """
         fields = dict(context["params"])
@@ -63,13 +63,15 @@ class OnboardOperator(BaseOperator):
             raise ConfigError("Airflow's configuration", [(label("onboarding_writes"), "does not allow to write")])
         request = request_of(fields, settings.topics_file(), deployment)
         client = _client(deployment, request.cluster)
-        found, rights = look_at(request, deployment, client, fields["sample_from"], fields["records"], self.log.info)
-        report, patch = "\n".join(lines(found, rights)), found.change.patch()
+        onboarded, rights = look_at(
+            request, deployment, client, fields["sample_from"], fields["records"], self.log.info
+        )
+        report, patch = "\n".join(lines(onboarded, rights)), onboarded.change.patch()
         self.log.info("%s\n%s", report, patch)
         if fields.get("write"):
-            found.change.write()
+            onboarded.change.write()
             self.log.info("%s: changed", request.path)
-        self.log.info(next_step(found))
+        self.log.info(next_step(onboarded))
         return report, patch
 
     def _create(self, fields: Mapping[str, Any]) -> tuple[str, str]:
@@ -77,9 +79,9 @@ class OnboardOperator(BaseOperator):
 
         shown: list[Creation] = []
 
-        def show(found: Creation) -> None:
-            shown.append(found)
-            self.log.info("%s\n%s", "\n".join(found.lines()), found.command)
+        def show(creation: Creation) -> None:
+            shown.append(creation)
+            self.log.info("%s\n%s", "\n".join(creation.lines()), creation.command)
 
         deployment, wanted = settings.deployment(), wanted_of(fields)
         execute = fields["action"] == "create"
@@ -92,13 +94,13 @@ class OnboardOperator(BaseOperator):
 
 
 def registries(deployment: Deployment) -> dict[str, Registry]:
-    """The registries that topics of the file ask, by URL: where their credentials go, and nowhere else."""
-    found = [registry_of(one.parser) for one in settings.in_order(deployment)]
-    return {one.url: one for one in reversed(found) if one is not None}
+    """The registries of the file's topics, by URL: credentials are sent to them only."""
+    known = [registry_of(topic.parser) for topic in settings.in_order(deployment)]
+    return {registry.url: registry for registry in reversed(known) if registry is not None}
 
 
 def request_of(fields: Mapping[str, Any], path: Path, deployment: Deployment) -> Request:
-    """What the form asks for. Raises ConfigError."""
+    """The request in the form. Raises ConfigError."""
     from tidemark.onboarding.onboard import Request
     from tidemark.onboarding.proposal import Hints
 
@@ -131,7 +133,7 @@ def request_of(fields: Mapping[str, Any], path: Path, deployment: Deployment) ->
 
 
 def wanted_of(fields: Mapping[str, Any]) -> Wanted:
-    """The topic that is to be created. Raises ConfigError."""
+    """The topic to be created. Raises ConfigError."""
     return Wanted(
         cluster=fields["cluster"],
         topic=fields["topic"],
@@ -144,9 +146,9 @@ def wanted_of(fields: Mapping[str, Any]) -> Wanted:
 
 
 def _stated(registry: Registry) -> dict[str, str]:
-    """The registry as a topics file states it: by names of secrets, without what is the default."""
-    found = {name: getattr(registry, name) for name, one in Registry.model_fields.items()}
-    return {name: str(value) for name, value in found.items() if value != Registry.model_fields[name].default}
+    """The registry in the form of a topics file: with names of secrets, without defaults."""
+    fields = {name: getattr(registry, name) for name in Registry.model_fields}
+    return {name: str(value) for name, value in fields.items() if value != Registry.model_fields[name].default}
 
 
 def _client(deployment: Deployment, cluster: str) -> dict[str, Any] | None:

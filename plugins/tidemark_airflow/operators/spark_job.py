@@ -1,4 +1,4 @@
-"""Tidemark's jobs on Spark, wherever :mod:`tidemark_airflow.submitters.choice` has them run."""
+"""Tidemark's jobs on Spark, run by the submitter of :mod:`tidemark_airflow.submitters.choice`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 class ClusterJobOperator(LineageMixin):
     """Has Spark run one of Tidemark's jobs for a cluster.
 
-    Programs and paths come from :mod:`tidemark_airflow.settings`, where Spark is from the connection. Nothing secret is
-    on a command line: names and paths only, as separate arguments that no shell sees.
+    Programs and paths come from :mod:`tidemark_airflow.settings`, and Spark from the connection. Nothing secret is on a
+    command line: only names and paths, as separate arguments that no shell sees.
 
-    :param job: the file's name in ``spark/jobs``
-    :param cluster: the Kafka cluster's name in the topics file (templated)
-    :param environment: gives variables for the job's process beside those that all jobs get, when it is to start
-    :param deletes_raw: whether the job comes to the store in the role that may delete raw
+    :param job: the file's name in ``spark/jobs`` :param cluster: the Kafka cluster's name in the topics file
+    (templated) :param environment: returns variables for the job's process beside those of all jobs, called before its
+    start :param deletes_raw: whether the job uses the role that may delete raw
     """
 
     template_fields: Sequence[str] = ("cluster",)
@@ -53,7 +52,7 @@ class ClusterJobOperator(LineageMixin):
 
     @property
     def job_page(self) -> str:
-        """The address of the job's page or log; empty if there is none, or before it has started."""
+        """Address of the job's page or log; empty if there is none, or before it has started."""
         return self._submitter.page if self._submitter else ""
 
     def submit(self, context: Context, *arguments: str) -> None:
@@ -61,7 +60,7 @@ class ClusterJobOperator(LineageMixin):
 
         Raises:
             AirflowException: there is no connection, or it names no host, or the job failed.
-            AirflowFailException: the configuration does not say what the job needs.
+            AirflowFailException: a setting that the job needs is missing.
         """
         where = ("--topics", str(settings.topics_file()), "--cluster", self.cluster)
         try:
@@ -76,23 +75,23 @@ class ClusterJobOperator(LineageMixin):
             raise AirflowFailException(str(error)) from error
 
     def on_kill(self) -> None:
-        """End the job: all of its processes, or what its platform runs."""
+        """End the job: all of its processes, or its run on a platform."""
         if self._submitter is not None:
             self._submitter.end()
 
     def _subject(self) -> str:
-        """What the job is about, for its name."""
+        """The subject of the job, for its name."""
         return self.cluster
 
 
 def _token(context: Context) -> str:
-    """64 hexadecimal digits: the same for the same try of a task."""
-    ti = context.get("ti")  # none in a test that runs the operator alone; the id is another one for each try
+    """A token of 64 hexadecimal digits, constant within a try of a task."""
+    ti = context.get("ti")  # none in a test of the operator alone; each try has another id
     return hashlib.sha256(str(ti.id if ti is not None else uuid.uuid4()).encode()).hexdigest()
 
 
 def _task(context: Context) -> str:
-    """What names the task of a DAG's run, whatever the try."""
+    """An id of the task of a DAG's run, constant across its tries."""
     ti = context.get("ti")
     return "/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index))) if ti is not None else _token(context)
 
@@ -110,7 +109,7 @@ class JobOperator(ClusterJobOperator):
         self.topic = topic
 
     def submit(self, context: Context, *arguments: str) -> None:
-        """As of :class:`ClusterJobOperator`, with the topic."""
+        """Like :meth:`ClusterJobOperator.submit`, with the topic."""
         super().submit(context, "--topic", self.topic, *arguments)
 
     def _subject(self) -> str:
@@ -118,10 +117,10 @@ class JobOperator(ClusterJobOperator):
 
 
 class RunPlanOperator(JobOperator):
-    """Has Spark carry out a plan, then sends asset events of what is committed; skipped if there is neither.
+    """Has Spark carry out a plan, then sends asset events of the commits; skipped if there is neither.
 
-    A retry submits the same plan, which lands once. The topic is whatever the task is given at run time, and the
-    outlets are that topic's assets.
+    A retry submits the same plan, which lands once. The topic is the task's at run time, and the outlets are that
+    topic's assets.
 
     :param planned: a :class:`tidemark_airflow.planned.Planned` (templated)
     """
@@ -137,9 +136,9 @@ class RunPlanOperator(JobOperator):
         """Submit and wait; then publish.
 
         Raises:
-            AirflowSkipException: the plan has nothing to do, and all is published.
+            AirflowSkipException: the plan has nothing to do, and all commits are published.
             AirflowException: there is no connection, or it names no host, or the job failed.
-            TableTampered: the table was restored to an older version than the one that was published.
+            TableTampered: the table was restored to a version older than the published one.
         """
         if not self.planned["empty"]:
             self.submit(context, "--plan", self.planned["plan"])

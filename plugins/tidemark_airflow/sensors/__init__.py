@@ -1,1 +1,1 @@
-"""Sensors: waiting for watermarks, and for a while after failures."""
+"""Sensors: wait for watermarks, and for a while after failures."""

@@ -1,7 +1,7 @@
-"""How long a DAG that starts itself over and over waits after failed runs.
+"""The wait after failed runs of a DAG that starts itself over and over.
 
-Airflow's own ``max_consecutive_failed_dag_runs`` pauses a DAG until a person comes; a DAG that waits longer each time
-continues by itself when the cause is gone.
+Airflow's own ``max_consecutive_failed_dag_runs`` pauses a DAG until a person unpauses it; a DAG that waits longer each
+time continues by itself when the cause is gone.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 FIRST = timedelta(seconds=30)
 LONGEST = timedelta(minutes=15)
 _MOST_RUNS = 6
-"""Failed runs in a row beyond which the wait is the longest: 30 s doubled five times is more than 15 minutes."""
+"""Failed runs in a row after which the wait is the longest: 30 s doubled five times is more than 15 minutes."""
 
 
 def delay(failures: int) -> timedelta:
-    """The wait after so many failed runs in a row: none, 30 s, 1 min, 2 min ... 15 min."""
+    """The wait after this number of failed runs in a row: none, 30 s, 1 min, 2 min ... 15 min."""
     return min(LONGEST, FIRST * 2.0 ** (min(failures, _MOST_RUNS) - 1)) if failures else timedelta(0)
 
 
 def failed_in_a_row(context: Context) -> int:
-    """How many runs of this DAG before this one have failed, since the last that did not; at most six are counted."""
+    """Number of failed runs of this DAG directly before this run; at most six are counted."""
     ti = context["ti"]
     logical_date = context["dag_run"].logical_date
     failures = 0
@@ -38,7 +38,7 @@ def failed_in_a_row(context: Context) -> int:
 
 
 def wait_until(context: Context) -> datetime:
-    """When this run may begin: counted from its own start, so that a retry does not wait again."""
+    """Time at which this run may begin, counted from its own start, so that a retry does not wait again."""
     run = context["dag_run"]
     began = run.start_date or run.run_after
     return began + delay(failed_in_a_row(context))

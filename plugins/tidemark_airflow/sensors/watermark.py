@@ -30,11 +30,10 @@ class WatermarkSensor(BaseSensorOperator):
     """Waits until there is something to land, to close or to publish, and returns the plan.
 
     It reads ledger, outbox and Airflow's record of events, then defers; it holds a worker only while it plans, and
-    never times out, for a topic may be quiet for as long as it likes. If planning finds nothing to land, it records
-    that and waits on, so that no run starts without work.
+    never times out, as a topic may be quiet for any time. If planning finds nothing to land, it records that and waits
+    on, so that no run starts without work.
 
-    :param cluster: the Kafka cluster's name in the topics file
-    :param topic: the topic's name
+    :param cluster: the Kafka cluster's name in the topics file :param topic: the topic's name
     """
 
     template_fields: Sequence[str] = ("cluster", "topic")
@@ -47,7 +46,7 @@ class WatermarkSensor(BaseSensorOperator):
         self.planned: Planned | None = None
 
     def execute(self, context: Context) -> Planned:
-        """Wait first if runs before this one have failed, see ``failure_backoff``; then :meth:`look`."""
+        """Wait first if earlier runs have failed, see ``failure_backoff``; then :meth:`look`."""
         until = failure_backoff.wait_until(context)
         if until > utc_now():
             self.log.warning("the runs before this one have failed: waiting until %s", until)
@@ -74,28 +73,28 @@ class WatermarkSensor(BaseSensorOperator):
         raise self._deferred(table, ledger)
 
     def resume(self, context: Context, event: dict[str, Any]) -> Planned:
-        """Plan what the trigger found; record it as settled and wait on if there is nothing to land.
+        """Plan after the trigger's event; if there is nothing to land, record that as settled and wait on.
 
         Raises:
-            AirflowFailException: the store could not be read for longer than the topic's freshness allows. That was
-                trying long enough: the run turns red, and the next one waits as long before it does.
+            AirflowFailException: the store could not be read for longer than the topic's freshness allows. The run
+                fails without a retry, and the next run waits as long again.
         """
         from tidemark_airflow.assets.outbox import mark_planned
 
-        found = Event.model_validate(event)
-        if found.status == "failed":
-            raise AirflowFailException(f"{self.topic}: the watermark indexes cannot be read: {found.reason}")
-        if found.status == "advanced":
-            self.log.info("%d partitions ahead, about %d bytes", found.partitions, found.bytes)
+        fired = Event.model_validate(event)
+        if fired.status == "failed":
+            raise AirflowFailException(f"{self.topic}: the watermark indexes cannot be read: {fired.reason}")
+        if fired.status == "advanced":
+            self.log.info("%d partitions ahead, about %d bytes", fired.partitions, fired.bytes)
             table = settings.topic_table(self.cluster, self.topic)
             planned = self._plan(table)
             if not planned["empty"]:
                 return planned
-            mark_planned(table, found.settles)
+            mark_planned(table, fired.settles)
         return self.look(context)
 
     def _plan(self, table: TopicTable) -> Planned:
-        """From the ledger's offsets to the watermarks, as far as nothing holds a partition back."""
+        """Plan from the ledger's offsets to the watermarks, as far as nothing holds a partition back."""
         from tidemark.formats.ledger import new_attempt
         from tidemark.planning import plan_ingest
         from tidemark.planning.unread_status import record_unread

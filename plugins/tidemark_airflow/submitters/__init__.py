@@ -1,1 +1,1 @@
-"""Where jobs run: child processes of the task, or a platform that runs them by an id."""
+"""Submitters of jobs: as child processes of the task, or on a platform that gives them an id."""

@@ -1,4 +1,4 @@
-"""The contract of what runs a job, and what is the same for all platforms that know a job by an id.
+"""The contract of submitters, and the common part of all platforms that give a job an id.
 
 A job is a program of ``spark/jobs`` with arguments: names and paths only. However often it runs, it lands once, so a
 submitter may start it again whenever it is not known to run.
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 
 class SparkJob(NamedTuple):
-    """``program`` is the file's name. ``name`` is what pages show.
+    """``program`` is the file's name; ``name`` is shown on pages.
 
-    ``token`` is the same for the same try of a task, ``task`` for all of its tries.
+    ``token`` is constant within a try of a task, ``task`` across all of its tries.
     """
 
     program: str
@@ -38,17 +38,17 @@ class SparkJob(NamedTuple):
 
 
 class KeptId(Protocol):
-    """The id of a task's job, which a retry of the task finds again."""
+    """The id of a task's job, kept for a retry of the task."""
 
     def read(self) -> str | None:
-        """The id, if a try before was interrupted while its job ran."""
+        """The id, if an earlier try was interrupted while its job ran."""
 
     def write(self, job_id: str | None) -> None:
         """Keep the id; None once the job has ended."""
 
 
 class TaskState(KeptId):
-    """Keeps the id in Airflow's state of the task; nowhere where there is none, as in a task that a test runs."""
+    """Keeps the id in Airflow's state of the task, or not at all in a test without such a state."""
 
     def __init__(self, context: Context) -> None:
         self._store = context.get("task_state_store")
@@ -69,26 +69,26 @@ class TaskState(KeptId):
 
 
 class Submitter(ABC):
-    """Runs one job of a task. ``page`` is the address of the job's page or log, if there is any."""
+    """Runs one job of a task. ``page`` is the address of the job's page or log, or empty."""
 
     page = ""
 
     @abstractmethod
     def run(self, job: SparkJob, kept: KeptId) -> None:
-        """Run the job to its end, or wait for the one that a try before has started.
+        """Run the job to its end, or wait for the job that an earlier try has started.
 
         Raises:
-            AirflowException: the job failed; the message says why, as far as the platform does.
-            ConfigError: what the job needs is not configured.
+            AirflowException: the job failed; the message has the platform's reason, if any.
+            ConfigError: a setting that the job needs is missing.
         """
 
     @abstractmethod
     def end(self) -> None:
-        """End the job, as the task was killed; called from a signal's handler, within Airflow's five seconds."""
+        """End the job of a killed task; called from a signal's handler, within Airflow's five seconds."""
 
 
 class JobState(Enum):
-    """What a platform says of a job."""
+    """The state of a job on a platform."""
 
     RUNS = "runs"
     SUCCEEDED = "succeeded"
@@ -104,18 +104,18 @@ class JobStatus(NamedTuple):
 
 
 class RemoteSubmitter(Submitter):
-    """Runs a job on a platform that gives it an id. The job goes on when the worker dies, and a retry waits for it."""
+    """Runs a job on a platform that gives it an id. The job survives the worker's death, and a retry waits for it."""
 
     def __init__(self) -> None:
         self._running: str | None = None
 
     @abstractmethod
     def submit(self, job: SparkJob) -> str:
-        """Start the job; its id. The same ``token`` starts no second one."""
+        """Start the job, and return its id. A repeated ``token`` starts no second job."""
 
     @abstractmethod
     def status(self, job_id: str) -> JobStatus:
-        """How the job is; UNKNOWN if the platform has none of this id."""
+        """The job's status; UNKNOWN if the platform has no job with this id."""
 
     @abstractmethod
     def cancel(self, job_id: str) -> None:
@@ -123,7 +123,7 @@ class RemoteSubmitter(Submitter):
 
     @abstractmethod
     def link(self, job_id: str) -> str:
-        """The address of the job's page or log; empty if there is none. It holds no secret: Airflow keeps it."""
+        """Address of the job's page or log, or empty. It holds no secret, as Airflow stores it."""
 
     @override
     def run(self, job: SparkJob, kept: KeptId) -> None:
@@ -150,9 +150,9 @@ class RemoteSubmitter(Submitter):
             return None
         now = self.status(job_id)
         if now.state in {JobState.RUNS, JobState.SUCCEEDED}:
-            log.info("job %s of a try before: %s", job_id, now.words)
+            log.info("job %s of an earlier try: %s", job_id, now.words)
             return job_id
-        log.warning("job %s of a try before: %s: submitted again", job_id, now.words)
+        log.warning("job %s of an earlier try: %s: submitted again", job_id, now.words)
         return None
 
     def _submitted(self, job: SparkJob, kept: KeptId) -> str:

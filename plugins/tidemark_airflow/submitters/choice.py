@@ -1,7 +1,7 @@
-"""Which submitter runs the jobs, by the type of the connection ``[tidemark] spark_conn_id``, and by the job's template.
+"""Chooses the submitter, by the type of the connection ``[tidemark] spark_conn_id``, and by the job's template.
 
 ==================  ============================================================================================
-connection's type   what runs the job
+connection's type   runs the job with
 ==================  ============================================================================================
 ``spark``           spark-submit: a driver of its own for each job; on YARN in cluster mode, an application
 ``spark_connect``   the same file in the Python of Spark's environment, as a client of a Spark Connect server
@@ -10,8 +10,7 @@ connection's type   what runs the job
 ``databricks``      a run of Databricks; needs the extra ``tidemark-kafka[airflow-databricks]``
 ==================  ============================================================================================
 
-Those in child processes are given what the task has for the job: its environment and connections. The others run with
-what their platform gives them.
+Jobs in child processes get their environment and connections from the task. The others get them from their platform.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from tidemark_airflow.submitters.template import request_of
 
 
 class _Kind(NamedTuple):
-    """Where a submitter is; the extra that it needs. ``child``: it is given the job's environment."""
+    """Module and class of a submitter, and the extra that it needs. A ``child`` gets the job's environment."""
 
     module: str
     name: str
@@ -49,18 +48,18 @@ _KINDS: Final = {
     ("kubernetes", ""): _Kind("kubernetes", "SparkApplication", "airflow-kubernetes"),
     ("databricks", ""): _Kind("databricks", "DatabricksRun", "airflow-databricks", needs_host=True),
 }
-"""By the type of the connection and, where several platforms have it, a key that only this one's template has."""
+"""Submitters by type of connection and, if platforms share a type, by a key that only this platform's template has."""
 
 _YARN: Final = _Kind("yarn", "YarnApplication")
 
 
 @contextmanager
 def submitter(program: str, environment: Mapping[str, str], *, deletes_raw: bool = False) -> Iterator[Submitter]:
-    """What runs ``program``; what the job is given lies on disk while the context lasts.
+    """The submitter of ``program``; files for the job are on disk while the context lasts.
 
     Raises:
         AirflowException: there is no connection, or it names no host.
-        ConfigError: its type is none of these, or what that needs is not installed or configured.
+        ConfigError: its type is unknown, or the submitter is not installed or configured.
     """
     conn_id = option("spark_conn_id")
     connection = _connection(conn_id)
@@ -93,7 +92,7 @@ def _kind(conn_id: str, conn_type: str) -> _Kind:
 
 
 def _check_role(kind: str, *, deletes_raw: bool) -> None:
-    """Check that no role is named that a job on a platform cannot have. Raises ConfigError."""
+    """Check that no role is set that a job on a platform cannot have. Raises ConfigError."""
     named = [name for name in ("retention_aws_conn_id", "retention_profile") if option(name)]
     if deletes_raw and named:
         rule = (
@@ -103,9 +102,9 @@ def _check_role(kind: str, *, deletes_raw: bool) -> None:
 
 
 def is_yarn_cluster(connection: Connection) -> bool:
-    """Whether a connection of type ``spark`` has drivers run on YARN."""
-    asked = connection.conn_type, connection.host, connection.extra_dejson.get("deploy-mode")
-    return asked == ("spark", "yarn", "cluster")
+    """True if a connection of type ``spark`` runs drivers on YARN."""
+    mode = connection.conn_type, connection.host, connection.extra_dejson.get("deploy-mode")
+    return mode == ("spark", "yarn", "cluster")
 
 
 def _class(kind: _Kind) -> Callable[..., Submitter]:

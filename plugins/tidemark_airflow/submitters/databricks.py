@@ -1,4 +1,4 @@
-"""A one-time run of Databricks, by the hook of Airflow's databricks provider."""
+"""A one-time run of Databricks, submitted with the hook of Airflow's databricks provider."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidemark_airflow.submitters.template import program_url, remote_arguments, 
 
 
 class DatabricksRun(RemoteSubmitter):
-    """The template is the one task of a request ``runs/submit``: its cluster and libraries."""
+    """Its template is the only task of a request ``runs/submit``: its cluster and libraries."""
 
     def __init__(self, conn_id: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""EMR Serverless, by the hook of Airflow's amazon provider. The execution role of the job gives its credentials."""
+"""EMR Serverless, with the hook of Airflow's amazon provider. The job's execution role gives its credentials."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemark_airflow.submitters.template import mapping, program_url, remote_ar
 
 
 class EmrServerless(RemoteSubmitter):
-    """The template is a request ``StartJobRun`` with ``applicationId`` and ``executionRoleArn``."""
+    """Its template is a request ``StartJobRun`` with ``applicationId`` and ``executionRoleArn``."""
 
     def __init__(self, conn_id: str) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class EmrServerless(RemoteSubmitter):
             return JobStatus(JobState.SUCCEEDED, words)
         if run["state"] in {"FAILED", "CANCELLED"}:
             return JobStatus(JobState.FAILED, words)
-        return JobStatus(JobState.RUNS, words)  # one that is being cancelled still may write
+        return JobStatus(JobState.RUNS, words)  # a job that is being cancelled may still write
 
     @override
     def cancel(self, job_id: str) -> None:
@@ -50,11 +50,12 @@ class EmrServerless(RemoteSubmitter):
     @override
     def link(self, job_id: str) -> str:
         """The folder of the job's logs in S3, if the template has one: the job's own page needs a secret in its URL."""
-        found: Any = self._request
+        url: Any = self._request
         for name in ("configurationOverrides", "monitoringConfiguration", "s3MonitoringConfiguration", "logUri"):
-            found = found.get(name) if isinstance(found, dict) else None
-        if not isinstance(found, str) or not found.startswith("s3://"):
+            url = url.get(name) if isinstance(url, dict) else None
+        if not isinstance(url, str) or not url.startswith("s3://"):
             return ""
-        bucket, _, prefix = found.removeprefix("s3://").partition("/")
-        folder = "/".join(one for one in (prefix.strip("/"), "applications", self._application, "jobs", job_id) if one)
+        bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        parts = (prefix.strip("/"), "applications", self._application, "jobs", job_id)
+        folder = "/".join(part for part in parts if part)
         return f"https://console.aws.amazon.com/s3/buckets/{quote(bucket)}?prefix={quote(folder)}/"

@@ -1,9 +1,9 @@
-"""The environment of Tidemark's jobs: what they need of this process's, and nothing of Airflow's.
+"""The environment of Tidemark's jobs: the needed variables of this process, and none of Airflow's.
 
 Airflow's components keep their keys in the environment (JWT, Fernet, API, database, connections). A job parses other
-people's data, so it gets a list of names instead of all but some: what a program needs on any machine, the settings of
-Spark, Java and Hadoop, credentials of object stores, and Tidemark's own settings. ``[tidemark] job_environment`` names
-further variables, where a deployment's Spark needs them.
+people's data, so it gets a list of names instead of everything except some: variables that a program needs on any
+machine, the settings of Spark, Java and Hadoop, credentials of object stores, and Tidemark's own settings. ``[tidemark]
+job_environment`` names further variables that a deployment's Spark needs.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _INSTEAD = frozenset({*STATIC_KEYS, "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE
 
 
 def job_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The whole environment of a job's process: what it needs of this one's, then ``more``.
+    """The whole environment of a job's process: needed variables of this process, and ``more``.
 
-    If ``more`` has a profile, no variable of credentials that would be used instead of it is inherited.
+    If ``more`` has a profile, no credentials variable that would take precedence over it is inherited.
     """
     named = set(names("job_environment"))
     more = dict(more or {})
@@ -57,10 +57,10 @@ def _is_needed(name: str) -> bool:
 
 
 def retention_environment() -> dict[str, str]:
-    """What retention of raw needs in its environment, to act under a profile of its own: nothing if none is named.
+    """Variables for raw retention with a profile of its own; empty if no profile is set.
 
     Raises:
-        ConfigError: static keys in the environment would be used in the place of the role's.
+        ConfigError: static keys in the environment would take precedence over the profile.
     """
     profile = option("retention_profile")
     if not profile or option("retention_aws_conn_id"):

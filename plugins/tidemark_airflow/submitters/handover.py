@@ -1,9 +1,9 @@
-"""What a job is given of Airflow's connections: files for this user alone, in a folder that goes with the task.
+"""Passes Airflow's connections to a job: files for this user alone, in a folder that is removed with the task.
 
-No secret is in an argument, in a log or in the environment, which has paths alone. Keys of AWS reach the job by a
-profile whose ``credential_process`` prints a file. So botocore renews them by itself: the task keeps the file as new as
-the provider's session, in a thread, for as long as the job runs. What runs on the driver's machine, such as the workers
-of ``local[*]``, inherits the variables and reads the same files.
+No secret is in an argument, in a log or in the environment, which has only paths. AWS keys reach the job through a
+profile whose ``credential_process`` prints a file. So botocore renews them by itself: a thread of the task keeps the
+file as new as the provider's session, for as long as the job runs. Processes on the driver's machine, such as the
+workers of ``local[*]``, inherit the variables and read the same files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def handed_over(aws: AccessSource | None, named: Mapping[str, NamedConnection]) -> Iterator[dict[str, str]]:
-    """The variables that lead a job to ``aws`` and to ``named``, while the context lasts; none if there is neither.
+    """The variables that lead a job to ``aws`` and ``named``, while the context lasts; empty without either.
 
     Raises:
         ConfigError: there is no such connection.
@@ -74,7 +74,7 @@ def _profile(folder: Path, keys: Path, aws: AccessSource) -> dict[str, str]:
     given = {
         "AWS_CONFIG_FILE": str(config),
         "AWS_PROFILE": _PROFILE,
-        # Else a profile of the same name there would be used first.
+        # A profile with this name there would take precedence.
         "AWS_SHARED_CREDENTIALS_FILE": str(folder / "none"),
     }
     if access.endpoint_url:
@@ -87,29 +87,29 @@ def _keep(aws: AccessSource, keys: Path, ended: threading.Event) -> None:
     written = keys.read_bytes()
     while not ended.wait(_RENEW_SECONDS):
         try:
-            found = _keys(aws)
-            if found != written and not ended.is_set():
-                _write(keys, found)
-                written = found
+            current = _keys(aws)
+            if current != written and not ended.is_set():
+                _write(keys, current)
+                written = current
         except Exception:
             # The job has the last keys, which are valid for a while; the provider may raise anything.
             log.exception("the credentials of the job were not renewed; tried again in %.0f s", _RENEW_SECONDS)
 
 
 def _keys(aws: AccessSource) -> bytes:
-    """As ``credential_process`` prints them."""
+    """The keys in the format that ``credential_process`` prints."""
     credentials: Any = aws().session.get_credentials()
     if credentials is None:
         rule = "has no credentials, and AWS's own chain finds none either: give it keys, a profile or a role"
         raise ConfigError("Airflow's connections", [("of AWS", rule)])
     keys = credentials.get_frozen_credentials()
-    found = {"Version": 1, "AccessKeyId": keys.access_key, "SecretAccessKey": keys.secret_key}
+    fields = {"Version": 1, "AccessKeyId": keys.access_key, "SecretAccessKey": keys.secret_key}
     if keys.token:
-        found["SessionToken"] = keys.token
-    # botocore has no public name for it; the tests see whether this one is there.
+        fields["SessionToken"] = keys.token
+    # botocore has no public name for it; the tests notice if this attribute is removed.
     if (expiry := getattr(credentials, "_expiry_time", None)) is not None:
-        found["Expiration"] = expiry.isoformat()
-    return json.dumps(found).encode()
+        fields["Expiration"] = expiry.isoformat()
+    return json.dumps(fields).encode()
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -121,7 +121,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _sweep() -> None:
-    """Remove the folders of tasks that were killed."""
+    """Remove the folders of killed tasks."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         owner = re.fullmatch(rf"{_PREFIX}(\d+)-\w+", path.name)
         if owner and path.lstat().st_uid == os.getuid() and not psutil.pid_exists(int(owner[1])):

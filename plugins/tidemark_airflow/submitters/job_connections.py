@@ -1,4 +1,4 @@
-"""Which of Airflow's connections a job is given: no more than it needs."""
+"""Selects the Airflow connections that a job gets: no more than it needs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tidemark_airflow.connections import aws_connection, named_connection
 from tidemark_airflow.submitters.handover import handed_over
 
 _WITH_CATALOGS: Final = frozenset({"audit.py", "mirror.py"})
-"""The jobs that ask catalogs."""
+"""The jobs that use catalogs."""
 
 
 def job_connections(job: str, *, deletes_raw: bool = False) -> AbstractContextManager[dict[str, str]]:
     """The variables that lead ``job`` to its connections, while the context lasts, see :func:`handed_over`.
 
     Raises:
-        ConfigError: a connection that is named does not exist.
+        ConfigError: a named connection does not exist.
     """
     conn_id = (option("retention_aws_conn_id") if deletes_raw else "") or option("aws_conn_id")
     names = _names(settings.deployment(), catalogs=Path(job).name in _WITH_CATALOGS)
@@ -31,13 +31,13 @@ def job_connections(job: str, *, deletes_raw: bool = False) -> AbstractContextMa
 
 
 def catalog_secrets() -> dict[str, str]:
-    """The variables of this process that hold secrets of catalogs, by the names that the topics file has for them."""
-    names = {name for one in settings.deployment().catalogs for name in one.secrets.values()}
+    """Variables of this process that hold secrets of catalogs, as the topics file names them."""
+    names = {name for catalog in settings.deployment().catalogs for name in catalog.secrets.values()}
     return {name: os.environ[name] for name in sorted(names) if name in os.environ}
 
 
 def _names(deployment: Deployment, *, catalogs: bool) -> list[str]:
-    found = {one.connection for one in deployment.catalogs} if catalogs else set()
-    registries = (registry_of(one.parser) for one in deployment.topics)
-    found |= {one.connection for one in registries if one is not None}
-    return sorted(name for name in found if name)
+    connections = {catalog.connection for catalog in deployment.catalogs} if catalogs else set()
+    registries = (registry_of(topic.parser) for topic in deployment.topics)
+    connections |= {registry.connection for registry in registries if registry is not None}
+    return sorted(name for name in connections if name)

@@ -1,4 +1,4 @@
-"""A SparkApplication of the Kubernetes operator for Spark, by the hook of Airflow's cncf-kubernetes provider."""
+"""A SparkApplication of the Kubernetes operator for Spark, with the hook of Airflow's cncf-kubernetes provider."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FAILED: Final = {"FAILED", "SUBMISSION_FAILED", "FAILING", "INVALIDATING"}
 
 
 class SparkApplication(RemoteSubmitter):
-    """The template is a SparkApplication with ``spec``. Its service account gives the credentials."""
+    """Its template is a SparkApplication with ``spec``. Its service account gives the credentials."""
 
     def __init__(self, conn_id: str) -> None:
         super().__init__()
@@ -27,11 +27,11 @@ class SparkApplication(RemoteSubmitter):
 
     @override
     def submit(self, job: SparkJob) -> str:
-        name = f"tidemark-{job.token[:32]}"  # of a try: the same one has the same name, and is created once
+        name = f"tidemark-{job.token[:32]}"  # constant within a try, so that it is created once
         self._request.update(apiVersion=f"{_KIND['group']}/{_KIND['version']}", kind="SparkApplication")
         mapping(self._request, "metadata").update(name=name, namespace=self._namespace)
         mapping(self._request, "metadata", "annotations")["tidemark/name"] = job.name
-        # Airflow tries again, and knows how often.
+        # Airflow does the retries.
         mapping(self._request, "spec").update(
             mainApplicationFile=program_url(job.program),
             arguments=remote_arguments(job.arguments),
@@ -47,12 +47,12 @@ class SparkApplication(RemoteSubmitter):
     @override
     def status(self, job_id: str) -> JobStatus:
         try:
-            found: Any = self._hook.get_custom_object(**_KIND, name=job_id, namespace=self._namespace)
+            application: Any = self._hook.get_custom_object(**_KIND, name=job_id, namespace=self._namespace)
         except ApiException as error:
             if error.status != 404:
                 raise
             return JobStatus(JobState.UNKNOWN, "there is no such SparkApplication")
-        state = found.get("status", {}).get("applicationState", {})
+        state = application.get("status", {}).get("applicationState", {})
         words = f"{state.get('state', 'NEW')}: {state.get('errorMessage', '')}"
         if state.get("state") == "COMPLETED":
             return JobStatus(JobState.SUCCEEDED, words)

@@ -1,7 +1,7 @@
-"""YARN's ResourceManager, by its REST API (``/ws/v1/cluster``).
+"""YARN's ResourceManager, through its REST API (``/ws/v1/cluster``).
 
-It restarts, and a stand-by one redirects to the active one. So while it does not answer, an application counts as one
-that runs, for :data:`SILENCE_SECONDS`.
+It restarts, and a stand-by redirects to the active one. So while it does not answer, an application counts as running,
+for :data:`SILENCE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tidemark_airflow.submitters.base import JobState
 
 SILENCE_SECONDS: Final = 600.0
 _READ_SECONDS: Final = 30.0
-_KILL_SECONDS: Final = 1.5  # Airflow gives a task that it kills 5 in all
+_KILL_SECONDS: Final = 1.5  # Airflow gives a killed task 5 in all
 _RUNS: Final = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING"})
 
 
 class Application(NamedTuple):
-    """What YARN says of an application; ``page`` is its tracking URL."""
+    """An application's status in YARN; ``page`` is its tracking URL."""
 
     id: str
     state: str
@@ -32,19 +32,19 @@ class Application(NamedTuple):
 
     @property
     def job_state(self) -> JobState:
-        """YARN's two states as one."""
+        """The job's state from YARN's two states."""
         if self.state in _RUNS:
             return JobState.RUNS
         return JobState.SUCCEEDED if (self.state, self.final) == ("FINISHED", "SUCCEEDED") else JobState.FAILED
 
     @property
     def words(self) -> str:
-        """YARN's own."""
+        """YARN's own description."""
         return f"{self.state}: {self.final}: {self.diagnostics}"
 
 
 class ResourceManager:
-    """The REST API at ``address``, as ``user`` where it asks for one (Hadoop's simple authentication)."""
+    """The REST API at ``address``, as ``user`` if it asks for one (Hadoop's simple authentication)."""
 
     def __init__(self, address: str, *, user: str = "") -> None:
         self._url = (address if "://" in address else f"http://{address}").rstrip("/")
@@ -58,21 +58,23 @@ class ResourceManager:
         self._answered = time.monotonic()
 
     def page(self, app_id: str) -> str:
-        """Its page about an application."""
+        """Address of its page about an application."""
         return f"{self._url}/cluster/app/{app_id}"
 
     def tagged(self, tag: str) -> list[Application]:
-        """All applications with a tag that it remembers, the first submitted first.
+        """All applications with a tag that it remembers, in the order of submission.
 
         Raises:
             AirflowException: it does not answer.
         """
         found = self._get("apps", applicationTags=tag)
         listed = (found["apps"] or {}).get("app", []) if found else []
-        return sorted((_application(one) for one in listed), key=lambda one: (one.started, one.id))
+        return sorted(
+            (_application(fields) for fields in listed), key=lambda application: (application.started, application.id)
+        )
 
     def application(self, app_id: str) -> Application | None:
-        """An application; None if there is none of this id.
+        """The application with this id, or None.
 
         Raises:
             AirflowException: it has not answered for :data:`SILENCE_SECONDS`.
@@ -94,28 +96,28 @@ class ResourceManager:
             raise AirflowException(f"application {app_id} was not killed: {error}") from error
 
     def _get(self, path: str, **query: str) -> dict[str, Any] | None:
-        """A document; None if there is none."""
+        """A document, or None if it does not exist."""
         try:
-            # Until it has read the state that it kept, it knows no applications, but answers already.
+            # Before it has read its stored state, it answers without knowing any application.
             info = self._client.get("info").raise_for_status().json()
             if info["clusterInfo"]["haState"] == "INITIALIZING":
                 raise AirflowException(f"the ResourceManager at {self._url} starts")
             answer = self._client.get(path, params=query)
-            found: dict[str, Any] | None = None
+            document: dict[str, Any] | None = None
             if answer.status_code != httpx.codes.NOT_FOUND:
-                found = answer.raise_for_status().json()
+                document = answer.raise_for_status().json()
         except (httpx.HTTPError, ValueError, KeyError) as error:
             raise AirflowException(f"the ResourceManager at {self._url} does not answer: {error}") from error
         self._answered = time.monotonic()
-        return found
+        return document
 
 
-def _application(found: dict[str, Any]) -> Application:
+def _application(fields: dict[str, Any]) -> Application:
     return Application(
-        id=str(found["id"]),
-        state=str(found["state"]),
-        final=str(found["finalStatus"]),
-        diagnostics=str(found.get("diagnostics") or "").strip(),
-        page=str(found.get("trackingUrl") or ""),
-        started=int(found.get("startedTime") or 0),
+        id=str(fields["id"]),
+        state=str(fields["state"]),
+        final=str(fields["finalStatus"]),
+        diagnostics=str(fields.get("diagnostics") or "").strip(),
+        page=str(fields.get("trackingUrl") or ""),
+        started=int(fields.get("startedTime") or 0),
     )

@@ -1,4 +1,4 @@
-"""Spark Connect: the job in the Python of Spark's environment, as a child of the task and a client of a server."""
+"""Spark Connect: runs the job in the Python of Spark's environment, as a child of the task and a client of a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class SparkConnect(Submitter):
-    """The server is the connection's; its token goes to the job by the environment, which no other user can see."""
+    """The server is the connection's; the job gets its token through the environment, hidden from other users."""
 
     def __init__(self, conn_id: str, environment: Mapping[str, str]) -> None:
         self._conn_id = conn_id

@@ -1,4 +1,4 @@
-"""spark-submit: a driver of its own for each job, as a child of the task."""
+"""Runs spark-submit: starts a driver for each job, as a child of the task."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tidemark_airflow.submitters.environment import job_environment
 
 _OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 _ONE_COMPILER: Final = "-XX:TieredStopAtLevel=1"
-"""The driver's JVM only schedules, and does not get back what its second compiler takes."""
+"""The driver's JVM only schedules, and its second compiler would cost more than it saves."""
 
 
 class SparkSubmit(Submitter):
-    """All about Spark is from the connection; ``environment`` are variables of the job beside those of all jobs."""
+    """Spark's settings are the connection's; ``environment`` has further variables of the job."""
 
     def __init__(self, conn_id: str, environment: Mapping[str, str]) -> None:
         self._conn_id = conn_id
@@ -34,10 +34,9 @@ class SparkSubmit(Submitter):
             application_args=list(job.arguments),
             spark_binary=settings.spark_submit(),
         )
-        # By Popen alone: what the hook gets as ``env_vars`` it adds to the whole environment of this process, which has
-        # Airflow's keys, and hands that over.
+        # Only through Popen: the hook adds ``env_vars`` to the whole environment of this process, with Airflow's keys.
         environment = job_environment(self._environment)
-        # First: of two options, the JVM takes the last one, which are the deployment's, here or in Spark's settings.
+        # First, because the JVM applies the last of two options: the deployment's, here or in Spark's settings.
         environment[_OPTIONS] = f"{_ONE_COMPILER} {environment.get(_OPTIONS, '')}".rstrip()
         self._hook.submit(str(settings.spark_job(job.program)), env=environment)
 

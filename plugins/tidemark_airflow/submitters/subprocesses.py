@@ -1,4 +1,4 @@
-"""The processes that a task starts: their output goes to the task's log, and they end when it is killed."""
+"""The child processes of a task: their output is written to the task's log, and they end when the task is killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 from airflow.sdk.exceptions import AirflowException
 
 GRACE_SECONDS = 3.0
-"""How long a process may take to end by itself: Airflow gives a task that it kills 5 seconds."""
+"""Seconds for a process to end by itself: Airflow gives a killed task 5 seconds."""
 _LAST_LINES = 15
 _LONGEST_LINE = 2000
 
@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 
 
 def run(name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Run ``command`` with no more than ``environment``, and log what it prints, line by line.
+    """Run ``command`` with only ``environment``, and log its output line by line.
 
     Raises:
-        AirflowException: it did not end with 0; with the last lines that it printed.
+        AirflowException: it did not end with 0; the message has its last lines.
     """
     last: deque[str] = deque(maxlen=_LAST_LINES)
     with subprocess.Popen(
@@ -48,23 +48,23 @@ def run(name: str, command: Sequence[str], environment: Mapping[str, str]) -> No
 
 
 def descendants(pid: int | None = None) -> list[psutil.Process]:
-    """All that process ``pid`` (default: this one) has started, and what those started."""
+    """All descendants of process ``pid`` (default: this process)."""
     return psutil.Process(pid).children(recursive=True)
 
 
 def end(processes: Sequence[psutil.Process]) -> None:
-    """SIGTERM, and SIGKILL for those that still run after :data:`GRACE_SECONDS`.
+    """Send SIGTERM, and SIGKILL to processes that still run after :data:`GRACE_SECONDS`.
 
     They are watched, not waited for. A wait would take the exit code of a child from its parent, and the parent would
     then take the ended job for a successful one.
     """
     for process in processes:
-        _tell(process, psutil.Process.terminate)
+        _signal(process, psutil.Process.terminate)
     deadline = time.monotonic() + GRACE_SECONDS
-    while (left := [one for one in processes if _runs(one)]) and time.monotonic() < deadline:
+    while (left := [process for process in processes if _runs(process)]) and time.monotonic() < deadline:
         time.sleep(0.02)
     for process in left:
-        _tell(process, psutil.Process.kill)
+        _signal(process, psutil.Process.kill)
 
 
 def _runs(process: psutil.Process) -> bool:
@@ -74,8 +74,8 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
-def _tell(process: psutil.Process, what: Callable[[psutil.Process], None]) -> None:
+def _signal(process: psutil.Process, send: Callable[[psutil.Process], None]) -> None:
     try:
-        what(process)
+        send(process)
     except psutil.NoSuchProcess:
         log.debug("process %d has ended already", process.pid)

@@ -1,7 +1,7 @@
-"""The request that starts a job on a platform: a file of the deployment's, in which the job is filled in.
+"""The request that starts a job on a platform: a file of the deployment, completed with the job.
 
-What differs between deployments (application, role, image, cluster, sizes) is in the file, in the platform's own words.
-Tidemark sets the program, its arguments and its name.
+The file has the deployment's choices (application, role, image, cluster, sizes), in the platform's own words. Tidemark
+sets the program, its arguments and its name.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from tidemark_airflow.configuration import label, option
 
 _SOURCE: Final = "Airflow's configuration"
 _SECRET: Final = re.compile("(?i)secret|password|token|access[.]?key")
-"""What Spark itself hides on its pages (spark.redaction.regex)."""
+"""Names of values that Spark itself hides on its pages (spark.redaction.regex)."""
 
 
 def request_of(*required: str) -> dict[str, Any]:
-    """The content of the file that ``[tidemark] job_template`` names; it must have the keys ``required``.
+    """The content of the file in ``[tidemark] job_template``; it must have the keys ``required``.
 
     Raises:
-        ConfigError: no file is named, or it is not such a mapping.
+        ConfigError: no file is set, or it is not such a mapping.
     """
     path = option("job_template")
     if not path:
         rule = "must name a file with the platform's request, see docs/spark.md"
         raise ConfigError(_SOURCE, [(label("job_template"), rule)])
     try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        request = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(path, [("", f"cannot be read as YAML: {error}")]) from error
-    if not isinstance(found, dict):
+    if not isinstance(request, dict):
         raise ConfigError(path, [("", "must be a mapping of keys to values")])
-    if missing := [(name, "is required") for name in required if name not in found]:
+    if missing := [(name, "is required") for name in required if name not in request]:
         raise ConfigError(path, missing)
-    return found
+    return request
 
 
 def spark_settings() -> dict[str, str]:
-    """The same of a file that has settings of Spark. They go to a command line, so none may hold a secret.
+    """The content of a template with Spark's settings. They are put on a command line, so none may hold a secret.
 
     Raises:
-        ConfigError: as of :func:`request_of`, or a setting is not one of Spark's, or Spark takes it for a secret.
+        ConfigError: see :func:`request_of`; or a setting is not Spark's, or Spark treats it as a secret.
     """
-    found = request_of()
-    wrong = [(str(name), rule) for name, value in found.items() if (rule := _wrong(str(name), value))]
+    template = request_of()
+    wrong = [(str(name), rule) for name, value in template.items() if (rule := _wrong(str(name), value))]
     if wrong:
         raise ConfigError(option("job_template"), wrong)
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in found.items()}
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in template.items()}
 
 
 def _wrong(name: str, value: object) -> str:
@@ -64,7 +64,7 @@ def _wrong(name: str, value: object) -> str:
 
 
 def mapping(request: dict[str, Any], *names: str) -> dict[str, Any]:
-    """The mapping below ``names``, which is made where there is none. Raises ConfigError if something else is there."""
+    """The mapping below ``names``, created if it is missing. Raises ConfigError if another value is there."""
     for name in names:
         request = request.setdefault(name, {})
         if not isinstance(request, dict):
@@ -73,7 +73,7 @@ def mapping(request: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def program_url(program: str) -> str:
-    """Where the platform finds the program. Raises ConfigError if nothing says so."""
+    """The platform's address of the program. Raises ConfigError if no option sets it."""
     folder = option("remote_jobs")
     if not folder:
         rule = "must name the folder of Spark's jobs as the platform reaches it, such as s3://bucket/jobs"
@@ -82,11 +82,11 @@ def program_url(program: str) -> str:
 
 
 def remote_arguments(arguments: Sequence[str]) -> list[str]:
-    """``arguments``, with the topics file as the job finds it there."""
+    """``arguments`` with the platform's path of the topics file."""
     path = option("remote_topics")
     if not path:
         rule = "must be the path of the topics file where the job runs"
         raise ConfigError(_SOURCE, [(label("remote_topics"), rule)])
-    found = list(arguments)
-    found[found.index("--topics") + 1] = path
-    return found
+    remote = list(arguments)
+    remote[remote.index("--topics") + 1] = path
+    return remote

@@ -1,7 +1,7 @@
-"""spark-submit in cluster mode on YARN: the driver is an application, and the ResourceManager says how it is.
+"""Runs spark-submit in cluster mode on YARN: the driver is an application, watched through the ResourceManager.
 
-An application has a tag that is the same for all tries of a task with the same arguments. So a try finds an application
-that was submitted although nobody saw the answer, and waits for it instead of submitting another one.
+An application has a tag that is constant across all tries of a task with the same arguments. So a try finds an
+application whose submission got no answer, and waits for it instead of submitting another one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidemark_airflow.submitters.resource_manager import Application, ResourceMa
 from tidemark_airflow.submitters.template import program_url, remote_arguments, spark_settings
 
 ADDRESS: Final = "yarn_resourcemanager_webapp_address"
-"""As the provider calls it in the connection's extra."""
+"""The provider's name for the address in the connection's extra."""
 
 _PYTHON: Final = "spark.yarn.appMasterEnv.PYSPARK_PYTHON"
 _DRIVER_PYTHON: Final = "spark.yarn.appMasterEnv.PYSPARK_DRIVER_PYTHON"
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class YarnApplication(RemoteSubmitter):
-    """The template has settings of Spark. The nodes give the job its environment and credentials."""
+    """Its template has settings of Spark. The nodes give the job its environment and credentials."""
 
     def __init__(self, conn_id: str) -> None:
         super().__init__()
@@ -54,29 +54,29 @@ class YarnApplication(RemoteSubmitter):
         tag = _tag(job)
         before = self._manager.tagged(tag)
         if live := _live(before):
-            log.info("application %s of a try before: %s", live[0].id, live[0].state)
+            log.info("application %s of an earlier try: %s", live[0].id, live[0].state)
             return live[0].id
         failed: AirflowException | None = None
         try:
             self._spark_submit(job, tag)
         except AirflowException as error:
             failed = error  # YARN may have accepted it nevertheless
-        found = _new(self._manager.tagged(tag), before)
-        if not found:
+        submitted = _new(self._manager.tagged(tag), before)
+        if not submitted:
             raise failed or AirflowException(f"{job.program}: YARN has no application tagged {tag} after spark-submit")
-        # A spark-submit whose worker has died may have submitted meanwhile: the first one stays.
-        chosen, *others = _live(found) or found[-1:]
-        for one in others:
-            self._manager.kill(one.id)
+        # The spark-submit of a dead worker may have submitted meanwhile: the first application stays.
+        chosen, *others = _live(submitted) or submitted[-1:]
+        for other in others:
+            self._manager.kill(other.id)
         return chosen.id
 
     @override
     def status(self, job_id: str) -> JobStatus:
-        found = self._manager.application(job_id)
-        if found is None:
+        application = self._manager.application(job_id)
+        if application is None:
             return JobStatus(JobState.UNKNOWN, "the ResourceManager has no such application")
-        self.page = found.page or self.page
-        return JobStatus(found.job_state, found.words)
+        self.page = application.page or self.page
+        return JobStatus(application.job_state, application.words)
 
     @override
     def cancel(self, job_id: str) -> None:
@@ -84,22 +84,22 @@ class YarnApplication(RemoteSubmitter):
 
     @override
     def link(self, job_id: str) -> str:
-        """YARN's page of the application; the tracking URL takes its place as soon as YARN has one."""
+        """YARN's page of the application, until YARN has a tracking URL."""
         return self._manager.page(job_id)
 
     @override
     def end(self) -> None:
-        """End the application, or spark-submit and what it has submitted."""
+        """End the application, or spark-submit with the applications that it has submitted."""
         if self._running is not None or not self._tag:
             super().end()
             return
         subprocesses.end(subprocesses.descendants())
-        for one in _live(self._manager.tagged(self._tag)):
-            self.cancel(one.id)
+        for application in _live(self._manager.tagged(self._tag)):
+            self.cancel(application.id)
 
     def _spark_submit(self, job: SparkJob, tag: str) -> None:
         ours = {"spark.yarn.tags": tag, "spark.yarn.submit.waitAppCompletion": "false"}
-        # What the template does not have, Spark takes from the worker's environment, where Python lies elsewhere.
+        # Without it, Spark takes the path of Python from the worker's environment, where it differs.
         driver = {_DRIVER_PYTHON: self._settings[_PYTHON]} if _PYTHON in self._settings else {}
         hook = SparkSubmitHook(
             conf={**driver, **self._settings, **ours},
@@ -112,18 +112,18 @@ class YarnApplication(RemoteSubmitter):
 
 
 def _tag(job: SparkJob) -> str:
-    """Lower case, as YARN would make it."""
+    """The job's tag, in lower case, like YARN's own tags."""
     digest = hashlib.sha256("\0".join((job.task, job.program, *job.arguments)).encode()).hexdigest()
     return f"tidemark-{digest[:40]}"
 
 
 def _live(applications: Sequence[Application]) -> list[Application]:
-    return [one for one in applications if one.job_state is JobState.RUNS]
+    return [application for application in applications if application.job_state is JobState.RUNS]
 
 
 def _new(applications: Sequence[Application], before: Sequence[Application]) -> list[Application]:
-    known = {one.id for one in before}
-    return [one for one in applications if one.id not in known]
+    known = {application.id for application in before}
+    return [application for application in applications if application.id not in known]
 
 
 def _resource_manager(conn_id: str) -> ResourceManager:

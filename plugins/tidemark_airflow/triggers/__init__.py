@@ -1,1 +1,1 @@
-"""Triggers: what the triggerer waits for in place of a task."""
+"""Triggers: waits that the triggerer takes over from tasks."""

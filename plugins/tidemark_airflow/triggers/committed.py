@@ -1,7 +1,7 @@
-"""How far topics are landed, without reading their tables: the copies of the committed ledgers, one a topic.
+"""The landed offsets of topics without reading their tables: from copies of the committed ledgers, one for each topic.
 
-A run puts its copy after its commit, so a copy may be behind its table, for example if the run died in between. Then a
-run is planned in vain, and corrects it. A copy is read again only if it has changed.
+A run writes its copy after its commit, so a copy may be behind its table, for example if the run died in between. Then
+a run is planned in vain, and corrects it. A copy is read again only if it has changed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 from tidemark_airflow.triggers.readiness import Landed, landed_by
 
 LandedTopic = Mapping[str, Landed]
-"""By ``<incarnation>-<partition>``."""
+"""Landed offsets of a topic, by ``<incarnation>-<partition>``."""
 
 _NOTHING: LandedTopic = {}
 
 
 class CommittedLedgers:
-    """The copies of one cluster's ledgers, for all triggers of this process."""
+    """The copies of a cluster's ledgers, for all triggers of this process."""
 
     def __init__(self, store: Store, keys: DeploymentKeys) -> None:
         self._keys = keys
@@ -33,7 +33,7 @@ class CommittedLedgers:
     @classmethod
     @lru_cache(maxsize=64)
     def of(cls, lake: str, keys: DeploymentKeys, options: str) -> CommittedLedgers:
-        """Those of the store ``lake``, by its ``options`` as JSON. Opens the store, once: not on an event loop."""
+        """The copies in the store ``lake`` with ``options`` as JSON. Opens the store once: not on an event loop."""
         return cls(open_store(lake, StoreOptions.model_validate_json(options)), keys)
 
     def look(self) -> None:
@@ -42,7 +42,7 @@ class CommittedLedgers:
             self._copies.look()
 
     def landed(self, topic: str) -> LandedTopic:
-        """How far ``topic`` was landed by the last :meth:`look`; nothing if no run has told of it."""
+        """Landed offsets of ``topic`` at the last :meth:`look`; empty if there is no copy."""
         copy = self._copies.brokers.get(self._keys.committed_ledger(topic))
         return _NOTHING if copy is None or copy.kept is None else copy.kept
 

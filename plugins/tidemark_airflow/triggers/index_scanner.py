@@ -1,9 +1,9 @@
 """The brokers' watermark indexes and heads of one cluster: listed often, read only where they changed.
 
 Runs in a thread of the triggerer, once for all topics. A store that does not answer is remembered and tried again;
-what was read before stays valid meanwhile, since a watermark only ever says what is there already. How it fares is
-written where people see it, as ``ScanStatus``. An index that cannot be read costs its own
-broker alone, whose last good one still counts; if none can be read, it is the store that fails.
+earlier values stay valid meanwhile, since a watermark only names offsets that are stored. The scan's status is written
+for people as ``ScanStatus``. An unreadable index affects only its own broker, whose last good index still counts; if
+none can be read, the store counts as failed.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ log = logging.getLogger(__name__)
 
 
 class HeadsFolder(Model):
-    """Where the heads of a cluster's brokers lie, of the partitions that lie there."""
+    """The folder of the heads of a cluster's brokers in one store."""
 
     store: str
     folder: str
 
 
 class Source(Model):
-    """Where a cluster's indexes lie, how often to look, and where its tables lie; equal ones share one scan.
+    """The places of a cluster's indexes, heads and tables, and the scan interval; equal sources share one scan.
 
-    The indexes in the deployment's default bucket name all partitions, wherever their segments lie. ``heads`` are those
-    of the default bucket, and then those of other buckets and prefixes that have topics with a ``freshness``; what
-    other heads say comes with the next index.
+    The indexes in the deployment's default bucket name all partitions, wherever their segments lie. ``heads`` are the
+    heads of the default bucket, and then of other buckets and prefixes with topics that have a ``freshness``; the
+    content of other heads arrives with the next index.
     """
 
     cluster: str
@@ -64,15 +64,15 @@ class Source(Model):
 
     @classmethod
     def of(cls, deployment: Deployment, cluster: str, seconds: float) -> Source:
-        """The source of ``cluster``'s indexes, looked at every ``seconds``."""
+        """The source of ``cluster``'s indexes, scanned every ``seconds``."""
         default = resolver_of(deployment.raw).default()
         return cls(
             cluster=cluster,
             store=default.store,
             folder=ControlKeys(default.prefix, cluster).indexes,
             heads=tuple(
-                HeadsFolder(store=one.store, folder=ControlKeys(one.prefix, cluster).heads)
-                for one in heads_of(deployment, cluster)
+                HeadsFolder(store=endpoint.store, folder=ControlKeys(endpoint.prefix, cluster).heads)
+                for endpoint in heads_of(deployment, cluster)
             ),
             lake=deployment.lake_store,
             lake_prefix=deployment.deployment_keys(cluster).prefix,
@@ -82,14 +82,14 @@ class Source(Model):
 
     @property
     def keys(self) -> DeploymentKeys:
-        """Where what is known of the cluster's tables lies, below ``lake``."""
+        """Keys of objects about the cluster's tables, below ``lake``."""
         return DeploymentKeys(self.lake_prefix, self.cluster)
 
 
 class Scan(NamedTuple):
-    """The rows that count, by topic; since when and why the store has not been readable, if so.
+    """The counting rows by topic; and if the store cannot be read, since when and why.
 
-    A topic's sequence is the same object as in the scan before unless an index that names it has changed.
+    A topic's sequence is the same object as in the previous scan unless an index that names it has changed.
     """
 
     topics: Mapping[str, Sequence[Row]]
@@ -98,7 +98,7 @@ class Scan(NamedTuple):
 
 
 class IndexScanner:
-    """Reads one :class:`Source`, again and again."""
+    """Scans one :class:`Source`, again and again."""
 
     def __init__(self, source: Source, open_one: Callable[[str, StoreOptions], Store] = open_store) -> None:
         """Opens the stores, which imports their client: not on an event loop."""
@@ -120,7 +120,7 @@ class IndexScanner:
         return max(seconds, min(_LONGEST_PAUSE, seconds * 2.0 ** min(self._failures, 16)))
 
     def scan(self) -> Scan:
-        """The indexes as they are now; a store error is logged and reported in the scan, never raised."""
+        """The current rows; a store error is logged and reported in the scan, never raised."""
         began = time.monotonic()
         self._read = 0
         try:
@@ -144,7 +144,7 @@ class IndexScanner:
         return self._last
 
     def _report(self, seconds: float) -> None:
-        """Write how it went: when that has changed, and once a minute."""
+        """Write the scan's status: when it has changed, and once a minute."""
         status = ScanStatus(
             cluster=self._source.cluster,
             at=utc_now(),
@@ -162,7 +162,7 @@ class IndexScanner:
         try:
             self._lake.put(self._source.keys.scan, status.to_bytes())
         except (TidemarkError, OSError):
-            # Whoever reads it sees how old it is; the scan itself does not depend on it.
+            # Readers see its age; the scan itself does not depend on it.
             log.warning("%s: not written", self._source.keys.scan, exc_info=True)
         self._reported = status
 
@@ -177,7 +177,7 @@ class _HeadsIn:
         )
 
     def try_to_look(self) -> int:
-        """Read what has changed; how many these were, and none if the store fails."""
+        """Read the changed heads, and return their number; 0 if the store fails."""
         try:
             return self.cache.look()
         except (TidemarkError, OSError):
@@ -195,13 +195,13 @@ def _rows_of_head(body: bytes, info: ObjectInfo) -> Sequence[Row]:
 
 
 def _topics_changed(before: Mapping[_Place, Sequence[Row]], after: Mapping[_Place, Sequence[Row]]) -> set[str]:
-    """The topics that an index names which has changed, is new or has gone."""
+    """The topics named by an index that has changed, is new or was removed."""
     changed = [key for key in before.keys() | after.keys() if before.get(key) is not after.get(key)]
     return {row[0] for key in changed for rows in (before, after) for row in rows.get(key, ())}
 
 
 def _merge(indexes: Iterable[Sequence[Row]], topics: set[str]) -> Mapping[str, Sequence[Row]]:
-    """The row that counts for each partition of ``topics``. A head counts where an index tells its incarnation."""
+    """The counting row of each partition of ``topics``. A head counts where an index names its incarnation."""
     newest: dict[str, dict[int, Row]] = {topic: {} for topic in topics}
     heads: list[Row] = []
     for row in (row for rows in indexes for row in rows if row[0] in topics):

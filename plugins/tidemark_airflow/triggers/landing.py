@@ -1,8 +1,8 @@
-"""The trigger behind the live landing of a cluster: it starts with the run, without a worker, and says what is due.
+"""The trigger behind the live landing of a cluster: it starts with the run, without a worker, and lists due topics.
 
-It reads how far topics are landed from the copies of their ledgers, and writes what is due as the cluster's landing,
-so that nothing large goes through Airflow's database. A landing that has not ended is due at once, as it is. A topic
-that the topics file gets while the trigger waits is taken up at the next look.
+It reads the topics' landed offsets from the copies of their ledgers, and writes the due topics as the cluster's
+landing, so that no large object passes through Airflow's database. A landing that has not ended is due at once,
+unchanged. A topic that is added to the topics file while the trigger waits is included at the next look.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from tidemark_airflow.triggers.live_readiness import LiveTopic, LiveWatch, landi
 from tidemark_airflow.triggers.watermark import ScanTrigger
 
 LOOK_AGAIN_AFTER: Final = timedelta(minutes=30)
-"""Without anything to land, a run ends after this time, skipped: the next one has the topics that are left."""
+"""Time after which a run without due topics ends, skipped; the next run has the topics that remain in the file."""
 
 log = logging.getLogger(__name__)
 
 
 class LandingTrigger(ScanTrigger):
-    """Fires once, when any topic of a cluster that is landed live has waited for long enough.
+    """Fires once, when a topic of a cluster's live landing has waited long enough.
 
-    :param source: as of :class:`ScanTrigger`
-    :param topics: the topics, each a dumped :class:`tidemark_airflow.triggers.live_readiness.LiveTopic`
-    :param topics_file: the path of the topics file, which may have more of them by now
+    :param source: see :class:`ScanTrigger` :param topics: the topics, each a dumped
+    :class:`tidemark_airflow.triggers.live_readiness.LiveTopic` :param topics_file: the path of the topics file, which
+    may have more topics by now
     """
 
     def __init__(self, *, source: dict[str, Any], topics: list[dict[str, Any]], topics_file: str) -> None:
         super().__init__(source=source)
-        self.topics = [LiveTopic.model_validate(one) for one in topics]
+        self.topics = [LiveTopic.model_validate(topic) for topic in topics]
         self.topics_file = topics_file
 
     def _more(self) -> dict[str, Any]:
-        return {"topics": [one.model_dump(mode="json") for one in self.topics], "topics_file": self.topics_file}
+        return {"topics": [topic.model_dump(mode="json") for topic in self.topics], "topics_file": self.topics_file}
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Scan]) -> AsyncIterator[TriggerEvent]:
-        """The cluster's one event; or none but that the task is skipped."""
+        """The cluster's single event, or an event that skips the task."""
         started = utc_now()
         due: _Due | None = None
         async for scan in shared_stream:
@@ -58,7 +58,7 @@ class LandingTrigger(ScanTrigger):
                     due = await asyncio.to_thread(_Due, self)
                 topics = await asyncio.to_thread(due.topics, scan)
             except (TidemarkError, OSError):
-                log.warning("%s: what is due is not known; asked again soon", self.source.cluster, exc_info=True)
+                log.warning("%s: the due topics are not known; asked again soon", self.source.cluster, exc_info=True)
                 due = None
                 continue
             if topics:
@@ -70,7 +70,7 @@ class LandingTrigger(ScanTrigger):
 
 
 class _Due:
-    """What a landing would take, and the landing before it; whatever blocks is done here."""
+    """The due topics of a landing, and the previous landing; all blocking calls are here."""
 
     def __init__(self, trigger: LandingTrigger) -> None:
         source = trigger.source
@@ -83,16 +83,16 @@ class _Due:
         self._last: StoredLanding = read_landing(self._store, self._key)
 
     def topics(self, scan: Scan) -> list[str]:
-        """The topics that are due after ``scan``, of which the landing is written; none if it need not begin."""
+        """Topics due after ``scan``, with their landing written; empty if none needs to begin."""
         last = self._last.value
         if last is not None and last.ended_at is None:
-            return [one.topic for one in last.topics]
+            return [topic.topic for topic in last.topics]
         if (topics := self._file.changed()) is not None:
             self._watch.take(topics)
         landed = self._committed.landed
         if not self._watch.due(scan.topics, landed, last, utc_now()):
             return []
-        self._committed.look()  # others may have landed it
+        self._committed.look()  # other runs may have landed them
         now = utc_now()
         due = self._watch.due(scan.topics, landed, last, now)
         if not due:
@@ -103,23 +103,23 @@ class _Due:
         except PreconditionFailed:
             self._last = read_landing(self._store, self._key)
             return []
-        return [one.topic for one in due]
+        return [topic.topic for topic in due]
 
 
 class _TopicsFile:
-    """The topics file as the triggerer sees it, read again when it has changed.
+    """The topics file on the triggerer's machine, read again when it has changed.
 
-    What the DAG named when the run began stays until the run ends: where the triggerer's file is an older one, or
-    cannot be read, nothing that was landed is left out.
+    The DAG's topics at the start of the run stay until it ends: if the triggerer's file is older or cannot be read, no
+    topic is dropped.
     """
 
     def __init__(self, trigger: LandingTrigger) -> None:
         self._path, self._cluster = Path(trigger.topics_file), trigger.source.cluster
-        self._of_dag = {one.topic: one for one in trigger.topics}
+        self._of_dag = {topic.topic: topic for topic in trigger.topics}
         self._read: tuple[int, int, int] | None = None
 
     def changed(self) -> list[LiveTopic] | None:
-        """The topics that are landed live, if the file is another one than at the last call."""
+        """The topics with a live landing, or None if the file is unchanged since the last call."""
         try:
             status = self._path.stat()
             version = status.st_ino, status.st_mtime_ns, status.st_size
@@ -130,4 +130,4 @@ class _TopicsFile:
         except (TidemarkError, OSError):
             log.warning("%s: not read; the live topics stay as they are", self._path, exc_info=True)
             return None
-        return list((self._of_dag | {one.topic: LiveTopic.of(one) for one in of_file}).values())
+        return list((self._of_dag | {topic.topic: LiveTopic.of(topic) for topic in of_file}).values())

@@ -1,9 +1,9 @@
-"""Which topics a live landing takes, and when it begins. Pure.
+"""Decides which topics a live landing takes, and when it begins. Pure.
 
-A landing begins as soon as a topic has something to land, unless the one before began less than that topic's share of
-its promise ago. It takes all topics that have something: they share the task, Spark's client and the query, which cost
-more than a topic does. A topic that has more behind than a landing takes is left to its own runs, and so is one that
-failed, for longer each time.
+A landing begins as soon as a topic has something to land, unless the previous landing began less than that topic's
+share of its promise ago. It takes all topics that have something: they share the task, Spark's client and the query,
+whose own cost exceeds that of a topic. A topic with a larger backlog than a landing takes is left to its own runs, and
+so is a topic that failed, for longer each time.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from tidemark.topics import LIVE_BYTES, TopicSettings
 from tidemark_airflow.triggers.readiness import NOT_LANDED, Landed, Row, WatermarkRow, bytes_beyond, digest_of
 
 SHARE: Final = 4
-"""A topic asks for a landing each fourth of its ``freshness`` at most. Its agents pack each third."""
+"""A topic asks for a landing at most every fourth of its ``freshness``. Its agents pack every third."""
 
 
 class LiveTopic(Model):
-    """A topic that is landed live, and how long after a landing began it asks for the next one."""
+    """A topic with a live landing, and the time between the starts of two landings."""
 
     topic: str
     every: timedelta
 
     @classmethod
     def of(cls, topic: TopicSettings) -> LiveTopic:
-        """What ``topic``, which has a ``freshness``, asks for."""
+        """The settings of ``topic``, which has a ``freshness``."""
         return cls(topic=topic.topic, every=topic.late_after / SHARE)
 
 
 class _Ahead(NamedTuple):
-    """What of a topic's rows is beyond the ledger, and what both were; ``moved`` unless only the leader is another."""
+    """A topic's rows beyond the ledger, with both inputs; ``moved`` is False if only leaders changed."""
 
     rows: Sequence[Row]
     landed: Mapping[str, Landed]
@@ -46,7 +46,7 @@ class _Ahead(NamedTuple):
 
 
 class LiveWatch:
-    """Judges the scans of one cluster, time after time."""
+    """Judges the scans of one cluster, one after the other."""
 
     def __init__(self, topics: Iterable[LiveTopic]) -> None:
         self._topics = tuple(topics)
@@ -63,18 +63,18 @@ class LiveWatch:
         last: LiveLanding | None,
         now: datetime,
     ) -> tuple[TopicLanding, ...]:
-        """What a landing would take now; nothing if it need not begin yet. ``last`` is the landing before it."""
+        """Topics that a landing would take now; empty if it need not begin yet. ``last`` is the previous landing."""
         known = last.by_topic if last else {}
-        found: list[TopicLanding] = []
+        due: list[TopicLanding] = []
         begins = False
-        for one in self._topics:
-            ahead = self._ahead(one.topic, rows.get(one.topic, ()), landed(one.topic))
-            before = known.get(one.topic)
+        for topic in self._topics:
+            ahead = self._ahead(topic.topic, rows.get(topic.topic, ()), landed(topic.topic))
+            before = known.get(topic.topic)
             if not ahead.marks or ahead.bytes > LIVE_BYTES or (before and _waits(before, ahead, now)):
                 continue
-            begins = begins or last is None or now - last.began_at >= one.every
-            found.append(_landing(one.topic, ahead, before))
-        return tuple(found) if begins else ()
+            begins = begins or last is None or now - last.began_at >= topic.every
+            due.append(_landing(topic.topic, ahead, before))
+        return tuple(due) if begins else ()
 
     def _ahead(self, topic: str, rows: Sequence[Row], landed: Mapping[str, Landed]) -> _Ahead:
         seen = self._seen.get(topic)
@@ -84,7 +84,7 @@ class LiveWatch:
 
 
 def _compare(rows: Sequence[Row], landed: Mapping[str, Landed]) -> _Ahead:
-    """An index that lags behind what live landings have landed says nothing; a cut comes under a later epoch."""
+    """Rows beyond the ledger; an index behind live landings adds nothing, and a cut comes with a later epoch."""
     marks: list[WatermarkRow] = []
     size, moved = 0.0, False
     for mark in sorted(map(WatermarkRow._make, rows), key=lambda mark: mark.partition):
@@ -97,9 +97,9 @@ def _compare(rows: Sequence[Row], landed: Mapping[str, Landed]) -> _Ahead:
 
 
 def _waits(before: TopicLanding, ahead: _Ahead, now: datetime) -> bool:
-    """Whether it is too early to try again what the landing ``before`` has not landed.
+    """True if it is too early to try again after the landing ``before``.
 
-    Where planning found nothing, and no more than the leader has changed, it is not looked at a second time.
+    If planning found nothing and at most the leader has changed since, the topic is not planned a second time.
     """
     if before.again_at is None:
         return False
@@ -128,8 +128,8 @@ def _landing(topic: str, ahead: _Ahead, before: TopicLanding | None) -> TopicLan
 
 
 def landing_of(cluster: str, due: Sequence[TopicLanding], last: LiveLanding | None, now: datetime) -> LiveLanding:
-    """The landing of what is ``due``, after ``last``."""
-    taken = {one.topic for one in due}
+    """The landing of the ``due`` topics, after ``last``."""
+    taken = {topic.topic for topic in due}
     known = last.by_topic.values() if last else ()
-    held = tuple(one for one in known if one.topic not in taken and one.again_at is not None)
+    held = tuple(topic for topic in known if topic.topic not in taken and topic.again_at is not None)
     return LiveLanding(cluster=cluster, began_at=now, topics=tuple(due), held=held)

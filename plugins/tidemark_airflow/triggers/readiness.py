@@ -1,13 +1,13 @@
-"""What the watermarks promise beyond the ledger, and whether that is a reason to plan a run.
+"""Compares the watermarks with the ledger, and decides if they are a reason to plan a run.
 
-The watermark index says how far each partition is uploaded, the ledger how far it is landed. Where they differ
-there may be something to land, but only planning knows: an open transaction or a hole may hold it back, and a new
-leader need not have cut anything off. So what is ahead is planned, and where the plan is empty the digest of what was
-ahead is recorded as *settled*: it is not planned again until a watermark moves, or until ``late_after`` has passed, in
-case a wake-up was missed.
+The watermark index has each partition's uploaded offsets, the ledger its landed offsets. Where they differ there may be
+something to land, but only planning knows: an open transaction or a hole may hold it back, and a new leader need not
+have cut off any record. So partitions that are ahead are planned, and if the plan is empty their digest is recorded as
+*settled*: they are not planned again until a watermark moves, or until ``late_after`` has passed, in case a wake-up was
+missed.
 
-What is ahead waits for the batch window, so that files do not become tiny: until it is ``size`` bytes by the agents'
-estimate, or ``age`` old.
+Partitions that are ahead wait for the batch window, so that files do not become tiny: until they have ``size`` bytes by
+the agents' estimate, or are ``age`` old.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tidemark.planning.date_finality import closes_from
 from tidemark.topics import TopicSettings
 
 LOOK_AGAIN_AFTER = timedelta(hours=1)
-"""A quiet topic's task wakes up this often, so that a changed topics file or a foreign commit is noticed."""
+"""Interval in which a quiet topic's task wakes up, to notice a changed topics file or a foreign commit."""
 
 _OBSERVED_WITHIN = timedelta(minutes=2)
-"""So long after a date may close, agents have said how far its partitions are: an idle one does each minute."""
+"""Time after a date may close within which agents have reported its partitions: idle agents do every minute."""
 
 
 class Event(Model):
-    """Why the waiting is over.
+    """The reason for the end of the wait.
 
-    ``advanced``: there may be something to land; ``settles`` is its digest, for when there is not. ``refresh``:
-    nothing, but configuration and ledger should be looked at again. ``failed``: the indexes could not be read for a
-    long time, ``reason`` says why.
+    ``advanced``: there may be something to land; ``settles`` is its digest, in case there is not. ``refresh``: there is
+    nothing, but configuration and ledger must be read again. ``failed``: the indexes could not be read for a long time,
+    for ``reason``.
     """
 
     status: Literal["advanced", "refresh", "failed"]
@@ -51,9 +51,9 @@ class Event(Model):
 
 
 class WatermarkRow(NamedTuple):
-    """What a watcher needs of a watermark index's entry, or of a head's; see there.
+    """The fields of an entry of a watermark index or a head that a watcher needs.
 
-    ``next_offset`` is the end of what can be landed: of the seals, or of the packs where it is later.
+    ``next_offset`` is the end of the offsets that can be landed: of the seals, or of the packs if it is later.
     """
 
     topic: str
@@ -69,17 +69,17 @@ class WatermarkRow(NamedTuple):
 Row = tuple[str, int, int, int, int, float | None, datetime, str | None]
 """A :class:`WatermarkRow` as a plain tuple, of which many can be kept.
 
-Python's garbage collector leaves plain tuples of plain values alone. Half a million named ones it would look through
-over and over, and stop the triggerer's event loop for half a second each time.
+Python's garbage collector ignores plain tuples of plain values. It would traverse half a million named tuples over and
+over, and stop the triggerer's event loop for half a second each time.
 """
 
 
 row_rank = itemgetter(*map(WatermarkRow._fields.index, RANK))
-"""What rows of one partition are compared by: as :data:`tidemark.formats.watermark_index.rank` of their entries."""
+"""Rank of a row among rows of a partition, like :data:`tidemark.formats.watermark_index.rank` of their entries."""
 
 
 def row_of(entry: IndexEntry) -> Row:
-    """What is kept of ``entry``."""
+    """The row of an index's ``entry``."""
     return (
         entry.topic,
         entry.partition,
@@ -93,11 +93,11 @@ def row_of(entry: IndexEntry) -> Row:
 
 
 UNKNOWN_INCARNATION: Final = -1
-"""Of a head's row: its topic id says which incarnation it is of."""
+"""The incarnation in a head's row, which is identified by its topic id."""
 
 
 def row_of_head(entry: HeadEntry) -> Row:
-    """What is kept of a head's ``entry``."""
+    """The row of a head's ``entry``."""
     return (
         entry.topic,
         entry.partition,
@@ -111,7 +111,7 @@ def row_of_head(entry: HeadEntry) -> Row:
 
 
 def with_head(row: Row, head: Row) -> Row:
-    """The later of a partition's row and a head's, if the head is of the same topic id; else ``row``."""
+    """The later of a partition's row and a head's, if the head has the same topic id; otherwise ``row``."""
     topic, partition, incarnation, epoch, end, bytes_per_offset, _, topic_id = row
     if topic_id != head[7] or head[3:5] <= (epoch, end):
         return row
@@ -119,10 +119,10 @@ def with_head(row: Row, head: Row) -> Row:
 
 
 class Ahead(NamedTuple):
-    """Of a topic's marks, those that are not where the ledger is.
+    """The marks of a topic that differ from the ledger.
 
-    ``digest`` is their identity, ``bytes`` an estimate of what can be read of them, and ``moved`` says whether an
-    offset differs, and not the leader alone.
+    ``digest`` is their identity, ``bytes`` an estimate of their readable bytes, and ``moved`` is False if only leaders
+    differ.
     """
 
     marks: tuple[WatermarkRow, ...]
@@ -132,18 +132,18 @@ class Ahead(NamedTuple):
 
 
 class Landed(NamedTuple):
-    """How far a partition is landed, and under which leader: a new one may have cut off what it replaces."""
+    """Landed offset and leader of a partition: a new leader may have cut off offsets that it replaces."""
 
     next_offset: int
     leader_epoch: int
 
 
 NOT_LANDED: Final = Landed(0, -1)
-"""Of a partition that no ledger names."""
+"""State of a partition that no ledger names."""
 
 
 def landed_by(ledger: Ledger) -> Mapping[str, Landed]:
-    """How far ``ledger`` has its partitions, by ``<incarnation>-<partition>``."""
+    """Landed offsets in ``ledger``, by ``<incarnation>-<partition>``."""
     return {
         f"{state.incarnation}-{state.partition}": Landed(state.next_offset, state.leader_epoch)
         for state in ledger.partitions
@@ -151,21 +151,21 @@ def landed_by(ledger: Ledger) -> Mapping[str, Landed]:
 
 
 def bytes_beyond(mark: WatermarkRow, landed: Landed) -> float:
-    """What is stored of the partition and not landed; 0 where its agent does not say how large its offsets are."""
+    """Stored bytes of the partition that are not landed; 0 if its agent reports no size of offsets."""
     return max(0, mark.next_offset - landed.next_offset) * (mark.bytes_per_offset or 0.0)
 
 
 def digest_of(marks: Iterable[WatermarkRow]) -> str:
-    """The identity of ``marks``, by how far and under which leaders they are."""
+    """The identity of ``marks``: their offsets and leader epochs."""
     lines = [f"{mark.incarnation}-{mark.partition} {mark.leader_epoch} {mark.next_offset}" for mark in marks]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 class Baseline(Model):
-    """What is known of a topic when the waiting starts.
+    """State of a topic when the wait starts.
 
-    ``landed`` has a :class:`Landed` for each ``<incarnation>-<partition>``, as a plain tuple: see :data:`Row`. A topic
-    that is ``live`` is landed by others meanwhile.
+    ``landed`` has a :class:`Landed` for each ``<incarnation>-<partition>``, as a plain tuple: see :data:`Row`. Other
+    runs land a ``live`` topic meanwhile.
     """
 
     topic: str
@@ -180,10 +180,10 @@ class Baseline(Model):
 
     @classmethod
     def of(cls, topic: TopicSettings, ledger: Ledger, published: Published, now: datetime) -> Baseline:
-        """The baseline that ledger and outbox pointer give."""
+        """The baseline from ledger and outbox pointer."""
         return cls(
             topic=topic.topic,
-            landed={key: (one.next_offset, one.leader_epoch) for key, one in landed_by(ledger).items()},
+            landed={key: (state.next_offset, state.leader_epoch) for key, state in landed_by(ledger).items()},
             settled=published.settled,
             settled_at=published.settled_at,
             size=topic.window.size,
@@ -194,10 +194,10 @@ class Baseline(Model):
         )
 
     def ahead(self, rows: Iterable[Row]) -> Ahead:
-        """Which marks differ from the ledger; also one that is behind it, as after an unclean election.
+        """Marks that differ from the ledger, including marks behind it, as after an unclean election.
 
-        One that ends at the same offset under a later leader differs as well: a new branch may have come exactly as
-        far as the old one had.
+        A mark with an equal offset and a later leader differs as well: a new branch may end exactly at the old one's
+        end.
         """
         ahead = sorted(
             (
@@ -224,10 +224,10 @@ class Baseline(Model):
 
 
 def look_again_at(topic: TopicSettings, ledger: Ledger, now: datetime) -> datetime:
-    """When to look again at a topic of which nothing is heard.
+    """Time at which to look again at a topic without news.
 
-    When the next date may close, for that changes no watermark; after ``late_after`` while a date that may is waited
-    for; and within an hour in any case.
+    It is when the next date may close, since that changes no watermark; after ``late_after`` while a date that may
+    close is waited for; and within an hour in any case.
     """
     open_dates = (dt for dt, state in ledger.dates.items() if state.state in {"open", "reopened"})
     due = [closes_from(dt, topic) + _OBSERVED_WITHIN for dt in open_dates]
@@ -236,7 +236,7 @@ def look_again_at(topic: TopicSettings, ledger: Ledger, now: datetime) -> dateti
 
 
 class Watch:
-    """Judges one topic's marks, time after time."""
+    """Judges one topic's marks, one scan after the other."""
 
     def __init__(self, baseline: Baseline) -> None:
         self._baseline = baseline
@@ -244,18 +244,18 @@ class Watch:
         self._seen: tuple[Sequence[Row], Ahead] | None = None
 
     def has_seen(self, rows: Sequence[Row]) -> bool:
-        """Whether :meth:`judge` has no more to do than to compare times: it is the sequence that it saw last."""
+        """True if ``rows`` is the last seen sequence, so that :meth:`judge` only compares times."""
         return self._seen is not None and self._seen[0] is rows
 
     def see(self, rows: Sequence[Row]) -> Ahead:
-        """Compare all rows with the ledger, once: a millisecond for each 1,000, so not for many on an event loop."""
+        """Compare all rows with the ledger, once: a millisecond for each 1,000, so many rows not on an event loop."""
         if self._seen is None or self._seen[0] is not rows:
             self._seen = rows, self._baseline.ahead(rows)
         return self._seen[1]
 
     def follow(self, landed: Mapping[str, Landed], now: datetime) -> bool:
-        """Go on from what others have ``landed``, and count the window's age from now; False if it is nothing."""
-        known = {key: tuple(one) for key, one in landed.items()}
+        """Continue from offsets that other runs ``landed``, and count the window's age from now; False if none did."""
+        known = {key: tuple(state) for key, state in landed.items()}
         if not known or known == self._baseline.landed:
             return False
         self._baseline = self._baseline.model_copy(update={"landed": known})
@@ -263,10 +263,10 @@ class Watch:
         return True
 
     def judge(self, rows: Sequence[Row], now: datetime) -> Event | None:
-        """The event that ends the waiting, or None.
+        """The event that ends the wait, or None.
 
-        The batch window's age is counted from when something ahead was first seen here, or observed by the broker if
-        that was earlier: a restart of the triggerer does not restart the window.
+        The batch window's age counts from the first time that something was ahead here, or from the broker's
+        observation if that is earlier: a restart of the triggerer does not restart the window.
         """
         ahead = self.see(rows)
         if not self._is_due(ahead, now):
@@ -282,7 +282,7 @@ class Watch:
         return ahead.bytes >= self._baseline.size or now - self._since >= self._baseline.age
 
     def _is_settled(self, ahead: Ahead, now: datetime) -> bool:
-        """Whether planning has found nothing in it. What only changed its leader is not looked at a second time."""
+        """True if planning found nothing in these marks. If only leaders changed, they are not planned again."""
         baseline = self._baseline
         if ahead.digest != baseline.settled or baseline.settled_at is None:
             return False

@@ -1,9 +1,9 @@
-"""The trigger behind the sensor: one scan of the watermark indexes serves all topics that wait.
+"""The trigger behind the sensor: one scan of the watermark indexes serves all waiting topics.
 
-Airflow's triggerer runs :meth:`WatermarkTrigger.open_shared_stream` once for all triggers whose
-:meth:`~WatermarkTrigger.shared_stream_key` is equal, also for those of deferred tasks, and hands each scan to every
-trigger's own :meth:`~WatermarkTrigger.filter_shared_stream`. A trigger that starts late misses nothing, since each
-scan is the whole state. Whatever blocks runs in a thread.
+Airflow's triggerer runs :meth:`WatermarkTrigger.open_shared_stream` once for all triggers with an equal
+:meth:`~WatermarkTrigger.shared_stream_key`, also for triggers of deferred tasks, and passes each scan to every
+trigger's own :meth:`~WatermarkTrigger.filter_shared_stream`. A trigger that starts late misses nothing, since each scan
+is the whole state. Blocking calls run in a thread.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ log = logging.getLogger(__name__)
 def spare_collector() -> None:
     """Exclude the loaded modules of Airflow and the store from garbage collection, once.
 
-    They stay anyway, and to look through them while a first scan is read stopped the event loop for 0.2 s each time.
+    They stay anyway, and traversing them during a first scan stopped the event loop for 0.2 s each time.
     """
     gc.freeze()
 
 
 HOLD = timedelta(seconds=3)
-"""An event waits until its trigger is this old.
+"""Age of a trigger until which its event is held back.
 
-Airflow's scheduler must have noted that the task is deferred before the task is resumed, or it takes the former
+Airflow's scheduler must have noted that the task is deferred before the task is resumed. Otherwise it takes the former
 process's end for a failure of the next one (apache/airflow#72716), which costs a try and its delay.
 """
 
@@ -48,7 +48,7 @@ process's end for a failure of the next one (apache/airflow#72716), which costs 
 class ScanTrigger(BaseEventTrigger):
     """Waits for scans of a cluster, which all such triggers of the cluster share.
 
-    :param source: where the watermark indexes lie, a dumped :class:`tidemark_airflow.triggers.index_scanner.Source`
+    :param source: the place of the watermark indexes, a dumped :class:`tidemark_airflow.triggers.index_scanner.Source`
     """
 
     def __init__(self, *, source: dict[str, Any]) -> None:
@@ -66,12 +66,12 @@ class ScanTrigger(BaseEventTrigger):
         raise NotImplementedError
 
     def shared_stream_key(self) -> Hashable | None:
-        """Equal for all that wait for a cluster."""
+        """A key that is equal for all waits on a cluster."""
         return "tidemark-watermarks", self.source.model_dump_json()
 
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Scan]:
-        """One scan after the other, for ever."""
+        """Scans, one after the other, for ever."""
         scanner = await asyncio.to_thread(IndexScanner, Source.model_validate(kwargs["source"]))
         spare_collector()
         while True:
@@ -79,7 +79,7 @@ class ScanTrigger(BaseEventTrigger):
             await asyncio.sleep(scanner.pause)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """The same with a scan of its own, where no triggerer shares one."""
+        """Events from a scan of this trigger's own, for a triggerer that shares none."""
         async for event in self.filter_shared_stream(self.open_shared_stream(self.serialize()[1])):
             yield event
 
@@ -91,8 +91,8 @@ class ScanTrigger(BaseEventTrigger):
 class WatermarkTrigger(ScanTrigger):
     """Fires once, when the watermarks of one topic are a reason to start a run.
 
-    :param source: as of :class:`ScanTrigger`
-    :param baseline: what is landed and told already, a dumped :class:`tidemark_airflow.triggers.readiness.Baseline`
+    :param source: see :class:`ScanTrigger` :param baseline: the landed and published state, a dumped
+    :class:`tidemark_airflow.triggers.readiness.Baseline`
     """
 
     def __init__(self, *, source: dict[str, Any], baseline: dict[str, Any]) -> None:
@@ -103,13 +103,13 @@ class WatermarkTrigger(ScanTrigger):
         return {"baseline": self.baseline.model_dump(mode="json")}
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Scan]) -> AsyncIterator[TriggerEvent]:
-        """This topic's one event."""
+        """The topic's single event."""
         watch = Watch(self.baseline)
         started = utc_now()
         async for scan in shared_stream:
             rows = scan.topics.get(self.baseline.topic, ())
             if not watch.has_seen(rows):
-                # One topic's rows take no time, those of a thousand topics in turn would: all wake up at once.
+                # One topic's rows take no time, but a thousand topics wake up at once.
                 await asyncio.to_thread(watch.see, rows)
             now = utc_now()
             if scan.failing_since is not None and now - max(started, scan.failing_since) >= self.baseline.late_after:
@@ -126,7 +126,7 @@ class WatermarkTrigger(ScanTrigger):
                 return
 
     def _follow(self, watch: Watch) -> bool:
-        """Whether live landings have landed meanwhile what ``watch`` waits for, or a part of it."""
+        """True if live landings have meanwhile landed a part of the offsets that ``watch`` waits for."""
         committed = self.landed_elsewhere()
         try:
             committed.look()

@@ -1,4 +1,4 @@
-"""The routes below ``/tidemark/api``; docs/page.md describes them. Each asks Airflow who may, see :mod:`.access`.
+"""The routes below ``/tidemark/api``, described in docs/page.md. :mod:`.auth` checks the rights to each.
 
 They are plain functions: FastAPI runs them in threads, so that a slow store stops no other request.
 """
@@ -35,30 +35,30 @@ def topics(
     offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> models.TopicsAnswer:
-    """The topics that one may see, from the worst state to the best."""
+    """The topics that the user may see, from the worst state to the best."""
     all_topics = settings.in_order(reader().deployment())
-    found = may(user, "GET", all_topics)
-    hidden = {one.topic for one in all_topics} - {one.topic for one in found}
-    overviews = {cluster: reader().overview(cluster) for cluster in dict.fromkeys(one.cluster for one in found)}
-    incidents = [one for cluster in overviews for one in reader().incidents(cluster)]
+    visible = may(user, "GET", all_topics)
+    hidden = {topic.topic for topic in all_topics} - {topic.topic for topic in visible}
+    overviews = {cluster: reader().overview(cluster) for cluster in dict.fromkeys(topic.cluster for topic in visible)}
+    incidents = [incident for cluster in overviews for incident in reader().incidents(cluster)]
     return responses.topics_answer(
-        found, overviews, incidents, hidden=hidden, state=state or "", contains=contains, offset=offset, limit=limit
+        visible, overviews, incidents, hidden=hidden, state=state or "", contains=contains, offset=offset, limit=limit
     )
 
 
 @router.get("/brokersets")
 def brokersets(user: GetUserDep) -> models.BrokersetsAnswer:
-    """The upload load, lag and held bytes of the brokersets of each cluster of which one may see a topic."""
-    clusters = dict.fromkeys(one.cluster for one in may(user, "GET", settings.in_order(reader().deployment())))
-    found = [(cluster, reader().brokersets(cluster)) for cluster in clusters]
+    """The upload load, lag and held bytes of the brokersets of each cluster with a topic that the user may see."""
+    clusters = dict.fromkeys(topic.cluster for topic in may(user, "GET", settings.in_order(reader().deployment())))
+    known = [(cluster, reader().brokersets(cluster)) for cluster in clusters]
     return models.BrokersetsAnswer(
-        clusters=[responses.cluster_brokersets(cluster, now) for cluster, now in found if now is not None]
+        clusters=[responses.cluster_brokersets(cluster, now) for cluster, now in known if now is not None]
     )
 
 
 @router.get("/topics/{cluster}/{topic}")
 def topic_now(topic: Seen, user: GetUserDep) -> models.TopicAnswer:
-    """One topic as it is now."""
+    """The current state of one topic."""
     return responses.topic_answer(
         reader().topic(topic),
         reader().overview(topic.cluster),
@@ -75,31 +75,31 @@ def partitions(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     at: Annotated[str, Query(pattern=r"^(\d{1,9}-)?\d{1,9}$|^$")] = "",
 ) -> models.PartitionsAnswer:
-    """Partitions with their strips, by incarnation and number; of the page with partition ``at``, if it is given."""
+    """Partitions with their strips, by incarnation and number; the page with partition ``at``, if it is given."""
     now = reader().topic(topic)
     total, first, chosen = responses.chosen_partitions(now, only, offset, limit, _key(at))
-    words = reader().words(now, [(one.incarnation, one.partition) for one in chosen if one.gaps])
-    rows = [responses.partition_row(now, one, words.get((one.incarnation, one.partition), [])) for one in chosen]
+    words = reader().words(now, [(part.incarnation, part.partition) for part in chosen if part.gaps])
+    rows = [responses.partition_row(now, part, words.get((part.incarnation, part.partition), [])) for part in chosen]
     return models.PartitionsAnswer(total=total, offset=first, partitions=rows)
 
 
 @router.get("/topics/{cluster}/{topic}/dates")
 def dates(topic: Seen, year: Annotated[int | None, Query(ge=1970, le=9999)] = None) -> models.DatesAnswer:
-    """The table's dates of a year, of the newest one unless it is given."""
+    """The table's dates of a year, by default the newest year."""
     now = reader().topic(topic)
     return responses.dates_answer(now.ledger.dates, reader().quarantined(now), year)
 
 
 @router.get("/topics/{cluster}/{topic}/history")
 def history(topic: Seen, hours: Annotated[int, Query(ge=1, le=168)] = 24) -> models.HistoryAnswer:
-    """How far behind the topic was in the last hours."""
-    found = reader().samples(topic, hours, utc_now())
-    return models.HistoryAnswer(hours=hours, freshness=topic.late_after.total_seconds(), samples=found)
+    """The topic's delay in the last hours."""
+    samples = reader().samples(topic, hours, utc_now())
+    return models.HistoryAnswer(hours=hours, freshness=topic.late_after.total_seconds(), samples=samples)
 
 
 @router.get("/topics/{cluster}/{topic}/flow")
 def flow(topic: Seen) -> DataFlow:
-    """From Kafka over raw and table to the catalogs: what there is, and how much."""
+    """The stages from Kafka over raw and table to the catalogs, with their amounts."""
     return reader().flow(topic)
 
 
@@ -113,7 +113,7 @@ def readers(topic: Seen, user: GetUserDep) -> models.ReadersAnswer:
 def lineage(
     topic: Seen, partition: Annotated[int, Query(ge=0)], start: Offset, end: Offset, incarnation: Offset = 0
 ) -> models.LineageAnswer:
-    """Where offsets of a partition come from: evidence, segments, files."""
+    """The evidence, segments and files of a partition's offsets."""
     if start >= end:
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "end: must be above start")
     table = reader().table(topic.cluster, topic.topic)
@@ -125,20 +125,20 @@ def lineage(
 def acknowledge(topic: Edited, user: GetUserDep, word: models.GapAcknowledgement) -> models.WordAnswer:
     """Give up offsets of an open gap for good, in the name of the signed-in user."""
     known = gaps_of(reader().table(topic.cluster, topic.topic), word.partition, word.incarnation)
-    said, new = known.acknowledge(word.start, word.end, user.get_name(), word.reason.strip())
+    acknowledged, new = known.acknowledge(word.start, word.end, user.get_name(), word.reason.strip())
     reader().forget(topic)
-    return models.WordAnswer(acknowledged=said, new=new)
+    return models.WordAnswer(acknowledged=acknowledged, new=new)
 
 
 @router.get("/openapi.json", include_in_schema=False)
 def openapi(request: Request) -> dict[str, Any]:
-    """This API as OpenAPI describes it."""
+    """OpenAPI description of this API."""
     schema: dict[str, Any] = request.app.openapi()
     return schema
 
 
 def _key(at: str) -> Key | None:
-    """``7`` or ``<incarnation>-7``."""
+    """Incarnation and partition in ``7`` or ``<incarnation>-7``."""
     if not at:
         return None
     incarnation, _, partition = at.rpartition("-")

@@ -1,7 +1,7 @@
-"""The application: the page, its files, the API; headers that keep foreign scripts out; errors as people read them.
+"""The application: the page, its files, the API; headers that keep foreign scripts out; readable errors.
 
-Nothing is served to who is not signed in, the page's own files included: it is sent to Airflow's login. FastAPI's own
-pages of documentation are off, since they have no authorization and load their scripts from elsewhere.
+Nothing is served without a sign-in, not even the page's own files: such a request is sent to Airflow's login. FastAPI's
+own documentation pages are off, since they have no authorization and load their scripts from elsewhere.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidemark_airflow.web.reader import reader
 _STATIC: Final = Path(__file__).with_name("static")
 
 _NOT_SIGNED_IN: Final = {status.HTTP_401_UNAUTHORIZED, status.HTTP_403_FORBIDDEN}
-"""What Airflow answers without a token, and with one that is none of its own."""
+"""Airflow's answers without a token, and with an invalid token."""
 
 HEADERS: Final = {
     # Only files of this origin, no inline script or style, and only Airflow itself may frame the page.
@@ -57,16 +57,16 @@ def page_app() -> FastAPI:
 
 
 def index(request: Request, user: GetUserDep, of_dag: Annotated[str, Query(alias="dag_id")] = "") -> Response:
-    """The page. Of an ingest DAG, its topic."""
+    """The page, or with ``dag_id`` a redirect to the topic of an ingest DAG."""
     if of_dag:
-        topics = [one for one in reader().deployment().topics if dag_id(one) == of_dag]
-        query = [f"topic={one.cluster}/{one.topic}" for one in may(user, "GET", topics)]
+        topics = [topic for topic in reader().deployment().topics if dag_id(topic) == of_dag]
+        query = [f"topic={topic.cluster}/{topic.topic}" for topic in may(user, "GET", topics)]
         return RedirectResponse(f"{request.scope['root_path']}/?{''.join(query)}", status.HTTP_303_SEE_OTHER)
     return FileResponse(_STATIC / "index.html")
 
 
 async def to_login(request: Request, error: Exception) -> Response:
-    """Send who opens a page and is not signed in to Airflow's login, and back; anything else is refused as ever."""
+    """Redirect a page request without a sign-in to Airflow's login, and back; refuse other requests as usual."""
     assert isinstance(error, HTTPException)
     root: str = request.scope["root_path"]
     path: str = request.scope["path"]
@@ -80,18 +80,18 @@ async def to_login(request: Request, error: Exception) -> Response:
 
 @cache
 def _files() -> frozenset[str]:
-    return frozenset(one.name for one in _STATIC.iterdir())
+    return frozenset(file.name for file in _STATIC.iterdir())
 
 
 def static(name: str) -> FileResponse:
-    """A file of the page; nothing else of the folder's neighbourhood has a name that passes."""
+    """A file of the page. Names of other files are refused."""
     if name not in _files():
         raise HTTPException(status.HTTP_404_NOT_FOUND, "there is no such file")
     return FileResponse(_STATIC / name)
 
 
 async def secure(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Put the headers on every answer. Browsers revalidate files each time, and do not keep data."""
+    """Add the headers to every answer. Browsers revalidate files each time, and do not keep data."""
     response = await answer(request)
     response.headers.update(HEADERS)
     response.headers["Cache-Control"] = "no-cache" if "/static/" in request.url.path else "no-store"
@@ -99,7 +99,7 @@ async def secure(request: Request, answer: Callable[[Request], Awaitable[Respons
 
 
 def refuse(_: Request, error: Exception) -> JSONResponse:
-    """One of Tidemark's errors, whose message says what to do."""
+    """The answer for one of Tidemark's errors, whose message names the remedy."""
     code = status.HTTP_503_SERVICE_UNAVAILABLE
     if isinstance(error, NotAGap | PreconditionFailed):
         code = status.HTTP_409_CONFLICT

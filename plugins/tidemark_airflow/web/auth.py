@@ -1,12 +1,12 @@
-"""Who may see and do what: Airflow's own authorization, topic by topic, by the right to the topic's ingest DAG.
+"""Rights to see and change topics: Airflow's own authorization, from the right to the topic's ingest DAG.
 
 ==============================  =====================================================================================
 to see a topic                  may see its ingest DAG (GET)
-to acknowledge a gap of it      may edit its ingest DAG (PUT), and the request comes from the page or names itself
+to acknowledge a gap of it      may edit its ingest DAG (PUT), and the request comes from the page or has its header
 to see anything at all          is signed in
 ==============================  =====================================================================================
 
-A topic that may not be seen answers as one that does not exist.
+A topic that a user may not see is answered like a topic that does not exist.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from tidemark_airflow.dag_factories.ingest import dag_id
 from tidemark_airflow.web.reader import reader
 
 REQUEST_HEADER = "X-Tidemark-Request"
-"""A request that changes something carries it. A form of another site cannot send it, nor may its scripts."""
+"""Header of each request that changes something. Neither forms nor scripts of another site can send it."""
 
 
 def may(user: Any, method: Any, topics: Iterable[TopicSettings]) -> list[TopicSettings]:
-    """Those of ``topics`` whose ingest DAG ``user`` may see (GET) or edit (PUT)."""
+    """The ``topics`` whose ingest DAG ``user`` may see (GET) or edit (PUT)."""
     named = {dag_id(topic): topic for topic in topics}
     allowed = allowed_dags(user, method, named)
     return [topic for name, topic in named.items() if name in allowed]
 
 
 def allowed_dags(user: Any, method: Any, names: Collection[str]) -> set[str]:
-    """Those of the DAGs ``names`` that ``user`` may see (GET) or edit (PUT)."""
+    """The DAGs among ``names`` that ``user`` may see (GET) or edit (PUT)."""
     teams = DagModel.get_dag_id_to_team_name_mapping(list(names))
     manager: BaseAuthManager[Any] = get_auth_manager()
     allowed: set[str] = set()
@@ -49,16 +49,16 @@ def allowed_dags(user: Any, method: Any, names: Collection[str]) -> set[str]:
 
 
 def seen(cluster: str, topic: str, user: GetUserDep) -> TopicSettings:
-    """The topic of the path, if there is one that ``user`` may see."""
+    """The topic in the path, if it exists and ``user`` may see it."""
     deployment = reader().deployment()
     try:
-        found = deployment.topic(check_topic(topic), check_cluster(cluster))
+        named = deployment.topic(check_topic(topic), check_cluster(cluster))
     except (ValueError, ConfigError):
-        found = None
-    if found is None or not may(user, "GET", [found]):
+        named = None
+    if named is None or not may(user, "GET", [named]):
         rule = f"there is no topic {cluster}/{topic} in the topics file, or you may not see its DAG"
         raise HTTPException(status.HTTP_404_NOT_FOUND, rule)
-    return found
+    return named
 
 
 Seen = Annotated[TopicSettings, Depends(seen)]
@@ -67,7 +67,7 @@ Seen = Annotated[TopicSettings, Depends(seen)]
 def edited(
     topic: Seen, user: GetUserDep, request_header: Annotated[str, Header(alias=REQUEST_HEADER)] = ""
 ) -> TopicSettings:
-    """The topic of the path, if ``user`` may edit its ingest DAG and meant to."""
+    """The topic in the path, if ``user`` may edit its ingest DAG and sent the header."""
     if not request_header:
         raise HTTPException(status.HTTP_403_FORBIDDEN, f"the header {REQUEST_HEADER} is missing")
     if not may(user, "PUT", [topic]):

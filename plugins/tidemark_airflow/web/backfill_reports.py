@@ -1,4 +1,4 @@
-"""Reports of backfills: as a page for people, which needs no script, and as JSON. To see one is to see its topic."""
+"""Reports of backfills: a page for people, which needs no script, and JSON. Users who see a topic see its reports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Name = Annotated[str, Path(pattern="^[0-9a-f]{16}$", description="the first digi
 
 @router.get("/reports/{cluster}/{topic}/{name}", response_class=HTMLResponse, include_in_schema=False)
 def report_page(request: Request, topic: Seen, name: Name) -> HTMLResponse:
-    """The report; drawn again every few seconds while its run is under way."""
+    """The report as a page; reloaded every few seconds while its run is under way."""
     return HTMLResponse(html_of(_found(topic, name), request.scope["root_path"], name))
 
 
@@ -46,7 +46,7 @@ def _found(topic: TopicSettings, name: str) -> BackfillReport:
 
 
 def html_of(report: BackfillReport, root: str, name: str) -> str:
-    """The page of ``report``, below the path ``root``; everything that is not ours in it is escaped."""
+    """The page of ``report``, below the path ``root``; all texts from outside are escaped."""
     request = report.request
     title = f"Backfill of {escape(request.label)}"
     again = "" if report.done else f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">'
@@ -61,9 +61,9 @@ def html_of(report: BackfillReport, root: str, name: str) -> str:
             f'<link rel="icon" type="image/svg+xml" href="{root}/static/icon.svg">',
             f'<link rel="stylesheet" href="{root}/static/report.css"></head><body>',
             f'<header><h1>{title}</h1><p class="state" role="status">{escape(report.state)}</p></header>',
-            f'<nav aria-label="Elsewhere">{"".join(_link(*one) for one in links)}</nav>',
+            f'<nav aria-label="Elsewhere">{"".join(_link(*link) for link in links)}</nav>',
             "<main>",
-            *(_section(number, one) for number, one in enumerate(sections(report))),
+            *(_section(number, section) for number, section in enumerate(sections(report))),
             "</main></body></html>",
         ]
     )

@@ -1,7 +1,7 @@
-"""What the API answers and takes.
+"""The requests and answers of the API.
 
 Offsets are integers and half-open, ``[start, end)``; times are ISO 8601 in UTC; sizes are in bytes, durations in
-seconds. Attempts are strings, for the browser rounds numbers above 2^53.
+seconds. Attempts are strings, since browsers round numbers above 2^53.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PARTITION_FILTERS: Final[tuple[PartitionFilter, ...]] = get_args(PartitionFilter
 
 
 class ClusterNow(BaseModel):
-    """When a cluster was last observed; None if never, or if nobody may look."""
+    """Time at which a cluster was last observed; None if never."""
 
     cluster: str
     observed_at: AwareDatetime | None
 
 
 class TopicRow(BaseModel):
-    """A topic in the list, as it was when its cluster was last observed; ``incidents`` is how many are open."""
+    """A topic in the list, as of its cluster's last observation; ``incidents`` counts the open ones."""
 
     cluster: str
     topic: str
@@ -51,7 +51,7 @@ class TopicRow(BaseModel):
 
 
 class IncidentNow(BaseModel):
-    """An open incident as the watch DAG reported it: what, since when, its likely cause, and its repair."""
+    """An open incident reported by the watch DAG: its text, start, likely cause and repair."""
 
     kind: str
     title: str
@@ -62,9 +62,9 @@ class IncidentNow(BaseModel):
 
 
 class TopicsAnswer(BaseModel):
-    """A part of the topics that one may see, from the worst state to the best. ``counts`` are of all that match.
+    """A part of the visible topics, from the worst state to the best. ``counts`` are of all matching topics.
 
-    ``incidents`` are those that are about no single topic.
+    ``incidents`` are the incidents without a single topic.
     """
 
     clusters: list[ClusterNow]
@@ -79,8 +79,8 @@ class BrokersetRow(BaseModel):
     """A brokerset's upload load, in bytes a second, of all brokers and of the busiest; lag in offsets, held in bytes.
 
     Without broker ``without``, whose loss is the worst, broker ``busiest_then`` has ``rate_then``. ``without`` is None
-    where there is but one broker. Of ``unmeasured`` partitions nobody knows the rate. By ``failover`` it is known where
-    leaders go, or taken to be ``even``.
+    if there is only one broker. The rate of ``unmeasured`` partitions is not known. ``failover`` says if leaders move
+    to known ``replicas`` or are assumed to spread ``even``.
     """
 
     brokerset: str
@@ -101,7 +101,7 @@ class BrokersetRow(BaseModel):
 
 
 class ClusterBrokersets(BaseModel):
-    """The brokersets of a cluster, in the order of their file; ``failure`` says which indexes cannot be read."""
+    """The brokersets of a cluster, in the order of their file; ``failure`` names the unreadable indexes."""
 
     cluster: str
     brokersets: list[BrokersetRow]
@@ -109,15 +109,15 @@ class ClusterBrokersets(BaseModel):
 
 
 class BrokersetsAnswer(BaseModel):
-    """The clusters that have brokersets and a topic that one may see."""
+    """The clusters with brokersets and a topic that the user may see."""
 
     clusters: list[ClusterBrokersets]
 
 
 class SchemaNow(BaseModel):
-    """The schema that a topic follows: what is adopted of ``subject``, since when, and what ``waits`` of which version.
+    """The schema that a topic follows: the adopted version of ``subject``, and the changes that ``waits`` lists.
 
-    ``changes`` are those of the version that is adopted. Both are in words.
+    ``changes`` are the changes of the adopted version. Both are texts.
     """
 
     subject: str
@@ -129,10 +129,10 @@ class SchemaNow(BaseModel):
 
 
 class TopicAnswer(BaseModel):
-    """A topic now. ``counts`` of partitions by filter; ``failure`` says why the watermark indexes cannot be read.
+    """A topic now. ``counts`` has partitions by filter; ``failure`` is the reason why watermark indexes cannot be read.
 
-    ``promise`` is the topic's freshness in seconds, None if it promises none. ``unstored_since`` is when the oldest
-    byte was appended that is not in the store, as far as agents know; of ``unmeasured`` partitions they do not.
+    ``promise`` is the topic's freshness in seconds, or None. ``unstored_since`` is the append time of the oldest byte
+    that is not in the store, as far as agents know; they do not know it for ``unmeasured`` partitions.
     """
 
     cluster: str
@@ -163,7 +163,7 @@ class TopicAnswer(BaseModel):
 
 
 class GapNow(BaseModel):
-    """An open gap, and the word that was said about it, if there is one: it closes it once the agent has read it."""
+    """An open gap, and its acknowledgement, if any, which closes it once the agent has read it."""
 
     start: int
     end: int
@@ -173,7 +173,7 @@ class GapNow(BaseModel):
 
 
 class PartitionRow(BaseModel):
-    """A partition and its strip. ``state`` is the worst that can be said of it."""
+    """A partition and its strip. ``state`` is the worst state that applies."""
 
     incarnation: int
     partition: int
@@ -193,7 +193,7 @@ class PartitionRow(BaseModel):
 
 
 class PartitionsAnswer(BaseModel):
-    """A part of the partitions that the filter lets through; ``offset`` is the place of the first of them."""
+    """A part of the filtered partitions; ``offset`` is the index of its first one."""
 
     total: int
     offset: int
@@ -215,7 +215,7 @@ class DateRow(BaseModel):
 
 
 class DatesAnswer(BaseModel):
-    """The dates of a year. ``undated`` are quarantined rows whose date is not known."""
+    """The dates of a year. ``undated`` counts quarantined rows without a known date."""
 
     years: list[int]
     year: int | None
@@ -224,7 +224,7 @@ class DatesAnswer(BaseModel):
 
 
 class HistoryAnswer(BaseModel):
-    """How far behind the topic was, the oldest sample first."""
+    """Samples of the topic's delay, the oldest first."""
 
     hours: int
     freshness: float
@@ -232,7 +232,7 @@ class HistoryAnswer(BaseModel):
 
 
 class LineageAnswer(BaseModel):
-    """Where offsets come from; ``more`` if the limits left some out."""
+    """The sources of offsets; ``more`` if the limits left some out."""
 
     start: int
     end: int
@@ -242,7 +242,7 @@ class LineageAnswer(BaseModel):
 
 
 class TableReader(BaseModel, frozen=True):
-    """A DAG that ``asset`` schedules, or a task of it with the asset as an inlet; ``task`` is empty of the former."""
+    """A DAG that ``asset`` schedules, with an empty ``task``, or a task with the asset as an inlet."""
 
     dag: str
     task: str
@@ -250,13 +250,13 @@ class TableReader(BaseModel, frozen=True):
 
 
 class ReadersAnswer(BaseModel):
-    """Who reads a topic's table, as far as Airflow knows and one may see."""
+    """The readers of a topic's table that Airflow knows and the user may see."""
 
     readers: list[TableReader]
 
 
 class GapAcknowledgement(BaseModel):
-    """A person's word that offsets of an open gap are lost for good. Who says so is the one who is signed in."""
+    """The signed-in user's statement that offsets of an open gap are lost for good."""
 
     incarnation: int = Field(default=0, ge=0)
     partition: int = Field(ge=0)

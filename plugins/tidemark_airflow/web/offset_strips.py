@@ -1,4 +1,4 @@
-"""A partition as a strip of offsets, from where raw begins to the end of Kafka's log. Pure."""
+"""A partition as a strip of offsets, from the start of raw to the end of Kafka's log. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tidemark.formats.ledger import PartitionState
 from tidemark.formats.watermark_index import IndexEntry
 
 SpanKind = Literal["landed", "uploaded", "held", "gap", "log"]
-"""Landed in the table or given another class; uploaded and not landed; uploaded, and held by an open transaction;
-missing; in Kafka's log alone."""
+"""Landed in the table or with another class; uploaded and not landed; uploaded, and held by an open transaction;
+missing; only in Kafka's log."""
 
 
 class StripSpan(BaseModel):
-    """The offsets ``[start, end)``; ``reason`` and ``since`` are a gap's."""
+    """The offsets ``[start, end)``; ``reason`` and ``since`` belong to a gap."""
 
     kind: SpanKind
     start: int
@@ -29,29 +29,29 @@ class StripSpan(BaseModel):
 def spans_of(state: PartitionState | None, entry: IndexEntry | None, gaps: Iterable[Gap]) -> list[StripSpan]:
     """The strip, without holes and in order; ``gaps`` are the open ones.
 
-    A held partition waits from its first offset that is not landed on: which later ones the transaction concerns, only
-    planning tells.
+    A held partition waits from its first offset that is not landed: only planning knows which later offsets the
+    transaction affects.
     """
     start = state.start_offset if state else 0
     landed = state.next_offset if state else start
     uploaded = max(landed, entry.least_stored_end, entry.uploaded_end) if entry else landed
     end = max(uploaded, entry.log_end_offset) if entry else uploaded
-    found = [StripSpan(kind="landed", start=start, end=landed)] if landed > start else []
+    spans = [StripSpan(kind="landed", start=start, end=landed)] if landed > start else []
     held = bool(state and state.held_by)
     at = landed
-    for gap in sorted(gaps, key=lambda one: one.start):
+    for gap in sorted(gaps, key=lambda gap: gap.start):
         if gap.end <= at:
             continue
-        found += _waiting(at, max(at, gap.start), uploaded, held=held)
+        spans += _waiting(at, max(at, gap.start), uploaded, held=held)
         at = max(at, gap.start)
-        found.append(StripSpan(kind="gap", start=at, end=gap.end, reason=gap.reason, since=gap.detected_at.isoformat()))
+        spans.append(StripSpan(kind="gap", start=at, end=gap.end, reason=gap.reason, since=gap.detected_at.isoformat()))
         at = gap.end
-    found += _waiting(at, end, uploaded, held=held)
-    return found
+    spans += _waiting(at, end, uploaded, held=held)
+    return spans
 
 
 def _waiting(start: int, end: int, uploaded: int, *, held: bool) -> Iterator[StripSpan]:
-    """``[start, end)``, none of which is landed or missing."""
+    """Spans of ``[start, end)``, none of which is landed or missing."""
     border = min(max(start, uploaded), end)
     if start < border:
         yield StripSpan(kind="held" if held else "uploaded", start=start, end=border)

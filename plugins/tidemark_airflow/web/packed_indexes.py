@@ -1,8 +1,8 @@
-"""A cluster's watermark indexes as the page reads them: listed at each look, fetched where changed, kept packed.
+"""A cluster's watermark indexes for the page: listed at each look, fetched if changed, kept packed.
 
-The triggerer's scan keeps what waking needs and tells how it fares; a page needs all that an index says, of the one
-topic that somebody looks at. So the bodies are kept as they came, compressed, with the topics that each names: a few
-megabytes for thousands of brokers, and only what names a topic is parsed for it.
+The triggerer's scan keeps only the fields that waking needs; a page needs the whole entries of the topic that a user
+looks at. So the bodies are kept unchanged and compressed, with the topics that each names: a few megabytes for
+thousands of brokers, and only indexes that name a topic are parsed for it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tidemark.inspection.led_partitions import heads_of, with_heads
 from tidemark.store import ObjectInfo, open_store
 from tidemark.topics import Deployment
 
-_MOST_TOLD: Final = 3
+_MOST_LISTED: Final = 3
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Packed:
-    """An index: how it was listed, the topics that it names, its compressed bytes, and why these do not parse."""
+    """An index: its listing, the topics that it names, its compressed bytes, and the error of parsing them."""
 
     info: ObjectInfo
     topics: frozenset[str]
@@ -50,21 +50,21 @@ class PackedIndexes:
         self._indexes = IndexCache(store, self._folder, _pack, on_failure=log_failures(log))
         self._heads = [
             IndexCache(
-                open_store(one.store, deployment.store),
-                ControlKeys(one.prefix, cluster).heads,
+                open_store(endpoint.store, deployment.store),
+                ControlKeys(endpoint.prefix, cluster).heads,
                 _pack,
                 limit=Head.most_bytes,
                 on_failure=log_failures(log),
             )
-            for one in (heads_of(deployment, cluster) if deployment.live_topics(cluster) else ())
+            for endpoint in (heads_of(deployment, cluster) if deployment.live_topics(cluster) else ())
         ]
         self._failure = ""
 
     def look(self) -> None:
-        """Read what has changed. What was read before is kept where that fails, and :meth:`failure_of` says why."""
+        """Read the changes. If that fails, earlier values are kept, and :meth:`failure_of` has the reason."""
         try:
-            for one in (self._indexes, *self._heads):
-                one.look()
+            for cache in (self._indexes, *self._heads):
+                cache.look()
         except (TidemarkError, OSError) as error:
             log.warning("%s: not listed", self._folder, exc_info=True)
             self._failure = str(error)
@@ -72,24 +72,24 @@ class PackedIndexes:
             self._failure = ""
 
     def failure_of(self, topic: str | None = None) -> str:
-        """Which indexes that may tell of ``topic`` (of any) cannot be read, and why; empty if all can.
+        """The unreadable indexes that may name ``topic`` (or any topic), with reasons; empty if all can be read.
 
-        One that was read before may tell of the topics that it named then, any other of each topic.
+        An index that was read before may name the topics of that time, any other index may name each topic.
         """
         failures = [failure for broker in self._indexes.brokers.values() if (failure := _failure_of(broker, topic))]
-        more = [f"and {len(failures) - _MOST_TOLD} more"] if len(failures) > _MOST_TOLD else []
-        return "; ".join([*filter(None, [self._failure]), *failures[:_MOST_TOLD], *more])
+        more = [f"and {len(failures) - _MOST_LISTED} more"] if len(failures) > _MOST_LISTED else []
+        return "; ".join([*filter(None, [self._failure]), *failures[:_MOST_LISTED], *more])
 
     def leaders_of(self, topic: str) -> dict[int, LeaderEntry]:
-        """Of each partition of ``topic``, the entry that counts and the broker that says it."""
+        """The counting entry of each partition of ``topic``, with its broker."""
         naming = (packed for packed in self._indexes.kept.values() if topic in packed.topics)
         indexes = [index for packed in naming if (index := _unpack(packed, topic))]
-        packed = (one for heads in self._heads for one in heads.kept.values() if topic in one.topics)
-        heads = [head for one in packed if (head := _unpack_head(one, topic))]
+        naming = (packed for heads in self._heads for packed in heads.kept.values() if topic in packed.topics)
+        heads = [head for packed in naming if (head := _unpack_head(packed, topic))]
         return {tp.partition: leader for tp, leader in with_heads(leaders(indexes), heads).items()}
 
     def leaders(self) -> Mapping[TopicPartition, LeaderEntry]:
-        """The same of all partitions of the cluster; every index is parsed for it."""
+        """The counting entries of all partitions of the cluster; every index is parsed for it."""
         return leaders([index for packed in self._indexes.kept.values() if (index := _unpack(packed))])
 
 
@@ -98,7 +98,7 @@ def _pack(body: bytes, info: ObjectInfo) -> _Packed:
 
 
 def _unpack(packed: _Packed, topic: str | None = None) -> WatermarkIndex | None:
-    """The index with the entries of ``topic`` alone, or with all; None if these do not parse."""
+    """The index with only the entries of ``topic``, or with all; None if it does not parse."""
     index = parse_json(zlib.decompress(packed.body), packed.info.key)
     if topic is not None:
         index["entries"] = [entry for entry in index["entries"] if entry["topic"] == topic]
@@ -110,7 +110,7 @@ def _unpack(packed: _Packed, topic: str | None = None) -> WatermarkIndex | None:
 
 
 def _unpack_head(packed: _Packed, topic: str) -> Head | None:
-    """The head with the entries of ``topic`` alone; None if these do not parse: an index tells the same later."""
+    """The head with only the entries of ``topic``; None if it does not parse: an index has them later."""
     head = parse_json(zlib.decompress(packed.body), packed.info.key)
     head["entries"] = [entry for entry in head["entries"] if entry["topic"] == topic]
     try:
@@ -121,7 +121,7 @@ def _unpack_head(packed: _Packed, topic: str) -> Head | None:
 
 
 def _failure_of(broker: BrokerIndex[_Packed], topic: str | None) -> str:
-    """Why the broker's index cannot be read, if it may tell of ``topic``."""
+    """The reason why the broker's index cannot be read, if it may name ``topic``."""
     if broker.kept is not None and topic is not None and topic not in broker.kept.topics:
         return ""
     return str(broker.error) if broker.error else broker.kept.failure if broker.kept else ""

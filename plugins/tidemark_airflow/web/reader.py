@@ -1,4 +1,4 @@
-"""What the API reads, kept for a few seconds: one view asks several times, and many people look at the same topic."""
+"""The API's data, kept for a few seconds: one view asks several times, and many people look at the same topic."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from tidemark_airflow import settings
 from tidemark_airflow.web.packed_indexes import PackedIndexes
 
 SECONDS: Final = 5.0
-"""As old may an answer be; agents write every ten seconds."""
+"""Age that an answer may have; agents write every ten seconds."""
 
 _KEPT: Final = 64
-"""Values kept of each kind, such as topics that are looked at ..."""
+"""Values kept of each kind, such as topics ..."""
 
 _HOURS_KEPT: Final = 2048
 """... and hours of a topic's samples."""
@@ -56,7 +56,7 @@ Value = TypeVar("Value")
 class Kept(Generic[Key, Value]):
     """The last values by key. One thread makes a value while others wait for it; after ``seconds`` it is made again.
 
-    A value that cannot be made is not kept: its error goes to the callers.
+    A value that cannot be made is not kept: its error is raised to the callers.
     """
 
     def __init__(self, make: Callable[[Key], Value], seconds: float = SECONDS, most: int = _KEPT) -> None:
@@ -90,9 +90,9 @@ class Kept(Generic[Key, Value]):
 
 
 class TopicNow(NamedTuple):
-    """A topic as ledger and watermark indexes have it ``at`` one time; ``failure`` if the indexes cannot be read.
+    """State of a topic in ledger and watermark indexes ``at`` one time; ``failure`` if the indexes cannot be read.
 
-    ``followed`` is the state of the schema that it follows, if it follows one and has adopted one.
+    ``followed`` is the state of the schema that it follows, if it follows and has adopted one.
     """
 
     at: datetime
@@ -105,7 +105,7 @@ class TopicNow(NamedTuple):
 
 
 class BrokersetsNow(NamedTuple):
-    """The load of a cluster's brokersets; ``failure`` says which watermark indexes cannot be read, and why."""
+    """The load of a cluster's brokersets; ``failure`` names the unreadable watermark indexes, with reasons."""
 
     loads: tuple[BrokersetLoad, ...]
     failure: str
@@ -123,9 +123,9 @@ class Reader:
         self._incidents = Kept(self._read_incidents)
         self._topics = Kept(self._read_topic)
         self._flows = Kept(self._read_flow, seconds=60.0)
-        # All indexes of a cluster are parsed for it.
+        # They need all indexes of a cluster parsed.
         self._brokersets = Kept(self._read_brokersets, seconds=60.0)
-        # Of one topic, for an hour of a thousand topics is a megabyte once it is parsed.
+        # Samples of one topic, since a parsed hour of a thousand topics takes a megabyte.
         self._samples = Kept(self._read_samples, seconds=60.0, most=_HOURS_KEPT)
         self._evidence = EvidenceReader()
         self._quarantined = Kept(self._count_quarantined, seconds=float("inf"))
@@ -136,15 +136,15 @@ class Reader:
         return self._deployments.get((state.st_mtime_ns, state.st_size))
 
     def overview(self, cluster: str) -> Overview | None:
-        """How the topics of a cluster were when they were last observed."""
+        """The topics of a cluster at their last observation."""
         return self._overviews.get(cluster)
 
     def incidents(self, cluster: str) -> tuple[Incident, ...]:
-        """What people must know of, in the cluster and in its topics."""
+        """The incidents of the cluster and of its topics."""
         return self._incidents.get(cluster)
 
     def brokersets(self, cluster: str) -> BrokersetsNow | None:
-        """The load of the cluster's brokersets, a minute old at most; None if the configuration names none of it.
+        """The load of the cluster's brokersets, a minute old at most; None if the configuration has none of them.
 
         Raises:
             ConfigError: the brokersets file breaks a rule.
@@ -153,7 +153,7 @@ class Reader:
         return self._brokersets.get(cluster) if file is not None and cluster in file.clusters else None
 
     def topic(self, topic: TopicSettings) -> TopicNow:
-        """What is known of ``topic`` now, read again where it has changed."""
+        """The current state of ``topic``, read again if it has changed."""
         return self._topics.get((topic.cluster, topic.topic))
 
     def forget(self, topic: TopicSettings) -> None:
@@ -162,7 +162,7 @@ class Reader:
 
     def samples(self, topic: TopicSettings, hours: int, now: datetime) -> list[TopicSample]:
         """The topic's samples of the last ``hours``, the oldest first."""
-        # The first of these began before what is asked for, unless it is the full hour now.
+        # The first of these began before the requested time, unless it is the full hour now.
         keys = [(topic.cluster, topic.topic, hour) for hour in overview.hours(now, hours + 1)]
         since = now - timedelta(hours=hours)
         return [
@@ -173,7 +173,7 @@ class Reader:
         ]
 
     def words(self, now: TopicNow, keys: Sequence[tuple[int, int]]) -> dict[tuple[int, int], list[Acknowledgement]]:
-        """What people said about gaps of these partitions, by (incarnation, partition)."""
+        """Acknowledgements of gaps of these partitions, by (incarnation, partition)."""
         if not keys:
             return {}
         deployment, topic = now.table.deployment, now.table.topic
@@ -181,16 +181,16 @@ class Reader:
         return dict(zip(keys, acknowledged, strict=True))
 
     def flow(self, topic: TopicSettings) -> DataFlow:
-        """What is stored of ``topic``, its table and its catalogs, a minute old at most: it lists all partitions."""
+        """Stored amounts of ``topic``, its table and its catalogs, a minute old at most: it lists all partitions."""
         return self._flows.get((topic.cluster, topic.topic))
 
     def quarantined(self, now: TopicNow) -> dict[str, int]:
-        """Quarantined rows by date, of one ledger for ever the same; empty for rows without a date."""
+        """Quarantined rows by date, constant for a ledger; the key is empty for rows without a date."""
         ledger = now.ledger
         return self._quarantined.get((ledger.cluster, ledger.topic, ledger.n, ledger.attempt))
 
     def standing(self, table: TopicTable) -> EffectiveEvidence:
-        """The evidence that holds now. Raises StoreError, FormatError."""
+        """The evidence in force. Raises StoreError, FormatError."""
         return EffectiveEvidence.of(table, self._evidence)
 
     def table(self, cluster: str, topic: str) -> TopicTable:
@@ -213,14 +213,14 @@ class Reader:
         return indexes
 
     def _look(self, cluster: str, deployment: Deployment) -> PackedIndexes:
-        # By where they lie, too: the topics file may say otherwise one day.
+        # The key includes their place, which the topics file may change.
         return self._looks.get((cluster, deployment.model_dump_json(include={"raw", "store"})))
 
     def _read_brokersets(self, cluster: str) -> BrokersetsNow:
         indexes = self._look(cluster, self.deployment())
         partitions = loads(indexes.leaders())
         known = load_brokersets(settings.brokersets_file()).of_cluster(cluster)
-        return BrokersetsNow(tuple(load_of(one, partitions) for one in known), indexes.failure_of())
+        return BrokersetsNow(tuple(load_of(brokerset, partitions) for brokerset in known), indexes.failure_of())
 
     def _shared(self, cluster: str) -> tuple[Store, DeploymentKeys]:
         deployment = self.deployment()
@@ -267,5 +267,5 @@ def reader() -> Reader:
 
 def _followed(table: TopicTable) -> SchemaState | None:
     topic = table.deployment.topic(table.topic.topic, table.topic.cluster)
-    found = read_state(table.store, table.keys) if followed_by(topic.parser) else None
-    return found.value if found else None
+    state = read_state(table.store, table.keys) if followed_by(topic.parser) else None
+    return state.value if state else None

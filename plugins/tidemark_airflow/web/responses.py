@@ -1,4 +1,4 @@
-"""How each of the API's answers is made of what was read. Pure."""
+"""Makes the API's answers from the data. Pure."""
 
 from __future__ import annotations
 
@@ -54,42 +54,49 @@ def topics_answer(
     offset: int = 0,
     limit: int = 100,
 ) -> TopicsAnswer:
-    """Those in ``state`` whose name, owner or table ``contains`` a text: ``limit`` of them from ``offset`` on.
+    """The topics in ``state`` whose name, owner or table ``contains`` a text: ``limit`` topics from ``offset`` on.
 
-    Incidents that are about no single topic do not name those that are ``hidden`` from who asks.
+    Incidents without a single topic omit the names of topics that are ``hidden`` from the user.
     """
     known = {
-        (cluster, one.topic): one for cluster, found in overviews.items() for one in (found.topics if found else ())
+        (cluster, summary.topic): summary
+        for cluster, overview in overviews.items()
+        for summary in (overview.topics if overview else ())
     }
     text = contains.casefold()
-    still = [one for one in incidents if one.open]
+    still = [incident for incident in incidents if incident.open]
     kinds: dict[tuple[str, str | None], list[IncidentKind]] = {}
     for incident in still:
         kinds.setdefault((incident.cluster, incident.topic), []).append(incident.kind)
     rows = [
-        _topic_row(one, known.get((one.cluster, one.topic)), kinds.get((one.cluster, one.topic), ()))
-        for one in topics
-        if text in f"{one.cluster}/{one.topic}\n{one.owner}\n{one.table}".casefold()
+        _topic_row(topic, known.get((topic.cluster, topic.topic)), kinds.get((topic.cluster, topic.topic), ()))
+        for topic in topics
+        if text in f"{topic.cluster}/{topic.topic}\n{topic.owner}\n{topic.table}".casefold()
     ]
-    counts = Counter(one.state for one in rows)
+    counts = Counter(row.state for row in rows)
     chosen = sorted(
-        (one for one in rows if not state or one.state == state),
-        key=lambda one: (STATES.index(one.state), -one.lag, one.cluster, one.topic),
+        (row for row in rows if not state or row.state == state),
+        key=lambda row: (STATES.index(row.state), -row.lag, row.cluster, row.topic),
     )
     return TopicsAnswer(
-        clusters=[ClusterNow(cluster=one, observed_at=found.at if found else None) for one, found in overviews.items()],
+        clusters=[
+            ClusterNow(cluster=cluster, observed_at=overview.at if overview else None)
+            for cluster, overview in overviews.items()
+        ],
         counts={name: counts[name] for name in STATES},
         total=len(chosen),
         offset=offset,
         topics=chosen[offset : offset + limit],
-        incidents=[_without(one, hidden) for one in _open(one for one in still if one.topic is None)],
+        incidents=[_without(incident, hidden) for incident in _open(each for each in still if each.topic is None)],
     )
 
 
 def _without(incident: IncidentNow, hidden: Collection[str]) -> IncidentNow:
-    """The incident without words that name a ``hidden`` topic: a sentence with such a name is left out as a whole."""
-    told = {name: _HIDDEN for name in ("title", "text", "likely", "mend") if _names(getattr(incident, name), hidden)}
-    return incident.model_copy(update=told)
+    """The incident without texts that name a ``hidden`` topic: such a text is replaced as a whole."""
+    replaced = {
+        name: _HIDDEN for name in ("title", "text", "likely", "mend") if _names(getattr(incident, name), hidden)
+    }
+    return incident.model_copy(update=replaced)
 
 
 def _names(text: str, hidden: Collection[str]) -> bool:
@@ -97,7 +104,11 @@ def _names(text: str, hidden: Collection[str]) -> bool:
 
 
 def _open(incidents: Iterable[Incident]) -> list[IncidentNow]:
-    return [IncidentNow(**one.model_dump(include=set(IncidentNow.model_fields))) for one in incidents if one.open]
+    return [
+        IncidentNow(**incident.model_dump(include=set(IncidentNow.model_fields)))
+        for incident in incidents
+        if incident.open
+    ]
 
 
 def _topic_row(topic: TopicSettings, summary: TopicSummary | None, kinds: Sequence[IncidentKind]) -> TopicRow:
@@ -116,10 +127,12 @@ def _topic_row(topic: TopicSettings, summary: TopicSummary | None, kinds: Sequen
 def topic_answer(
     now: TopicNow, overview: Overview | None, incidents: Iterable[Incident], *, may_acknowledge: bool
 ) -> TopicAnswer:
-    """The topic's head. Only repeated observations can tell since when it waits."""
+    """The topic's head. Only repeated observations show since when it waits."""
     topic, health = now.table.topic, now.health
-    observed = next((one for one in overview.topics if one.topic == topic.topic), None) if overview else None
-    still = [one for one in incidents if one.open and one.topic == topic.topic]
+    observed = (
+        next((summary for summary in overview.topics if summary.topic == topic.topic), None) if overview else None
+    )
+    still = [incident for incident in incidents if incident.open and incident.topic == topic.topic]
     return TopicAnswer(
         cluster=topic.cluster,
         topic=topic.topic,
@@ -130,18 +143,18 @@ def topic_answer(
         partition_by=names_of(topic.partition_by),
         freshness=topic.late_after.total_seconds(),
         promise=topic.freshness.total_seconds() if topic.freshness else None,
-        unstored_since=min((one.unstored_since for one in health.partitions if one.unstored_since), default=None),
+        unstored_since=min((part.unstored_since for part in health.partitions if part.unstored_since), default=None),
         unmeasured=sum(entry.oldest_unstored is None for entry in now.entries.values()),
-        state=state_of(health, [one.kind for one in still]),
+        state=state_of(health, [incident.kind for incident in still]),
         behind_since=observed.behind_since if observed and health.behind_since else None,
-        observed_at=max((one.observed_at for one in health.partitions if one.observed_at), default=None),
+        observed_at=max((part.observed_at for part in health.partitions if part.observed_at), default=None),
         ledger_n=health.ledger_n,
         committed_at=health.committed_at,
         rows=now.ledger.rows,
         lag=health.lag,
         missing=health.missing,
-        counts={name: sum(_passes(one, name) for one in health.partitions) for name in PARTITION_FILTERS},
-        dates=dict(Counter(one.state for one in health.dates.values())),
+        counts={name: sum(_passes(part, name) for part in health.partitions) for name in PARTITION_FILTERS},
+        dates=dict(Counter(date.state for date in health.dates.values())),
         failure=now.failure,
         may_acknowledge=may_acknowledge,
         followed=_followed(now.followed) if now.followed else None,
@@ -150,14 +163,14 @@ def topic_answer(
 
 
 def cluster_brokersets(cluster: str, now: BrokersetsNow) -> ClusterBrokersets:
-    """A cluster's brokersets: the figures of `tidemark brokersets show`."""
-    rows = [_brokerset_row(one) for one in now.loads]
+    """A cluster's brokersets, with the figures of `tidemark brokersets show`."""
+    rows = [_brokerset_row(load) for load in now.loads]
     return ClusterBrokersets(cluster=cluster, brokersets=rows, failure=now.failure)
 
 
 def _brokerset_row(load: BrokersetLoad) -> BrokersetRow:
     (busiest, busiest_rate), (without, busiest_then, rate_then) = load.busiest, load.worst
-    known = {name: one for name, one in load.answer().items() if name in BrokersetRow.model_fields}
+    known = {name: value for name, value in load.answer().items() if name in BrokersetRow.model_fields}
     return BrokersetRow(
         **{**known, "brokers": len(load.brokers), "without": without},
         busiest=busiest,
@@ -173,45 +186,48 @@ def _followed(state: SchemaState) -> SchemaNow:
         subject=state.subject,
         version=state.adopted.version,
         adopted_at=state.adopted.at,
-        changes=[_told(one) for one in state.adopted.changes],
+        changes=[_in_words(change) for change in state.adopted.changes],
         waiting_version=proposal.version if proposal else None,
-        waits=[_told(one) for one in proposal.changes] if proposal else [],
+        waits=[_in_words(change) for change in proposal.changes] if proposal else [],
     )
 
 
-def _told(change: SchemaChange) -> str:
+def _in_words(change: SchemaChange) -> str:
     return f"{change.path}: {change.detail}"
 
 
-def _passes(one: PartitionHealth, only: PartitionFilter) -> bool:
+def _passes(part: PartitionHealth, only: PartitionFilter) -> bool:
     if only == "gaps":
-        return bool(one.gaps)
+        return bool(part.gaps)
     if only == "held":
-        return bool(one.held_by)
-    return only == "all" or one.waits
+        return bool(part.held_by)
+    return only == "all" or part.waits
 
 
 def chosen_partitions(
     now: TopicNow, only: PartitionFilter, offset: int, limit: int, at: Key | None
 ) -> tuple[int, int, Sequence[PartitionHealth]]:
-    """(how many pass the filter, place of the first, those of one page); the page is that of ``at``, if given."""
-    found = [one for one in now.health.partitions if _passes(one, only)]
+    """(number of matching partitions, index of the page's first partition, the page's partitions).
+
+    The page is the one with the partition ``at``, if given.
+    """
+    matching = [part for part in now.health.partitions if _passes(part, only)]
     if at is not None:
-        place = next((n for n, one in enumerate(found) if (one.incarnation, one.partition) == at), 0)
+        place = next((n for n, part in enumerate(matching) if (part.incarnation, part.partition) == at), 0)
         offset = place // limit * limit
-    return len(found), offset, found[offset : offset + limit]
+    return len(matching), offset, matching[offset : offset + limit]
 
 
-def partition_row(now: TopicNow, one: PartitionHealth, words: Sequence[Acknowledgement]) -> PartitionRow:
+def partition_row(now: TopicNow, part: PartitionHealth, words: Sequence[Acknowledgement]) -> PartitionRow:
     """A partition with its strip."""
-    key = one.incarnation, one.partition
+    key = part.incarnation, part.partition
     return PartitionRow(
-        state=state_of_partition(one),
-        gaps=[_gap(gap, words) for gap in one.gaps],
-        spans=spans_of(now.ledger.by_partition.get(key), now.entries.get(key), one.gaps),
-        held_by=list(one.held_by),
-        lag=one.lag,
-        **one.model_dump(
+        state=state_of_partition(part),
+        gaps=[_gap(gap, words) for gap in part.gaps],
+        spans=spans_of(now.ledger.by_partition.get(key), now.entries.get(key), part.gaps),
+        held_by=list(part.held_by),
+        lag=part.lag,
+        **part.model_dump(
             include={
                 "incarnation",
                 "partition",
@@ -229,12 +245,12 @@ def partition_row(now: TopicNow, one: PartitionHealth, words: Sequence[Acknowled
 
 
 def _gap(gap: Gap, words: Sequence[Acknowledgement]) -> GapNow:
-    word = next((one for one in words if one.start <= gap.start and gap.end <= one.end), None)
+    word = next((each for each in words if each.start <= gap.start and gap.end <= each.end), None)
     return GapNow(start=gap.start, end=gap.end, reason=gap.reason, detected_at=gap.detected_at, acknowledged=word)
 
 
 def dates_answer(dates: Mapping[str, DateState], quarantined: Mapping[str, int], year: int | None) -> DatesAnswer:
-    """The dates of ``year``, or of the newest one."""
+    """The dates of ``year``, or of the newest year."""
     known = sorted({*dates, *(dt for dt in quarantined if dt)})
     years = sorted({int(dt[:4]) for dt in known})
     wanted = year if year is not None else max(years, default=None)
@@ -246,10 +262,12 @@ def dates_answer(dates: Mapping[str, DateState], quarantined: Mapping[str, int],
     return DatesAnswer(years=years, year=wanted, dates=rows, undated=quarantined.get("", 0))
 
 
-def _date_row(dt: str, one: DateState, quarantined: int) -> DateRow:
-    return DateRow(dt=dt, quarantined=quarantined, **one.model_dump())
+def _date_row(dt: str, state: DateState, quarantined: int) -> DateRow:
+    return DateRow(dt=dt, quarantined=quarantined, **state.model_dump())
 
 
-def lineage_answer(start: int, end: int, found: Derivation) -> LineageAnswer:
+def lineage_answer(start: int, end: int, derivation: Derivation) -> LineageAnswer:
     """The derivation of ``[start, end)``."""
-    return LineageAnswer(start=start, end=end, rows=list(found.rows), segments=list(found.segments), more=found.more)
+    return LineageAnswer(
+        start=start, end=end, rows=list(derivation.rows), segments=list(derivation.segments), more=derivation.more
+    )

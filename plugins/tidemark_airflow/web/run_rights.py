@@ -1,19 +1,19 @@
-"""Who may start, repeat, end and approve a backfill: topic by topic, before Airflow acts on the request.
+"""Rights to start, repeat, end and approve a backfill, topic by topic, checked before Airflow acts on the request.
 
 Airflow's own rights end at the DAG, and one DAG backfills all topics. This middleware reads requests to Airflow's API
-that change something, and asks for rights to the ingest DAGs of the topics that they are about, as the page does:
+that change something, and checks rights to the ingest DAGs of their topics, like the page:
 
 ==================================  =================================================================================
-request                             needs, beside what Airflow asks for
+request                             needs, beside Airflow's own rights
 ==================================  =================================================================================
 a dry run or a comparison           to see each topic of the form (GET on its ingest DAG)
 a run that rewrites                 to edit each topic of the form (PUT on its ingest DAG)
-any change of an existing run       the same, of that run's form
-the answer to an approval           the same, and to be another user than who started the run
+any change of an existing run       the rights for that run's form
+the answer to an approval           these rights, and to be another user than the one who started the run
 anything else that names the DAG    to edit every topic
 ==================================  =================================================================================
 
-Forms name only the topics that a person may see. Who is not signed in is left to Airflow, which refuses.
+Forms name only the topics that a person may see. Requests without a sign-in are left to Airflow, which refuses them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FORM: Final = re.compile(r"dags/(tidemark_\w+)(/details)?")
 
 
 class _Asked(NamedTuple):
-    """What a request is about: the topics by label, and what it does to them."""
+    """The subject of a request: the topics by label, and its effect on them."""
 
     topics: tuple[str, ...]
     rewrites: bool
@@ -67,7 +67,7 @@ class RunRights:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the request pass, refuse it with 403 and the reason, or take hidden topics out of the answer."""
+        """Pass the request on, refuse it with 403 and the reason, or remove hidden topics from the answer."""
         path = _path(scope)
         if path is None:
             await self._app(scope, receive, send)
@@ -85,7 +85,7 @@ class RunRights:
 
 
 def _path(scope: Scope) -> str | None:
-    """The path below Airflow's API; None for anything else."""
+    """The path below Airflow's API, or None for another path."""
     if scope["type"] != "http":
         return None
     path = str(scope["path"]).removeprefix(scope.get("root_path") or "")
@@ -93,7 +93,7 @@ def _path(scope: Scope) -> str | None:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """``body`` once more, then whatever ``receive`` has."""
+    """A receiver that returns ``body`` once more, and then the messages of ``receive``."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
@@ -103,7 +103,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 async def _user(request: Request) -> Any | None:
-    """Who sends ``request``; None for who is not signed in."""
+    """The sender of ``request``, or None without a sign-in."""
     try:
         return await get_user(request, None, await bearer_scheme(request))
     except HTTPException:
@@ -111,26 +111,26 @@ async def _user(request: Request) -> Any | None:
 
 
 async def _refusal(request: Request, path: str, body: bytes) -> _Refusal | None:
-    """Why the request must not pass; None if it may."""
+    """The reason to refuse the request, or None."""
     try:
-        said = json.loads(body or b"null")
+        content = json.loads(body or b"null")
     except (ValueError, RecursionError):
-        said = None  # Airflow refuses it as well
-    if DAG_ID not in path and DAG_ID not in _strings(said):
+        content = None  # Airflow refuses it as well
+    if DAG_ID not in path and DAG_ID not in _strings(content):
         return None
     user = await _user(request)
-    return await run_in_threadpool(_judge, user, request.method, path, said) if user else None
+    return await run_in_threadpool(_judge, user, request.method, path, content) if user else None
 
 
-def _judge(user: Any, method: str, path: str, said: Any) -> _Refusal | None:
+def _judge(user: Any, method: str, path: str, content: Any) -> _Refusal | None:
     deployment = reader().deployment()
-    asked = _asked(deployment, method, path, said)
+    asked = _asked(deployment, method, path, content)
     if not asked.topics:
         # Airflow's own refusal would show the schema, and with it the names of all topics.
         return _Refusal("topics: choose at least one, each as cluster/topic", status.HTTP_400_BAD_REQUEST)
     if asked.approves and asked.by == user.get_name():
         return _Refusal(f"{asked.by} started this backfill: somebody else has to answer")
-    known = {f"{one.cluster}/{one.topic}": one for one in deployment.topics}
+    known = {f"{topic.cluster}/{topic.topic}": topic for topic in deployment.topics}
     wanted = [known[label] for label in asked.topics if label in known]
     seen, edited = may(user, "GET", wanted), may(user, "PUT", wanted) if asked.rewrites else wanted
     if hidden := sorted({*asked.topics} - _labels(seen)):
@@ -141,9 +141,9 @@ def _judge(user: Any, method: str, path: str, said: Any) -> _Refusal | None:
     return None
 
 
-def _asked(deployment: Deployment, method: str, path: str, said: Any) -> _Asked:
+def _asked(deployment: Deployment, method: str, path: str, content: Any) -> _Asked:
     if method == "POST" and path == f"dags/{DAG_ID}/dagRuns":
-        return _of_form(said.get("conf") if isinstance(said, Mapping) else None)
+        return _of_form(content.get("conf") if isinstance(content, Mapping) else None)
     if found := _RUN.fullmatch(path):
         with create_session() as session:
             run = session.scalar(select(DagRun).where(DagRun.dag_id == DAG_ID, DagRun.run_id == unquote(found["run"])))
@@ -160,27 +160,27 @@ def _all_of(deployment: Deployment) -> _Asked:
 
 
 def _of_form(form: Any) -> _Asked:
-    """The topics of a form: none if they are not a list of texts. The DAG itself checks the other fields."""
+    """The topics of a form: empty unless they are a list of texts. The DAG itself checks the other fields."""
     given = {**DEFAULTS, **(form if isinstance(form, Mapping) else {})}
     topics = given.get("topics")
-    named = topics if isinstance(topics, list) and all(isinstance(one, str) for one in topics) else []
+    named = topics if isinstance(topics, list) and all(isinstance(label, str) for label in topics) else []
     return _Asked(tuple(named), rewrites=given["dry_run"] is not True and given["mode"] != "compare")
 
 
 def _labels(topics: Iterable[TopicSettings]) -> set[str]:
-    return {f"{one.cluster}/{one.topic}" for one in topics}
+    return {f"{topic.cluster}/{topic.topic}" for topic in topics}
 
 
-def _strings(said: Any) -> Iterator[str]:
+def _strings(content: Any) -> Iterator[str]:
     """All names and texts of a JSON document."""
-    if isinstance(said, str):
-        yield said
-    elif isinstance(said, Mapping):
-        for name, value in said.items():
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, Mapping):
+        for name, value in content.items():
             yield str(name)
             yield from _strings(value)
-    elif isinstance(said, list):
-        for value in said:
+    elif isinstance(content, list):
+        for value in content:
             yield from _strings(value)
 
 
@@ -221,9 +221,9 @@ def _hidden(user: Any) -> set[str]:
     return _labels(topics) - (_labels(may(user, "GET", topics)) if user else set())
 
 
-def _without(said: Any, hidden: set[str]) -> Any:
-    if isinstance(said, dict):
-        return {name: _without(value, hidden) for name, value in said.items()}
-    if isinstance(said, list):
-        return [_without(value, hidden) for value in said if not (isinstance(value, str) and value in hidden)]
-    return said
+def _without(content: Any, hidden: set[str]) -> Any:
+    if isinstance(content, dict):
+        return {name: _without(value, hidden) for name, value in content.items()}
+    if isinstance(content, list):
+        return [_without(value, hidden) for value in content if not (isinstance(value, str) and value in hidden)]
+    return content

@@ -1,7 +1,7 @@
-"""Who reads a topic's table, by Airflow's metadata: DAGs that its assets schedule, and tasks with one as an inlet.
+"""The readers of a topic's table in Airflow's metadata: DAGs that its assets schedule, and tasks with one as an inlet.
 
 A DAG names an asset by itself, by a reference to its name or its URI, or by an alias that has stood for it. Airflow
-keeps each in a table of its own, and its REST API shows only the first. It keeps no inlet that is a reference.
+keeps each in a table of its own, and its REST API shows only the first. It stores no inlet that is a reference.
 """
 
 from __future__ import annotations
@@ -32,19 +32,23 @@ from tidemark_airflow.web.models import TableReader
 def readers_of(deployment: Deployment, topic: TopicSettings, user: Any) -> list[TableReader]:
     """The readers of the topic's table that ``user`` may see, by DAG, task and asset."""
     with create_session() as session:
-        found = {
+        readers = {
             TableReader(dag=dag, task=task, asset=asset.name)
             for asset in assets_of(deployment, topic)
             for dag, task in _readers(session, asset.name, asset.uri)
         }
-        named = select(DagModel.dag_id).where(DagModel.dag_id.in_({one.dag for one in found}), ~DagModel.is_stale)
+        named = select(DagModel.dag_id).where(
+            DagModel.dag_id.in_({reader.dag for reader in readers}), ~DagModel.is_stale
+        )
         dags = set(session.scalars(named))
     seen = allowed_dags(user, "GET", dags)
-    return sorted((one for one in found if one.dag in seen), key=lambda one: (one.dag, one.task, one.asset))
+    return sorted(
+        (reader for reader in readers if reader.dag in seen), key=lambda reader: (reader.dag, reader.task, reader.asset)
+    )
 
 
 def _readers(session: Session, name: str, uri: str) -> Iterator[tuple[str, str]]:
-    """(DAG, task) of those that read the asset; no task of a DAG that it schedules."""
+    """(DAG, task) of the asset's readers; the task is empty for a DAG that it schedules."""
     asset = select(AssetModel.id).where(AssetModel.name == name, AssetModel.uri == uri)
     alias = select(AssetAliasModel.id).where(AssetAliasModel.assets.any(AssetModel.id.in_(asset)))
     for schedules in (

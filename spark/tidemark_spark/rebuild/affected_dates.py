@@ -49,7 +49,7 @@ def settings_differ(table: TopicTable, dates: Collection[str]) -> bool:
 
 
 def moves(table: TopicTable, dates: Collection[str], examine: Examine, *, extend: bool) -> AffectedDates:
-    """The dates that exchange rows with ``dates``; with ``extend`` also the dates exchanging rows with these, and so on.
+    """The dates that exchange rows with ``dates``; with ``extend`` also the dates exchanging rows with them, etc.
 
     Raises:
         ContinuityError: raw no longer holds all offsets, or is damaged.

@@ -115,7 +115,7 @@ def test_a_job_that_leaves_nothing_fails_no_task_and_is_an_error_in_its_log(
 ) -> None:
     task = operator(world)
     task.execute(CONTEXT)
-    assert re.search(r"\[error *\] lineage: the job left nothing", capsys.readouterr().out)
+    assert re.search(r"\[error *\] lineage: the job left none", capsys.readouterr().out)
     assert outputs(asked(task, TaskInstanceState.SUCCESS)) == [table(world)]
 
 
