@@ -1,1 +1,1 @@
-"""The whole of Tidemark on one machine, on real parts: ``make demo``."""
+"""All of Tidemark on one machine, with real parts: ``make demo``."""

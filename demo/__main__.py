@@ -21,17 +21,15 @@ _QUERY = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the demo: 0 if every count is as it must be.
+    """Run the demo: 0 if every count is right.
 
-    1 if a count is not, or a part failed; 2 for a wrong call, or if something runs in the folder; 130 after Ctrl-C.
+    1 if a count is wrong, or a part failed; 2 for a wrong call, or if a process runs in the folder; 130 after Ctrl-C.
     """
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     parser.add_argument("command", nargs="?", choices=("run", "down"), default="run")
     parser.add_argument("--keep", action="store_true", help="leave everything running; `make down` stops it")
-    parser.add_argument(
-        "--seconds", type=float, default=30, help="how long records are produced (default: %(default)s)"
-    )
-    parser.add_argument("--seed", type=int, default=1, help="of the streams (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=30, help="duration of the production (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the streams (default: %(default)s)")
     options = parser.parse_args(arguments)
     steps = Steps()
     try:
@@ -69,7 +67,7 @@ def _run(stack: Stack, steps: Steps, options: argparse.Namespace) -> int:
         return 0 if exact else 1
     finally:
         if kept:
-            _say_how_to_look(stack)
+            _print_instructions(stack)
         else:
             stack.stop()
 
@@ -79,20 +77,20 @@ def _report(stack: Stack, steps: Steps, auditor: Auditor, production: Production
         accounts = [auditor.account(stream, production.acknowledged[stream.topic]) for stream in STREAMS]
     write = sys.stdout.write
     write("\n" + table(accounts) + "\n")
-    dates = sorted({dt for one in accounts for dt in one.by_date})
-    rows = [(one.topic, *(f"{one.by_date.get(dt, 0):,}" for dt in dates)) for one in accounts]
+    dates = sorted({dt for account in accounts for dt in account.by_date})
+    rows = [(account.topic, *(f"{account.by_date.get(dt, 0):,}" for dt in dates)) for account in accounts]
     write(align([("rows by date", *dates), *rows]) + "\n")
     write(f"DuckDB, over what `tidemark files clicks` lists:\n  {_QUERY}\n")
     for row in auditor.duckdb.execute(_QUERY, [auditor.files(CLICKS), dates[0]]).fetchall():
         write("  " + "  ".join(str(value) for value in row) + "\n")
-    exact = all(one.exact for one in accounts)
+    exact = all(account.exact for account in accounts)
     write(f"\n{'Every count is as it must be.' if exact else 'COUNTS DIFFER.'} {stack.logs()}\n")
     if not keep:
         write(f"Airflow's page was at {stack.airflow.url}; `make demo KEEP=1` leaves everything running.\n")
     return exact
 
 
-def _say_how_to_look(stack: Stack) -> None:
+def _print_instructions(stack: Stack) -> None:
     env_file = HOME / "env.sh"
     trying.write_env_file(env_file, stack.variables())
     sys.stdout.write(

@@ -1,4 +1,4 @@
-"""The demo's accounts: what producers were told is written, against what a table holds, and since when."""
+"""The demo's accounts: acknowledged records compared with the rows of a table, and the time until they were there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidemark.topics import Deployment
 
 @dataclass
 class Account:
-    """One topic's numbers, in records; ``waits`` are seconds from acknowledged to queryable, ascending."""
+    """One topic's numbers of records; ``waits`` are seconds from acknowledged to queryable, ascending."""
 
     topic: str
     produced: int
@@ -38,12 +38,12 @@ class Account:
 
     @property
     def exact(self) -> bool:
-        """Whether every acknowledged record is in the table once, and nothing else is."""
+        """True if every acknowledged record is in the table once, and nothing else is."""
         return self.missing == self.duplicate == self.foreign == 0 and self.produced == self.landed
 
     @property
     def waits_text(self) -> str:
-        """p50, p99 and the longest; of n waits, p99 is the one below which 99 % lie."""
+        """The waits' p50, p99 and maximum; p99 is the wait below which 99 % lie."""
         if not self.waits:
             return "-"
         count = len(self.waits)
@@ -64,9 +64,9 @@ class Auditor:
         self.duckdb = prepare_duckdb(duckdb.connect(), env)
 
     def stored_up_to(self, stream: Stream) -> dict[int, int]:
-        """The end in the store by partition, in segments or in packs, as the agents say."""
-        found = merge(read_indexes(self._raw, self._control.indexes).kept.values())
-        return {tp.partition: entry.least_stored_end for tp, entry in found.items() if tp.topic == stream.topic}
+        """The stored end of each partition, in segments or packs, according to the agents."""
+        entries = merge(read_indexes(self._raw, self._control.indexes).kept.values())
+        return {tp.partition: entry.least_stored_end for tp, entry in entries.items() if tp.topic == stream.topic}
 
     def ledger(self, stream: Stream) -> Ledger:
         """The table's newest committed ledger."""
@@ -74,13 +74,13 @@ class Auditor:
         return ledger_of(table, open_delta(table))
 
     def files(self, stream: Stream) -> list[str]:
-        """URLs of the table's live files, as `tidemark files` gives them."""
+        """URLs of the table's live files, like the output of `tidemark files`."""
         table = self._table(stream)
         delta = open_delta(table)
         return [f"{table.url}/{file.path}" for file in live_files(delta)] if delta is not None else []
 
     def account(self, stream: Stream, acknowledged: Acknowledged) -> Account:
-        """All numbers of a topic, row by row."""
+        """The account of a topic, counted row by row."""
         account = Account(stream.topic, acknowledged.count, acknowledged.aborted)
         rows = self._rows(stream, account)
         for partition, offsets in acknowledged.committed.items():
@@ -125,29 +125,29 @@ def landed_up_to(ledger: Ledger) -> dict[int, int]:
 
 
 def landings(table: TopicTable) -> dict[int, list[tuple[int, float]]]:
-    """By partition, what has landed with each commit: the next offset, and when that was (seconds since 1970)."""
-    found: dict[int, list[tuple[int, float]]] = {}
+    """The next offset after each commit, with the commit's time (seconds since 1970), by partition."""
+    newest_first: dict[int, list[tuple[int, float]]] = {}
     for ledger in _history(table):
         for state in ledger.partitions:
-            found.setdefault(state.partition, []).append((state.next_offset, ledger.committed_at.timestamp()))
-    return {partition: ends[::-1] for partition, ends in found.items()}
+            newest_first.setdefault(state.partition, []).append((state.next_offset, ledger.committed_at.timestamp()))
+    return {partition: ends[::-1] for partition, ends in newest_first.items()}
 
 
 def waits(offsets: Iterable[tuple[int, float]], ends: Sequence[tuple[int, float]]) -> Iterator[float]:
-    """Seconds from when each of ``offsets`` was there until the first of ``ends``, which ascend, is beyond it."""
+    """Seconds from the time of each of ``offsets`` to the time of the first of the ascending ``ends`` beyond it."""
     for offset, at in offsets:
-        first = bisect_right(ends, offset, key=lambda one: one[0])
+        first = bisect_right(ends, offset, key=lambda end: end[0])
         if first < len(ends):
             yield ends[first][1] - at
 
 
 def _history(table: TopicTable) -> list[Ledger]:
     """All committed ledgers, newest first."""
-    found = [ledger_of(table, open_delta(table))]
-    while (parent := found[-1].parent) is not None:
+    ledgers = [ledger_of(table, open_delta(table))]
+    while (parent := ledgers[-1].parent) is not None:
         key = table.keys.ledger(parent.n, parent.attempt)
-        found.append(Ledger.from_bytes(table.store.get(key).body, key))
-    return found
+        ledgers.append(Ledger.from_bytes(table.store.get(key).body, key))
+    return ledgers
 
 
 def prepare_duckdb(connection: duckdb.DuckDBPyConnection, env: Mapping[str, str]) -> duckdb.DuckDBPyConnection:
@@ -170,22 +170,22 @@ def table(accounts: list[Account]) -> str:
     head = ("topic", *counts, "append to queryable: p50 / p99 / longest")
     rows = [
         (
-            one.topic,
-            f"{one.produced:,}",
-            f"{one.aborted:,}",
-            f"{one.landed:,}",
-            f"{one.missing:,}",
-            f"{one.duplicate:,}",
-            f"{one.foreign:,}",
-            one.waits_text,
+            account.topic,
+            f"{account.produced:,}",
+            f"{account.aborted:,}",
+            f"{account.landed:,}",
+            f"{account.missing:,}",
+            f"{account.duplicate:,}",
+            f"{account.foreign:,}",
+            account.waits_text,
         )
-        for one in accounts
+        for account in accounts
     ]
     return align([head, *rows])
 
 
 def align(rows: list[tuple[str, ...]]) -> str:
-    """Columns of text, the first to the left and the others to the right."""
+    """Text in aligned columns, the first to the left and the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:

@@ -1,7 +1,7 @@
-"""Follows a demo until all that was acknowledged has landed, says what it waits for, and knows when that is pointless.
+"""Follows a demo until all acknowledged records have landed, reports what it waits for, and ends a hopeless wait.
 
-What ends a demo that does not settle: a part that ended, a topic whose runs fail over and over, or nothing happening at
-all. On a busy machine everything takes longer; as long as anything is sent, stored, landed or begins, it goes on.
+A demo ends early if a part has ended, if a topic's runs fail over and over, or if nothing happens at all. On a busy
+machine everything takes longer; the wait goes on while records are sent, stored or landed, or a task begins.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from demo.steps import Steps
 from demo.streams import STREAMS, Production, Stream
 
 SAY_AFTER: Final = 20.0
-"""Seconds without a row landing after which the demo says what it waits for, and again each time."""
+"""Seconds without a landed row after which the demo reports what it waits for, and again each time."""
 
 _IDLE: Final = 240.0
-"""Seconds in which nothing happens, and no task runs, after which the demo gives up."""
+"""Seconds without any event or running task after which the demo gives up."""
 
 _TASK: Final = 900.0
-"""Seconds in which nothing happens but that a task runs; in the demo each is a matter of seconds."""
+"""Seconds without any event except a running task after which the demo gives up; its tasks take seconds."""
 
 _FAILED_RUNS: Final = 3
 
 Ends = dict[str, dict[int, int]]
-"""By topic and partition, the offset after the last."""
+"""The offset after the last one, by topic and partition."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """How far everything is: what was acknowledged, stored and landed."""
+    """The progress: acknowledged, stored and landed offsets."""
 
     sent: int
     rows: int
@@ -41,7 +41,7 @@ class Situation:
     landed: Ends
 
     def behind(self, stream: Stream) -> list[int]:
-        """The partitions of which less has landed than was acknowledged."""
+        """Partitions with acknowledged records that have not landed."""
         landed = self.landed[stream.topic]
         ends = sorted(self.acknowledged[stream.topic].items())
         return [number for number, end in ends if end > landed.get(number, 0)]
@@ -49,7 +49,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Task:
-    """The task of the newest run that is not done."""
+    """The first task of the newest run that is not done."""
 
     run: str
     name: str
@@ -58,7 +58,7 @@ class Task:
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The task's state, for people."""
         if self.state == "deferred":
             return f"Airflow's task {self.name} waits for the watermarks"
         return f"Airflow's task {self.name} is {self.state}, try {self.tries}"
@@ -77,21 +77,21 @@ class Follower:
         self._landed_at = self._changed_at = self._said_at = time.monotonic()
 
     def follow(self) -> None:
-        """Return when all is landed that can be.
+        """Return when all acknowledged records have landed.
 
-        Raises TimeoutError when nothing happens any more, ProcessFailed for a part that ended, RuntimeError for runs
-        that fail, and what a producer raised.
+        Raises TimeoutError when nothing happens any more, ProcessFailed for an ended part, RuntimeError for failing
+        runs, and any error of a producer.
         """
         last, announced, restarted = self._look(), False, False
         while self._production.running or any(last.behind(stream) for stream in STREAMS):
             time.sleep(2 if self._production.running else 1)
-            found = self._look()
-            if found.rows != last.rows:
-                self._steps.say(f"sent {found.sent:,}, landed {found.rows:,}")
+            now = self._look()
+            if now.rows != last.rows:
+                self._steps.say(f"sent {now.sent:,}, landed {now.rows:,}")
                 self._landed_at = self._said_at = time.monotonic()
-            if found != last:
+            if now != last:
                 self._changed_at = time.monotonic()
-            last = found
+            last = now
             if not restarted and self._production.half_sent:
                 restarted = True
                 self._stack.restart_broker()
@@ -109,13 +109,15 @@ class Follower:
         return Situation(
             sent=sum(self._production.sent.values()),
             rows=sum(ledger.rows for ledger in ledgers.values()),
-            acknowledged={topic: dict(one.ends) for topic, one in self._production.acknowledged.items()},
+            acknowledged={
+                topic: dict(acknowledged.ends) for topic, acknowledged in self._production.acknowledged.items()
+            },
             stored={stream.topic: self._auditor.stored_up_to(stream) for stream in STREAMS},
             landed={topic: landed_up_to(ledger) for topic, ledger in ledgers.items()},
         )
 
     def _check(self) -> None:
-        """Raise if waiting on is pointless."""
+        """Raise an error if waiting on is hopeless."""
         self._stack.check()
         task = self._current_task()
         if task != self._task:
@@ -130,30 +132,30 @@ class Follower:
         if failed >= _FAILED_RUNS:
             raise RuntimeError(f"{failed} runs of {dag} have failed: see their tasks' logs")
         for run in client.get(f"/dags/{dag}/dagRuns", limit=1, order_by="-run_after")["dag_runs"]:
-            for one in client.task_instances(dag, run["dag_run_id"]):
-                if one["state"] != "success":
-                    state = one["state"] or "not scheduled yet"
-                    return Task(run["dag_run_id"], one["task_id"], state, max(1, one["try_number"]))
+            for task in client.task_instances(dag, run["dag_run_id"]):
+                if task["state"] != "success":
+                    state = task["state"] or "not scheduled yet"
+                    return Task(run["dag_run_id"], task["task_id"], state, max(1, task["try_number"]))
         return None
 
-    def _say(self, found: Situation) -> None:
-        """For which partitions is waited, and why."""
+    def _say(self, situation: Situation) -> None:
+        """Report the partitions that the demo waits for, and the reasons."""
         self._said_at = time.monotonic()
         waited = f"no row has landed for {self._said_at - self._landed_at:.0f} s"
         try:
             self._agent = self._stack.agent_waits()
         except OSError as error:
             self._steps.say(f"the agent does not answer: {error}")
-        reasons = [reason for stream in STREAMS for reason in self._reasons(found, stream)]
+        reasons = [reason for stream in STREAMS for reason in self._reasons(situation, stream)]
         for reason in reasons or ["nothing is acknowledged that has not landed"]:
             self._steps.say(f"{waited}: {reason}")
 
-    def _reasons(self, found: Situation, stream: Stream) -> list[str]:
-        stored, landed = found.stored[stream.topic], found.landed[stream.topic]
+    def _reasons(self, situation: Situation, stream: Stream) -> list[str]:
+        stored, landed = situation.stored[stream.topic], situation.landed[stream.topic]
         reasons: list[str] = []
         ends: list[str] = []
-        for number in found.behind(stream):
-            end = found.acknowledged[stream.topic][number]
+        for number in situation.behind(stream):
+            end = situation.acknowledged[stream.topic][number]
             if stored.get(number, 0) < end:
                 why = self._agent.get((stream.topic, number), "the agents wait for nothing there")
                 reasons.append(f"{stream.topic}: partition {number} is stored up to {stored.get(number, 0):,}: {why}")

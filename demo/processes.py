@@ -1,4 +1,4 @@
-"""What a demo has started: recorded, so that ``make down`` stops it, and found again by its folder where it was not."""
+"""Processes of a demo: recorded, so that ``make down`` stops them, and found by their folder if they were not."""
 
 from __future__ import annotations
 
@@ -19,63 +19,63 @@ _RECORDS = "processes.json"
 
 
 class StillRunning(RuntimeError):
-    """Something runs in the demo's folder."""
+    """Raised when a process runs in the demo's folder."""
 
 
 def record(records: Iterable[ProcessRecord]) -> None:
-    """Write down what runs, in the order in which it is to be stopped."""
+    """Record the running processes, in the order in which they must be stopped."""
     written = HOME / f"{_RECORDS}.new"
-    written.write_text(json.dumps([asdict(one) for one in records]))
+    written.write_text(json.dumps([asdict(process) for process in records]))
     written.replace(HOME / _RECORDS)
 
 
 def recorded() -> list[ProcessRecord]:
-    """The processes that a kept demo started, in the order in which they are to be stopped."""
+    """The processes that a kept demo started, in the order in which they must be stopped."""
     if not (HOME / _RECORDS).exists():
         return []
     return [ProcessRecord(**item) for item in json.loads((HOME / _RECORDS).read_text())]
 
 
 def forget() -> None:
-    """Nothing is recorded any more."""
+    """Remove the record."""
     (HOME / _RECORDS).unlink(missing_ok=True)
 
 
 def check_ended() -> None:
-    """Raise :class:`StillRunning` if a recorded process runs, or any that works in the folder or was started with it.
+    """Raise :class:`StillRunning` if a recorded process runs, or any process that uses the folder.
 
-    Kafka keeps files open that it was to lose: the folder must not be removed below a process.
+    Kafka keeps files open: the folder must not be removed below a process.
     """
-    if any(one.find() for one in recorded()):
+    if any(process.find() for process in recorded()):
         raise StillRunning("an earlier demo is still running: `make down` stops it")
     if left := living_in(HOME):
-        listed = "\n".join(f"  {one.pid}: {' '.join(one.info['cmdline'] or ())[:150]}" for one in left)
+        listed = "\n".join(f"  {process.pid}: {' '.join(process.info['cmdline'] or ())[:150]}" for process in left)
         raise StillRunning(f"{HOME} is in use, and must not be removed yet; end these processes:\n{listed}")
 
 
 def living_in(folder: Path) -> list[psutil.Process]:
-    """The processes whose working directory is ``folder`` or below, or that a path there was given to, but ours."""
-    ours = {os.getpid(), *(one.pid for one in psutil.Process().parents())}
-    found = psutil.process_iter(["cmdline", "cwd", "status"])
-    return [one for one in found if one.pid not in ours and _uses(one, folder)]
+    """Processes with a working directory in ``folder``, or with a path there as an argument, except ours."""
+    ours = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    running = psutil.process_iter(["cmdline", "cwd", "status"])
+    return [process for process in running if process.pid not in ours and _uses(process, folder)]
 
 
 def _uses(process: psutil.Process, folder: Path) -> bool:
-    """What another user's process says of itself may be hidden, and then it is not the demo's."""
+    """True if the process uses the folder. Another user's process may hide its paths; then it is not the demo's."""
     if process.info["status"] == psutil.STATUS_ZOMBIE:
         return False
     within = Path(process.info["cwd"] or os.sep).is_relative_to(folder)
-    return within or any(f"{folder}{os.sep}" in f"{one}{os.sep}" for one in process.info["cmdline"] or ())
+    return within or any(f"{folder}{os.sep}" in f"{word}{os.sep}" for word in process.info["cmdline"] or ())
 
 
 def down(steps: Steps, timeout: float = 30.0) -> None:
-    """Stop what a kept demo started, and nothing else: SIGKILL after ``timeout`` for what does not end by itself.
+    """Stop the processes of a kept demo, and no others, with SIGKILL after ``timeout``.
 
     Raises:
-        StillRunning: something else runs in the folder.
+        StillRunning: another process runs in the folder.
     """
-    for one in recorded():
-        was = "stopped" if one.stop(timeout) else "had ended already:"
-        steps.say(f"{was} {one.name} (pid {one.pid})")
+    for process in recorded():
+        outcome = "stopped" if process.stop(timeout) else "had ended already:"
+        steps.say(f"{outcome} {process.name} (pid {process.pid})")
     forget()
     check_ended()

@@ -1,4 +1,4 @@
-"""SQL over a kept demo's tables, by DuckDB: ``python -m demo.query 'SELECT count(*) FROM clicks'``.
+"""SQL over a kept demo's tables, with DuckDB: ``python -m demo.query 'SELECT count(*) FROM clicks'``.
 
 Each topic is a view of the files that ``tidemark files`` lists.
 """
@@ -15,7 +15,7 @@ from tidemark.topics import load_topics
 
 
 def main() -> int:
-    """Run the statement that is the only argument."""
+    """Run the statement in the only argument."""
     if len(sys.argv) != 2 or "AWS_ENDPOINT_URL" not in os.environ:  # the program and the statement
         sys.stderr.write("usage: . .tidemark/demo/env.sh; python -m demo.query 'SELECT …'\n")
         return 2

@@ -1,6 +1,6 @@
 """All parts on this machine: S3 server, Kafka brokers, agents, Spark, Airflow, each on free ports of 127.0.0.1.
 
-Spark is a Connect server, which all topics share: a driver for each run would start a JVM for each.
+Spark is a Connect server shared by all topics: a driver for each run would start a JVM for each.
 """
 
 from __future__ import annotations
@@ -52,10 +52,13 @@ class Stack:
         self.s3 = S3Server(HOME / "s3")
         os.environ.update(self.s3.env())  # for boto3, delta-rs and Spark in this process and its children
         self.kafka = KafkaCluster(HOME / "kafka", brokers=_BROKERS)
-        self._dags = [LIVE_DAG, *(f"tidemark_ingest__{one.cluster}__{one.topic}" for one in self.deployment.topics)]
+        self._dags = [
+            LIVE_DAG,
+            *(f"tidemark_ingest__{topic.cluster}__{topic.topic}" for topic in self.deployment.topics),
+        ]
         self._token = secrets.token_urlsafe()
         self.spark = ConnectServer(HOME / "spark", token=self._token)
-        # A token goes without TLS to this name only.
+        # Spark sends a token without TLS only to this name.
         connection = {
             "conn_type": "spark_connect",
             "host": "localhost",
@@ -69,7 +72,7 @@ class Stack:
             parallelism=4,
             env={
                 **pipeline_env(TOPICS, HOME / "spark-conf", scan_seconds=2),
-                "AIRFLOW__TIDEMARK__STARTS_PAUSED": "False",  # a topic that somebody adds lands as well
+                "AIRFLOW__TIDEMARK__STARTS_PAUSED": "False",  # an added topic lands as well
                 "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(connection),
             },
             unpaused=self._dags,
@@ -79,7 +82,7 @@ class Stack:
         self._recording = threading.Lock()
 
     def start(self) -> None:
-        """Start everything, side by side where it can be."""
+        """Start everything, concurrently if possible."""
         pool = ThreadPoolExecutor(3)
         self._starting = [
             pool.submit(self._start_storage),
@@ -87,53 +90,53 @@ class Stack:
             pool.submit(self._start_spark, f"sc://localhost:{self.spark.port}/;token={self._token}"),
         ]
         pool.shutdown(wait=False)
-        for one in self._starting:
-            one.result()
+        for starting in self._starting:
+            starting.result()
 
     def record(self) -> None:
-        """Write down what runs, for ``make down``: brokers before their controller, without which they do not end."""
+        """Record the running processes for ``make down``: brokers before their controller, else they do not end."""
         servers = [self.spark.process, *(agent.process for agent in self.agents)]
         with self._recording:
-            running = [one.record() for one in servers if one.running]
+            running = [server.record() for server in servers if server.running]
             store = [self.s3.record()] if self.s3.process.running else []
             processes.record([*reversed(self.airflow.records()), *running, *self.kafka.records(), *store])
 
     def stop(self) -> None:
-        """End what was started, at once: the next demo begins with nothing."""
+        """End all parts at once: the next demo starts from nothing."""
         wait([*self._starting, *([self._restart] if self._restart else [])])
         self._in_turn("all ended", self._kill)
         processes.forget()
 
     def variables(self) -> dict[str, str]:
-        """What Tidemark's tools, Kafka's and AWS's need to reach the servers."""
+        """Environment variables with which Tidemark's, Kafka's and AWS's tools reach the servers."""
         airflow = {"TIDEMARK_AIRFLOW_URL": self.airflow.url, "TIDEMARK_AIRFLOW_TOKEN": self.airflow.client.token}
         return {**self.s3.env(), **airflow, "TIDEMARK_TOPICS": str(TOPICS), "KAFKA": self.kafka.bootstrap}
 
     def restart_broker(self) -> None:
-        """Stop a broker and start it again, in the background: the other one is elected leader of its partitions."""
+        """Restart a broker in the background: the other broker is elected leader of its partitions."""
         pool = ThreadPoolExecutor(1)
         broker = self.kafka.brokers[-1]
-        told = f"broker {broker.node_id} restarted while records are sent, which elects new leaders"
-        self._restart = pool.submit(self._in_turn, told, broker.restart)
+        step = f"broker {broker.node_id} restarted while records are sent, which elects new leaders"
+        self._restart = pool.submit(self._in_turn, step, broker.restart)
         pool.shutdown(wait=False)
 
     def agent_waits(self) -> dict[tuple[str, int], str]:
-        """Why the agents have not stored the end of a partition, in their own words; OSError if one does not answer."""
-        waits = [one for agent in self.agents for one in agent.waits()]
-        return {(one["topic"], one["partition"]): one["reason"] for one in reversed(waits)}
+        """The agents' reasons for unstored ends of partitions. Raises OSError if an agent does not answer."""
+        waits = [wait for agent in self.agents for wait in agent.waits()]
+        return {(wait["topic"], wait["partition"]): wait["reason"] for wait in reversed(waits)}
 
     def check(self) -> None:
         """Raise :class:`ProcessFailed` if a part has ended by itself."""
         if self._restart is not None and self._restart.done():
             self._restart.result()
-        brokers = [one.process for one in self.kafka.brokers if self._restart is None or self._restart.done()]
+        brokers = [broker.process for broker in self.kafka.brokers if self._restart is None or self._restart.done()]
         agents = [agent.process for agent in self.agents]
         for process in [self.s3.process, *brokers, *agents, self.spark.process, *self.airflow.processes]:
             if not process.running:
                 raise ProcessFailed(f"{process.name} has ended\n{process.log_tail()}")
 
     def _start_airflow(self) -> None:
-        """Airflow, and the topics' DAGs up to where they wait for watermarks."""
+        """Start Airflow, and wait until the topics' DAGs wait for watermarks."""
         self._in_turn(f"Airflow ready at {self.airflow.url}", self.airflow.start)
         waiting = partial(wait_until, self._dags_wait, what="the topics' DAGs to wait for watermarks", interval=0.5)
         self._in_turn("the topics' DAGs wait for watermarks", waiting)
@@ -144,10 +147,10 @@ class Stack:
             {task["state"] for run in client.runs(dag) for task in client.task_instances(dag, run["dag_run_id"])}
             for dag in self._dags
         )
-        return all("deferred" in one for one in states)
+        return all("deferred" in of_dag for of_dag in states)
 
     def _start_spark(self, remote: str) -> None:
-        """The server, and its workers, which else the first conversions would wait for."""
+        """Start the server and its workers, for which the first conversions would otherwise wait."""
         self._in_turn("Spark Connect server ready", self.spark.start)
         job = ManagedProcess(
             "warm-up",
@@ -158,7 +161,7 @@ class Stack:
         self._in_turn("Spark's workers ready", lambda: job.run(HUNG))
 
     def _start_storage(self) -> None:
-        """Brokers, S3 server and the agents, which need both."""
+        """Start brokers and S3 server, and then the agents, which need both."""
         self._in_turn(f"S3 server ready at {self.s3.endpoint}", self.s3.start)
         self._in_turn("Kafka's jars are there", lambda: fetch("kafka-4.3.1"))
         self._in_turn(f"{_BROKERS} brokers of Kafka 4.3.1 ready", self.kafka.start)
@@ -166,22 +169,22 @@ class Stack:
         self._in_turn("an agent running beside each broker", self._start_agents)
 
     def _kill(self) -> None:
-        """Airflow first, so that nothing else is missed by it."""
+        """Kill all parts, Airflow first, so that it misses no other part."""
         self.airflow.kill()
         coordinator = [self.kafka.coordinator] if self.kafka.coordinator else []
-        brokers = [*(one.process for one in self.kafka.brokers), *coordinator]
+        brokers = [*(broker.process for broker in self.kafka.brokers), *coordinator]
         for process in [self.spark.process, *(agent.process for agent in self.agents), *brokers, self.s3.process]:
             process.kill()
 
     def logs(self) -> str:
-        """Where to look when something fails."""
+        """The places of the logs."""
         return (
             f"logs: {HOME.relative_to(ROOT)}/agent-1.log, kafka/broker-1/, s3/s3.log, spark/connect.log, "
             "airflow/logs/ (one folder per DAG)"
         )
 
-    def _in_turn(self, what: str, action: Callable[[], object]) -> None:
-        with self._steps.step(what):
+    def _in_turn(self, step: str, action: Callable[[], object]) -> None:
+        with self._steps.step(step):
             action()
         self.record()
 
@@ -205,7 +208,7 @@ class Agent:
         )
 
     def start(self, kafka: KafkaCluster, deployment: Deployment) -> None:
-        """Start it, and wait until it is ready."""
+        """Start the agent, and wait until it is ready."""
         settings = {
             "cluster": "demo",
             "broker": {"properties": str(kafka.brokers[self._node_id - 1].properties_path)},
@@ -213,7 +216,7 @@ class Agent:
             "store": {"region": "us-east-1"},
             "state_dir": str(HOME / f"agent-{self._node_id}"),
             "freshness": {
-                one.topic: f"{one.freshness.total_seconds():g}s" for one in deployment.topics if one.freshness
+                topic.topic: f"{topic.freshness.total_seconds():g}s" for topic in deployment.topics if topic.freshness
             },
             "metadata_interval": "2s",
             "index": {"min_interval": "1s"},
@@ -224,9 +227,9 @@ class Agent:
         self.process.wait_until(self._is_ready)
 
     def waits(self) -> list[dict[str, Any]]:
-        """What it waits for; OSError if it does not answer."""
-        found: list[dict[str, Any]] = json.loads(self._ask("/waiting")[1])["partitions"]
-        return found
+        """The agent's waits. Raises OSError if it does not answer."""
+        partitions: list[dict[str, Any]] = json.loads(self._ask("/waiting")[1])["partitions"]
+        return partitions
 
     def _is_ready(self) -> bool:
         try:
@@ -235,7 +238,7 @@ class Agent:
             return False  # not listening yet
 
     def _ask(self, path: str) -> tuple[int, bytes]:
-        """Status and body."""
+        """Status and body of the answer."""
         connection = HTTPConnection(HOST, self._port, timeout=2)
         try:
             connection.request("GET", path)

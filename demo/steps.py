@@ -1,4 +1,4 @@
-"""What the demo says while it works: every step with its time, a line of progress where it takes long."""
+"""The demo's output: every step with its time, and lines of progress for long steps."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Steps:
         return time.monotonic() - self._began
 
     def say(self, text: str) -> None:
-        """One line, with the time."""
+        """Print a line with the time."""
         sys.stdout.write(f"[{self.elapsed:6.1f} s] {text}\n")
         sys.stdout.flush()
 
     @contextmanager
-    def step(self, what: str) -> Iterator[None]:
-        """Say when ``what`` is done, and how long it took."""
+    def step(self, name: str) -> Iterator[None]:
+        """Print ``name`` and the duration when the block ends."""
         started = time.monotonic()
         yield
-        self.say(f"{what} ({time.monotonic() - started:.1f} s)")
+        self.say(f"{name} ({time.monotonic() - started:.1f} s)")

@@ -1,12 +1,12 @@
-"""Three realistic streams, and the producers' own record of what the broker acknowledged.
+"""Three realistic streams, and the producers' own record of the broker's acknowledgements.
 
 * ``clicks``: JSON clickstream with keys and headers, zstd, three partitions
 * ``orders``: transactions, most committed and some aborted, lz4, two partitions
 * ``sensors``: keyless, a few records a second
 
 No topic has settings of its own: with Kafka's defaults, none of its segments is rotated while the demo runs. Record
-times cover three dates. What is kept of each record is its partition, its offset, and when it was acknowledged: that
-tells later whether it is missing or there twice, and how long it took to be queryable.
+times cover three dates. The partition, the offset and the time of acknowledgement of each record are kept, to find
+missing and duplicate records, and the time until a record was queryable.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Delivery = Callable[[KafkaError | None, Message], None]
 
 @dataclass(frozen=True)
 class Stream:
-    """A topic, its partitions, and how many records it gets."""
+    """A topic, and its numbers of partitions and records."""
 
     topic: str
     partitions: int
@@ -49,10 +49,10 @@ STREAMS = (CLICKS, ORDERS, SENSORS)
 
 @dataclass
 class Acknowledged:
-    """What a topic's producer was told is written and, in transactions, committed.
+    """A topic's records that the broker acknowledged and, in transactions, committed.
 
-    ``committed`` has the offsets by partition, each with when that was, in seconds since 1970; ``ends`` the offset
-    after the last by partition, also while others look.
+    ``committed`` has the offsets by partition, each with its time in seconds since 1970; ``ends`` has the offset after
+    the last by partition, and may be read by other threads meanwhile.
     """
 
     committed: dict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
@@ -65,7 +65,7 @@ class Acknowledged:
         return sum(len(offsets) for offsets in self.committed.values())
 
     def add(self, partition: int, offset: int) -> None:
-        """One more."""
+        """Add a record."""
         self.committed[partition][offset] = time.time()
         self.ends[partition] = max(self.ends.get(partition, 0), offset + 1)
 
@@ -86,7 +86,7 @@ class Clock:
 
 
 def create_topics(kafka: KafkaCluster) -> None:
-    """Make the three topics."""
+    """Create the three topics."""
     for stream in STREAMS:
         kafka.create_topic(stream.topic, partitions=stream.partitions, replication=REPLICAS)
 
@@ -95,7 +95,7 @@ class Production:
     """Sends all streams at once, each on its own thread, over about ``seconds``."""
 
     def __init__(self, bootstrap: str, seconds: float, seed: int, log: Path) -> None:
-        """``log`` is where librdkafka writes, which tells of each try while the broker elects its coordinators."""
+        """``log`` is the file of librdkafka, which logs each try while the broker elects its coordinators."""
         self._bootstrap = bootstrap
         self._log = logging.getLogger(str(log))
         self._log.propagate = False
@@ -112,22 +112,22 @@ class Production:
         ]
 
     def start(self) -> None:
-        """Begin sending; a demo that fails ends without waiting for what is left."""
+        """Begin sending; a failed demo ends without waiting for the rest."""
         for thread in self._threads:
             thread.start()
 
     @property
     def half_sent(self) -> bool:
-        """Whether half of all records are sent."""
+        """True if half of all records are sent."""
         return 2 * sum(self.sent.values()) >= sum(stream.records for stream in STREAMS)
 
     @property
     def running(self) -> bool:
-        """Whether records are still being sent."""
+        """True while records are being sent."""
         return any(thread.is_alive() for thread in self._threads)
 
     def join(self) -> None:
-        """Wait for the end; raises what a sender raised."""
+        """Wait for the end. Raises any error of a sender."""
         for thread in self._threads:
             thread.join()
         for handler in self._log.handlers:

@@ -1,4 +1,4 @@
-"""What a kept demo leaves to try the rest with: a file to source, and lines to copy."""
+"""Instructions for trying a kept demo: a file to source, and lines to copy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.paths import ROOT, env_bin
 
 
 def write_env_file(path: Path, variables: Mapping[str, str]) -> None:
-    """Write ``variables``, some of which are secret, as a shell script that only this user reads."""
+    """Write ``variables``, some of which are secret, as a shell script that only this user can read."""
     tools = env_bin("dev", "tidemark").parent
     path.touch(mode=0o600)
     path.write_text(
@@ -22,7 +22,7 @@ def write_env_file(path: Path, variables: Mapping[str, str]) -> None:
 
 
 def lines(env_file: Path) -> list[str]:
-    """To run one after the other, from the checkout."""
+    """Commands to run one after the other, from the checkout."""
     return [
         f". {env_file.relative_to(ROOT)}",
         f"tidemark status {CLICKS.topic}",

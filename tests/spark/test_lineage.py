@@ -251,7 +251,7 @@ def test_a_receiver_that_refuses_fails_no_job_and_is_told(
         text = json.dumps(value) if isinstance(value, dict) else value
         monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{name.upper()}", text)
     assert job(world, "ingest") == 0
-    assert "lineage: not told" in capsys.readouterr().err
+    assert "lineage: not reported" in capsys.readouterr().err
     assert world.ledger.rows == 2
 
 

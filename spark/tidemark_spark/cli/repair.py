@@ -32,7 +32,7 @@ def _repair(options: argparse.Namespace, executor: Executor | None, lineage: Rec
 def _parser() -> argparse.ArgumentParser:
     parser = job_parser(
         "repair.py",
-        "Make a table right again, from raw, after somebody else changed it.",
+        "Repair a table from raw after another program changed it.",
         "--topic orders --dry-run",
     )
     add_topic(parser)

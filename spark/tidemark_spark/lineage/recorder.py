@@ -90,9 +90,9 @@ class Recorder:
         try:
             step()
         except TidemarkError as error:
-            sys.stderr.write(f"lineage: not told: {error}\n")
+            sys.stderr.write(f"lineage: not reported: {error}\n")
         except Exception as error:  # noqa: BLE001 - what a client or a store raises, and the job's work is done
-            sys.stderr.write("".join(["lineage: not told:\n", *traceback.format_exception(error)]))
+            sys.stderr.write("".join(["lineage: not reported:\n", *traceback.format_exception(error)]))
 
 
 def _only_shows(options: Namespace) -> bool:
