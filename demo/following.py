@@ -1,7 +1,7 @@
 """Follows a demo until all acknowledged records have landed, reports what it waits for, and ends a hopeless wait.
 
 A demo ends early if a part has ended, if a topic's runs fail over and over, or if nothing happens at all. On a busy
-machine everything takes longer; the wait goes on while records are sent, stored or landed, or a task begins.
+machine everything takes longer; the wait continues while records are sent, stored or landed, or a task begins.
 """
 
 from __future__ import annotations

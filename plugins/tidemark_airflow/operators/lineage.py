@@ -84,7 +84,9 @@ class LineageMixin(BaseOperator):
             deployment = settings.deployment()
             self._handed = hand_over.read(deployment, self.cluster, place)
         except Exception:
-            self.log.exception("lineage: the job's lineage cannot be read; the event will not name the written datasets")
+            self.log.exception(
+                "lineage: the job's lineage cannot be read; the event will not name the written datasets"
+            )
             return
         if self._handed is not None:
             self._remove(deployment, place)

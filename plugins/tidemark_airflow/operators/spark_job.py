@@ -27,9 +27,10 @@ class ClusterJobOperator(LineageMixin):
     Programs and paths come from :mod:`tidemark_airflow.settings`, and Spark from the connection. Nothing secret is on a
     command line: only names and paths, as separate arguments that no shell sees.
 
-    :param job: the file's name in ``spark/jobs`` :param cluster: the Kafka cluster's name in the topics file
-    (templated) :param environment: returns variables for the job's process beside those of all jobs, called before its
-    start :param deletes_raw: whether the job uses the role that may delete raw
+    :param job: the file's name in ``spark/jobs``
+    :param cluster: the Kafka cluster's name in the topics file (templated)
+    :param environment: returns further variables for the job's process, called before its start
+    :param deletes_raw: True if the job uses the role that may delete raw
     """
 
     template_fields: Sequence[str] = ("cluster",)

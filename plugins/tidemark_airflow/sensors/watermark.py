@@ -33,7 +33,8 @@ class WatermarkSensor(BaseSensorOperator):
     never times out, as a topic may be quiet for any time. If planning finds nothing to land, it records that and waits
     on, so that no run starts without work.
 
-    :param cluster: the Kafka cluster's name in the topics file :param topic: the topic's name
+    :param cluster: the Kafka cluster's name in the topics file
+    :param topic: the topic's name
     """
 
     template_fields: Sequence[str] = ("cluster", "topic")

@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 class LandingTrigger(ScanTrigger):
     """Fires once, when a topic of a cluster's live landing has waited long enough.
 
-    :param source: see :class:`ScanTrigger` :param topics: the topics, each a dumped
-    :class:`tidemark_airflow.triggers.live_readiness.LiveTopic` :param topics_file: the path of the topics file, which
-    may have more topics by now
+    :param source: see :class:`ScanTrigger`
+    :param topics: the topics, each a dumped :class:`tidemark_airflow.triggers.live_readiness.LiveTopic`
+    :param topics_file: the path of the topics file, which may have more topics by now
     """
 
     def __init__(self, *, source: dict[str, Any], topics: list[dict[str, Any]], topics_file: str) -> None:

@@ -91,8 +91,8 @@ class ScanTrigger(BaseEventTrigger):
 class WatermarkTrigger(ScanTrigger):
     """Fires once, when the watermarks of one topic are a reason to start a run.
 
-    :param source: see :class:`ScanTrigger` :param baseline: the landed and published state, a dumped
-    :class:`tidemark_airflow.triggers.readiness.Baseline`
+    :param source: see :class:`ScanTrigger`
+    :param baseline: the landed and published state, a dumped :class:`tidemark_airflow.triggers.readiness.Baseline`
     """
 
     def __init__(self, *, source: dict[str, Any], baseline: dict[str, Any]) -> None:

@@ -91,7 +91,7 @@ class Recorder:
             step()
         except TidemarkError as error:
             sys.stderr.write(f"lineage: not reported: {error}\n")
-        except Exception as error:  # noqa: BLE001 - what a client or a store raises, and the job's work is done
+        except Exception as error:  # noqa: BLE001 - any error of a client or a store; the job's work is done
             sys.stderr.write("".join(["lineage: not reported:\n", *traceback.format_exception(error)]))
 
 

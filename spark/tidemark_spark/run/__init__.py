@@ -1,1 +1,1 @@
-"""One run of a job on the driver, from its plan to its commit: exactly once, whatever is killed."""
+"""One run of a job on the driver, from its plan to its commit: exactly once, despite killed processes."""
