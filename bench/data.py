@@ -151,8 +151,8 @@ def _value(rng: random.Random, words: list[str], number: int, size: int) -> byte
 def _make(cluster: KafkaCluster, topic: Topic, total_bytes: int, folder: Path) -> Produced:
     """Fill a topic and its raw store, after removing leftovers of an earlier try."""
     with cluster.admin() as admin:
-        there = topic.name in admin.list_topics()
-    if there:
+        exists = topic.name in admin.list_topics()
+    if exists:
         cluster.delete_topic(topic.name)
     cluster.create_topic(topic.name, partitions=topic.partitions, config={"segment.bytes": str(topic.segment)})
     produced = produce(cluster, topic, total_bytes)

@@ -49,10 +49,10 @@ class AwsConnection:
         """
         with self._lock:
             if self._access is None or time.monotonic() - self._looked_at >= _LOOK_AGAIN_SECONDS:
-                found = _found(self._conn_id)
-                content = f"{found.conn_type} {found.get_uri()}"
+                connection = _found(self._conn_id)
+                content = f"{connection.conn_type} {connection.get_uri()}"
                 if self._access is None or content != self._content:
-                    self._access, self._content = _access(found), content
+                    self._access, self._content = _access(connection), content
                 self._looked_at = time.monotonic()
             return self._access
 
@@ -72,13 +72,13 @@ def install() -> None:
 
 def named_connection(conn_id: str) -> NamedConnection:
     """The connection's values. Raises ConfigError if it does not exist."""
-    found = _found(conn_id)
-    uri = found.host or None
+    connection = _found(conn_id)
+    uri = connection.host or None
     if uri is not None:
-        uri = uri if "://" in uri else f"{found.schema or 'https'}://{uri}"
-        uri = f"{uri}:{found.port}" if found.port else uri
-    extra = {str(key): str(value) for key, value in found.extra_dejson.items()}
-    return NamedConnection(uri=uri, login=found.login, password=found.password, extra=extra)
+        uri = uri if "://" in uri else f"{connection.schema or 'https'}://{uri}"
+        uri = f"{uri}:{connection.port}" if connection.port else uri
+    extra = {str(key): str(value) for key, value in connection.extra_dejson.items()}
+    return NamedConnection(uri=uri, login=connection.login, password=connection.password, extra=extra)
 
 
 def kafka_client(cluster: str, bootstrap: str | None) -> dict[str, Any] | None:
@@ -95,11 +95,11 @@ def kafka_client(cluster: str, bootstrap: str | None) -> dict[str, Any] | None:
     conn_id = option("kafka_conn_id").replace("{cluster}", cluster)
     where, given = bootstrap, dict[str, Any]()
     if conn_id:
-        found = _found(conn_id)
-        if found.host:
-            where = f"{found.host}:{found.port}" if found.port else found.host
-        login = {"sasl_plain_username": found.login, "sasl_plain_password": found.password}
-        given = {**found.extra_dejson, **{name: value for name, value in login.items() if value}}
+        connection = _found(conn_id)
+        if connection.host:
+            where = f"{connection.host}:{connection.port}" if connection.port else connection.host
+        login = {"sasl_plain_username": connection.login, "sasl_plain_password": connection.password}
+        given = {**connection.extra_dejson, **{name: value for name, value in login.items() if value}}
     return None if where is None else checked_client(where, given, f"connection {conn_id}", f"connection {conn_id}")
 
 

@@ -84,8 +84,8 @@ class ApproveOperator(ApprovalOperator):
         name, user = report_name(context["run_id"]), answer["responded_by_user"] or {}
         wanted = self._wanted(name)
         why = why_approve([report for _, _, report in wanted])
-        asked = {report.request.by for _, _, report in wanted} - {""}
-        if approved and user.get("name") in asked:
+        requesters = {report.request.by for _, _, report in wanted} - {""}
+        if approved and user.get("name") in requesters:
             # The API server refuses such an answer, see web/run_rights.py; this check is for answers from elsewhere.
             rule = "nobody approves their own request: start the backfill again and have somebody else answer"
             raise AirflowFailException(f"{user['name']}: {rule}")

@@ -55,8 +55,8 @@ class TaskState(KeptId):
 
     @override
     def read(self) -> str | None:
-        found = self._store.get(_KEY) if self._store is not None else None
-        return found if isinstance(found, str) else None
+        job_id = self._store.get(_KEY) if self._store is not None else None
+        return job_id if isinstance(job_id, str) else None
 
     @override
     def write(self, job_id: str | None) -> None:

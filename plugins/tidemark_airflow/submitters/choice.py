@@ -109,7 +109,7 @@ def is_yarn_cluster(connection: Connection) -> bool:
 
 def _class(kind: _Kind) -> Callable[..., Submitter]:
     try:
-        found: Callable[..., Submitter] = getattr(import_module(f"{__package__}.{kind.module}"), kind.name)
+        submitter_class: Callable[..., Submitter] = getattr(import_module(f"{__package__}.{kind.module}"), kind.name)
     except ModuleNotFoundError as error:
         if not kind.extra:
             raise
@@ -117,7 +117,7 @@ def _class(kind: _Kind) -> Callable[..., Submitter]:
             f"is needed for such a connection and is not installed: install the extra tidemark-kafka[{kind.extra}] here"
         )
         raise ConfigError("this installation", [(str(error.name), rule)]) from error
-    return found
+    return submitter_class
 
 
 def _connection(conn_id: str) -> Connection:

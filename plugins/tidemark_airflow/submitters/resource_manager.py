@@ -67,8 +67,8 @@ class ResourceManager:
         Raises:
             AirflowException: it does not answer.
         """
-        found = self._get("apps", applicationTags=tag)
-        listed = (found["apps"] or {}).get("app", []) if found else []
+        document = self._get("apps", applicationTags=tag)
+        listed = (document["apps"] or {}).get("app", []) if document else []
         return sorted(
             (_application(fields) for fields in listed), key=lambda application: (application.started, application.id)
         )
@@ -80,12 +80,12 @@ class ResourceManager:
             AirflowException: it has not answered for :data:`SILENCE_SECONDS`.
         """
         try:
-            found = self._get(f"apps/{app_id}")
+            document = self._get(f"apps/{app_id}")
         except AirflowException as error:
             if time.monotonic() - self._answered > SILENCE_SECONDS:
                 raise
             return Application(app_id, "RUNNING", "UNDEFINED", str(error), "", 0)
-        return _application(found["app"]) if found else None
+        return _application(document["app"]) if document else None
 
     def kill(self, app_id: str) -> None:
         """Have an application killed. Raises AirflowException if that was not accepted."""

@@ -124,16 +124,16 @@ async def _refusal(request: Request, path: str, body: bytes) -> _Refusal | None:
 
 def _judge(user: Any, method: str, path: str, content: Any) -> _Refusal | None:
     deployment = reader().deployment()
-    asked = _asked(deployment, method, path, content)
-    if not asked.topics:
+    subject = _asked(deployment, method, path, content)
+    if not subject.topics:
         # Airflow's own refusal would show the schema, and with it the names of all topics.
         return _Refusal("topics: choose at least one, each as cluster/topic", status.HTTP_400_BAD_REQUEST)
-    if asked.approves and asked.by == user.get_name():
-        return _Refusal(f"{asked.by} started this backfill: somebody else has to answer")
+    if subject.approves and subject.by == user.get_name():
+        return _Refusal(f"{subject.by} started this backfill: somebody else has to answer")
     known = {f"{topic.cluster}/{topic.topic}": topic for topic in deployment.topics}
-    wanted = [known[label] for label in asked.topics if label in known]
-    seen, edited = may(user, "GET", wanted), may(user, "PUT", wanted) if asked.rewrites else wanted
-    if hidden := sorted({*asked.topics} - _labels(seen)):
+    wanted = [known[label] for label in subject.topics if label in known]
+    seen, edited = may(user, "GET", wanted), may(user, "PUT", wanted) if subject.rewrites else wanted
+    if hidden := sorted({*subject.topics} - _labels(seen)):
         return _Refusal(f"topics: {', '.join(hidden)}: not in the topics file, or you may not see the ingest DAG")
     if refused := sorted(_labels(seen) - _labels(edited)):
         rule = "to rewrite a table needs the right to edit its ingest DAG; a dry run needs none"
@@ -147,11 +147,11 @@ def _asked(deployment: Deployment, method: str, path: str, content: Any) -> _Ask
     if found := _RUN.fullmatch(path):
         with create_session() as session:
             run = session.scalar(select(DagRun).where(DagRun.dag_id == DAG_ID, DagRun.run_id == unquote(found["run"])))
-            asked = _of_form(run.conf if run else None)
+            subject = _of_form(run.conf if run else None)
             by = (run.triggering_user_name or "") if run else ""
         if run is None:
             return _all_of(deployment)
-        return asked._replace(by=by, approves=(found["rest"] or "").endswith("/hitlDetails"))
+        return subject._replace(by=by, approves=(found["rest"] or "").endswith("/hitlDetails"))
     return _all_of(deployment)
 
 

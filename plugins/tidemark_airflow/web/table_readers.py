@@ -59,5 +59,5 @@ def _readers(session: Session, name: str, uri: str) -> Iterator[tuple[str, str]]
     ):
         yield from ((dag, "") for dag in session.scalars(schedules))
     inlets = select(TaskInletAssetReference.dag_id, TaskInletAssetReference.task_id)
-    found = session.execute(inlets.where(TaskInletAssetReference.asset_id.in_(asset)))
-    yield from ((dag, task) for dag, task in found)
+    tasks = session.execute(inlets.where(TaskInletAssetReference.asset_id.in_(asset)))
+    yield from ((dag, task) for dag, task in tasks)

@@ -42,39 +42,39 @@ class Checks:
 
     def partition(self, part: PartitionUnderAudit) -> AuditedPartition | None:
         """Compare all sums of a partition; None if no row of it ever landed."""
-        said = Said(part)
+        claims = Said(part)
         unproved = part.gone | part.damaged
         by_evidence: list[Interval] = []
         located = 0
         for span in part.chosen:
-            evidence = said.spans.get(span.start, {})
-            self._check_classes(part, span, said)
-            by_raw = not unproved.clip(*span) and not self._check_lacking(part, span, evidence, said)
-            if not by_raw and not said.segmentless(span):
+            evidence = claims.spans.get(span.start, {})
+            self._check_classes(part, span, claims)
+            by_raw = not unproved.clip(*span) and not self._check_lacking(part, span, evidence, claims)
+            if not by_raw and not claims.segmentless(span):
                 by_evidence.append(span)
             elif by_raw:
-                self._check_evidence(part, span, evidence, said)
-            by_raw = by_raw and not said.records_alone(self._table, span)
+                self._check_evidence(part, span, evidence, claims)
+            by_raw = by_raw and not claims.records_alone(self._table, span)
             keys = {*evidence, *part.file_sums.get(span.start, ())}
             keys |= {*part.raw_sums.get(span.start, ())} if by_raw else set()
             for key in sorted(keys):
-                if key[0] in {"filtered", "expired"} or part.unread & said.files.get((span.start, *key), set()):
+                if key[0] in {"filtered", "expired"} or part.unread & claims.files.get((span.start, *key), set()):
                     continue
                 located += self._check_rows(
-                    part, span, key, evidence.get(key), by_raw=by_raw, said=said, locate=located < _LOCATED
+                    part, span, key, evidence.get(key), by_raw=by_raw, claims=claims, locate=located < _LOCATED
                 )
         if not part.chosen and part.state.next_offset == 0:
             return None
-        return self._summarised(part, by_evidence, said)
+        return self._summarised(part, by_evidence, claims)
 
-    def _check_classes(self, part: PartitionUnderAudit, span: Interval, said: Said) -> None:
-        counted = said.counted.get(span.start, 0)
+    def _check_classes(self, part: PartitionUnderAudit, span: Interval, claims: Said) -> None:
+        counted = claims.counted.get(span.start, 0)
         if counted != span.end - span.start:
             detail = f"the evidence gives {counted} of {span.end - span.start} offsets a class"
             self._find("offsets_unaccounted", part, detail, offsets=(span,))
 
     def _check_lacking(
-        self, part: PartitionUnderAudit, span: Interval, evidence: dict[At, tuple[int, int]], said: Said
+        self, part: PartitionUnderAudit, span: Interval, evidence: dict[At, tuple[int, int]], claims: Said
     ) -> bool:
         """Report rows that landed from a pack and that raw lacks; True if there are any.
 
@@ -85,7 +85,7 @@ class Checks:
         in_raw = sum(account.rows for account in raw_sums.values())
         if in_raw >= landed:
             return False
-        known = {key: self._has_pack(part, key) for key in said.sources.get(span.start, ())}
+        known = {key: self._has_pack(part, key) for key in claims.sources.get(span.start, ())}
         packs = {key: exists for key, exists in known.items() if exists is not None}
         if not packs:
             return False
@@ -105,11 +105,11 @@ class Checks:
         return True
 
     def _check_evidence(
-        self, part: PartitionUnderAudit, span: Interval, evidence: dict[At, tuple[int, int]], said: Said
+        self, part: PartitionUnderAudit, span: Interval, evidence: dict[At, tuple[int, int]], claims: Said
     ) -> None:
         """Compare the evidence with raw."""
         raw_sums = part.raw_sums.get(span.start, {})
-        if said.records_alone(self._table, span):
+        if claims.records_alone(self._table, span):
             # Dates and classes may have changed; the records must be the same.
             records, counted = Account(), Account()
             for account in raw_sums.values():
@@ -128,13 +128,13 @@ class Checks:
             if (rows, total) != (account.rows, account.hash128):
                 subject = f"{rows} rows" if rows != account.rows else "other rows"
                 detail = f"the evidence says {kind} of {subject}, raw of {account.rows}"
-                files = tuple(sorted(said.files.get((span.start, kind, dt), set())))[:_SHOWN]
+                files = tuple(sorted(claims.files.get((span.start, kind, dt), set())))[:_SHOWN]
                 self._find("evidence_differs", part, detail, dt=dt, offsets=(span,), files=files)
-        classes = {name for at, name in (*said.passed_rows, *part.passed_rows) if at == span.start}
+        classes = {name for at, name in (*claims.passed_rows, *part.passed_rows) if at == span.start}
         for name in sorted(classes):
-            rows = said.passed_rows.get((span.start, name), 0)
+            rows = claims.passed_rows.get((span.start, name), 0)
             raw_rows = part.passed_rows.get((span.start, name), 0)
-            offsets = Intervals(said.passed.get((span.start, name), ()))
+            offsets = Intervals(claims.passed.get((span.start, name), ()))
             raw_offsets = Intervals(part.passed.get((span.start, name), ()))
             exact = offsets.size == rows and raw_offsets.size == raw_rows
             if rows != raw_rows or (exact and offsets != raw_offsets):
@@ -150,7 +150,7 @@ class Checks:
         evidence: tuple[int, int] | None,
         *,
         by_raw: bool,
-        said: Said,
+        claims: Said,
         locate: bool,
     ) -> bool:
         """Compare the files' rows of a class and date with raw or the evidence; True if offsets were located."""
@@ -162,7 +162,7 @@ class Checks:
             same = (stored.rows, stored.kept128) == (raw.rows, raw.kept128)
         else:
             same = stored.rows == rows and (stored.hash128 == total or not self._hashed)
-        files = {*said.files.get((span.start, *at), set()), *stored.files}
+        files = {*claims.files.get((span.start, *at), set()), *stored.files}
         where = {"dt": dt, "files": tuple(sorted(files))[:_SHOWN]}
         name = "the table" if kind == "landed" else "quarantine"
         if same:
@@ -222,7 +222,7 @@ class Checks:
                 break
         return tuple(Intervals(spans))
 
-    def _summarised(self, part: PartitionUnderAudit, by_evidence: list[Interval], said: Said) -> AuditedPartition:
+    def _summarised(self, part: PartitionUnderAudit, by_evidence: list[Interval], claims: Said) -> AuditedPartition:
         proved = Intervals(by_evidence)
         never = Intervals((row.first, row.next) for row in part.evidence if row.segment is None)
         chosen = Intervals(part.chosen)
@@ -245,8 +245,10 @@ class Checks:
             by_raw=(chosen - proved - never).size,
             by_evidence=tuple(proved),
             without_segment=(chosen & never).size,
-            expired=sum(said.expired.get(start, 0) for start in starts),
-            other_settings=sum(span.end - span.start for span in part.chosen if said.other_settings(self._table, span)),
+            expired=sum(claims.expired.get(start, 0) for start in starts),
+            other_settings=sum(
+                span.end - span.start for span in part.chosen if claims.other_settings(self._table, span)
+            ),
         )
 
 

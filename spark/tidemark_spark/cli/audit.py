@@ -87,13 +87,13 @@ def _audited(table: TopicTable, examine: Examine, dates: Sequence[str], lineage:
 
 def _with_catalogs(table: TopicTable, report: AuditReport) -> AuditReport:
     """``report`` with the differences of catalogs. A catalog that does not answer is not compared."""
-    found: list[AuditFinding] = []
+    findings: list[AuditFinding] = []
     for settings in table.deployment.catalogs_of(table.topic):
         try:
             mirrored = MirroredTable(table, settings, open_catalog(table.deployment, settings))
-            found += check_mirror(table, settings, mirrored)
+            findings += check_mirror(table, settings, mirrored)
         except MirrorError as error:
             sys.stderr.write(f"{table.topic.topic}: not compared with catalog {settings.name}: {error}\n")
     room = MAX_FINDINGS - len(report.findings)
-    more = report.more + max(0, len(found) - room)
-    return report.model_copy(update={"findings": (*report.findings, *found[:room]), "more": more})
+    more = report.more + max(0, len(findings) - room)
+    return report.model_copy(update={"findings": (*report.findings, *findings[:room]), "more": more})

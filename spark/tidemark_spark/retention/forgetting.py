@@ -85,8 +85,8 @@ def forget(
     """
     incarnations = KnownIncarnations(resolver_of(deployment.raw).default(), cluster, deployment.store)
     places = places_of(deployment, cluster)
-    found = [_Forgetting(deployment, cluster, topic_id, incarnations, place).found() for place in places]
-    reports = [report for report in found if report is not None]
+    by_place = [_Forgetting(deployment, cluster, topic_id, incarnations, place).found() for place in places]
+    reports = [report for report in by_place if report is not None]
     if by is None or reason is None:
         return reports
     return [_written(deployment, report, by, reason) for report in reports]
@@ -174,8 +174,8 @@ class _Forgetting:
         control = ControlKeys(self.place.prefix, self.cluster)
         packs = (info for info in store.list(control.tails) if control.pack_of(info.key) is not None)
         while chunk := list(islice(packs, CHUNK)):
-            for pack, found in zip(chunk, in_parallel(lambda info: footer(store, info), chunk), strict=True):
-                for packed in () if isinstance(found, str) else found:
+            for pack, ranges in zip(chunk, in_parallel(lambda info: footer(store, info), chunk), strict=True):
+                for packed in () if isinstance(ranges, str) else ranges:
                     if packed.range.topic_id == self.topic_id:
                         yield _Held(pack, packed.range)
 

@@ -119,8 +119,8 @@ class KnownIncarnations:
                 ControlKeys(self.default.prefix, self.cluster),
             )
             self._read[topic] = objects.incarnations(store, control, topic)
-        found = self._read[topic].find(topic_id)
-        return found[1].place if found else None
+        incarnation = self._read[topic].find(topic_id)
+        return incarnation[1].place if incarnation else None
 
 
 class _Group(NamedTuple):
@@ -190,11 +190,11 @@ class _Place:
         """Reasons for keeping packs of ``chunk``, by key."""
         needed: dict[str, str] = {}
         groups: dict[_Group, list[PackedRange]] = {}
-        for info, found in zip(chunk, in_parallel(lambda info: footer(store, info), chunk), strict=True):
-            if isinstance(found, str):
-                needed[info.key] = found
+        for info, ranges in zip(chunk, in_parallel(lambda info: footer(store, info), chunk), strict=True):
+            if isinstance(ranges, str):
+                needed[info.key] = ranges
                 continue
-            for packed in found:
+            for packed in ranges:
                 span = packed.range
                 if given_up.covers(span, info.modified):
                     continue
