@@ -224,7 +224,7 @@ RULES = {
         " is sealed.",
     ),
     "listed before the pack": Rule(
-        7314,
+        7535,
         "offset.wm lists a leader among those who may have packed before it packs",
         "Readers and the next leader do not look at the head that has the only copy.",
     ),
