@@ -24,7 +24,7 @@ from bench.data import CODECS, HOME, Data, Topic, upload
 from bench.measure import MB, Row, Usage, metered
 from tests.support.s3 import S3Server
 from tests.support.spark import jars_conf, local_conf, spark_env
-from tidemark.formats.plan import RunPlan
+from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import load_topics

@@ -143,7 +143,7 @@ class Landing:
         """Run one landing of all topics that are ahead, and return its phases."""
         from datetime import timedelta
 
-        from tidemark.formats.live_landing import read_landing, write_landing
+        from tidemark.formats.table.live_landing import read_landing, write_landing
         from tidemark.timestamps import utc_now
         from tidemark_airflow.triggers.live_readiness import LiveTopic, LiveWatch, landing_of
         from tidemark_spark.live.landing import land

@@ -201,7 +201,7 @@ def test_named_files_and_modules_exist(page: Path) -> None:
 
 def test_a_name_that_is_not_there_is_seen() -> None:
     assert has_name("tidemark.store.Store")
-    assert has_name("tidemark.formats.base_columns.BASE_COLUMNS")
+    assert has_name("tidemark.formats.table.base_columns.BASE_COLUMNS")
     assert not has_name("tidemark.layout")
     assert not has_name("tidemark.store.Lake")
 

@@ -20,7 +20,7 @@ from tests.support.s3 import ADMIN, S3Server
 from tests.tidemark.kafka_log.build import simple
 from tidemark import cli, retry
 from tidemark.store import StoreOptions, open_store
-from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3.clients import forget_clients
 from tidemark_spark.cli import audit, compact, export, ingest, rebuild, repair, replay, retain, run_plan, vacuum
 
 Main = Callable[[Sequence[str]], int]

@@ -13,7 +13,7 @@ from tests.support.proxy import Fault, FaultProxy, Rule
 from tests.support.s3 import S3Server
 from tidemark.errors import AccessDenied, PreconditionFailed, SlowDown, StoreError, UnknownOutcome
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3.clients import forget_clients
 
 BODY = random.Random(1).randbytes(300_000)
 LANDS = {Fault.DELAY, Fault.HANG_BEFORE_REPLY, Fault.LOSE_REPLY, Fault.TRICKLE}

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.watermark_index import IndexEntry
+from tidemark.formats.raw.watermark_index import IndexEntry
 from uploader_agent.components import Components
 from uploader_agent.monitor import Monitor
 from uploader_agent.partitions.leader_questions import LeaderQuestions

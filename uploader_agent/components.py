@@ -33,8 +33,8 @@ from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import Poller
 from uploader_agent.partitions.waiting import Wait, Waits
-from uploader_agent.remote.destinations import Bucket, Destinations, OpenStore, digest
-from uploader_agent.remote.foreign_epochs import ForeignEpochs
+from uploader_agent.stored.destinations import Bucket, Destinations, OpenStore, digest
+from uploader_agent.stored.foreign_epochs import ForeignEpochs
 from uploader_agent.repair.gap_filler import GapFiller
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.scheduling.retry import Backoff, Failures

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from tidemark_airflow import settings
 
 if TYPE_CHECKING:
-    from tidemark.formats.ledger import DateState
+    from tidemark.formats.table.ledger import DateState
 
 CLUSTER, TOPIC, TABLE = "demo", "orders", "orders"
 

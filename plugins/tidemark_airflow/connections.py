@@ -17,8 +17,8 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from tidemark import connections
 from tidemark.connections import NamedConnection
 from tidemark.errors import ConfigError
-from tidemark.store import s3_credentials
-from tidemark.store.s3_credentials import AwsAccess
+from tidemark.store.s3 import credentials as s3_credentials
+from tidemark.store.s3.credentials import AwsAccess
 from tidemark_airflow.configuration import option
 
 if TYPE_CHECKING:

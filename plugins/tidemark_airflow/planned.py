@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
-    from tidemark.formats.plan import RunPlan
+    from tidemark.formats.table.plan import RunPlan
     from tidemark.table.delta_table import TopicTable
 
 

@@ -37,8 +37,8 @@ from pyspark.sql.types import StructType
 
 from tidemark.decode import DEFAULT_LIMITS, SCHEMA, decode_batches
 from tidemark.errors import ConfigError, ContinuityError
-from tidemark.formats.ledger import Ledger
-from tidemark.formats.plan import ConversionTask, PartitionPlan, SegmentRange
+from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.plan import ConversionTask, PartitionPlan, SegmentRange
 from tidemark.inspection.agent_sightings import check_seen
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage

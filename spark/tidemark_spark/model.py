@@ -8,8 +8,8 @@ from datetime import date, datetime
 from typing import Literal
 
 from tidemark.formats.keys import TableKeys
-from tidemark.formats.parquet_layout import ParquetLayout
-from tidemark.formats.plan import ConversionTask, PartitionPlan, RunKind, RunPlan
+from tidemark.formats.table.parquet_layout import ParquetLayout
+from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunKind, RunPlan
 from tidemark.store import StoreOptions
 from tidemark.table.delta_table import LiveFile, TopicTable
 from tidemark.table.evidence import EvidenceRow

@@ -1,8 +1,8 @@
-"""The vacuum of a table: deletes the objects that :mod:`tidemark.planning.vacuum` chooses, each as it was listed.
+"""The vacuum of a table: deletes the objects that :mod:`tidemark.planning.maintenance.vacuum` chooses, each as it was listed.
 
-Reports and other objects about runs that are no longer needed (:mod:`tidemark.planning.old_reports`) are deleted in any
+Reports and other objects about runs that are no longer needed (:mod:`tidemark.planning.maintenance.old_reports`) are deleted in any
 order. The rest is deleted in this order: data and quarantined files; ledgers that nothing names
-(:mod:`tidemark.planning.old_ledgers`) and ledgers of dead attempts; evidence and results; and plans last, because a
+(:mod:`tidemark.planning.maintenance.old_ledgers`) and ledgers of dead attempts; evidence and results; and plans last, because a
 plan names the owner of the other objects. So a vacuum may be killed at any point, and the next vacuum completes it.
 """
 
@@ -15,15 +15,15 @@ from typing import ClassVar, Final
 from tidemark.concurrency import in_parallel
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
-from tidemark.formats.audit_report import AuditVerdict
+from tidemark.formats.table.audit_report import AuditVerdict
 from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.ledger import Ledger, Published
-from tidemark.formats.plan import RunPlan
+from tidemark.formats.table.ledger import Ledger, Published
+from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import read_plan
-from tidemark.planning.fold import plan_fold
-from tidemark.planning.old_ledgers import NamedLedgers, old_ledgers
-from tidemark.planning.old_reports import left_by_runs, old_audits, old_backfill_reports
-from tidemark.planning.vacuum import GOES, RUN_OVER, Knowledge, Why, all_landed, judge
+from tidemark.planning.maintenance.fold import plan_fold
+from tidemark.planning.maintenance.old_ledgers import NamedLedgers, old_ledgers
+from tidemark.planning.maintenance.old_reports import left_by_runs, old_audits, old_backfill_reports
+from tidemark.planning.maintenance.vacuum import GOES, RUN_OVER, Knowledge, Why, all_landed, judge
 from tidemark.store.base import ObjectInfo
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, oldest_ledger_in_log, open_delta
 from tidemark.table.evidence import evidence_key

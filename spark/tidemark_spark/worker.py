@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.formats.plan import ConversionTask
+from tidemark.formats.table.plan import ConversionTask
 from tidemark_spark.compaction.worker import compacted
 from tidemark_spark.convert.conversion import converted
 from tidemark_spark.convert.replay import replayed

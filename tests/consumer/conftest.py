@@ -17,7 +17,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import KafkaVersion
 from tests.support.s3 import S3Server
 from tidemark.store import StoreOptions
-from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3.clients import forget_clients
 
 QUICK = {
     "log.cleaner.backoff.ms": "200",

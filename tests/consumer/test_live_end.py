@@ -19,7 +19,7 @@ from tests.support.waiting import HUNG
 from tests.tidemark.kafka_log.build import reseal
 from tests.tidemark.remote.live import Packing, Range
 from tidemark import Mode
-from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.kafka_log import parse_txn_index, scan_batches
 from tidemark.store import open_store
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tidemark.decode.real_logs import random_records
 from tidemark.errors import FormatError
-from tidemark.formats.hashsum import combine
+from tidemark.formats.raw.hashsum import combine
 from tidemark.offset_bounds import END, Bound, OffsetBounds
 from tidemark.restore.progress import RestoreProgress
 from tidemark.restore.records import Record, hash_sum, records_of, rows_of

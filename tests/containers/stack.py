@@ -22,7 +22,7 @@ from tests.support.airflow_client import AirflowClient
 from tests.support.paths import ROOT
 from tests.support.ports import HOST
 from tests.support.waiting import wait_until
-from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3.clients import forget_clients
 from tidemark.table.delta_table import open_delta, open_topic_table
 from tidemark.topics import load_topics
 

@@ -19,9 +19,9 @@ from tests.support.paths import ROOT, env_bin
 from tests.support.process import ManagedProcess
 from tests.support.s3 import S3Server
 from tests.support.spark import spark_submit
-from tidemark.formats.plan import RunResult
+from tidemark.formats.table.plan import RunResult
 from tidemark.planning import plan_ingest, write_plan
-from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3.clients import forget_clients
 from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import Deployment, load_topics
 from tidemark_spark.run.driver import run

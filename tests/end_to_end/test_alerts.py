@@ -21,7 +21,7 @@ from tests.support.spark import spark_submit
 from tests.support.waiting import wait_until
 from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import ControlKeys, PartitionKeys
-from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex, merge
+from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, merge
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import committed_ledger, live_files, open_delta
 

@@ -32,7 +32,7 @@ from tests.support.paths import ROOT
 from tests.support.pipeline import pipeline_env
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
-from tidemark.formats.ledger import Ledger, Published
+from tidemark.formats.table.ledger import Ledger, Published
 from tidemark.table.delta_table import TopicTable, committed_ledger
 
 TOPICS = 3

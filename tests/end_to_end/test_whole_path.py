@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 
 from tests.end_to_end.deployment import SmallDeployment
 from tests.end_to_end.rows import consumed, landed
-from tidemark.formats.watermark_index import IndexEntry
+from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.raw.topic import RawTopic
 from tidemark.table.delta_table import committed_ledger
 

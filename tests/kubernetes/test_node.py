@@ -24,8 +24,8 @@ from tests.support.waiting import wait_until
 from tests.test_helm import CHART
 from tests.uploader_agent.real import SMALL
 from tidemark.formats.keys import Endpoint, PartitionKeys, SegmentName
-from tidemark.formats.manifest import SegmentManifest
-from tidemark.formats.watermark import parse
+from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.watermark import parse
 from uploader_agent.disk.log_dirs import find_segments
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ _LEADERS: Final = "tests.uploader_agent.packs.test_leaders"
 _PACKER: Final = "tests.uploader_agent.packs.test_packer"
 _PARTS: Final = "tests.uploader_agent.packs.test_parts"
 _SEALING: Final = "tests.uploader_agent.upload.test_sealing"
-_WATERMARK: Final = "tests.uploader_agent.remote.test_watermark"
+_WATERMARK: Final = "tests.uploader_agent.stored.test_watermark"
 
 AGENT: Final = (
     # -- what may be sealed ------------------------------------------------------------------------------------------
@@ -83,35 +83,35 @@ AGENT: Final = (
     # -- offset.wm ---------------------------------------------------------------------------------------------------
     Mutant(
         "offset.wm of a later leader fences",
-        "uploader_agent/remote/watermark.py",
+        "uploader_agent/stored/watermark.py",
         "stored.watermark.topic_id == topic_id and stored.watermark.leader_epoch > leader_epoch:",
         "False:",
         (f"{_AGENT}::test_a_later_leader_fences",),
     ),
     Mutant(
         "offset.wm is replaced only if it is the one that was read",
-        "uploader_agent/remote/watermark.py",
+        "uploader_agent/stored/watermark.py",
         "keys.watermark, body, crc32c=crc32c(body), if_match=etag_before, if_none_match=etag_before is None",
         "keys.watermark, body, crc32c=crc32c(body)",
         (f"{_WATERMARK}::test_conditional_writes",),
     ),
     Mutant(
         "offset.wm stops at a gap that nobody has acknowledged",
-        "uploader_agent/remote/watermark.py",
+        "uploader_agent/stored/watermark.py",
         "contiguous = (view.present | passed).contiguous_from(view.start)",
         "contiguous = max((part.end for part in view.present | passed), default=view.start)",
         (f"{_WATERMARK}::test_contiguous_end",),
     ),
     Mutant(
         "a leadership leaves offset.wm only when the end of its epoch is sealed",
-        "uploader_agent/remote/watermark.py",
+        "uploader_agent/stored/watermark.py",
         "return bool(ends) and min(ends) <= sealed_end",
         "return bool(ends)",
         (f"{_PARTS}::test_offset_wm_lists_who_may_have_packed_until_the_end_of_the_epoch_is_sealed",),
     ),
     Mutant(
         "a gap keeps the reason and the time that it was found with",
-        "uploader_agent/remote/gaps.py",
+        "uploader_agent/stored/gaps.py",
         "gaps += [_gap(piece, gap.detected_at) for piece in judged]",
         "gaps += [_gap(piece, now) for piece in judged]",
         (f"{_WATERMARK}::test_a_gap_s_reason_and_time_are_decided_once",),
@@ -240,7 +240,7 @@ AGENT: Final = (
     # -- the store ---------------------------------------------------------------------------------------------------
     Mutant(
         "an object is created only where none is",
-        "uploader_agent/remote/objects.py",
+        "uploader_agent/stored/objects.py",
         "etag = store.put(key, ours.content.body(), size=ours.content.size, crc32c=ours.crc32c, if_none_match=True)",
         "etag = store.put(key, ours.content.body(), size=ours.content.size, crc32c=ours.crc32c)",
         (f"{_SEALING}::test_bytes_of_a_branch_that_an_election_cut_off_stay",),

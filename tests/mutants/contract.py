@@ -20,7 +20,7 @@ _PUBLISH: Final = "tests.spark.run.test_commit"
 _RETENTION: Final = "tests.tidemark.planning.test_retention"
 _STORE: Final = "tests.tidemark.store.test_store"
 _TRANSACTIONS: Final = "tests.tidemark.kafka_log.test_transactions"
-_WATERMARK: Final = "tests.uploader_agent.remote.test_watermark"
+_WATERMARK: Final = "tests.uploader_agent.stored.test_watermark"
 
 CONTRACT: Final = (
     # -- lineage -----------------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ CONTRACT: Final = (
     # -- offset.wm ---------------------------------------------------------------------------------------------------
     Mutant(
         "offset.wm never moves back under one leader epoch",
-        "include/tidemark/formats/watermark.py",
+        "include/tidemark/formats/raw/watermark.py",
         "return other is None or other.topic_id != self.topic_id or self.order >= other.order",
         "return True",
         (f"{_WATERMARK}::test_conditional_writes",),
@@ -204,21 +204,21 @@ CONTRACT: Final = (
     # -- retention ---------------------------------------------------------------------------------------------------
     Mutant(
         "raw that the evidence does not account for stays",
-        "include/tidemark/planning/retention.py",
+        "include/tidemark/planning/maintenance/retention.py",
         "if not self.classed.covers(start, end):",
         "if False:",
         (f"{_RETENTION}::test_why_a_segment_stays",),
     ),
     Mutant(
         "raw that has not landed stays",
-        "include/tidemark/planning/retention.py",
+        "include/tidemark/planning/maintenance/retention.py",
         "if end > min(self.state.next_offset, self.watermark.next_offset):",
         "if False:",
         (f"{_RETENTION}::test_why_a_segment_stays",),
     ),
     Mutant(
         "raw stays while its partition has an open gap",
-        "include/tidemark/planning/retention.py",
+        "include/tidemark/planning/maintenance/retention.py",
         "        if self.watermark.gaps:\n",
         "        if False:\n",
         ("tests.spark.retention.test_raw::test_a_partition_stays_as_a_whole",),
@@ -232,21 +232,21 @@ CONTRACT: Final = (
     ),
     Mutant(
         "a pack stays while a run may read it that was planned before the seal",
-        "include/tidemark/planning/pack_proof.py",
+        "include/tidemark/planning/maintenance/pack_proof.py",
         "return None if self._settled(listing) else",
         "return None if True else",
         (f"{_PROOFS}::test_runs_that_may_read_a_pack_are_over_when_it_goes",),
     ),
     Mutant(
         "a pack goes only if all its batches are in seals",
-        "include/tidemark/planning/pack_proof.py",
+        "include/tidemark/planning/maintenance/pack_proof.py",
         "return wanted[min(wanted)] if wanted else None",
         "return None",
         (f"{_PROOFS}::test_a_batch_with_other_bytes_is_another",),
     ),
     Mutant(
         "files of two partitions are never merged",
-        "include/tidemark/planning/compaction.py",
+        "include/tidemark/planning/maintenance/compaction.py",
         "key=lambda file: file[:4]):",
         "key=lambda file: file[:3]):",
         (f"{_COMPACTION}::test_files_of_other_dates_partitions_and_incarnations_are_never_merged",),

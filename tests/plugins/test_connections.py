@@ -20,9 +20,10 @@ from tests.support.glue import GlueServer
 from tests.support.waiting import wait_until
 from tidemark.connections import NamedConnection
 from tidemark.errors import ConfigError
-from tidemark.store import StoreOptions, s3_credentials
-from tidemark.store.s3_clients import clients
-from tidemark.store.s3_credentials import AwsAccess, delta_credentials
+from tidemark.store import StoreOptions
+from tidemark.store.s3 import credentials as s3_credentials
+from tidemark.store.s3.clients import clients
+from tidemark.store.s3.credentials import AwsAccess, delta_credentials
 from tidemark_airflow import connections
 from tidemark_airflow.connections import AwsConnection
 from tidemark_airflow.submitters import handover

@@ -14,7 +14,7 @@ from tests.plugins.shared_stack import ADDED, SharedStack
 from tests.plugins.test_airflow_stack import jobs_at, landed, runs, states
 from tests.plugins.world import CLUSTER, DATE, World
 from tests.support.waiting import wait_until
-from tidemark.formats.live_landing import LiveLanding, read_landing
+from tidemark.formats.table.live_landing import LiveLanding, read_landing
 from tidemark.table.delta_table import committed_ledger
 
 LIVE = f"tidemark_live__{CLUSTER}"

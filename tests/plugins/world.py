@@ -20,25 +20,18 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tests.support.ledgers import landed
-from tidemark.formats.gaps import Gap
-from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName
-from tidemark.formats.ledger import (
-    ATTEMPT_TRANSACTION,
-    LEDGER_TRANSACTION,
-    DateState,
-    Ledger,
-    PartitionState,
-    new_attempt,
-)
-from tidemark.formats.live_landing import TopicLanding, read_landing, write_landing
-from tidemark.formats.manifest import ObjectSum, OpenTransaction, SegmentManifest
-from tidemark.formats.plan import PartitionPlan, RunPlan, RunResult
-from tidemark.formats.watermark import Watermark, render
-from tidemark.formats.watermark_index import DamagedHead, IndexEntry, WatermarkIndex
-from tidemark.lineage import hand_over
-from tidemark.lineage.collected import Found, joined
-from tidemark.lineage.runs import of_run
+from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, DateState, Ledger, PartitionState, new_attempt
+from tidemark.formats.table.live_landing import TopicLanding, read_landing, write_landing
+from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, SegmentManifest
+from tidemark.formats.table.plan import PartitionPlan, RunPlan, RunResult
+from tidemark.formats.raw.watermark import Watermark, render
+from tidemark.formats.raw.watermark_index import DamagedHead, IndexEntry, WatermarkIndex
+from tidemark.openlineage import hand_over
+from tidemark.openlineage.collected import Found, joined
+from tidemark.openlineage.runs import of_run
 from tidemark.planning import plan_ingest, read_plan
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table

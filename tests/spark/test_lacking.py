@@ -10,7 +10,7 @@ from tests.support.live_end import Packer
 from tests.tidemark.kafka_log.build import simple
 from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.remote.destinations import Destinations
+from uploader_agent.stored.destinations import Destinations
 from uploader_agent.repair.from_packs import FromPacks
 
 

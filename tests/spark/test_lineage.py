@@ -19,7 +19,7 @@ from tests.spark.live.live_world import LiveWorld
 from tests.spark.world import World
 from tests.support.lineage import LineageServer, names, runs
 from tests.tidemark.kafka_log.build import T0, batch, simple
-from tidemark.lineage import hand_over
+from tidemark.openlineage import hand_over
 from tidemark.planning import plan_ingest, write_plan
 from tidemark_spark.cli import (
     audit,

@@ -15,7 +15,7 @@ from tests.support import azurite
 from tests.support.azurite import Azurite
 from tests.support.gcs import GcsServer
 from tests.tidemark.kafka_log.build import simple
-from tidemark.store.object_store_factory import forget_clients
+from tidemark.store.obstore.factory import forget_clients
 from tidemark_spark.run.driver import run
 
 

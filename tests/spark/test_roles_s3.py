@@ -15,12 +15,12 @@ from tests.support.s3 import S3Server
 from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.test_policies import PREFIX, statements
 from tidemark.errors import AccessDenied
-from tidemark.formats.gaps import Gap
+from tidemark.formats.raw.gaps import Gap
 from tidemark.inspection.gap_acknowledgement import gaps_of
 from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.topics import RemoteTopics
 from tidemark.store import StoreOptions, open_store
-from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3.clients import forget_clients
 from tidemark_spark.vacuum import vacuum
 
 ROLES = ("pipeline", "maintenance", "acknowledge", "page", "reader")

@@ -34,7 +34,7 @@ from tests.support.spark import delta_conf, s3a_conf, small_jvm_env, spark_env, 
 from tests.support.waiting import HUNG
 from tests.tidemark.kafka_log.build import Record, batch, simple
 from tidemark.cli.read_models import files_of
-from tidemark.formats.plan import RunPlan, RunResult
+from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.planning import read_plan
 from tidemark.table.delta_table import live_files
 from tidemark.table.effective_evidence import EffectiveEvidence

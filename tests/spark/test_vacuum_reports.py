@@ -15,12 +15,12 @@ from tests.spark.world import World
 from tidemark.backfill.report import read_report, write_part
 from tidemark.backfill.request import BackfillRequest
 from tidemark.errors import NotFound
-from tidemark.formats.audit_report import AuditFailure, AuditFinding, AuditReport
-from tidemark.formats.lineage import JobLineage
-from tidemark.formats.plan import RunProgress
-from tidemark.lineage.hand_over import new_place, put, read
-from tidemark.planning.old_reports import KEPT
-from tidemark.planning.vacuum import RUN_OVER
+from tidemark.formats.table.audit_report import AuditFailure, AuditFinding, AuditReport
+from tidemark.formats.raw.lineage import JobLineage
+from tidemark.formats.table.plan import RunProgress
+from tidemark.openlineage.hand_over import new_place, put, read
+from tidemark.planning.maintenance.old_reports import KEPT
+from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.store import LocalStore
 from tidemark.timestamps import utc_now
 from tidemark_spark import vacuum as cleaning

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from tests.support.raw_builder import RawBuilder
 from tidemark.decode.rowhash import row_hash_sum
 from tidemark.decode.schema import SCHEMA
-from tidemark.formats.hashsum import combine
-from tidemark.formats.ledger import Ledger
-from tidemark.formats.plan import ConversionTask, RunPlan, RunResult
+from tidemark.formats.raw.hashsum import combine
+from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.plan import ConversionTask, RunPlan, RunResult
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.store import open_store
 from tidemark.store.url import split_store_url

@@ -11,7 +11,7 @@ import pytest
 from tests.support.proxy import FaultProxy
 from tests.support.s3 import S3Server
 from tidemark import retry
-from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3.clients import forget_clients
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemark.formats.ledger import PartitionState
+from tidemark.formats.table.ledger import PartitionState
 
 
 def landed(next_offset: int, partition: int = 0, **more: Any) -> PartitionState:

@@ -17,19 +17,12 @@ from crc32c import crc32c
 
 from tidemark import kafka_log
 from tidemark.errors import NotFound
-from tidemark.formats.gaps import Acknowledgement, Gap, GapReason
-from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.raw.gaps import Acknowledgement, Gap, GapReason
+from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName
-from tidemark.formats.manifest import (
-    LineagePairs,
-    ObjectSum,
-    OpenTransaction,
-    PackedPart,
-    SegmentDamage,
-    SegmentManifest,
-)
-from tidemark.formats.watermark import Watermark, render
-from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.formats.raw.manifest import LineagePairs, ObjectSum, OpenTransaction, PackedPart, SegmentDamage, SegmentManifest
+from tidemark.formats.raw.watermark import Watermark, render
+from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.kafka_log import Lineage, SegmentScanner
 from tidemark.store import Store
 

@@ -18,10 +18,11 @@ from tests.support.bad_objects import BODIES, HUGE, refused, spoil
 from tests.tidemark.kafka_log.build import simple
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.errors import FormatError, StoreError
-from tidemark.formats import object_sizes, watermark
+from tidemark.formats import object_sizes
+from tidemark.formats.raw import watermark
 from tidemark.formats.base import StoredObject, parse_json
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.watermark_index import WatermarkIndex
+from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.monitoring.incident_store import read_incidents, watch
 from tidemark.monitoring.incidents import Incidents
 from tidemark.planning import plan_ingest

@@ -18,8 +18,8 @@ from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import SegmentError
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName, TopicPartition
-from tidemark.formats.manifest import SegmentManifest
-from tidemark.formats.watermark import Watermark, parse
+from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.kafka_log import scan_batches
 from tidemark.store import Body, LocalStore, Store
 from tidemark.store.base import Fetched, ObjectInfo

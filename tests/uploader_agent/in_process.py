@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import structlog
 
-from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3.clients import forget_clients
 from uploader_agent import cli
 
 

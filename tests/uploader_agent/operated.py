@@ -20,7 +20,7 @@ from tests.uploader_agent.fakes import CLUSTER, Disk, T
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.operated_agent import replaced
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
-from tidemark.formats.watermark import parse
+from tidemark.formats.raw.watermark import parse
 from tidemark.store import LocalStore
 from uploader_agent.cli import common
 

@@ -21,8 +21,8 @@ from tests.support.waiting import HUNG
 from tests.uploader_agent.faulty_agent import FaultyStore
 from tests.uploader_agent.in_process import run_here
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName, TopicPartition
-from tidemark.formats.manifest import SegmentManifest
-from tidemark.formats.watermark import Watermark, parse
+from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import scan_batches
 from tidemark.store import Store, StoreOptions, open_store

@@ -26,10 +26,10 @@ from tests.support.waiting import HUNG
 from tests.tidemark.kafka_log.build import Record, batch
 from tests.uploader_agent.real import Deployment
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.kafka_log import BatchHeader, Codec, scan_batches
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3.clients import forget_clients
 from uploader_agent.disk.log_dirs import find_segments
 
 TOPIC = "pinterest"

@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tidemark.formats.keys import SegmentName, TopicPartition
-from tidemark.formats.watermark_index import WatermarkIndex
+from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.store import Store, StoreOptions, open_store
 from uploader_agent.broker.admin import AdminMetadata, Led, checkpointed_offsets, connect
 from uploader_agent.broker.properties import read_broker

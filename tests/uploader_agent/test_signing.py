@@ -10,7 +10,7 @@ from crc32c import crc32c
 from tests.support.s3 import S3Server
 from tidemark.errors import NotFound, StoreError
 from tidemark.store import StoreOptions, open_store
-from tidemark.store.s3_clients import clients
+from tidemark.store.s3.clients import clients
 
 
 @pytest.mark.parametrize(

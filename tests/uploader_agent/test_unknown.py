@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from tests.uploader_agent.fakes import World
 from tidemark.errors import PreconditionFailed, SlowDown, UnknownOutcome
-from tidemark.formats.watermark import parse
+from tidemark.formats.raw.watermark import parse
 
 OBJECTS = [".log", ".index", ".timeindex", ".manifest.json", "offset.wm", "/orders.json"]
 LOST = "told so"

@@ -27,7 +27,7 @@ from uploader_agent.observability.log_config import configure
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.observability.systemd import Notifier
 from uploader_agent.one_shot import OneShot
-from uploader_agent.remote.destinations import Destinations, OpenStore
+from uploader_agent.stored.destinations import Destinations, OpenStore
 from uploader_agent.repair.adoption import partitions_here
 from uploader_agent.scheduling.throttle import StoreTraffic
 from uploader_agent.settings import PROTOCOLS, AgentSettings

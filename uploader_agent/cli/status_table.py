@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tidemark.formats.gaps import Gap
+from tidemark.formats.raw.gaps import Gap
 from tidemark.terminal import columns
 from uploader_agent.partitions.led_partition import LedPartition
 

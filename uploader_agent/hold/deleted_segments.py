@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemark.errors import FormatError
-from tidemark.formats.watermark import Watermark
+from tidemark.formats.raw.watermark import Watermark
 from tidemark.kafka_log import Lineage
 from uploader_agent.hold.record import HeldSegment
 

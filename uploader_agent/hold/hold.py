@@ -16,7 +16,7 @@ import structlog
 
 from tidemark.errors import ConfigError, FormatError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.watermark import Watermark
+from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from uploader_agent.disk.log_dirs import DirectoryListing, LocalSegment, list_segments

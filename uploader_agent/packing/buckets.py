@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.watermark_index import DamagedHead
+from tidemark.formats.raw.watermark_index import DamagedHead
 from uploader_agent.observability.health import Stalled
 from uploader_agent.packing.head_maintenance import HeadMaintenance
 from uploader_agent.packing.packer import Packer
 from uploader_agent.packing.thread import PackThread
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.remote.destinations import Bucket
+from uploader_agent.stored.destinations import Bucket
 from uploader_agent.runtime import Runtime, Thread
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from tidemark.errors import TidemarkError
-from tidemark.formats.head import EntryKey, HeadEntry
+from tidemark.formats.raw.head import EntryKey, HeadEntry
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.packing.packer import Packer
 from uploader_agent.packs.abandoned import Abandoned

@@ -12,8 +12,8 @@ from functools import partial
 import structlog
 
 from tidemark.errors import FormatError
-from tidemark.formats import head as format_
-from tidemark.formats.head import Head, HeadEntry
+from tidemark.formats.raw import head as format_
+from tidemark.formats.raw.head import Head, HeadEntry
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.slots import run_all
 from uploader_agent.partitions.led_partition import LedPartition

@@ -11,16 +11,10 @@ from functools import partial
 
 import structlog
 
-from tidemark.formats.head import MOST_ENTRY_BYTES, HeadEntry
+from tidemark.formats.raw.head import MOST_ENTRY_BYTES, HeadEntry
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.pack import (
-    MOST_UNSEALED_AGE,
-    MOST_UNSEALED_BYTES,
-    MOST_UNSEALED_RANGES,
-    RangeContent,
-    WrittenRange,
-)
-from tidemark.formats.watermark import MOST_TAILS
+from tidemark.formats.raw.pack import MOST_UNSEALED_AGE, MOST_UNSEALED_BYTES, MOST_UNSEALED_RANGES, RangeContent, WrittenRange
+from tidemark.formats.raw.watermark import MOST_TAILS
 from tidemark.raw.packs import MOST_CHAIN
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packing.backlog import Backlog

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from tidemark.errors import NotFound
-from tidemark.formats.head import HeadEntry
-from tidemark.formats.manifest import PackedPart, compacts
-from tidemark.formats.pack import RangeContent, WrittenRange, read_range_line
+from tidemark.formats.raw.head import HeadEntry
+from tidemark.formats.raw.manifest import PackedPart, compacts
+from tidemark.formats.raw.pack import RangeContent, WrittenRange, read_range_line
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.chain import Unsealed

@@ -14,14 +14,14 @@ import structlog
 from crc32c import crc32c
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
-from tidemark.formats import head as format_
-from tidemark.formats.head import DamagedVersion, Head
+from tidemark.formats.raw import head as format_
+from tidemark.formats.raw.head import DamagedVersion, Head
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.watermark_index import DamagedHead
+from tidemark.formats.raw.watermark_index import DamagedHead
 from tidemark.store import Store
 from uploader_agent import __version__
 from uploader_agent.packs.head_entries import HeadEntries
-from uploader_agent.remote.destinations import Bucket, OpenStore
+from uploader_agent.stored.destinations import Bucket, OpenStore
 from uploader_agent.runtime import Runtime
 
 logger = structlog.get_logger(__name__)
@@ -64,7 +64,7 @@ class BrokerHead:
         return self._entries
 
     def read(self) -> None:
-        """Read the head, unless it is known, and write nothing. Raises as :func:`tidemark.formats.head.load`."""
+        """Read the head, unless it is known, and write nothing. Raises as :func:`tidemark.formats.raw.head.load`."""
         if not self._known:
             stored = format_.load(self.store, self.control, self._broker)
             self._know(HeadEntries(stored.value.entries if stored else ()), stored.etag if stored else None)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from struct import Struct
 from typing import NamedTuple
 
-from tidemark.formats.manifest import PackedPart
+from tidemark.formats.raw.manifest import PackedPart
 
 _RANGE = Struct(">QIIQ")
 """Next offset, size in bytes, CRC32C, and the time of packing in milliseconds since 1970."""

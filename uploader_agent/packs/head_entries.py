@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 
 from typing_extensions import override
 
-from tidemark.formats.head import EntryKey, HeadEntry, entry_json
+from tidemark.formats.raw.head import EntryKey, HeadEntry, entry_json
 
 
 class _Line(NamedTuple):

@@ -7,12 +7,12 @@ from typing import Generic, TypeVar
 from crc32c import crc32c
 
 from tidemark.formats.keys import ControlKeys, PackName
-from tidemark.formats.pack import PackWriter, RangeContent, WrittenRange, pack_name
+from tidemark.formats.raw.pack import PackWriter, RangeContent, WrittenRange, pack_name
 from tidemark.store import Store
 from uploader_agent.disk.segment_files import Bytes
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packs.reading import LARGEST_RANGE
-from uploader_agent.remote.objects import Summed, create
+from uploader_agent.stored.objects import Summed, create
 
 Tag = TypeVar("Tag")
 

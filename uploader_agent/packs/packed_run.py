@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidemark.formats.head import HeadEntry
+from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.pack import MOST_UNSEALED_BYTES, PackedRange, read_range_bytes
+from tidemark.formats.raw.pack import MOST_UNSEALED_BYTES, PackedRange, read_range_bytes
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, carry_forward, scan_batches
 from tidemark.raw.packs import chain, live_end, live_part

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 from tidemark.errors import TidemarkError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.manifest import LineagePairs, OpenTransaction
-from tidemark.formats.pack import MOST_BYTES, MOST_LINE, RangeContent, RangePointer, line_bytes
-from tidemark.formats.plan import Aborted
+from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction
+from tidemark.formats.raw.pack import MOST_BYTES, MOST_LINE, RangeContent, RangePointer, line_bytes
+from tidemark.formats.table.plan import Aborted
 from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner, TransactionTracker, UnfinishedTransaction
 from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, file_name

@@ -20,9 +20,9 @@ from pydantic import ValidationError
 
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.base import describe
-from tidemark.formats.head import MOST_ENTRY_BYTES, EntryKey, HeadEntry, PartitionOfId
+from tidemark.formats.raw.head import MOST_ENTRY_BYTES, EntryKey, HeadEntry, PartitionOfId
 from tidemark.formats.keys import ControlKeys, TopicPartition
-from tidemark.formats.pack import TRAILER_SIZE, Range, RangePointer, read_lines
+from tidemark.formats.raw.pack import TRAILER_SIZE, Range, RangePointer, read_lines
 from tidemark.kafka_log import Lineage
 from tidemark.raw.packs import live_end
 from tidemark.store import ObjectInfo, Store
@@ -31,7 +31,7 @@ from uploader_agent.packs.abandoned import Resolve
 from uploader_agent.packs.chain import Unsealed
 from uploader_agent.packs.head_entries import HeadEntries
 from uploader_agent.packs.slots import run_all
-from uploader_agent.remote import watermark
+from uploader_agent.stored import watermark
 from uploader_agent.runtime import Runtime
 
 logger = structlog.get_logger(__name__)
@@ -183,7 +183,7 @@ def _name(range_: Range) -> PartitionOfId:
 
 
 def _lines(store: Store, control: ControlKeys, info: ObjectInfo) -> Iterator[tuple[Range, RangePointer]]:
-    """The ranges of a pack, and pointers to their lines. Raises as :func:`tidemark.formats.pack.read_lines`."""
+    """The ranges of a pack, and pointers to their lines. Raises as :func:`tidemark.formats.raw.pack.read_lines`."""
     name, lines = str(control.pack_of(info.key)), read_lines(store, info.key, info.size)
     for (start, packed), end in zip(lines.items(), [*lines, info.size - TRAILER_SIZE][1:], strict=True):
         yield packed.range, RangePointer(pack=name, position=start, length=end - start)

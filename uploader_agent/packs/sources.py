@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable
 import structlog
 
 from tidemark.errors import FormatError
-from tidemark.formats import head as format_
-from tidemark.formats.head import HeadEntry
-from tidemark.formats.manifest import PackedPart
-from tidemark.formats.pack import PackedRange
+from tidemark.formats.raw import head as format_
+from tidemark.formats.raw.head import HeadEntry
+from tidemark.formats.raw.manifest import PackedPart
+from tidemark.formats.raw.pack import PackedRange
 from tidemark.kafka_log import Lineage
 from uploader_agent.packs.packed_run import known_ranges
 from uploader_agent.packs.tail import Tail

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tidemark.formats.head import HeadEntry
-from tidemark.formats.manifest import PackedPart
-from tidemark.formats.pack import RangePointer
+from tidemark.formats.raw.head import HeadEntry
+from tidemark.formats.raw.manifest import PackedPart
+from tidemark.formats.raw.pack import RangePointer
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.raw.packs import live_end
 from uploader_agent.packs.chain import KnownRanges, Unsealed

@@ -11,9 +11,9 @@ from tidemark.store import Store
 from uploader_agent.broker.admin import UNKNOWN_POLICY, Led, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.hold import Hold
-from uploader_agent.remote.destinations import Bucket
-from uploader_agent.remote.incarnations import TopicIncarnation
-from uploader_agent.remote.watermark import StoredWatermark
+from uploader_agent.stored.destinations import Bucket
+from uploader_agent.stored.incarnations import TopicIncarnation
+from uploader_agent.stored.watermark import StoredWatermark
 from uploader_agent.runtime import MACHINE, Runtime
 
 

@@ -17,7 +17,7 @@ import structlog
 
 from tidemark.errors import FormatError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.watermark_index import IndexEntry
+from tidemark.formats.raw.watermark_index import IndexEntry
 from uploader_agent.broker.admin import UNKNOWN_POLICY, BrokerUnavailable, Leader, Led, Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import Disks, Inventory, topic_id_of
 from uploader_agent.observability.log_dedup import ErrorDeduplicator

@@ -13,9 +13,9 @@ from pathlib import Path
 import structlog
 
 from tidemark.errors import FormatError
-from tidemark.formats.head import EntryKey
+from tidemark.formats.raw.head import EntryKey
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.watermark_index import IndexEntry
+from tidemark.formats.raw.watermark_index import IndexEntry
 from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.active_segment import Active, ActiveReader
 from uploader_agent.disk.log_dirs import LocalSegment
@@ -25,7 +25,7 @@ from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.context import Context
 from uploader_agent.partitions.observation import Confirmed, Observation, Pace
 from uploader_agent.partitions.partition_uploader import SURVEY, Job, PartitionUploader
-from uploader_agent.remote.remote_state import RemoteState
+from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.upload import eligibility
 from uploader_agent.upload.eligibility import Work
 

@@ -14,10 +14,10 @@ from typing import Literal
 import structlog
 
 from tidemark.errors import PreconditionFailed
-from tidemark.formats.acknowledgements import acknowledged
-from tidemark.formats.head import HeadEntry
+from tidemark.formats.raw.acknowledgements import acknowledged
+from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.keys import PartitionKeys, TopicPartition
-from tidemark.formats.watermark import Watermark
+from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.store import Store
@@ -27,12 +27,12 @@ from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
 from uploader_agent.packs.sources import PackedSources
 from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.context import Context, LocalLog
-from uploader_agent.remote import gaps, stored_log, watermark
-from uploader_agent.remote.gaps import Evidence
-from uploader_agent.remote.manifests import Observed, StoredManifest
-from uploader_agent.remote.remote_state import RemoteState
-from uploader_agent.remote.stored_log import StoredLog
-from uploader_agent.remote.watermark import StoredWatermark, WatermarkState
+from uploader_agent.stored import gaps, stored_log, watermark
+from uploader_agent.stored.gaps import Evidence
+from uploader_agent.stored.manifests import Observed, StoredManifest
+from uploader_agent.stored.remote_state import RemoteState
+from uploader_agent.stored.stored_log import StoredLog
+from uploader_agent.stored.watermark import StoredWatermark, WatermarkState
 from uploader_agent.repair.gap_search import Search, Wanted
 from uploader_agent.upload.eligibility import Work
 from uploader_agent.upload.segment_upload import PacksDiffer, Rules, StoredBefore, UploadRoute, upload

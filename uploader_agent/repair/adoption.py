@@ -20,19 +20,19 @@ from typing import Literal, NamedTuple
 
 from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.manifest import SegmentManifest, compacts
+from tidemark.formats.raw.manifest import SegmentManifest, compacts
 from tidemark.kafka_log import Lineage
 from tidemark.raw.objects import Listed
 from uploader_agent.broker.admin import checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.disk.segment_files import PartitionFiles
-from uploader_agent.remote import listing, manifests, watermark
-from uploader_agent.remote.destinations import Destinations
-from uploader_agent.remote.lineage import KnownLineages, OffLineage
-from uploader_agent.remote.manifests import Facts, Observed
-from uploader_agent.remote.objects import find, put_derived
-from uploader_agent.remote.stored_log import StoredLog
-from uploader_agent.remote.watermark import OtherWatermark, StoredWatermark, WatermarkState
+from uploader_agent.stored import listing, manifests, watermark
+from uploader_agent.stored.destinations import Destinations
+from uploader_agent.stored.lineage import KnownLineages, OffLineage
+from uploader_agent.stored.manifests import Facts, Observed
+from uploader_agent.stored.objects import find, put_derived
+from uploader_agent.stored.stored_log import StoredLog
+from uploader_agent.stored.watermark import OtherWatermark, StoredWatermark, WatermarkState
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 
 Outcome = Literal["would adopt", "adopted", "as it was", "left"]

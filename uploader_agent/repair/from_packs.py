@@ -16,8 +16,8 @@ import structlog
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, TidemarkError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.manifest import ObjectSum, OpenTransaction, PackedPart, SegmentManifest
-from tidemark.formats.pack import PackedRange, read_footer
+from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, PackedPart, SegmentManifest
+from tidemark.formats.raw.pack import PackedRange, read_footer
 from tidemark.kafka_log import Lineage
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.raw import objects
@@ -25,10 +25,10 @@ from tidemark.raw.sealed_packs import bounds
 from tidemark.store import ObjectInfo
 from uploader_agent import __version__
 from uploader_agent.disk.segment_files import Bytes, checksum
-from uploader_agent.remote import listing, manifests, watermark
-from uploader_agent.remote.destinations import Destinations
-from uploader_agent.remote.manifests import StoredManifest
-from uploader_agent.remote.objects import Summed, find, put_derived, replace
+from uploader_agent.stored import listing, manifests, watermark
+from uploader_agent.stored.destinations import Destinations
+from uploader_agent.stored.manifests import StoredManifest
+from uploader_agent.stored.objects import Summed, find, put_derived, replace
 from uploader_agent.repair.reupload import Outcome, ReuploadRow
 from uploader_agent.repair.splice import Edit, batches_of, edits, spliced
 from uploader_agent.repair.transactions import Undecided, open_at, tell_following

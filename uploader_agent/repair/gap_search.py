@@ -12,18 +12,18 @@ from typing import Final
 
 import structlog
 
-from tidemark.formats import tombstones
-from tidemark.formats.acknowledgements import acknowledged
-from tidemark.formats.gaps import Gap
+from tidemark.formats.raw import tombstones
+from tidemark.formats.raw.acknowledgements import acknowledged
+from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.keys import ControlKeys
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw.objects import Listed
 from tidemark.store import Store
-from uploader_agent.remote import listing, manifests
-from uploader_agent.remote.lineage import KnownLineages, OffLineage
-from uploader_agent.remote.manifests import Observed
-from uploader_agent.remote.remote_state import RemoteState
+from uploader_agent.stored import listing, manifests
+from uploader_agent.stored.lineage import KnownLineages, OffLineage
+from uploader_agent.stored.manifests import Observed
+from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.runtime import Runtime
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 from uploader_agent.upload.segment_upload import UploadRoute

@@ -17,7 +17,7 @@ import structlog
 
 from tidemark.errors import PreconditionFailed, TidemarkError
 from tidemark.formats.keys import PartitionKeys, SegmentName
-from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.kafka_log.names import MAX_OFFSET
@@ -25,11 +25,11 @@ from tidemark.store import Store
 from uploader_agent.broker.admin import UNKNOWN_POLICY, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment, find_segments
 from uploader_agent.disk.segment_files import SegmentChanged, file_name
-from uploader_agent.remote import listing, manifests, watermark
-from uploader_agent.remote.lineage import KnownLineages, OffLineage, lineage_of
-from uploader_agent.remote.manifests import Observed, StoredManifest
-from uploader_agent.remote.objects import put_derived
-from uploader_agent.remote.watermark import StoredWatermark
+from uploader_agent.stored import listing, manifests, watermark
+from uploader_agent.stored.lineage import KnownLineages, OffLineage, lineage_of
+from uploader_agent.stored.manifests import Observed, StoredManifest
+from uploader_agent.stored.objects import put_derived
+from uploader_agent.stored.watermark import StoredWatermark
 from uploader_agent.upload.eligibility import Work, rotated_runs
 from uploader_agent.upload.segment_upload import Diverged, Rules, StoredBefore, UploadRoute, upload
 from uploader_agent.upload.validation import ScannedSegment

@@ -22,12 +22,12 @@ from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.raw.objects import Listed
 from uploader_agent.broker.admin import Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
-from uploader_agent.remote import listing, manifests
-from uploader_agent.remote.destinations import Destinations
-from uploader_agent.remote.lineage import OffLineage
-from uploader_agent.remote.manifests import Observed, StoredManifest
-from uploader_agent.remote.objects import find, put_derived
-from uploader_agent.remote.stored_log import StoredLog
+from uploader_agent.stored import listing, manifests
+from uploader_agent.stored.destinations import Destinations
+from uploader_agent.stored.lineage import OffLineage
+from uploader_agent.stored.manifests import Observed, StoredManifest
+from uploader_agent.stored.objects import find, put_derived
+from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.repair.replica_upload import ALL_OFFSETS, Replica, Surroundings, around, bring_all, overlapping
 from uploader_agent.upload.eligibility import Work
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from tempfile import TemporaryFile
 from typing import NamedTuple
 
-from tidemark.formats.manifest import SegmentManifest
-from tidemark.formats.pack import PackedRange, read_range_bytes
+from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.pack import PackedRange, read_range_bytes
 from tidemark.kafka_log import BatchHeader, Lineage, scan_batches
 from tidemark.raw.sealed_packs import BatchId, claims, id_of
 from tidemark.raw.stored_bytes import PIECE_BYTES, pieces

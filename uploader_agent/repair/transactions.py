@@ -7,15 +7,15 @@ from typing import Final
 
 from tidemark.errors import TidemarkError
 from tidemark.formats.keys import PartitionKeys
-from tidemark.formats.manifest import ObjectSum, OpenTransaction, SegmentManifest
-from tidemark.formats.pack import PackedRange
+from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, SegmentManifest
+from tidemark.formats.raw.pack import PackedRange
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.store import Store
-from uploader_agent.remote import listing, manifests
-from uploader_agent.remote.lineage import KnownLineages
-from uploader_agent.remote.manifests import StoredManifest
-from uploader_agent.remote.objects import PutDerived, Summed, find, put_derived
-from uploader_agent.remote.stored_log import StoredLog
+from uploader_agent.stored import listing, manifests
+from uploader_agent.stored.lineage import KnownLineages
+from uploader_agent.stored.manifests import StoredManifest
+from uploader_agent.stored.objects import PutDerived, Summed, find, put_derived
+from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.upload.manifest_rebuild import rebuild
 
 _NEAREST: Final = 64

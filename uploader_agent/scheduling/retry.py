@@ -14,7 +14,7 @@ from tidemark.formats.keys import TopicPartition
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.observability.log_dedup import ErrorDeduplicator, Level
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.remote.watermark import Fenced
+from uploader_agent.stored.watermark import Fenced
 
 logger = structlog.get_logger(__name__)
 

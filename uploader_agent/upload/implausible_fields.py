@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from tidemark.formats.manifest import SegmentDamage
+from tidemark.formats.raw.manifest import SegmentDamage
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, scan_batches
 from uploader_agent.disk.segment_files import OpenFile
 from uploader_agent.upload.eligibility import Work

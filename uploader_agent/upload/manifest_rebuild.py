@@ -12,14 +12,14 @@ from collections.abc import Iterable
 
 from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.keys import PartitionKeys, SegmentName
-from tidemark.formats.manifest import ObjectSum
+from tidemark.formats.raw.manifest import ObjectSum
 from tidemark.kafka_log import SegmentScanner, SegmentSummary, UnfinishedTransaction
 from tidemark.raw.stored_bytes import pieces
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.disk.segment_files import checksum
-from uploader_agent.remote.lineage import BatchLineage, KnownLineages, lineage_of
-from uploader_agent.remote.manifests import Facts
-from uploader_agent.remote.objects import PutDerived, Summed, create_derived
+from uploader_agent.stored.lineage import BatchLineage, KnownLineages, lineage_of
+from uploader_agent.stored.manifests import Facts
+from uploader_agent.stored.objects import PutDerived, Summed, create_derived
 from uploader_agent.upload.derived_indexes import DerivedIndexes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidemark.formats.manifest import PackedPart
+from tidemark.formats.raw.manifest import PackedPart
 from tidemark.kafka_log import BatchHeader
 from uploader_agent.disk.segment_files import OpenFile, checksum
 

@@ -16,8 +16,8 @@ import structlog
 
 from tidemark.errors import SegmentError, TidemarkError
 from tidemark.formats.keys import PartitionKeys, SegmentName, TopicPartition
-from tidemark.formats.manifest import ObjectSum, PackedPart, SegmentManifest
-from tidemark.formats.watermark import Watermark
+from tidemark.formats.raw.manifest import ObjectSum, PackedPart, SegmentManifest
+from tidemark.formats.raw.watermark import Watermark
 from tidemark.kafka_log import Lineage, UnfinishedTransaction, scan_batches
 from tidemark.raw.stored_bytes import pieces
 from tidemark.store import ObjectInfo, Store
@@ -30,10 +30,10 @@ from uploader_agent.disk.segment_files import (
     file_name,
 )
 from uploader_agent.hold import Hold
-from uploader_agent.remote import manifests
-from uploader_agent.remote.lineage import KnownLineages, OffLineage
-from uploader_agent.remote.manifests import Facts, Observed, StoredManifest
-from uploader_agent.remote.objects import PutDerived, Summed, create, create_derived
+from uploader_agent.stored import manifests
+from uploader_agent.stored.lineage import KnownLineages, OffLineage
+from uploader_agent.stored.manifests import Facts, Observed, StoredManifest
+from uploader_agent.stored.objects import PutDerived, Summed, create, create_derived
 from uploader_agent.upload.eligibility import Work
 from uploader_agent.upload.implausible_fields import doubt
 from uploader_agent.upload.local_run import LocalRun, open_before, open_run

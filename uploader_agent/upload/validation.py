@@ -10,7 +10,7 @@ import structlog
 
 from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.manifest import SegmentDamage, compacts
+from tidemark.formats.raw.manifest import SegmentDamage, compacts
 from tidemark.kafka_log import (
     SegmentScanner,
     SegmentSummary,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.keys import ControlKeys, Endpoint, TopicPartition
-from tidemark.formats.pack import PackedRange, read_footer
+from tidemark.formats.raw.pack import PackedRange, read_footer
 from tidemark.kafka_log import Lineage
 from tidemark.raw.sealed_packs import Lacking, SealsAround, bounds
 from tidemark.store import ObjectInfo, Store

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from tidemark.errors import FormatError
-from tidemark.formats import tombstones
+from tidemark.formats.raw import tombstones
 from tidemark.formats.keys import PartitionKeys
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
@@ -19,8 +19,8 @@ from tidemark.store import Store
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, checksum, file_name
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.remote import gaps
-from uploader_agent.remote.watermark import StoredWatermark
+from uploader_agent.stored import gaps
+from uploader_agent.stored.watermark import StoredWatermark
 from uploader_agent.upload.eligibility import Work
 from uploader_agent.upload.local_run import open_run
 from uploader_agent.verify.findings import Severity, VerifyFinding

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, SegmentError
 from tidemark.formats.keys import PartitionKeys, SegmentName
-from tidemark.formats.manifest import ObjectSum, SegmentManifest
+from tidemark.formats.raw.manifest import ObjectSum, SegmentManifest
 from tidemark.kafka_log import Lineage, SegmentScanner
 from tidemark.raw.stored_bytes import pieces, read_checksum
 from tidemark.store import ObjectInfo, Store
-from uploader_agent.remote import manifests
+from uploader_agent.stored import manifests
 from uploader_agent.verify.findings import Severity, VerifyFinding
 
 

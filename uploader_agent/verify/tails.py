@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 
 from tidemark.errors import FormatError, NotFound, SegmentError, StoreError
 from tidemark.formats.keys import PartitionKeys
-from tidemark.formats.pack import PackedRange, read_range_bytes
+from tidemark.formats.raw.pack import PackedRange, read_range_bytes
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, scan_batches
 from tidemark.raw.heads import Heads
 from tidemark.raw.packs import chain, live_end, live_part
 from tidemark.store import Store
-from uploader_agent.remote import watermark
-from uploader_agent.remote.watermark import StoredWatermark
+from uploader_agent.stored import watermark
+from uploader_agent.stored.watermark import StoredWatermark
 from uploader_agent.verify.findings import Severity, VerifyFinding
 
 

@@ -13,12 +13,12 @@ from datetime import datetime
 from typing import NamedTuple
 
 from tidemark.formats.keys import ControlKeys, TopicPartition
-from tidemark.formats.watermark_index import DamagedHead, IndexEntry
+from tidemark.formats.raw.watermark_index import DamagedHead, IndexEntry
 from tidemark.store import Store
 from uploader_agent.clock import NEVER
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
-from uploader_agent.remote.destinations import Destinations
+from uploader_agent.stored.destinations import Destinations
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import IndexSettings
 from uploader_agent.watermark_index.writer import IndexRow, IndexWriter

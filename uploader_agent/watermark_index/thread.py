@@ -10,7 +10,7 @@ import structlog
 
 from tidemark.errors import FormatError, StoreError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.watermark_index import IndexEntry
+from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.store.clock import MOST, described
 from uploader_agent import clock
 from uploader_agent.observability.log_dedup import ErrorDeduplicator

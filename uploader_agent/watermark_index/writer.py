@@ -22,7 +22,7 @@ from pydantic import AwareDatetime, TypeAdapter
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.base import canonical_list
 from tidemark.formats.keys import ControlKeys, TopicPartition
-from tidemark.formats.watermark_index import DamagedHead, IndexEntry, WatermarkIndex, as_stored
+from tidemark.formats.raw.watermark_index import DamagedHead, IndexEntry, WatermarkIndex, as_stored
 from tidemark.store import Store
 from uploader_agent import __version__, clock
 from uploader_agent.runtime import MACHINE, Runtime

@@ -10,8 +10,8 @@ from typing import Final
 
 from tidemark.backfill.preview import Preview
 from tidemark.errors import NotFound
-from tidemark.formats.ledger import Ledger
-from tidemark.formats.plan import RunResult
+from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.plan import RunResult
 from tidemark.table.delta_table import TopicTable
 
 MEASURED_RATE: Final = 153_000_000

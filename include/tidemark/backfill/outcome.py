@@ -11,7 +11,7 @@ from tidemark.backfill.preview import Preview
 from tidemark.errors import NotFound
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.plan import RunResult
+from tidemark.formats.table.plan import RunResult
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import PARSED, read_evidence
 

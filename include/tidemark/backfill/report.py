@@ -14,7 +14,7 @@ from tidemark.backfill.preview import Preview
 from tidemark.backfill.request import BackfillRequest
 from tidemark.errors import NotFound
 from tidemark.formats.base import StoredObject
-from tidemark.formats.plan import RunProgress
+from tidemark.formats.table.plan import RunProgress
 from tidemark.store import put_over
 from tidemark.table.delta_table import TopicTable
 

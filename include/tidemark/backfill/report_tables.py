@@ -14,7 +14,7 @@ from tidemark.backfill.outcome import Approval, BackfillOutcome, DateChange, Rec
 from tidemark.backfill.preview import DatePreview, Preview
 from tidemark.backfill.report import BackfillReport
 from tidemark.backfill.request import BackfillRequest
-from tidemark.formats.plan import RunProgress
+from tidemark.formats.table.plan import RunProgress
 from tidemark.terminal import columns
 
 MOST_ROWS: Final = 500

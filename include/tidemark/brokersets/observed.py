@@ -12,7 +12,7 @@ from typing import Final
 
 from tidemark.brokersets.load import PartitionLoad
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.watermark_index import IndexEntry, LeaderEntry
+from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
 
 _SHORTEST: Final = 10.0
 """Seconds; an active segment younger than this gives no useful rate."""

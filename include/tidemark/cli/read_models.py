@@ -10,8 +10,8 @@ from tidemark.concurrency import in_parallel
 from tidemark.config import hint
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, NeverSeen
-from tidemark.formats.ledger import Ledger
-from tidemark.formats.partitioning import partition_values
+from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.partitioning import partition_values
 from tidemark.inspection.agent_sightings import check_begun, check_seen
 from tidemark.inspection.freshness import freshness_problems
 from tidemark.monitoring.health import PartitionHealth

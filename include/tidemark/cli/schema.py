@@ -11,7 +11,7 @@ import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics
 from tidemark.errors import ConfigError
-from tidemark.formats.schema_state import SchemaChange, SchemaState
+from tidemark.formats.table.schema_state import SchemaChange, SchemaState
 from tidemark.monitoring.incidents import in_utc
 from tidemark.parsers.settings import followed_by
 from tidemark.schemas.adopted import read_state

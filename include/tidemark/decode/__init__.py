@@ -15,7 +15,7 @@ from tidemark.decode.rowhash import row_hash_sum
 from tidemark.decode.schema import SCHEMA, unrepresentable_timestamps
 from tidemark.decode.transactions import aborted_mask
 from tidemark.decode.uncompressed_runs import DEFAULT_LIMITS, DecodeLimits
-from tidemark.formats.hashsum import combine
+from tidemark.formats.raw.hashsum import combine
 
 __all__ = [
     "DEFAULT_LIMITS",

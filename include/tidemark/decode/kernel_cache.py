@@ -51,10 +51,10 @@ MODULES: Final = (
     "tidemark.decode.batch_headers",
     "tidemark.decode.kernel",
     "tidemark.decode.rowhash",
-    "tidemark.parsers.avro_kernel",
-    "tidemark.parsers.json_batch",
-    "tidemark.parsers.json_parts_kernel",
-    "tidemark.parsers.protobuf_kernel",
+    "tidemark.parsers.avro.kernel",
+    "tidemark.parsers.json.batch",
+    "tidemark.parsers.json.parts_kernel",
+    "tidemark.parsers.protobuf.kernel",
     "tidemark.parsers.slots",
 )
 """The modules with kernels; they register as they are imported."""

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from tidemark.decode.jit import READ_ONLY_BYTES, READ_ONLY_INT32, helper, kernel
 from tidemark.decode.schema import HEADERS_TYPE, TIMESTAMP_TYPE, octets
 from tidemark.decode.xxh64 import xxh64_pair
-from tidemark.formats.hashsum import LANE_MASK
+from tidemark.formats.raw.hashsum import LANE_MASK
 
 SEEDS: Final = (0, 0x9E3779B97F4A7C15)
 

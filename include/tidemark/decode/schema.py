@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidemark.formats.base_columns import BASE_COLUMNS, BaseColumn, ColumnType
+from tidemark.formats.table.base_columns import BASE_COLUMNS, BaseColumn, ColumnType
 
 HEADERS_TYPE: Final = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))

@@ -13,7 +13,7 @@ from typing import Final
 from tidemark.config import hint
 from tidemark.endpoints import resolver_of
 from tidemark.errors import NeverSeen, NotFound
-from tidemark.formats.index_cache import read_indexes
+from tidemark.formats.table.index_cache import read_indexes
 from tidemark.formats.keys import ControlKeys
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger

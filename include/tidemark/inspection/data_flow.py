@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound
 from tidemark.formats.base import Model
-from tidemark.formats.lineage import Dataset
-from tidemark.formats.mirror_status import MirrorState, MirrorStatus
+from tidemark.formats.raw.lineage import Dataset
+from tidemark.formats.table.mirror_status import MirrorState, MirrorStatus
 from tidemark.kafka_log.batch import HEADER_SIZE, PREFIX_SIZE, check_prefix, read_header
-from tidemark.lineage import naming
+from tidemark.openlineage import naming
 from tidemark.raw import objects
 from tidemark.raw.partition import PartitionView, RawPartition
 from tidemark.raw.topic import RawTopic
@@ -25,7 +25,7 @@ from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_d
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from tidemark.formats.ledger import Ledger
+    from tidemark.formats.table.ledger import Ledger
 
 SAMPLE_BYTES: Final = 1 << 20
 """Bytes of each partition's newest segment that are read for producers' ids."""

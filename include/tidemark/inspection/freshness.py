@@ -13,11 +13,11 @@ from typing import Final
 
 from tidemark.endpoints import resolver_of
 from tidemark.errors import NotFound
-from tidemark.formats.index_cache import read_indexes
+from tidemark.formats.table.index_cache import read_indexes
 from tidemark.formats.keys import ControlKeys, TopicPartition
-from tidemark.formats.live_landing import read_landing
-from tidemark.formats.scan_status import ScanStatus
-from tidemark.formats.watermark_index import LeaderEntry, leaders
+from tidemark.formats.table.live_landing import read_landing
+from tidemark.formats.table.scan_status import ScanStatus
+from tidemark.formats.raw.watermark_index import LeaderEntry, leaders
 from tidemark.store import open_store
 from tidemark.topics import Deployment, TopicSettings
 

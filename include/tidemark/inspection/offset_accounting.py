@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any, Final, get_args
 
-from tidemark.formats.ledger import PartitionState
+from tidemark.formats.table.ledger import PartitionState
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, OffsetClass
 

@@ -16,7 +16,7 @@ from tidemark.endpoints import resolver_of
 from tidemark.errors import NotFound
 from tidemark.formats.base import Model
 from tidemark.formats.keys import MANIFEST_EXTENSION, ControlKeys, SegmentName
-from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from tidemark.formats.watermark_index import IndexEntry, LeaderEntry
+from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
 from tidemark.monitoring.incidents import Condition, in_utc
 from tidemark.topics import TopicSettings
 from tidemark.words import duration, plural

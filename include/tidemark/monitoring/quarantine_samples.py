@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from tidemark.errors import NotFound
-from tidemark.formats.ledger import Ledger
+from tidemark.formats.table.ledger import Ledger
 from tidemark.monitoring.observer_state import ParseSample
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import PARSED, read_evidence

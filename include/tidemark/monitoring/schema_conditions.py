@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from tidemark.formats.schema_state import SchemaState
+from tidemark.formats.table.schema_state import SchemaState
 from tidemark.monitoring.incidents import Condition, in_utc
 from tidemark.topics import TopicSettings
 

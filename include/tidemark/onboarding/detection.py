@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 from tidemark.parsers.confluent_framing import split_frame
-from tidemark.parsers.json_document import RefusedValue, document
+from tidemark.parsers.json.document import RefusedValue, document
 from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.schema_registry import MAX_NUMBER
 from tidemark.parsers.settings import Framing

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from tidemark.errors import ConfigError
-from tidemark.formats.base_columns import PREFIX
+from tidemark.formats.table.base_columns import PREFIX
 from tidemark.parsers.settings import FORBIDDEN
 from tidemark.parsers.type_conversion import is_date, is_instant
 

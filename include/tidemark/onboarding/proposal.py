@@ -12,7 +12,7 @@ from tidemark.onboarding.json_inference import JsonColumnsFound, infer
 from tidemark.onboarding.options import Format
 from tidemark.onboarding.sample import Sample
 from tidemark.parsers.confluent_framing import split_frame, split_message
-from tidemark.parsers.json_document import RefusedValue, document
+from tidemark.parsers.json.document import RefusedValue, document
 from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.schema_registry import SchemaKind, SchemaRegistry, Written
 from tidemark.parsers.settings import Registry

@@ -40,17 +40,17 @@ def _made(settings: ParserSettings) -> Parser:
     if isinstance(settings, BytesParser):
         return NoColumns()
     if isinstance(settings, JsonParser):
-        from tidemark.parsers.json_batch import JsonColumns
+        from tidemark.parsers.json.batch import JsonColumns
 
         return JsonColumns(settings)
     if isinstance(settings, AvroParser):
-        from tidemark.parsers.avro import AvroColumns
+        from tidemark.parsers.avro.parser import AvroColumns
 
         return AvroColumns(settings)
     if isinstance(settings, FunctionParser):
         from tidemark.parsers.function import FunctionColumns
 
         return FunctionColumns(settings)
-    from tidemark.parsers.protobuf import ProtobufColumns
+    from tidemark.parsers.protobuf.parser import ProtobufColumns
 
     return ProtobufColumns(settings)

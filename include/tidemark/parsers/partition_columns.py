@@ -1,6 +1,6 @@
 """The parser's columns that partition a table, beside ``dt``.
 
-A column's values are listed in the settings, see :mod:`tidemark.formats.partitioning`. A row with another value is
+A column's values are listed in the settings, see :mod:`tidemark.formats.table.partitioning`. A row with another value is
 refused like one that does not fit its column's type; with ``misfits: land`` its column is null, and counted by name.
 """
 
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tidemark.decode.schema import array
 from tidemark.errors import ConfigError
-from tidemark.formats.partitioning import HOUR, PartitionColumn
+from tidemark.formats.table.partitioning import HOUR, PartitionColumn
 from tidemark.parsers.base import Indices, Parsed, Parser, shortened, without
 from tidemark.parsers.factory import parser_of
 from tidemark.parsers.settings import BytesParser, FunctionParser, JsonParser, ParserSettings

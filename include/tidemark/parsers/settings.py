@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from tidemark.config import ALTERNATIVE, Settings, directory_of, http_url
-from tidemark.formats.base_columns import PREFIX
+from tidemark.formats.table.base_columns import PREFIX
 from tidemark.parsers.column_types import ColumnType, column_type
 
 FORBIDDEN: Final = " ,;{}()\n\t="

@@ -13,8 +13,8 @@ from tidemark.errors import ConfigError
 
 SOURCES: Final = (
     "tidemark/decode",
-    "tidemark/formats/base_columns.py",
-    "tidemark/formats/hashsum.py",
+    "tidemark/formats/table/base_columns.py",
+    "tidemark/formats/raw/hashsum.py",
     "tidemark/kafka_log",
     "tidemark/parsers",
     "tidemark_spark/compaction",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from tidemark.formats.ledger import Ledger, new_attempt
+from tidemark.formats.table.ledger import Ledger, new_attempt
 from tidemark.planning.code_digest import code_digest
 from tidemark.table.delta_table import TopicTable
 

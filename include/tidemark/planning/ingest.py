@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError
-from tidemark.formats.ledger import Closing, Ledger
-from tidemark.formats.manifest import OpenTransaction
-from tidemark.formats.plan import ConversionTask, PartitionPlan, RunPlan, merged
+from tidemark.formats.table.ledger import Closing, Ledger
+from tidemark.formats.raw.manifest import OpenTransaction
+from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, merged
 from tidemark.intervals import Intervals
 from tidemark.planning.common import following
 from tidemark.planning.date_finality import closing, may_close

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound
-from tidemark.formats.ledger import Ledger
+from tidemark.formats.table.ledger import Ledger
 from tidemark.raw.topic import RawTopic
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence

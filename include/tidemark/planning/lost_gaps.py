@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.formats.gaps import Gap
+from tidemark.formats.raw.gaps import Gap
 from tidemark.intervals import Intervals
 from tidemark.planning.ingest import decision_of
 from tidemark.raw.byte_ranges import TARGET_BYTES

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from tidemark.formats.gaps import Gap, GapReason
-from tidemark.formats.ledger import PartitionState
-from tidemark.formats.manifest import OpenTransaction
-from tidemark.formats.plan import BranchCut, PartitionPlan
-from tidemark.formats.watermark import Watermark
+from tidemark.formats.raw.gaps import Gap, GapReason
+from tidemark.formats.table.ledger import PartitionState
+from tidemark.formats.raw.manifest import OpenTransaction
+from tidemark.formats.table.plan import BranchCut, PartitionPlan
+from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import AbortedTransaction, Lineage
 from tidemark.raw.segments import Segment, SegmentPiece, cover, is_whole, whole_lineage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemark.errors import NotFound
-from tidemark.formats.plan import RunPlan
+from tidemark.formats.table.plan import RunPlan
 from tidemark.store import put_once
 from tidemark.table.delta_table import TopicTable
 

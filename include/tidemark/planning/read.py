@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from tidemark.formats.plan import ConversionTask, PartitionPlan
+from tidemark.formats.table.plan import ConversionTask, PartitionPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.partition_plan import clipped

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from datetime import date
 
 from tidemark.errors import ConfigError, ContinuityError
-from tidemark.formats.ledger import Ledger, PartitionState
-from tidemark.formats.plan import ConversionTask, PartitionPlan, RunPlan
+from tidemark.formats.table.ledger import Ledger, PartitionState
+from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.common import following

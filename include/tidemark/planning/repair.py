@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from tidemark.errors import ContinuityError
-from tidemark.formats.ledger import Ledger, PartitionState
-from tidemark.formats.plan import ConversionTask, PartitionPlan, RunPlan
+from tidemark.formats.table.ledger import Ledger, PartitionState
+from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan
 from tidemark.intervals import Intervals
 from tidemark.planning.common import following
 from tidemark.planning.lost_files import lost_files

@@ -11,8 +11,8 @@ from datetime import datetime
 from itertools import groupby
 
 from tidemark.errors import ContinuityError
-from tidemark.formats.ledger import Ledger
-from tidemark.formats.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
+from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
 from tidemark.planning.common import following
 from tidemark.planning.rebuild import files_by_date
 from tidemark.table.delta_table import TopicTable

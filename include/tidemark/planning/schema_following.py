@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from tidemark.errors import ConfigError, NotFound, PreconditionFailed, RegistryUnavailable
 from tidemark.formats.base import Version
-from tidemark.formats.schema_state import Definition, SchemaChange, SchemaState, SchemaStep, SchemaVersion
+from tidemark.formats.table.schema_state import Definition, SchemaChange, SchemaState, SchemaStep, SchemaVersion
 from tidemark.parsers.partition_columns import partitioned_parser
 from tidemark.parsers.schema_registry import Registered, SchemaKind, SchemaRegistry, Written
 from tidemark.parsers.settings import AvroParser, FollowingParser, ProtobufParser, RegistrySchema, followed_by

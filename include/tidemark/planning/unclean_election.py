@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidemark.formats.ledger import PartitionState
-from tidemark.formats.plan import BranchCut
+from tidemark.formats.table.ledger import PartitionState
+from tidemark.formats.table.plan import BranchCut
 from tidemark.raw.partition import PartitionView
 from tidemark.raw.segments import live_until
 from tidemark.raw.topic import RawTopic

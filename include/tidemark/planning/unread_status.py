@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from tidemark.errors import FormatError, NotFound
-from tidemark.formats.unread_status import MOST_MESSAGES, UnreadStatus
+from tidemark.formats.table.unread_status import MOST_MESSAGES, UnreadStatus
 from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from tidemark.formats.plan import ConversionTask, SegmentRange, Shipped
+from tidemark.formats.table.plan import ConversionTask, SegmentRange, Shipped
 from tidemark.raw.segments import Segment, SegmentPiece
 
 TARGET_BYTES: Final = 64 << 20

@@ -12,8 +12,8 @@ from threading import Lock
 from typing import NamedTuple, TypeVar
 
 from tidemark.errors import FormatError, StoreError
-from tidemark.formats import head
-from tidemark.formats.head import HeadEntry, PartitionOfId
+from tidemark.formats.raw import head
+from tidemark.formats.raw.head import HeadEntry, PartitionOfId
 from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.raw.packs import PackLines
 from tidemark.store import Store

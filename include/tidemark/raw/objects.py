@@ -13,11 +13,12 @@ from typing import Final, NamedTuple, TypeVar
 from crc32c import crc32c
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
-from tidemark.formats import object_sizes, tombstones
-from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats import object_sizes
+from tidemark.formats.raw import tombstones
+from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.keys import MANIFEST_EXTENSION, OFFSET_DIGITS, ControlKeys, PartitionKeys, SegmentName
-from tidemark.formats.manifest import SegmentManifest
-from tidemark.formats.watermark import Watermark, parse
+from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.kafka_log import AbortedTransaction, parse_txn_index
 from tidemark.raw.segments import Segment, segment_of
 from tidemark.store import Fetched, ObjectInfo, Store

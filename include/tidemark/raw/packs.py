@@ -12,9 +12,9 @@ from threading import Lock
 from typing import Final
 
 from tidemark.errors import FormatError, NotFound, StoreError
-from tidemark.formats.head import HeadEntry
+from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.pack import MOST_UNSEALED_RANGES, PackedRange, Range, RangePointer, read_lines, read_range_line
+from tidemark.formats.raw.pack import MOST_UNSEALED_RANGES, PackedRange, Range, RangePointer, read_lines, read_range_line
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.store import Store
@@ -24,7 +24,7 @@ MOST_CHAIN: Final = 2 * MOST_UNSEALED_RANGES
 
 
 ReadLine = Callable[[Store, ControlKeys, RangePointer], PackedRange]
-"""The signature of :func:`tidemark.formats.pack.read_range_line`."""
+"""The signature of :func:`tidemark.formats.raw.pack.read_range_line`."""
 
 
 class PackLines:
@@ -40,7 +40,7 @@ class PackLines:
         self._packs: dict[str, _KnownLines] = {}
 
     def read(self, store: Store, control: ControlKeys, pointer: RangePointer) -> PackedRange:
-        """The range of a line; raises errors of :func:`tidemark.formats.pack.read_range_line`."""
+        """The range of a line; raises errors of :func:`tidemark.formats.raw.pack.read_range_line`."""
         key = control.pack(pointer.name)
         with self._lock:
             known = self._packs.setdefault(f"{store.url}/{key}", _KnownLines())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidemark.formats.keys import PartitionKeys
-from tidemark.formats.watermark import Watermark
+from tidemark.formats.raw.watermark import Watermark
 from tidemark.kafka_log import Lineage
 from tidemark.raw.segments import Segment
 from tidemark.raw.tails import Tails

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
-from tidemark.formats.manifest import SegmentManifest
-from tidemark.formats.pack import PackedRange, Range, read_range_bytes
+from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.pack import PackedRange, Range, read_range_bytes
 from tidemark.kafka_log import BatchHeader, Lineage
 from tidemark.kafka_log.scan import scan_batches
 from tidemark.raw import objects

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tidemark.errors import FormatError
 from tidemark.formats.keys import MANIFEST_EXTENSION, SegmentName
-from tidemark.formats.manifest import ObjectSum, OpenTransaction, PackedPart, SegmentManifest
+from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, PackedPart, SegmentManifest
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import AbortedTransaction, Lineage
 

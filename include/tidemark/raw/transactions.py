@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidemark.formats.manifest import OpenTransaction
-from tidemark.formats.plan import Aborted
+from tidemark.formats.raw.manifest import OpenTransaction
+from tidemark.formats.table.plan import Aborted
 from tidemark.kafka_log import AbortedTransaction, BatchHeader, Lineage, carry_forward
 from tidemark.raw.segments import Segment, is_whole
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from tidemark.config import hint
-from tidemark.formats.incarnations import Incarnation
+from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.raw.objects import incarnations
 from tidemark.remote.catalog.heads import HeadsByPlace

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemark.formats.gaps import Gap
+from tidemark.formats.raw.gaps import Gap
 from tidemark.remote.topics import RemotePartition
 from tidemark.restore.request import RestoreRequest
 from tidemark.restore.resume import asked_of

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tidemark.formats.hashsum import combine
+from tidemark.formats.raw.hashsum import combine
 from tidemark.remote.reader.topic_ranges import read_spans, remote_partitions
 from tidemark.restore.producer import Sender
 from tidemark.restore.records import Record, hash_sum, records_of

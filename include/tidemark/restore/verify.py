@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidemark.errors import NotEqual
-from tidemark.formats.hashsum import combine
+from tidemark.formats.raw.hashsum import combine
 from tidemark.restore.records import hash_sum, rows_of
 from tidemark.restore.report import PartitionReport, RestoreReport
 from tidemark.restore.target import Target

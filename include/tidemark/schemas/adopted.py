@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidemark.errors import ConfigError, NotFound
 from tidemark.formats.base import Version
 from tidemark.formats.keys import TableKeys
-from tidemark.formats.schema_state import Definition, SchemaState
+from tidemark.formats.table.schema_state import Definition, SchemaState
 from tidemark.parsers.settings import FollowingParser, SettingsFile, followed_by
 from tidemark.store import Store
 from tidemark.topics import TopicSettings

@@ -12,8 +12,8 @@ from typing import Any, Final
 import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
-from tidemark.parsers.avro_bounds import check_levels
-from tidemark.parsers.avro_types import Types
+from tidemark.parsers.avro.bounds import check_levels
+from tidemark.parsers.avro.types import Types
 from tidemark.parsers.schema_registry import Written
 from tidemark.schemas.merge import NESTED, Changes, Merge
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidemark.formats.schema_state import ChangeKind, SchemaChange
+from tidemark.formats.table.schema_state import ChangeKind, SchemaChange
 from tidemark.parsers.settings import check_names
 
 NESTED = "is new within a struct, so all rows are written again to have it"

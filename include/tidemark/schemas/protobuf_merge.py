@@ -16,8 +16,8 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorSet,
 )
 
-from tidemark.parsers.protobuf_descriptors import message_of, registered_files
-from tidemark.parsers.protobuf_types import check_column
+from tidemark.parsers.protobuf.descriptors import message_of, registered_files
+from tidemark.parsers.protobuf.types import check_column
 from tidemark.parsers.schema_registry import Written
 from tidemark.parsers.settings import SettingsFile
 from tidemark.schemas.merge import NESTED, Changes, Merge

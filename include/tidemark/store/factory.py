@@ -25,14 +25,14 @@ def _directory(url: str, _options: StoreOptions, _traffic: Traffic) -> Store:
 
 
 def _s3(url: str, options: StoreOptions, traffic: Traffic) -> Store:
-    from tidemark.store.s3 import S3Store
-    from tidemark.store.s3_clients import clients
+    from tidemark.store.s3.store import S3Store
+    from tidemark.store.s3.clients import clients
 
     return repeating(S3Store(url.removeprefix("s3://"), clients(options, traffic), options), Retry())
 
 
 def _object_store(url: str, options: StoreOptions, traffic: Traffic) -> Store:
-    from tidemark.store.object_store_factory import open_object_store
+    from tidemark.store.obstore.factory import open_object_store
 
     return repeating(open_object_store(url, options, traffic), Retry())
 

@@ -7,7 +7,7 @@ import logging
 import socket
 
 from tidemark.store import StoreOptions
-from tidemark.store.s3_credentials import access
+from tidemark.store.s3.credentials import access
 
 _SECONDS = 5
 

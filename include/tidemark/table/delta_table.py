@@ -14,11 +14,12 @@ from urllib.parse import unquote
 from tidemark import retry
 from tidemark.errors import ConfigError, FormatError, TableTampered
 from tidemark.formats.keys import TableKeys
-from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
-from tidemark.formats.partitioning import DT
+from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
+from tidemark.formats.table.partitioning import DT
 from tidemark.schemas.adopted import with_adopted
-from tidemark.store import Store, StoreOptions, open_store, s3_credentials
-from tidemark.store.object_store_settings import delta_settings
+from tidemark.store import Store, StoreOptions, open_store
+from tidemark.store.s3 import credentials as s3_credentials
+from tidemark.store.obstore.settings import delta_settings
 from tidemark.store.schemes import scheme_of
 from tidemark.table.log_copy import LogCopy
 from tidemark.topics import Deployment, TopicSettings

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidemark.errors import ContinuityError
-from tidemark.formats.hashsum import combine
-from tidemark.formats.ledger import Ledger
+from tidemark.formats.raw.hashsum import combine
+from tidemark.formats.table.ledger import Ledger
 from tidemark.intervals import Intervals
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.evidence import PARSED, EvidenceRow, OffsetClass

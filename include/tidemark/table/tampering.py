@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from tidemark.errors import TableTampered
-from tidemark.formats.ledger import Ledger
+from tidemark.formats.table.ledger import Ledger
 from tidemark.table.delta_table import LiveFile, TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 

@@ -25,14 +25,14 @@ from airflow.sdk import Asset
 from airflow.sdk.execution_time.context import InletEventsAccessors
 from pydantic import JsonValue
 
-from tidemark.formats.plan import RunResult
+from tidemark.formats.table.plan import RunResult
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow.assets.outbox import Commit, UnpublishedCommits, unpublished
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tidemark.formats.ledger import Ledger
+    from tidemark.formats.table.ledger import Ledger
     from tidemark.table.delta_table import TopicTable
     from tidemark_airflow.planned import Planned
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from tidemark.errors import FormatError, NotFound, TableTampered
-from tidemark.formats.ledger import DateState, Ledger, Published
+from tidemark.formats.table.ledger import DateState, Ledger, Published
 from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from tidemark.formats.partitioning import names_of
+from tidemark.formats.table.partitioning import names_of
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import settings
 from tidemark_airflow.assets.events import assets_of

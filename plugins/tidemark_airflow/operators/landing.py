@@ -12,9 +12,9 @@ from airflow.triggers.base import StartTriggerArgs
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound, TidemarkError
-from tidemark.formats.ledger import Ledger
-from tidemark.formats.live_landing import StoredLanding, TopicLanding, read_landing, write_landing
-from tidemark.formats.plan import RunResult
+from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.live_landing import StoredLanding, TopicLanding, read_landing, write_landing
+from tidemark.formats.table.plan import RunResult
 from tidemark.store import Store, open_store
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment

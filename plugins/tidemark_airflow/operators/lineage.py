@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator
 
-from tidemark.formats.lineage import Dataset, JobLineage
-from tidemark.lineage import hand_over
+from tidemark.formats.raw.lineage import Dataset, JobLineage
+from tidemark.openlineage import hand_over
 from tidemark_airflow import settings
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ class LineageMixin(BaseOperator):
 
     def _expected(self) -> JobLineage:
         """Lineage from the topics file, or if that is wrong, from the assets of the task's tables."""
-        from tidemark.lineage import naming
-        from tidemark.lineage.expected import of_job
+        from tidemark.openlineage import naming
+        from tidemark.openlineage.expected import of_job
 
         try:
             deployment = settings.deployment()

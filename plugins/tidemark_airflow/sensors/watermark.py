@@ -22,7 +22,7 @@ from tidemark_airflow.triggers.watermark import WatermarkTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tidemark.formats.ledger import Ledger
+    from tidemark.formats.table.ledger import Ledger
     from tidemark.table.delta_table import TopicTable
 
 
@@ -96,7 +96,7 @@ class WatermarkSensor(BaseSensorOperator):
 
     def _plan(self, table: TopicTable) -> Planned:
         """Plan from the ledger's offsets to the watermarks, as far as nothing holds a partition back."""
-        from tidemark.formats.ledger import new_attempt
+        from tidemark.formats.table.ledger import new_attempt
         from tidemark.planning import plan_ingest
         from tidemark.planning.unread_status import record_unread
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 
 from tidemark.errors import ConfigError
-from tidemark.store.s3_credentials import STATIC_KEYS
+from tidemark.store.s3.credentials import STATIC_KEYS
 from tidemark.store.schemes import CREDENTIALS
 from tidemark_airflow.configuration import label, names, option
 

@@ -26,7 +26,7 @@ import psutil
 from tidemark import connections
 from tidemark.connections import NamedConnection
 from tidemark.errors import ConfigError
-from tidemark.store.s3_credentials import AccessSource
+from tidemark.store.s3.credentials import AccessSource
 
 _PREFIX: Final = "tidemark-job-"
 _PROFILE: Final = "tidemark-connection"

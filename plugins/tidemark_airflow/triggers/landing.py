@@ -17,7 +17,7 @@ from typing import Any, Final
 from airflow.triggers.base import TaskSkippedEvent, TriggerEvent
 
 from tidemark.errors import PreconditionFailed, TidemarkError
-from tidemark.formats.live_landing import StoredLanding, read_landing, write_landing
+from tidemark.formats.table.live_landing import StoredLanding, read_landing, write_landing
 from tidemark.store import Store, open_store
 from tidemark.timestamps import utc_now
 from tidemark.topics import load_topics

@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from tidemark.formats.base import Model
-from tidemark.formats.ledger import new_attempt
-from tidemark.formats.live_landing import AheadPartition, LiveLanding, TopicLanding
+from tidemark.formats.table.ledger import new_attempt
+from tidemark.formats.table.live_landing import AheadPartition, LiveLanding, TopicLanding
 from tidemark.topics import LIVE_BYTES, TopicSettings
 from tidemark_airflow.triggers.readiness import NOT_LANDED, Landed, Row, WatermarkRow, bytes_beyond, digest_of
 

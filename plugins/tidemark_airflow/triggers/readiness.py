@@ -22,9 +22,9 @@ from typing import Final, Literal, NamedTuple
 from pydantic import AwareDatetime
 
 from tidemark.formats.base import Model
-from tidemark.formats.head import HeadEntry
-from tidemark.formats.ledger import Ledger, Published
-from tidemark.formats.watermark_index import RANK, IndexEntry
+from tidemark.formats.raw.head import HeadEntry
+from tidemark.formats.table.ledger import Ledger, Published
+from tidemark.formats.raw.watermark_index import RANK, IndexEntry
 from tidemark.planning.date_finality import closes_from
 from tidemark.topics import TopicSettings
 
@@ -75,7 +75,7 @@ over, and stop the triggerer's event loop for half a second each time.
 
 
 row_rank = itemgetter(*map(WatermarkRow._fields.index, RANK))
-"""Rank of a row among rows of a partition, like :data:`tidemark.formats.watermark_index.rank` of their entries."""
+"""Rank of a row among rows of a partition, like :data:`tidemark.formats.raw.watermark_index.rank` of their entries."""
 
 
 def row_of(entry: IndexEntry) -> Row:

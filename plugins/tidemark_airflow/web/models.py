@@ -10,8 +10,8 @@ from typing import Final, Literal, get_args
 
 from pydantic import AwareDatetime, BaseModel, Field
 
-from tidemark.formats.gaps import Acknowledgement
-from tidemark.formats.manifest import OpenTransaction
+from tidemark.formats.raw.gaps import Acknowledgement
+from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.inspection.offset_lineage import Derived, SegmentInfo
 from tidemark.monitoring.judgement import TopicState
 from tidemark.monitoring.overview import TopicSample

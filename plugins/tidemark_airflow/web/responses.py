@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from tidemark.brokersets.load import BrokersetLoad
-from tidemark.formats.gaps import Acknowledgement, Gap
-from tidemark.formats.ledger import DateState
-from tidemark.formats.partitioning import names_of
-from tidemark.formats.schema_state import SchemaChange, SchemaState
+from tidemark.formats.raw.gaps import Acknowledgement, Gap
+from tidemark.formats.table.ledger import DateState
+from tidemark.formats.table.partitioning import names_of
+from tidemark.formats.table.schema_state import SchemaChange, SchemaState
 from tidemark.inspection.offset_lineage import Derivation
 from tidemark.monitoring.health import Key, PartitionHealth
 from tidemark.monitoring.incidents import Incident

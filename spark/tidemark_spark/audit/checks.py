@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
-from tidemark.formats.audit_report import AuditedPartition, Kind
-from tidemark.formats.base_columns import HASHED, PREFIX
+from tidemark.formats.table.audit_report import AuditedPartition, Kind
+from tidemark.formats.table.base_columns import HASHED, PREFIX
 from tidemark.intervals import Interval, Intervals
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.audit.evidence import At, PartitionUnderAudit, Said
@@ -29,7 +29,7 @@ class Find(Protocol):
     """Records a finding."""
 
     def __call__(self, kind: Kind, part: PartitionUnderAudit | None, detail: str, **more: object) -> None:
-        """See :class:`tidemark.formats.audit_report.AuditFinding` for the keys of ``more``."""
+        """See :class:`tidemark.formats.table.audit_report.AuditFinding` for the keys of ``more``."""
         ...
 
 

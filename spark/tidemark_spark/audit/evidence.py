@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Final
 
-from tidemark.formats.hashsum import combine
-from tidemark.formats.ledger import Ledger, PartitionState
-from tidemark.formats.plan import PartitionPlan, RunPlan
+from tidemark.formats.raw.hashsum import combine
+from tidemark.formats.table.ledger import Ledger, PartitionState
+from tidemark.formats.table.plan import PartitionPlan, RunPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.planning.common import following
 from tidemark.planning.read import RawPart, joined

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemark.formats.incarnations import Incarnation
-from tidemark.formats.ledger import PartitionState
-from tidemark.formats.plan import PartitionPlan
+from tidemark.formats.raw.incarnations import Incarnation
+from tidemark.formats.table.ledger import PartitionState
+from tidemark.formats.table.plan import PartitionPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.read import RawPart, joined, plan_reading

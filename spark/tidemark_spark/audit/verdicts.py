@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemark.errors import NotFound
-from tidemark.formats.audit_report import AuditVerdict
+from tidemark.formats.table.audit_report import AuditVerdict
 from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now

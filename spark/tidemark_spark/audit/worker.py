@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from tidemark.decode import SCHEMA
 from tidemark.errors import NotFound
-from tidemark.formats.base_columns import HASHED
-from tidemark.formats.plan import ConversionTask, SegmentRange
+from tidemark.formats.table.base_columns import HASHED
+from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.intervals import Interval
 from tidemark.kafka_log import BatchHeader
 from tidemark.kafka_log.batch import read_header

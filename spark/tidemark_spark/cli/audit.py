@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from datetime import date, timedelta
 
 from tidemark.errors import ConfigError, MirrorError
-from tidemark.formats.audit_report import MAX_FINDINGS, AuditFinding, AuditReport
+from tidemark.formats.table.audit_report import MAX_FINDINGS, AuditFinding, AuditReport
 from tidemark.inspection.agent_sightings import check_begun
-from tidemark.lineage.upkeep import of_audit
+from tidemark.openlineage.upkeep import of_audit
 from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now
 from tidemark_spark.audit.run import audit, write_report
@@ -20,7 +20,7 @@ from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, 
 from tidemark_spark.cli.plans import examining
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
-from tidemark_spark.lineage.recorder import Recorder
+from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.mirror.catalog import open_catalog
 from tidemark_spark.mirror.check import check_mirror
 from tidemark_spark.mirror.mirrored_table import MirroredTable

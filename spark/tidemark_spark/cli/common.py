@@ -17,7 +17,7 @@ from tidemark.topics import Deployment, load_topics
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.on_demand import SparkOnDemand
 from tidemark_spark.cluster.target import ClusterTarget
-from tidemark_spark.lineage.recorder import EVENTS, OFF, Recorder
+from tidemark_spark.openlineage.recorder import EVENTS, OFF, Recorder
 
 _MAX_ATTEMPT: Final = (1 << 63) - 1
 

@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import date
 
 from tidemark.errors import ConfigError
-from tidemark.formats.plan import RunPlan
-from tidemark.lineage.runs import of_run
+from tidemark.formats.table.plan import RunPlan
+from tidemark.openlineage.runs import of_run
 from tidemark.planning import find_plan, plan_compaction, write_plan
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.cli.common import add_attempt, add_topic, begun_table, executor_of, job_parser, run_job, show
 from tidemark_spark.cli.plans import converting
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
-from tidemark_spark.lineage.recorder import Recorder
+from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.run.driver import run
 
 

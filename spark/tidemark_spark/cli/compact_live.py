@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidemark.errors import SparkUnavailable, TidemarkError
-from tidemark.lineage.runs import of_run
+from tidemark.openlineage.runs import of_run
 from tidemark.planning import plan_compaction, write_plan
-from tidemark.planning.fold import plan_fold
+from tidemark.planning.maintenance.fold import plan_fold
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.topics import load_topics
 from tidemark_spark.cli.common import check_cluster, executor_of, job_parser, run_job, show
 from tidemark_spark.cli.plans import converting
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
-from tidemark_spark.lineage.recorder import Recorder
+from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.fold import fold
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from tidemark.errors import ConfigError, FormatError
-from tidemark.lineage.upkeep import of_export
+from tidemark.openlineage.upkeep import of_export
 from tidemark.store.schemes import check_options
 from tidemark.store.url import split_store_url
 from tidemark.topics import load_topics
@@ -16,7 +16,7 @@ from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
 from tidemark_spark.datasource import SegmentReader, TidemarkSource
 from tidemark_spark.export import EXTENSIONS, Export, export_part
-from tidemark_spark.lineage.recorder import Recorder
+from tidemark_spark.openlineage.recorder import Recorder
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:

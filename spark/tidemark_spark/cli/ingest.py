@@ -10,7 +10,7 @@ from tidemark_spark.cli.common import add_attempt, add_topic, begun_table, execu
 from tidemark_spark.cli.plans import carry_out, write_and_carry_out
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
-from tidemark_spark.lineage.recorder import Recorder
+from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.run.followed_schema import followed
 
 

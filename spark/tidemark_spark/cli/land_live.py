@@ -7,14 +7,14 @@ import sys
 from collections.abc import Sequence
 
 from tidemark.errors import PreconditionFailed
-from tidemark.formats.live_landing import read_landing, write_landing
-from tidemark.lineage.runs import of_run
+from tidemark.formats.table.live_landing import read_landing, write_landing
+from tidemark.openlineage.runs import of_run
 from tidemark.store import open_store
 from tidemark.topics import load_topics
 from tidemark_spark.cli.common import check_cluster, executor_of, job_parser, run_job, show
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
-from tidemark_spark.lineage.recorder import Recorder
+from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.live.landing import land
 
 

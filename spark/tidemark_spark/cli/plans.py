@@ -8,15 +8,15 @@ from typing import TypeVar
 
 from tidemark.backfill.preview import Preview
 from tidemark.backfill.report import write_part
-from tidemark.formats.plan import RunPlan
-from tidemark.lineage.runs import of_run
+from tidemark.formats.table.plan import RunPlan
+from tidemark.openlineage.runs import of_run
 from tidemark.planning import write_plan
 from tidemark.planning.schema_following import accept
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.audit.worker import AuditTask, Examine, Tally, examine
 from tidemark_spark.cli.common import report_name, show
 from tidemark_spark.cluster.executor import Executor
-from tidemark_spark.lineage.recorder import Recorder
+from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.model import Execute, Job
 from tidemark_spark.rebuild.diff import Compare, comparison
 from tidemark_spark.rebuild.diff_worker import compare

@@ -20,7 +20,7 @@ from tidemark_spark.cli.plans import (
 )
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
-from tidemark_spark.lineage.recorder import Recorder
+from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.rebuild.plan import planned
 from tidemark_spark.rebuild.preview import preview
 

@@ -10,11 +10,11 @@ from datetime import datetime
 from functools import partial
 
 from tidemark.inspection.agent_sightings import check_begun
-from tidemark.lineage.upkeep import of_retention
-from tidemark.planning.retention_report import RetentionReport, Subject, write_report
+from tidemark.openlineage.upkeep import of_retention
+from tidemark.planning.maintenance.retention_report import RetentionReport, Subject, write_report
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.cli.common import add_some_topics, job_parser, run_job, show, tables_of
-from tidemark_spark.lineage.recorder import Recorder
+from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.retention.raw import retain_raw
 from tidemark_spark.retention.table import retain_table
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from tidemark.errors import ConfigError
-from tidemark.lineage.collected import Found
-from tidemark.lineage.upkeep import of_pack_retention
+from tidemark.openlineage.collected import Found
+from tidemark.openlineage.upkeep import of_pack_retention
 from tidemark.topics import load_topics
 from tidemark_spark.cli.common import job_parser, run_job, show
-from tidemark_spark.lineage.recorder import Recorder
+from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.retention.forgetting import forget
 from tidemark_spark.retention.packs import PacksReport, retain_packs
 

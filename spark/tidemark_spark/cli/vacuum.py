@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from tidemark.lineage.upkeep import of_vacuum
+from tidemark.openlineage.upkeep import of_vacuum
 from tidemark_spark.cli.common import add_topic, begun_table, job_parser, run_job, show
-from tidemark_spark.lineage.recorder import Recorder
+from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.vacuum import vacuum
 
 

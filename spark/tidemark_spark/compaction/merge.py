@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemark.errors import FormatError
-from tidemark.formats.base_columns import HASHED
-from tidemark.formats.plan import SegmentRange
+from tidemark.formats.table.base_columns import HASHED
+from tidemark.formats.table.plan import SegmentRange
 from tidemark.store import Store
 from tidemark_spark.convert.date_partitioner import numbers
 from tidemark_spark.convert.row_order import ascending, by_offset, path_of

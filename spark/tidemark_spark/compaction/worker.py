@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from tidemark.decode import SCHEMA
 from tidemark.errors import ContinuityError, FormatError
-from tidemark.formats.base_columns import IDENTITY
-from tidemark.formats.hashsum import combine
-from tidemark.formats.partitioning import HOUR, Folder, names_of
-from tidemark.formats.plan import ConversionTask, RunPlan
-from tidemark.planning.vacuum import digest_in, digest_of
+from tidemark.formats.table.base_columns import IDENTITY
+from tidemark.formats.raw.hashsum import combine
+from tidemark.formats.table.partitioning import HOUR, Folder, names_of
+from tidemark.formats.table.plan import ConversionTask, RunPlan
+from tidemark.planning.maintenance.vacuum import digest_in, digest_of
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.table.evidence import EvidenceRow, to_bytes

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.decode import Headers, aborted_mask
-from tidemark.formats.plan import PartitionPlan, SegmentRange
+from tidemark.formats.table.plan import PartitionPlan, SegmentRange
 from tidemark.kafka_log import AbortedTransaction
 from tidemark.kafka_log.batch import CONTROL
 from tidemark.table.evidence import OffsetClass

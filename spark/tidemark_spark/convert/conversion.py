@@ -14,7 +14,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, SegmentError, StoreError
-from tidemark.formats.plan import ConversionTask, SegmentRange
+from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.store import open_store
 from tidemark.table.evidence import MAX_RUNS, EvidenceRow

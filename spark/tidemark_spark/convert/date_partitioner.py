@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tidemark.decode import unrepresentable_timestamps
 from tidemark.decode.schema import array
-from tidemark.formats.partitioning import Folder
+from tidemark.formats.table.partitioning import Folder
 from tidemark.parsers.base import Parsed
 from tidemark.topics import SaneTimestamps
 from tidemark_spark.convert.partition_columns import RowPartitions, hour_column, hours_of

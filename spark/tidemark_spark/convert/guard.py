@@ -18,7 +18,7 @@ import pyarrow as pa
 from tidemark.decode import DEFAULT_LIMITS, Headers, decode_batches, kernel_cache
 from tidemark.decode.decoder import OnRefused
 from tidemark.errors import SegmentError
-from tidemark.formats.plan import SegmentRange
+from tidemark.formats.table.plan import SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.parsers.base import Parsed, Parser, no_rows
 from tidemark.topics import WorkLimits

@@ -10,7 +10,7 @@ import time
 from typing import Final
 
 from tidemark.errors import StoreError
-from tidemark.formats.plan import SegmentRange
+from tidemark.formats.table.plan import SegmentRange
 
 SECONDS: Final = 15.0
 """Seconds in which a pack is not requested again: less than between two landings."""

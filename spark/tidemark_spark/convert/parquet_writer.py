@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 
 from tidemark.decode import SCHEMA as KAFKA
 from tidemark.decode.schema import array
-from tidemark.formats.base_columns import BASE_COLUMNS
-from tidemark.formats.parquet_layout import ParquetLayout
-from tidemark.formats.partitioning import Folder
+from tidemark.formats.table.base_columns import BASE_COLUMNS
+from tidemark.formats.table.parquet_layout import ParquetLayout
+from tidemark.formats.table.partitioning import Folder
 from tidemark.store import Store
 from tidemark_spark.convert.field_ids import DT, numbered, with_ids
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE

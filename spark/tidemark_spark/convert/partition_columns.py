@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode.schema import array
-from tidemark.formats.partitioning import HOUR, Folder, PartitionColumn, folder_name
+from tidemark.formats.table.partitioning import HOUR, Folder, PartitionColumn, folder_name
 from tidemark.parsers.base import Indices, Parser
 from tidemark.parsers.partition_columns import partitioned_parser, places_of, value_sets
 from tidemark.topics import TopicSettings

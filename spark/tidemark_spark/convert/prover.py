@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from tidemark.decode import kernel_cache
 from tidemark.errors import TidemarkError
-from tidemark.formats.plan import ConversionTask
+from tidemark.formats.table.plan import ConversionTask
 from tidemark.parsers.base import shortened
 from tidemark.parsers.factory import parser_of
 from tidemark.store import Store

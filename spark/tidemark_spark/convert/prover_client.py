@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 import pyarrow as pa
 
 from tidemark.decode import Headers
-from tidemark.formats.plan import SegmentRange
+from tidemark.formats.table.plan import SegmentRange
 from tidemark_spark.model import Job
 
 _PATIENCE: Final = 10.0

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tidemark.decode import SCHEMA as KAFKA
 from tidemark.decode import unrepresentable_timestamps
 from tidemark.decode.schema import TIMESTAMP_TYPE, array, arrow_field, representable
-from tidemark.formats.base_columns import BASE_COLUMNS, IDENTITY
+from tidemark.formats.table.base_columns import BASE_COLUMNS, IDENTITY
 from tidemark.kafka_log import BatchHeader
 from tidemark_spark.convert.date_partitioner import Numbers, numbers, take, timestamps
 

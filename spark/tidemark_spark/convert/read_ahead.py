@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from tidemark.concurrency import THREADS
-from tidemark.formats.plan import SegmentRange
+from tidemark.formats.table.plan import SegmentRange
 from tidemark.store import StoreOptions, open_store
 
 SMALL: Final = 1 << 20

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from tidemark.decode import scan_headers
 from tidemark.errors import SegmentError
-from tidemark.formats.partitioning import Folder
-from tidemark.formats.plan import ConversionTask, SegmentRange
+from tidemark.formats.table.partitioning import Folder
+from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log.batch import read_header
 from tidemark.store import open_store
 from tidemark_spark.convert.date_partitioner import Numbers, numbers, take

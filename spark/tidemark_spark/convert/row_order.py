@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemark.errors import ContinuityError
-from tidemark.formats.partitioning import folder_name, partition_values
+from tidemark.formats.table.partitioning import folder_name, partition_values
 from tidemark.parsers.partition_columns import typed
 from tidemark_spark.convert.date_partitioner import numbers
 from tidemark_spark.convert.field_ids import DT

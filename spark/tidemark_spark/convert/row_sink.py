@@ -13,12 +13,12 @@ import pyarrow as pa
 from tidemark.decode import SCHEMA
 from tidemark.decode.rowhash import row_hash_sum
 from tidemark.errors import ConfigError
-from tidemark.formats.base_columns import IDENTITY, PREFIX
-from tidemark.formats.hashsum import combine
-from tidemark.formats.ledger import file_digest
-from tidemark.formats.parquet_layout import ParquetLayout
-from tidemark.formats.partitioning import HOUR, Folder, names_of
-from tidemark.formats.plan import ConversionTask, SegmentRange
+from tidemark.formats.table.base_columns import IDENTITY, PREFIX
+from tidemark.formats.raw.hashsum import combine
+from tidemark.formats.table.ledger import file_digest
+from tidemark.formats.table.parquet_layout import ParquetLayout
+from tidemark.formats.table.partitioning import HOUR, Folder, names_of
+from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.parsers.base import Parser
 from tidemark.parsers.unknown_fields import summed

@@ -9,7 +9,7 @@ import numpy as np
 
 from tidemark.decode import HEADER_DTYPE, Headers, scan_headers
 from tidemark.errors import SegmentError
-from tidemark.formats.plan import SegmentRange
+from tidemark.formats.table.plan import SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.kafka_log.batch import HEADER_SIZE, PREFIX_SIZE, check_header, check_prefix, read_header
 from tidemark.store import Store

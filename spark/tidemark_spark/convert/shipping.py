@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from tidemark.formats.plan import SegmentRange
+from tidemark.formats.table.plan import SegmentRange
 from tidemark_spark.convert.date_partitioner import numbers
 
 

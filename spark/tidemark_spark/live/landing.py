@@ -14,10 +14,10 @@ from typing import Final, NamedTuple, TypeVar
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import SparkUnavailable, TidemarkError
-from tidemark.formats.live_landing import LandingStatus, LiveLanding, TopicLanding
-from tidemark.formats.plan import RunPlan, RunResult
+from tidemark.formats.table.live_landing import LandingStatus, LiveLanding, TopicLanding
+from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.planning import find_plan, plan_ingest, write_plan
-from tidemark.planning.fold import has_landed
+from tidemark.planning.maintenance.fold import has_landed
 from tidemark.planning.unread_status import record_unread
 from tidemark.raw.heads import LiveEnd
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table

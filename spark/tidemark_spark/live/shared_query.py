@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from tidemark.errors import SparkUnavailable
-from tidemark.formats.plan import ConversionTask
+from tidemark.formats.table.plan import ConversionTask
 from tidemark_spark.cluster.executor import Executor, bounded
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.worker import convert

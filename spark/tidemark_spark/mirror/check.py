@@ -9,7 +9,7 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.catalogs import CatalogSettings
 from tidemark.errors import MirrorError
-from tidemark.formats.audit_report import AuditFinding
+from tidemark.formats.table.audit_report import AuditFinding
 from tidemark.table.delta_table import TopicTable, live_files, open_delta
 from tidemark_spark.mirror.catalog import answering
 from tidemark_spark.mirror.mirrored_table import MirroredTable

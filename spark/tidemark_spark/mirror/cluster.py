@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound, TidemarkError
-from tidemark.formats.mirror_status import MirrorState, MirrorStatus
+from tidemark.formats.table.mirror_status import MirrorState, MirrorStatus
 from tidemark.store import open_store, put_over
 from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import Deployment, TopicSettings

@@ -17,7 +17,7 @@ from deltalake import DeltaTable, Schema
 from tidemark.errors import FormatError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import parse_json
-from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
+from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
 from tidemark.table.delta_table import TopicTable, path_in_log
 
 BOUNDED: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp")

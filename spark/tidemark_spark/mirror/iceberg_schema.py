@@ -32,7 +32,7 @@ from pyiceberg.types import (
 )
 
 from tidemark.errors import MirrorError
-from tidemark.formats.partitioning import partition_values
+from tidemark.formats.table.partitioning import partition_values
 from tidemark.parsers.partition_columns import typed
 from tidemark_spark.mirror.delta_versions import ListedFile
 

@@ -22,8 +22,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from tidemark.catalogs import LONGEST_KEPT, CatalogSettings, delta_table
 from tidemark.errors import MirrorError, TableTampered
-from tidemark.formats.ledger import Ledger
-from tidemark.formats.mirror_status import MirrorState
+from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.mirror_status import MirrorState
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.tampering import check_untampered
 from tidemark_spark.mirror import glue_delta, hive_delta

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidemark.errors import ContinuityError
-from tidemark.formats.hashsum import combine
-from tidemark.formats.plan import PartitionPlan
+from tidemark.formats.raw.hashsum import combine
+from tidemark.formats.table.plan import PartitionPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.read import plan_reading

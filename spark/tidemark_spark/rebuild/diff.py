@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
 from tidemark.backfill.comparison import Comparison, Differing
-from tidemark.formats.hashsum import combine
-from tidemark.formats.plan import RunPlan
+from tidemark.formats.raw.hashsum import combine
+from tidemark.formats.table.plan import RunPlan
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import Kept

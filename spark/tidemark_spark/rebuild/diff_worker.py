@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 from tidemark.decode import row_hash_sum
 from tidemark.errors import ContinuityError
-from tidemark.formats.base_columns import IDENTITY
-from tidemark.formats.hashsum import combine
-from tidemark.formats.partitioning import Folder
-from tidemark.formats.plan import ConversionTask, SegmentRange
+from tidemark.formats.table.base_columns import IDENTITY
+from tidemark.formats.raw.hashsum import combine
+from tidemark.formats.table.partitioning import Folder
+from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.store import open_store
 from tidemark.table.evidence import Kept

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidemark.errors import ConfigError
-from tidemark.formats.plan import RunPlan
+from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import plan_rebuild
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.audit.worker import Examine

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from tidemark.backfill.estimate import rate_of
 from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview
-from tidemark.formats.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
+from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
 from tidemark.planning import waiting_offsets
 from tidemark.table.delta_table import TopicTable, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence

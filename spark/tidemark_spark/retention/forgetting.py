@@ -21,10 +21,10 @@ from tidemark.errors import TidemarkError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import StoredObject
 from tidemark.formats.keys import ControlKeys, PartitionKeys
-from tidemark.formats.pack import Range
-from tidemark.formats.pack_tombstones import GivenUpPartition, PackTombstone
+from tidemark.formats.raw.pack import Range
+from tidemark.formats.raw.pack_tombstones import GivenUpPartition, PackTombstone
 from tidemark.intervals import Intervals
-from tidemark.planning.pack_proof import SETTLED
+from tidemark.planning.maintenance.pack_proof import SETTLED
 from tidemark.raw import objects
 from tidemark.store import ObjectInfo, Store, open_store, put_once
 from tidemark.store.identity import identity

@@ -1,7 +1,7 @@
 """Retention of packs: deletes the packs that no reader needs any more, in each store and prefix of a cluster.
 
 A pack has ranges of many topics, so retention works on a cluster and not on a topic.
-:mod:`tidemark.planning.pack_proof` has the rule, and :mod:`tidemark_spark.retention.forgetting` gives up ranges that
+:mod:`tidemark.planning.maintenance.pack_proof` has the rule, and :mod:`tidemark_spark.retention.forgetting` gives up ranges that
 nothing will ever seal. A killed run has deleted some packs, and the next run continues. Memory is bounded by the
 footers of a chunk of packs, and by the manifests that these need.
 """
@@ -21,11 +21,11 @@ from tidemark.endpoints import EndpointResolver, resolver_of
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
-from tidemark.formats.pack import PackedRange, read_footer
-from tidemark.formats.pack_tombstones import GivenUp
-from tidemark.planning.pack_proof import COMPARED, SETTLED, SealsOfPartition
+from tidemark.formats.raw.pack import PackedRange, read_footer
+from tidemark.formats.raw.pack_tombstones import GivenUp
+from tidemark.planning.maintenance.pack_proof import COMPARED, SETTLED, SealsOfPartition
 from tidemark.raw import objects
 from tidemark.raw.sealed_packs import bounds
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store

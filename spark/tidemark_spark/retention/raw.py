@@ -1,4 +1,4 @@
-"""Retention of raw: removes the segments that :mod:`tidemark.planning.retention` releases, from each partition's start.
+"""Retention of raw: removes the segments that :mod:`tidemark.planning.maintenance.retention` releases, from each partition's start.
 
 A partition's listing is streamed, with one manifest at a time, up to the first segment that stays: memory grows with
 the segments of one tombstone and with three numbers for each row of evidence. ``offset.wm`` is never written.
@@ -14,16 +14,16 @@ from typing import Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
-from tidemark.formats.incarnations import Incarnation
+from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
-from tidemark.formats.ledger import PartitionState
-from tidemark.formats.manifest import SegmentManifest
-from tidemark.formats.tombstones import RemovedSegment, Tombstone
+from tidemark.formats.table.ledger import PartitionState
+from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.tombstones import RemovedSegment, Tombstone
 from tidemark.planning import read_plan
-from tidemark.planning.fold import landed_attempts
-from tidemark.planning.retention import Classed, Keeping
-from tidemark.planning.retention_report import PartitionGoes, RetentionReport, reviewed
-from tidemark.planning.vacuum import RUN_OVER
+from tidemark.planning.maintenance.fold import landed_attempts
+from tidemark.planning.maintenance.retention import Classed, Keeping
+from tidemark.planning.maintenance.retention_report import PartitionGoes, RetentionReport, reviewed
+from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.raw import objects
 from tidemark.raw.partition import RawPartition
 from tidemark.raw.topic import RawTopic

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from tidemark.errors import PublishError
 from tidemark.planning import write_plan
-from tidemark.planning.retention import plan_retain
-from tidemark.planning.retention_report import RetentionReport, reviewed
+from tidemark.planning.maintenance.retention import plan_retain
+from tidemark.planning.maintenance.retention_report import RetentionReport, reviewed
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.run.driver import run
 

@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tidemark.errors import ContinuityError
-from tidemark.formats.gaps import Gap, GapReason
-from tidemark.formats.ledger import PartitionState
-from tidemark.formats.plan import BranchCut, PartitionPlan, RunPlan, merged
+from tidemark.formats.raw.gaps import Gap, GapReason
+from tidemark.formats.table.ledger import PartitionState
+from tidemark.formats.table.plan import BranchCut, PartitionPlan, RunPlan, merged
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.parsers.unknown_fields import summed

@@ -19,10 +19,10 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, PublishError, StaleRun, StoreError
-from tidemark.formats.ledger import DateState, Fold, Ledger, PartitionState
-from tidemark.formats.plan import RUN_LIMIT, RunPlan
-from tidemark.planning.fold import has_landed
-from tidemark.planning.vacuum import RUN_OVER
+from tidemark.formats.table.ledger import DateState, Fold, Ledger, PartitionState
+from tidemark.formats.table.plan import RUN_LIMIT, RunPlan
+from tidemark.planning.maintenance.fold import has_landed
+from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.store import put_once
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files
 from tidemark.table.tampering import check_untampered, files_digest

@@ -14,9 +14,9 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.errors import ConfigError, PreconditionFailed
-from tidemark.formats.base_columns import PREFIX
-from tidemark.formats.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
-from tidemark.formats.partitioning import names_of, partition_values
+from tidemark.formats.table.base_columns import PREFIX
+from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
+from tidemark.formats.table.partitioning import names_of, partition_values
 from tidemark.table.delta_table import LiveFile, TopicTable, open_delta
 from tidemark_spark.convert.field_ids import DT
 from tidemark_spark.convert.row_sink import table_schema

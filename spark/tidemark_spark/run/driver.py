@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from typing import Final
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, StaleRun
-from tidemark.formats.hashsum import combine
-from tidemark.formats.ledger import Ledger
-from tidemark.formats.plan import MOST_UNKNOWN, RunPlan, RunResult
+from tidemark.formats.raw.hashsum import combine
+from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.plan import MOST_UNKNOWN, RunPlan, RunResult
 from tidemark.parsers.unknown_fields import largest
-from tidemark.planning.fold import has_landed
+from tidemark.planning.maintenance.fold import has_landed
 from tidemark.planning.unread_status import record_unread
 from tidemark.store import put_once, put_over
 from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, live_files, open_delta

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemark.errors import ContinuityError
-from tidemark.formats.plan import RunPlan
+from tidemark.formats.table.plan import RunPlan
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, EvidenceRow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.formats.plan import RunPlan
+from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import write_plan
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.run.driver import run

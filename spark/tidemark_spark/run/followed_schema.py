@@ -5,7 +5,7 @@ from __future__ import annotations
 from deltalake import DeltaTable
 
 from tidemark.errors import ConfigError
-from tidemark.formats.plan import RunPlan
+from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import write_plan
 from tidemark.planning.common import following
 from tidemark.planning.schema_following import accept, follow, proposed

@@ -9,7 +9,7 @@ from threading import Event, Thread
 from typing import Final
 
 from tidemark.errors import StoreError
-from tidemark.formats.plan import RunProgress
+from tidemark.formats.table.plan import RunProgress
 from tidemark.store import open_store
 from tidemark.timestamps import utc_now
 from tidemark_spark.model import Job

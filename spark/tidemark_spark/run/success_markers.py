@@ -14,7 +14,7 @@ from typing import Final
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound, PreconditionFailed
-from tidemark.formats.ledger import DateState, Ledger
+from tidemark.formats.table.ledger import DateState, Ledger
 from tidemark.store import put_once
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.timestamps import utc_now

@@ -12,7 +12,7 @@ from airflow.sdk import Context
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from tests.plugins.world import CLUSTER, DATE, World, commit, run_job, state
-from tidemark.formats.ledger import DateState, Ledger
+from tidemark.formats.table.ledger import DateState, Ledger
 from tidemark.planning import plan_ingest
 from tidemark_airflow.assets.events import assets_of, named_by, publish
 from tidemark_airflow.assets.outbox import Commit, read_published

@@ -6,7 +6,7 @@ import pytest
 
 from tests.plugins.world import World, commit, state
 from tidemark.errors import FormatError, PreconditionFailed, TableTampered, UnknownOutcome
-from tidemark.formats.ledger import DateState, Published
+from tidemark.formats.table.ledger import DateState, Published
 from tidemark.store import Store
 from tidemark.table.delta_table import committed_ledger
 from tidemark.timestamps import utc_now

@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tests.plugins.operators.test_spark import called, environment, pytestmark
 from tests.plugins.world import CLUSTER, World
-from tidemark.store.s3_credentials import STATIC_KEYS
+from tidemark.store.s3.credentials import STATIC_KEYS
 from tidemark_airflow.dag_factories.maintenance import (
     UPKEEP,
     LiveCompactionOperator,

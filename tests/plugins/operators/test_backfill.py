@@ -14,7 +14,7 @@ from tidemark.backfill.outcome import Approval, BackfillOutcome
 from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview
 from tidemark.backfill.report import BackfillReport, read_report, write_part
 from tidemark.backfill.request import APPROVE_ABOVE_DAYS, BackfillRequest, check_request, report_name
-from tidemark.formats.plan import RunResult
+from tidemark.formats.table.plan import RunResult
 from tidemark.timestamps import utc_now
 from tidemark_airflow.dag_factories import backfill
 from tidemark_airflow.operators import backfill as backfilling

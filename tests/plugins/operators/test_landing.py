@@ -10,9 +10,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException, TaskD
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from tests.plugins.world import CLUSTER, DATE, World, commit, state
-from tidemark.formats.ledger import Ledger
-from tidemark.formats.live_landing import LiveLanding, TopicLanding, read_landing, write_landing
-from tidemark.formats.plan import RunResult
+from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.live_landing import LiveLanding, TopicLanding, read_landing, write_landing
+from tidemark.formats.table.plan import RunResult
 from tidemark.table import delta_table
 from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now

@@ -19,7 +19,7 @@ from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark import connections as named
 from tidemark.cli.app import app
 from tidemark.errors import BrokerError, ConfigError
-from tidemark.store import s3_credentials
+from tidemark.store.s3 import credentials as s3_credentials
 from tidemark_airflow import connections, settings
 from tidemark_airflow.dag_factories.onboarding import form, onboarding_dag
 from tidemark_airflow.operators.onboarding import OnboardOperator

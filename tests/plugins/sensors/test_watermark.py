@@ -10,7 +10,7 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from tests.plugins.world import CLUSTER, DATE, LONG_AGO, World, commit, entry, state
-from tidemark.formats.ledger import DateState
+from tidemark.formats.table.ledger import DateState
 from tidemark.planning import read_plan
 from tidemark.timestamps import utc_now
 from tidemark_airflow.assets.outbox import Commit, mark_planned, move, read_published

@@ -12,8 +12,8 @@ from airflow.triggers.base import TaskSkippedEvent
 
 from tests.plugins.world import CLUSTER, World, entry, row, state
 from tidemark.errors import UnknownOutcome
-from tidemark.formats.ledger import Ledger
-from tidemark.formats.live_landing import LiveLanding, read_landing, write_landing
+from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.live_landing import LiveLanding, read_landing, write_landing
 from tidemark.timestamps import utc_now
 from tidemark_airflow.triggers import landing as module
 from tidemark_airflow.triggers.committed import CommittedLedgers

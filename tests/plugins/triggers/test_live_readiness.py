@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.plugins.world import row
-from tidemark.formats.live_landing import LiveLanding, TopicLanding
+from tidemark.formats.table.live_landing import LiveLanding, TopicLanding
 from tidemark.topics import LIVE_BYTES
 from tidemark_airflow.triggers.live_readiness import LiveTopic, LiveWatch, landing_of
 from tidemark_airflow.triggers.readiness import Landed, Row

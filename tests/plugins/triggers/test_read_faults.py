@@ -12,7 +12,7 @@ from tests.plugins.world import CLUSTER, World, entry
 from tests.support.faulty_s3 import proxy
 from tests.support.proxy import Fault, FaultProxy, Rule
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.watermark_index import WatermarkIndex
+from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.store import open_store
 from tidemark.timestamps import utc_now
 from tidemark_airflow.triggers.index_scanner import IndexScanner, Source

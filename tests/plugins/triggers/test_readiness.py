@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.plugins.world import row, state
-from tidemark.formats.ledger import DateState, Ledger, PartitionState, Published
+from tidemark.formats.table.ledger import DateState, Ledger, PartitionState, Published
 from tidemark.topics import LIVE_BYTES, BatchWindow, TopicSettings
 from tidemark_airflow.triggers.readiness import Ahead, Baseline, Event, Landed, Row, Watch, look_again_at
 

@@ -11,7 +11,7 @@ from airflow.triggers.base import TriggerEvent
 from airflow.triggers.shared_stream import SharedStreamManager
 
 from tests.plugins.world import CLUSTER, World, entry, row, state
-from tidemark.formats.ledger import Ledger, Published
+from tidemark.formats.table.ledger import Ledger, Published
 from tidemark.timestamps import utc_now
 from tidemark_airflow.triggers import watermark as module
 from tidemark_airflow.triggers.index_scanner import IndexScanner, Scan, Source

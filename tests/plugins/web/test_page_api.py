@@ -22,8 +22,8 @@ from tests.plugins.world import CLUSTER, commit, entry, gap, state
 from tests.support.paths import ROOT
 from tidemark.cli.app import app
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.ledger import Ledger
-from tidemark.formats.schema_state import Definition, SchemaChange, SchemaState, SchemaVersion
+from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.schema_state import Definition, SchemaChange, SchemaState, SchemaVersion
 from tidemark.monitoring.health import topic_health
 from tidemark.monitoring.judgement import STATES
 from tidemark.monitoring.overview import Overview, TopicSummary, record

@@ -15,7 +15,7 @@ from tests.plugins.web.page_world import EVIL, PageWorld
 from tests.plugins.world import CLUSTER, commit, entry, state
 from tests.support.accessibility import violations
 from tests.support.browser import Browser
-from tidemark.formats.gaps import Acknowledgement
+from tidemark.formats.raw.gaps import Acknowledgement
 from tidemark.formats.keys import ControlKeys
 from tidemark_airflow.web.reader import reader
 

@@ -21,7 +21,7 @@ from tidemark.backfill.preview import Preview
 from tidemark.backfill.report import BackfillReport, read_report, write_part
 from tidemark.backfill.report_tables import MOST_ROWS, markdown, sections, text
 from tidemark.backfill.request import BackfillRequest, Mode
-from tidemark.formats.plan import RunProgress, RunResult
+from tidemark.formats.table.plan import RunProgress, RunResult
 from tidemark.planning import lost_files, plan_rebuild
 from tidemark_spark.cli import rebuild, repair, replay, run_plan
 from tidemark_spark.model import Job

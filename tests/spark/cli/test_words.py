@@ -9,7 +9,7 @@ import pytest
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import simple
 from tests.tidemark.remote.test_catalog import bury
-from tidemark.formats import tombstones
+from tidemark.formats.raw import tombstones
 
 
 @pytest.fixture

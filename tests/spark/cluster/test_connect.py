@@ -24,8 +24,8 @@ from tests.support.spark import ConnectServer
 from tests.support.waiting import HUNG, wait_until
 from tidemark.backfill.comparison import Comparison
 from tidemark.errors import ConfigError
-from tidemark.formats.audit_report import AuditReport
-from tidemark.formats.plan import RunResult
+from tidemark.formats.table.audit_report import AuditReport
+from tidemark.formats.table.plan import RunResult
 from tidemark.raw import byte_ranges, topic
 from tidemark_spark.cluster import warm_up
 from tidemark_spark.cluster.target import ClusterTarget, add_options

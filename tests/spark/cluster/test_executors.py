@@ -19,7 +19,7 @@ from tests.support.spark import SparkStandalone, small_jvm_conf, small_jvm_env, 
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tests.tidemark.parsers.test_avro import V1, V2, encoded, framed
 from tests.tidemark.parsers.test_protobuf import order, order_file
-from tidemark.formats.plan import RunResult
+from tidemark.formats.table.plan import RunResult
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.raw import byte_ranges, topic
 from tidemark_spark.run.driver import run

@@ -16,7 +16,7 @@ from tests.support.s3 import S3Server
 from tests.support.spark import SparkStandalone, spark_submit
 from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.test_policies import PREFIX, statements
-from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3.clients import forget_clients
 from tidemark_spark.vacuum import vacuum
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]

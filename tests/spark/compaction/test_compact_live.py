@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from tests.spark.inline import Inline
 from tests.spark.live.live_world import LiveWorld
 from tests.tidemark.kafka_log.build import simple
-from tidemark.planning import compaction, fold
+from tidemark.planning.maintenance import compaction, fold
 from tidemark.table.delta_table import live_files
 from tidemark_spark.cli import compact_live, land_live
 

@@ -18,7 +18,7 @@ from tests.spark.convert.test_parsers import function_parser, records
 from tests.spark.run.test_runs import LOST
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, transactional
-from tidemark.formats.plan import RunResult
+from tidemark.formats.table.plan import RunResult
 from tidemark.planning import plan_compaction, plan_replay, write_plan
 from tidemark.table.delta_table import live_files
 from tidemark_spark.run.driver import run

@@ -15,7 +15,7 @@ import pytest
 from tests.spark.run.racer import make_rows
 from tidemark.decode import SCHEMA
 from tidemark.errors import ContinuityError, FormatError
-from tidemark.formats.plan import SegmentRange
+from tidemark.formats.table.plan import SegmentRange
 from tidemark.store import Store, open_store
 from tidemark_spark.compaction.merge import Input, merged
 

@@ -27,7 +27,7 @@ from tests.tidemark.kafka_log.build import (
 )
 from tidemark.errors import ConfigError, PreconditionFailed
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.manifest import SegmentDamage
+from tidemark.formats.raw.manifest import SegmentDamage
 from tidemark.planning import plan_ingest
 from tidemark.raw import byte_ranges, topic
 from tidemark.store import open_store

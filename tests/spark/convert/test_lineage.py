@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tidemark.decode import HEADER_DTYPE
-from tidemark.formats.plan import PartitionPlan
+from tidemark.formats.table.plan import PartitionPlan
 from tidemark.kafka_log import Lineage
 from tidemark_spark.convert.classify import PartitionRules
 

@@ -17,7 +17,7 @@ from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional, with_records
 from tests.tidemark.parsers.test_avro import V1, V2, encoded, framed
 from tidemark.errors import ConfigError, ContinuityError
-from tidemark.formats.plan import RunPlan, RunResult
+from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
 from tidemark.table.delta_table import open_delta
 from tidemark_spark.cli import replay

@@ -16,8 +16,8 @@ import pytest
 from tests.tidemark.kafka_log.build import Record, batch, empty, legacy, marker, simple, transactional
 from tidemark.decode import scan_headers
 from tidemark.errors import NotFound, PreconditionFailed, UnknownOutcome
-from tidemark.formats.ledger import new_attempt
-from tidemark.formats.plan import Aborted, PartitionPlan, SegmentRange
+from tidemark.formats.table.ledger import new_attempt
+from tidemark.formats.table.plan import Aborted, PartitionPlan, SegmentRange
 from tidemark.store import open_store
 from tidemark_spark.cluster.executor import in_worker
 from tidemark_spark.convert.classify import BatchVerdict, PartitionRules, judge

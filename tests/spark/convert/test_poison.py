@@ -18,7 +18,7 @@ from tests.spark.world import World
 from tests.support.paths import ROOT
 from tests.support.spark import SparkStandalone, spark_submit
 from tests.tidemark.kafka_log.build import T0, Record, batch
-from tidemark.formats.plan import RunResult
+from tidemark.formats.table.plan import RunResult
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -22,7 +22,7 @@ from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.decode import decode_batches, scan_headers
-from tidemark.formats.plan import SegmentRange
+from tidemark.formats.table.plan import SegmentRange
 from tidemark_spark.cluster.session import trying
 from tidemark_spark.convert.process_limits import IDLE, TIMERS, bounded_memory, resident
 from tidemark_spark.convert.prover import PARTS, _Lived, proved

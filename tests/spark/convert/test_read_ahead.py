@@ -10,7 +10,7 @@ import pytest
 
 from tidemark.concurrency import THREADS
 from tidemark.errors import NotFound
-from tidemark.formats.plan import SegmentRange
+from tidemark.formats.table.plan import SegmentRange
 from tidemark.store import StoreOptions
 from tidemark_spark.convert import read_ahead as module
 from tidemark_spark.convert.read_ahead import SMALL, read_ahead

@@ -15,7 +15,7 @@ from tests.spark.live.live_world import LiveWorld
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, batch
 from tests.tidemark.parsers.test_avro import V1, V2, encoded, framed
-from tidemark.formats.plan import MOST_UNKNOWN, RunResult
+from tidemark.formats.table.plan import MOST_UNKNOWN, RunResult
 from tidemark.parsers.unknown_fields import OTHERS
 from tidemark.planning import plan_compaction, plan_rebuild, plan_repair, plan_replay
 from tidemark.raw import byte_ranges

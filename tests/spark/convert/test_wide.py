@@ -26,7 +26,7 @@ from tests.support.memory import own_peak
 from tests.support.paths import ROOT
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.decode import kernel_cache
-from tidemark.formats.plan import ConversionTask
+from tidemark.formats.table.plan import ConversionTask
 from tidemark_spark.convert.guard import guarded
 from tidemark_spark.convert.process_limits import resident
 from tidemark_spark.model import Job, Outcome

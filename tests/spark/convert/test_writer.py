@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.errors import ConfigError
-from tidemark.formats.parquet_layout import ParquetLayout
-from tidemark.formats.partitioning import Folder
+from tidemark.formats.table.parquet_layout import ParquetLayout
+from tidemark.formats.table.partitioning import Folder
 from tidemark.store import open_store
 from tidemark.topics import TopicSettings
 from tidemark_spark.convert import parquet_writer, spill

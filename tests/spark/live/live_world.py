@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.spark.world import World
 from tests.support.raw_builder import RawBuilder
-from tidemark.formats.ledger import new_attempt
-from tidemark.formats.live_landing import AheadPartition, LiveLanding, TopicLanding, read_landing, write_landing
+from tidemark.formats.table.ledger import new_attempt
+from tidemark.formats.table.live_landing import AheadPartition, LiveLanding, TopicLanding, read_landing, write_landing
 from tidemark.store import open_store
 from tidemark.table.delta_table import open_topic_table
 from tidemark.timestamps import utc_now

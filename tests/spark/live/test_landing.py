@@ -22,7 +22,7 @@ from tests.support.waiting import HUNG
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tidemark import topics as topic_settings
 from tidemark.errors import SparkUnavailable
-from tidemark.formats.plan import RunResult
+from tidemark.formats.table.plan import RunResult
 from tidemark.planning import find_plan, plan_ingest
 from tidemark.raw.topic import RawTopic
 from tidemark.store import Store

@@ -31,7 +31,7 @@ from tidemark import connections
 from tidemark.catalogs import CatalogSettings
 from tidemark.connections import NamedConnection
 from tidemark.errors import ConfigError, MirrorError
-from tidemark.formats.mirror_status import MirrorStatus
+from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.store.local import LocalStore
 from tidemark_spark.cli import mirror as command
 from tidemark_spark.mirror import catalog as rest

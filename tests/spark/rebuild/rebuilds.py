@@ -14,7 +14,7 @@ from tests.tidemark.kafka_log.build import T0, batch
 from tidemark.backfill.comparison import Comparison
 from tidemark.decode import decode_batches
 from tidemark.errors import SegmentError
-from tidemark.formats.plan import RunResult
+from tidemark.formats.table.plan import RunResult
 from tidemark.kafka_log import BatchHeader
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark.table.delta_table import live_files, open_delta

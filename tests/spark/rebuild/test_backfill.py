@@ -32,7 +32,7 @@ from tests.spark.run.test_runs import DAY, rebuild, spread
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional, with_records
 from tidemark.errors import ConfigError, ContinuityError
-from tidemark.formats.plan import ConversionTask
+from tidemark.formats.table.plan import ConversionTask
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
 from tidemark.table.delta_table import live_files
 from tidemark_spark.cli import rebuild as rebuild_job

@@ -19,8 +19,8 @@ from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.keys import SegmentName
 from tidemark.monitoring.continuity import continuity_of
 from tidemark.planning import dates_to_close, plan_rebuild, plan_replay, write_plan
-from tidemark.planning.retention import plan_retain
-from tidemark.planning.retention_report import RetentionReport, reviewed
+from tidemark.planning.maintenance.retention import plan_retain
+from tidemark.planning.maintenance.retention_report import RetentionReport, reviewed
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark_spark.cli import retain as command
 from tidemark_spark.cli.retain import retain

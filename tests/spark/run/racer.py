@@ -20,8 +20,8 @@ from tests.spark.world import World, in_process
 from tidemark.decode.rowhash import row_hash_sum
 from tidemark.decode.schema import SCHEMA
 from tidemark.errors import TidemarkError, UnknownOutcome
-from tidemark.formats.ledger import new_attempt
-from tidemark.formats.plan import BranchCut, ConversionTask, PartitionPlan, RunPlan, SegmentRange
+from tidemark.formats.table.ledger import new_attempt
+from tidemark.formats.table.plan import BranchCut, ConversionTask, PartitionPlan, RunPlan, SegmentRange
 from tidemark.planning import plan_compaction, write_plan
 from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta

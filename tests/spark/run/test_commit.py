@@ -21,7 +21,7 @@ from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
 from tests.tidemark.kafka_log.build import simple
 from tidemark.errors import PublishError, StaleRun, UnknownOutcome
-from tidemark.formats.plan import ConversionTask
+from tidemark.formats.table.plan import ConversionTask
 from tidemark.table.delta_table import live_files
 from tidemark.timestamps import utc_now
 from tidemark_spark.model import Job, Outcome

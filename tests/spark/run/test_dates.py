@@ -12,7 +12,7 @@ import pytest
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tidemark.errors import NotFound
-from tidemark.formats.plan import ConversionTask, RunPlan, RunResult
+from tidemark.formats.table.plan import ConversionTask, RunPlan, RunResult
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit, delta_log, driver, success_markers

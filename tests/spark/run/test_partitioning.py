@@ -29,7 +29,7 @@ from tests.spark.test_vacuum import OLDER, age_all
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tidemark.errors import ConfigError
-from tidemark.formats.partitioning import NULL, partition_values
+from tidemark.formats.table.partitioning import NULL, partition_values
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay, write_plan
 from tidemark.table.delta_table import live_files
 from tidemark_spark.audit.worker import landed_rows

@@ -27,9 +27,9 @@ from tests.support.spark import delta_conf, spark_submit
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, reseal, simple
 from tidemark.errors import ContinuityError, PublishError, TableTampered
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.plan import RunResult
+from tidemark.formats.table.plan import RunResult
 from tidemark.planning import plan_compaction, plan_ingest, plan_rebuild, plan_repair, plan_replay, write_plan
-from tidemark.planning.retention import plan_retain
+from tidemark.planning.maintenance.retention import plan_retain
 from tidemark.table.delta_table import live_files
 from tidemark.table.tampering import check_untampered, files_digest
 from tidemark_spark.cli import repair as repair_job

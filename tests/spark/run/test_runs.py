@@ -14,8 +14,8 @@ from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional
 from tidemark.errors import ConfigError, ContinuityError, PublishError, TableTampered
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.ledger import Ledger
-from tidemark.formats.plan import ConversionTask, RunResult
+from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.plan import ConversionTask, RunResult
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
 from tidemark.table.delta_table import live_files, open_delta
 from tidemark.table.evidence import evidence_key

@@ -15,7 +15,7 @@ from tests.support.proxy import Fault, FaultProxy, Request
 from tests.support.s3 import S3Server
 from tests.tidemark.kafka_log.build import simple
 from tidemark.errors import TidemarkError
-from tidemark.formats.plan import RunPlan
+from tidemark.formats.table.plan import RunPlan
 from tidemark_spark.run.driver import run
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.spark.world import World, in_process
 from tests.support.live_end import Packer
 from tests.tidemark.kafka_log.build import simple
-from tidemark.formats.unread_status import MOST_MESSAGES, UnreadStatus
+from tidemark.formats.table.unread_status import MOST_MESSAGES, UnreadStatus
 from tidemark.monitoring import messages
 from tidemark.monitoring.incident_store import watch
 from tidemark.monitoring.incidents import Incident

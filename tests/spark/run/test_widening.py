@@ -14,7 +14,7 @@ from tests.spark.convert.test_parsers import again, column, json_parser, records
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, batch
 from tidemark.errors import ConfigError
-from tidemark.formats.plan import ConversionTask
+from tidemark.formats.table.plan import ConversionTask
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit, delta_log

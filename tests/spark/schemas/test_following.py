@@ -18,8 +18,8 @@ from tests.tidemark.parsers.registry_server import Registry, serving
 from tests.tidemark.parsers.test_avro import encoded, framed
 from tests.tidemark.schemas import test_protobuf_merge as proto
 from tidemark.errors import ConfigError, RegistryUnavailable
-from tidemark.formats.plan import RunPlan, RunResult
-from tidemark.formats.schema_state import SchemaState
+from tidemark.formats.table.plan import RunPlan, RunResult
+from tidemark.formats.table.schema_state import SchemaState
 from tidemark.parsers import schema_registry
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.planning.schema_following import accept, dismiss, proposed

@@ -10,7 +10,7 @@ from tidemark.brokersets.load import BrokerLoad, Loss, PartitionLoad, load_of, l
 from tidemark.brokersets.observed import loads
 from tidemark.brokersets.placement import place
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.watermark_index import IndexEntry, LeaderEntry
+from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -15,7 +15,7 @@ from tests.uploader_agent.fakes import CLUSTER, World, records
 from tests.uploader_agent.repair.test_gap_filler import running
 from tests.uploader_agent.repair.test_gaps import with_hole
 from tests.uploader_agent.test_agent import no_errors
-from tidemark.formats.gaps import Acknowledgement
+from tidemark.formats.raw.gaps import Acknowledgement
 
 
 @pytest.fixture

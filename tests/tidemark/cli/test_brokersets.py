@@ -12,7 +12,7 @@ from tests.plugins.world import entry
 from tidemark.brokersets.settings import load_brokersets
 from tidemark.cli.app import app
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.watermark_index import WatermarkIndex
+from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.store import LocalStore
 from tidemark.timestamps import utc_now
 

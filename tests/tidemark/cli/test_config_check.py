@@ -16,7 +16,7 @@ from tests.support.s3 import S3Server, allow
 from tests.tidemark.parsers.registry_server import Registry, serving
 from tidemark.cli.app import app
 from tidemark.errors import ConfigError
-from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3.clients import forget_clients
 
 BOTH = ["arn:aws:s3:::raw", "arn:aws:s3:::raw/*", "arn:aws:s3:::lake", "arn:aws:s3:::lake/*"]
 READS = allow(["s3:GetObject", "s3:ListBucket"], BOTH)

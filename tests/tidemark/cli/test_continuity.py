@@ -15,7 +15,7 @@ from tests.spark.world import World
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional
-from tidemark.formats.ledger import Ledger
+from tidemark.formats.table.ledger import Ledger
 from tidemark.table.evidence import evidence_key, read_evidence
 
 

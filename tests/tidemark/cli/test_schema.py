@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tidemark.cli.app import app
-from tidemark.formats.schema_state import Definition, SchemaChange, SchemaState, SchemaStep, SchemaVersion
+from tidemark.formats.table.schema_state import Definition, SchemaChange, SchemaState, SchemaStep, SchemaVersion
 from tidemark.monitoring import schema_conditions
 from tidemark.monitoring.observe_cluster import look
 from tidemark.monitoring.observer_state import Sightings

@@ -9,9 +9,9 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from tidemark.formats.base import canonical
-from tidemark.formats.head import HeadEntry
+from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.keys import ControlKeys, PackName
-from tidemark.formats.pack import TRAILER_SIZE, RangeContent, RangePointer
+from tidemark.formats.raw.pack import TRAILER_SIZE, RangeContent, RangePointer
 
 CONTROL: Final = ControlKeys("ts", "east")
 NAME: Final = PackName(5, "0f" * 16)

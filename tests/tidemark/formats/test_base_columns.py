@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from tests.support.paths import ROOT
 from tests.tidemark.kafka_log.build import T0, Record, batch, legacy
 from tidemark.decode import SCHEMA, decode_batches, row_hash_sum, scan_headers
-from tidemark.formats.base_columns import BASE_COLUMNS, HASHED, IDENTITY, OPTIONAL, PREFIX
+from tidemark.formats.table.base_columns import BASE_COLUMNS, HASHED, IDENTITY, OPTIONAL, PREFIX
 from tidemark.topics import TopicSettings
 
 OTHER: dict[str, Any] = {"int32": 77, "int64": 77, "string": "other", "binary": b"other", "timestamp": 77}

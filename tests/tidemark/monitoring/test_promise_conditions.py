@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.plugins.world import entry
-from tidemark.formats.gaps import Gap
-from tidemark.formats.watermark_index import LeaderEntry
+from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.monitoring.promise_conditions import unmeasured, unstored, unstored_for
 from tidemark.topics import TopicSettings
 

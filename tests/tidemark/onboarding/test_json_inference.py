@@ -13,7 +13,7 @@ from tidemark.errors import ConfigError
 from tidemark.onboarding.json_inference import infer
 from tidemark.onboarding.sample import COLUMNS
 from tidemark.onboarding.trial import tried
-from tidemark.parsers.json_document import document
+from tidemark.parsers.json.document import document
 from tidemark.parsers.settings import JsonParser
 from tidemark.topics import TopicSettings
 

@@ -18,7 +18,7 @@ from tests.support.s3 import S3Server, allow
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.cli.app import app
 from tidemark.store import StoreOptions, open_store
-from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3.clients import forget_clients
 from tidemark.topics import load_topics
 
 TOPICS = """# the deployment

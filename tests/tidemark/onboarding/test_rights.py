@@ -10,7 +10,7 @@ import pytest
 from tests.support.s3 import S3Server, allow
 from tidemark.config import parse
 from tidemark.onboarding.rights import rights
-from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3.clients import forget_clients
 from tidemark.topics import Deployment
 
 READ = ["s3:GetObject", "s3:ListBucket"]

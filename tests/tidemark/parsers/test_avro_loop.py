@@ -15,8 +15,8 @@ import pytest
 
 from tests.tidemark.parsers.support import mutated, read_by_loop, records, refused_alike, rows_of, varint
 from tests.tidemark.parsers.test_avro import AT, FULL, RECORD, avro, encoded, framed
-from tidemark.parsers.avro import AvroColumns
-from tidemark.parsers.avro_program import block_reader
+from tidemark.parsers.avro.parser import AvroColumns
+from tidemark.parsers.avro.program import block_reader
 from tidemark.parsers.block_parser import FEWEST
 from tidemark.parsers.slots import Unsupported
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.tidemark.parsers.support import records, rows_of, topic_of
 from tidemark.parsers import base
-from tidemark.parsers.json_batch import JsonColumns
+from tidemark.parsers.json.batch import JsonColumns
 from tidemark.parsers.settings import JsonParser
 
 COLUMNS = """
@@ -150,7 +150,7 @@ def test_what_is_refused_and_why(value: bytes, reason: str) -> None:
 
 def test_text_that_looks_like_a_constant_is_read_in_blocks() -> None:
     value = b'{"y":"Nadia, \\"India\\" and NaN","id":1}'
-    with patch("tidemark.parsers.json_batch.document", side_effect=AssertionError("read row by row")):
+    with patch("tidemark.parsers.json.batch.document", side_effect=AssertionError("read row by row")):
         assert records(ID.parse(rows_of([value] * 20))) == [{"id": 1}] * 20
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tidemark.parsers.support import rows_of
 from tests.tidemark.parsers.test_json import PARSER, parser_of
-from tidemark.parsers.json_batch import JsonColumns
+from tidemark.parsers.json.batch import JsonColumns
 
 PARTS = parser_of(
     "kind: json\ncolumns: [{name: a, type: json}, {name: d, type: 'decimal(20,2)'}, {name: s, type: string}]"

@@ -9,9 +9,9 @@ from typing import Any
 import fastavro
 import pytest
 
-from tidemark.parsers.avro import _UNREADABLE
-from tidemark.parsers.avro_misfits import fitting
-from tidemark.parsers.avro_writers import parsed_schema
+from tidemark.parsers.avro.parser import _UNREADABLE
+from tidemark.parsers.avro.misfits import fitting
+from tidemark.parsers.avro.writers import parsed_schema
 
 
 def enum(*symbols: str, **more: Any) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from tests.tidemark.parsers.test_avro import V1, V2, avro, encoded, framed
 from tidemark import connections
 from tidemark.connections import NamedConnection
 from tidemark.errors import ConfigError, RegistryUnavailable
-from tidemark.parsers import avro_writers, schema_registry
+from tidemark.parsers.avro import writers as avro_writers
+from tidemark.parsers import schema_registry
 from tidemark.parsers.base import Parser
 from tidemark.parsers.confluent_framing import by_frequency, numbered
 

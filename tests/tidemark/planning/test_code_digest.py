@@ -109,8 +109,8 @@ def now() -> str:
     ("file", "counts"),
     [
         ("tidemark/decode/kernel.py", True),
-        ("tidemark/parsers/avro.py", True),
-        ("tidemark/formats/base_columns.py", True),
+        ("tidemark/parsers/avro/parser.py", True),
+        ("tidemark/formats/table/base_columns.py", True),
         ("tidemark_spark/convert/row_sink.py", True),
         ("tidemark_spark/compaction/merge.py", True),
         ("tidemark/cli/app.py", False),

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tidemark.planning import compaction
-from tidemark.planning.compaction import PlacedFile, bounded, groups
+from tidemark.planning.maintenance import compaction
+from tidemark.planning.maintenance.compaction import PlacedFile, bounded, groups
 from tidemark.topics import Compaction
 
 DT = "2026-02-02"

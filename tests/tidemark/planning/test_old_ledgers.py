@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from tidemark.formats.plan import RUN_LIMIT
-from tidemark.planning.old_ledgers import NamedLedgers, old_ledgers
-from tidemark.planning.vacuum import RUN_OVER
+from tidemark.formats.table.plan import RUN_LIMIT
+from tidemark.planning.maintenance.old_ledgers import NamedLedgers, old_ledgers
+from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.store import ObjectInfo
 
 NOW = datetime(2026, 2, 20, tzinfo=UTC)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tidemark.formats.ledger import PartitionState
-from tidemark.formats.manifest import ObjectSum, SegmentManifest
-from tidemark.formats.watermark import Watermark
+from tidemark.formats.table.ledger import PartitionState
+from tidemark.formats.raw.manifest import ObjectSum, SegmentManifest
+from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
-from tidemark.planning.retention import Classed, Keeping, done_at
+from tidemark.planning.maintenance.retention import Classed, Keeping, done_at
 
 UPLOADED = datetime(2026, 11, 20, tzinfo=UTC)
 LATER = UPLOADED + timedelta(days=30)

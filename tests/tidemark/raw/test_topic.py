@@ -12,7 +12,7 @@ from tests.spark.world import World
 from tests.tidemark.kafka_log.build import marker, simple, transactional
 from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.manifest import SegmentDamage
+from tidemark.formats.raw.manifest import SegmentDamage
 from tidemark.planning import find_plan, plan_ingest, read_plan, write_plan
 from tidemark.planning.code_digest import code_digest
 from tidemark.raw import topic as raw

@@ -10,7 +10,7 @@ from tests.tidemark.remote.model import Log, Model, Row, Stored, compact
 from tests.tidemark.remote.reading import read
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.errors import OutOfRange, PreconditionFailed
-from tidemark.formats.gaps import Gap
+from tidemark.formats.raw.gaps import Gap
 from tidemark.remote import OffsetForTime, RemotePartition, RemoteTopics, Storage, Stretch
 
 

@@ -13,7 +13,7 @@ from tests.tidemark.remote.reader import Reader
 from tests.tidemark.remote.test_catalog_random import grow
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.manifest import LineagePairs
+from tidemark.formats.raw.manifest import LineagePairs
 from tidemark.remote import RemotePartition, RemoteTopics
 from tidemark.remote.reader.read_range import IsolationLevel, read_range
 

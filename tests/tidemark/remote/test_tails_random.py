@@ -18,7 +18,7 @@ from tests.tidemark.remote.reader import TP, Reader, records_of
 from tests.tidemark.remote.reading import read
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.errors import NotFound
-from tidemark.formats.manifest import OpenTransaction
+from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.remote import RemotePartition, RemoteTopics, Storage, Stretch
 

@@ -10,9 +10,9 @@ from typing import Any
 import fastavro
 import pytest
 
-from tidemark.formats.schema_state import SchemaChange
-from tidemark.parsers.avro_types import Types
-from tidemark.parsers.avro_writers import parsed_schema
+from tidemark.formats.table.schema_state import SchemaChange
+from tidemark.parsers.avro.types import Types
+from tidemark.parsers.avro.writers import parsed_schema
 from tidemark.parsers.schema_registry import Written
 from tidemark.schemas.avro_merge import merged
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.formats.schema_state import SchemaChange
+from tidemark.formats.table.schema_state import SchemaChange
 from tidemark.parsers.schema_registry import Written
 from tidemark.schemas.json_columns import merged
 

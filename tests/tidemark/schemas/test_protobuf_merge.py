@@ -10,8 +10,8 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
 from tests.tidemark.parsers.support import rows_of
-from tidemark.formats.schema_state import SchemaChange
-from tidemark.parsers.protobuf import ProtobufColumns
+from tidemark.formats.table.schema_state import SchemaChange
+from tidemark.parsers.protobuf.parser import ProtobufColumns
 from tidemark.parsers.schema_registry import Written
 from tidemark.parsers.settings import ProtobufParser, SettingsFile
 from tidemark.schemas.protobuf_merge import merged

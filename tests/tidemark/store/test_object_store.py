@@ -43,9 +43,9 @@ from tidemark.errors import (
     UnknownOutcome,
 )
 from tidemark.store import Fetched, Store, StoreOptions, clock, open_store, put_once
-from tidemark.store.object_store import ObjectStore
-from tidemark.store.object_store_clients import Clients
-from tidemark.store.object_store_factory import forget_clients
+from tidemark.store.obstore.store import ObjectStore
+from tidemark.store.obstore.clients import Clients
+from tidemark.store.obstore.factory import forget_clients
 from tidemark.store.traffic import FreeTraffic
 
 MIB = 1 << 20

@@ -19,8 +19,8 @@ from tests.support.s3 import S3Server
 from tests.support.wire import WireServer, read_head
 from tidemark.errors import BucketMissing, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.s3_checksums import encoded
-from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3.checksums import encoded
+from tidemark.store.s3.clients import forget_clients
 
 MIB = 1 << 20
 LARGE = random.Random(4).randbytes(12 * MIB)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import botocore
 
-from tidemark.store.s3_models import session
+from tidemark.store.s3.models import session
 
 _FILES = Path(botocore.__file__).parent / "data"
 

@@ -10,9 +10,9 @@ from tests.test_docs import fields
 from tidemark.errors import FormatError
 from tidemark.store import StoreOptions, open_store
 from tidemark.store.factory import OPENED_BY
-from tidemark.store.object_store_clients import CONNECT
-from tidemark.store.object_store_factory import open_object_store
-from tidemark.store.object_store_settings import CLOUDS, delta_settings, endpoint
+from tidemark.store.obstore.clients import CONNECT
+from tidemark.store.obstore.factory import open_object_store
+from tidemark.store.obstore.settings import CLOUDS, delta_settings, endpoint
 from tidemark.store.schemes import SCHEMES
 from tidemark.store.traffic import FreeTraffic
 from tidemark.store.url import split_store_url

@@ -16,7 +16,7 @@ from tests.support.ports import free_port
 from tests.support.s3 import S3Server
 from tidemark.errors import AccessDenied, FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.store import Fetched, LocalStore, Store, StoreOptions, local, open_store, put_once
-from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3.clients import forget_clients
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.spark.world import World
 from tests.support.waiting import HUNG
 from tidemark.concurrency import THREADS
 from tidemark.errors import NotFound
-from tidemark.formats.ledger import Ledger
+from tidemark.formats.table.ledger import Ledger
 from tidemark.store import Fetched, ObjectInfo, Store
 from tidemark.table import evidence_reader
 from tidemark.table.delta_table import LiveFile, TopicTable

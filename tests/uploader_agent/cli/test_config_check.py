@@ -15,7 +15,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT
 from tests.support.ports import HOST, free_port
 from tests.support.s3 import S3Server
-from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3.clients import forget_clients
 from uploader_agent import cli
 
 

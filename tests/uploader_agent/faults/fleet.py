@@ -30,7 +30,7 @@ from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.packs import reader
 from tidemark.errors import NotFound
 from tidemark.formats.keys import ControlKeys, PartitionKeys
-from tidemark.formats.watermark import Watermark
+from tidemark.formats.raw.watermark import Watermark
 from tidemark.store import Store
 
 

@@ -16,10 +16,10 @@ from crc32c import crc32c
 from kafka.record.memory_records import MemoryRecords
 
 from tidemark.errors import NotFound, TidemarkError
-from tidemark.formats.incarnations import TopicIncarnations
+from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
-from tidemark.formats.manifest import SegmentManifest
-from tidemark.formats.watermark import Watermark, parse
+from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, scan_batches
 from tidemark.raw.segments import SegmentPiece, cover, segment_of, whole_lineage

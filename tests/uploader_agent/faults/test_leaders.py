@@ -26,8 +26,8 @@ from tests.uploader_agent.faults.fleet import Fleet, assert_exact
 from tests.uploader_agent.faults.load import Book, Load, open_transaction, send, under
 from tests.uploader_agent.faults.oracle import Truth
 from tidemark.formats.keys import PartitionKeys
-from tidemark.formats.manifest import SegmentManifest
-from tidemark.formats.watermark import Watermark
+from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.watermark import Watermark
 
 
 @pytest.mark.full

@@ -18,9 +18,9 @@ from tests.uploader_agent.faults.oracle import Expected
 from tests.uploader_agent.packs import reader
 from tidemark.errors import FormatError
 from tidemark.formats.keys import ControlKeys, PartitionKeys
-from tidemark.formats.pack import PackedRange, read_footer, read_range_bytes
+from tidemark.formats.raw.pack import PackedRange, read_footer, read_range_bytes
 from tidemark.kafka_log import scan_batches
-from uploader_agent.remote import manifests
+from uploader_agent.stored import manifests
 
 
 class Tails:

@@ -18,7 +18,7 @@ from tests.uploader_agent.faults.load import Book, send
 from tests.uploader_agent.faults.test_packs import Tails
 from tidemark.errors import NotFound
 from tidemark.kafka_log import scan_batches
-from uploader_agent.remote import watermark
+from uploader_agent.stored import watermark
 
 NODE = 2
 """The only replica's broker; another one answers meanwhile."""

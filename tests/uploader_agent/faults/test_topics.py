@@ -22,7 +22,7 @@ from tests.uploader_agent.faults.conftest import MakeFleet
 from tests.uploader_agent.faults.fleet import Fleet, assert_exact
 from tests.uploader_agent.faults.load import Book, Load, send, under
 from tests.uploader_agent.faults.oracle import Expected
-from tidemark.formats.manifest import SegmentManifest
+from tidemark.formats.raw.manifest import SegmentManifest
 
 SMALL = {"internal_segment_bytes": "32768"}
 

@@ -20,7 +20,7 @@ from tests.uploader_agent.test_agent import no_errors, remove
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.watermark_index import WatermarkIndex
+from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.intervals import Intervals
 from uploader_agent.disk.log_dirs import find_segments
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged

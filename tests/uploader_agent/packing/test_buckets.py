@@ -16,9 +16,9 @@ from tests.uploader_agent.packs.packing import append
 from tests.uploader_agent.test_run import running, watermark_is
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import AccessDenied
-from tidemark.formats.head import load
+from tidemark.formats.raw.head import load
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.watermark_index import DamagedHead, WatermarkIndex
+from tidemark.formats.raw.watermark_index import DamagedHead, WatermarkIndex
 from tidemark.store import LocalStore
 from uploader_agent.broker.admin import Led
 from uploader_agent.disk.watcher import DirectoryWatcher

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tidemark.errors import FormatError, StoreError
-from tidemark.formats import head as head_format
-from tidemark.formats.head import Head
+from tidemark.formats.raw import head as head_format
+from tidemark.formats.raw.head import Head
 from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, scan_batches
@@ -12,7 +12,7 @@ from tidemark.raw.objects import listed
 from tidemark.raw.segments import Segment, SegmentPiece, cover, segment_of
 from tidemark.raw.tails import Tails
 from tidemark.store import Store
-from uploader_agent.remote import manifests, watermark
+from uploader_agent.stored import manifests, watermark
 
 _ALL = 1 << 40
 

@@ -30,7 +30,7 @@ from tests.uploader_agent.repair.test_gaps import gap_reasons
 from tests.uploader_agent.test_agent import no_errors, remove
 from tidemark.errors import AccessDenied, UnknownOutcome
 from tidemark.formats import object_sizes
-from tidemark.formats.head import HeadEntry
+from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import Led
 

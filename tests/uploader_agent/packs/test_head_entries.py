@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tidemark.formats.head import EntryKey, HeadEntry, entry_json
-from tidemark.formats.pack import RangePointer
+from tidemark.formats.raw.head import EntryKey, HeadEntry, entry_json
+from tidemark.formats.raw.pack import RangePointer
 from uploader_agent.packs.head_entries import HeadEntries
 
 

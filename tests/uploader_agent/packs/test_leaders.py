@@ -28,7 +28,7 @@ from tests.uploader_agent.test_agent import no_errors, remove
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import SlowDown
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.kafka_log import Lineage, parse_txn_index, scan_batches
 from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.packs.sources import PackedSources

@@ -27,7 +27,7 @@ from tests.uploader_agent.packs.packing import (
 from tests.uploader_agent.test_agent import no_errors, remove
 from tidemark.errors import UnknownOutcome
 from tidemark.formats.keys import SegmentName, TopicPartition
-from tidemark.formats.watermark import MOST_TAILS, render
+from tidemark.formats.raw.watermark import MOST_TAILS, render
 from tidemark.kafka_log import SegmentScanner, SegmentSummary
 from uploader_agent.broker.admin import Led
 from uploader_agent.packing import packer as packer_module

@@ -11,7 +11,7 @@ from tests.uploader_agent.test_run import NEVER, running
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import UnknownOutcome
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.watermark_index import WatermarkIndex
+from tidemark.formats.raw.watermark_index import WatermarkIndex
 from uploader_agent.broker.admin import Led
 from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.packing.ticks import Ticks

@@ -14,7 +14,7 @@ from tests.uploader_agent.fakes import ID, OTHER_ID, FakePartition, T, World, re
 from tests.uploader_agent.repair.test_gaps import gap_reasons, with_hole
 from tests.uploader_agent.test_agent import flipped, no_errors, remove
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.watermark_index import WatermarkIndex
+from tidemark.formats.raw.watermark_index import WatermarkIndex
 from uploader_agent.broker.admin import Led
 from uploader_agent.disk.watcher import NoWatcher
 

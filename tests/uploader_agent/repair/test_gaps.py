@@ -12,7 +12,7 @@ from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
 from tests.uploader_agent.test_agent import flipped, no_errors, remove
 from tidemark.errors import UnknownOutcome
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.watermark_index import WatermarkIndex
+from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import parse_offset_index, parse_time_index, parse_txn_index
 from uploader_agent.broker.admin import Led

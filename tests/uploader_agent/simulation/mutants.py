@@ -12,7 +12,7 @@ from unittest.mock import patch
 from tests.uploader_agent.simulation.disk import SimulatedWatcher, Watches
 from tidemark.errors import StoreError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.manifest import PackedPart
+from tidemark.formats.raw.manifest import PackedPart
 from tidemark.store import Store
 from uploader_agent.components import Components
 from uploader_agent.disk.batch_headers import headers
@@ -29,7 +29,7 @@ from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
 from uploader_agent.partitions.partition_uploader import Job, PartitionUploader
 from uploader_agent.partitions.poller import OffsetsAnswer, Poller, Question
-from uploader_agent.remote.objects import Summed, create
+from uploader_agent.stored.objects import Summed, create
 from uploader_agent.scheduling.timers import Timers
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.upload.packed_parts import PartsOfRun

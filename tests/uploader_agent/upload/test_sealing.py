@@ -20,7 +20,7 @@ from tidemark.kafka_log import parse_txn_index, scan_batches
 from tidemark.remote import Storage
 from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.segment_files import SegmentChanged
-from uploader_agent.remote.manifests import Observed
+from uploader_agent.stored.manifests import Observed
 from uploader_agent.upload.eligibility import Work
 from uploader_agent.upload.segment_upload import Diverged, Rules, StoredBefore, UploadRoute, upload
 from uploader_agent.upload.validation import ScannedSegment, scan

@@ -8,7 +8,7 @@ from tests.uploader_agent.fakes import CLUSTER, ID, T, World, records
 from tests.uploader_agent.test_agent import remove
 from tests.uploader_agent.verify.test_verify import examine
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.tombstones import RemovedSegment, Tombstone
+from tidemark.formats.raw.tombstones import RemovedSegment, Tombstone
 from tidemark.timestamps import stamp, utc_now
 from uploader_agent.broker.admin import Led
 from uploader_agent.verify import Severity

@@ -11,12 +11,12 @@ import pytest
 from tests.support.paths import ROOT
 from tests.support.s3 import S3Server
 from tests.uploader_agent.fakes import CLUSTER, ID, T, World, records
-from tests.uploader_agent.remote.test_foreign_epochs import FORGED, forge
+from tests.uploader_agent.stored.test_foreign_epochs import FORGED, forge
 from tests.uploader_agent.test_policies import PREFIX, refused, statements
 from tests.uploader_agent.verify.test_verify import examine
 from tidemark.formats.keys import ControlKeys, Endpoint, SegmentName
 from tidemark.store import StoreOptions, open_store
-from tidemark.store.s3_clients import forget_clients
+from tidemark.store.s3.clients import forget_clients
 from uploader_agent.broker.admin import Led
 from uploader_agent.verify import Severity
 

@@ -11,7 +11,7 @@ from tests.support.waiting import wait_until
 from tests.uploader_agent.fakes import ID, T, World, records
 from tests.uploader_agent.test_run import NEVER, running, watermark_is
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.watermark_index import WatermarkIndex
+from tidemark.formats.raw.watermark_index import WatermarkIndex
 from uploader_agent.broker.admin import Led
 from uploader_agent.disk.watcher import DirectoryWatcher, NoWatcher
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from tidemark.errors import PreconditionFailed
-from tidemark.formats.manifest import OpenTransaction
+from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.kafka_log import AbortedTransaction, Lineage
 from tidemark.raw.objects import aborts_of
 from tidemark.raw.segments import Segment, SegmentPiece, agrees, is_whole, live_until

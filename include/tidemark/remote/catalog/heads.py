@@ -18,10 +18,10 @@ from typing import Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError
-from tidemark.formats import head
-from tidemark.formats.head import HeadEntry, PartitionOfId
+from tidemark.formats.raw import head
+from tidemark.formats.raw.head import HeadEntry, PartitionOfId
 from tidemark.formats.keys import ControlKeys, Endpoint
-from tidemark.formats.pack import PackedRange, RangePointer, range_of_line
+from tidemark.formats.raw.pack import PackedRange, RangePointer, range_of_line
 from tidemark.remote.catalog.storage import Storage
 from tidemark.store import Store
 
@@ -84,7 +84,7 @@ class Heads:
             return tuple(entry for key in listed for entry in self._kept[key].entries.get(wanted, ()))
 
     def line(self, store: Store, control: ControlKeys, pointer: RangePointer) -> PackedRange:
-        """The line of ``pointer``, like :func:`tidemark.formats.pack.read_range_line`; other lines are kept with it."""
+        """The line of ``pointer``, like :func:`tidemark.formats.raw.pack.read_range_line`; other lines are kept with it."""
         with self._lock:
             key, end = control.pack(pointer.name), pointer.position + pointer.length
             footer = self._footers.get(pointer.pack)

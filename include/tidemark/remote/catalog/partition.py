@@ -16,9 +16,9 @@ from datetime import datetime
 from typing import Final, NamedTuple, TypeVar
 
 from tidemark.errors import FormatError, NotFound, OutOfRange, PreconditionFailed
-from tidemark.formats.acknowledgements import acknowledged
-from tidemark.formats.gaps import Gap
-from tidemark.formats.head import HeadEntry, PartitionOfId
+from tidemark.formats.raw.acknowledgements import acknowledged
+from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.raw.head import HeadEntry, PartitionOfId
 from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import AbortedTransaction, Lineage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.formats.gaps import Gap
+from tidemark.formats.raw.gaps import Gap
 from tidemark.raw.segments import SegmentPiece, is_whole
 from tidemark.raw.transactions import decided_end
 from tidemark.remote.catalog.aborted_transactions import Step

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidemark.errors import FormatError
-from tidemark.formats.head import HeadEntry
+from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.keys import ControlKeys, PartitionKeys
-from tidemark.formats.manifest import OpenTransaction
-from tidemark.formats.pack import PackedRange, RangePointer
+from tidemark.formats.raw.manifest import OpenTransaction
+from tidemark.formats.raw.pack import PackedRange, RangePointer
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw.packs import ReadLine, chain, live_end

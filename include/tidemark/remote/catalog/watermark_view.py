@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tidemark.formats.gaps import Gap
-from tidemark.formats.watermark import Watermark
+from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw.segments import SegmentPiece

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from tidemark.errors import GapError, NotFound, PreconditionFailed, SegmentError, StoreError
-from tidemark.formats.gaps import Gap
+from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.reader.blocks import NOTHING, Block, Decoder

@@ -1,0 +1,1 @@
+"""Formats of objects in raw: segments, packs, heads, watermarks and gaps."""

@@ -1,0 +1,148 @@
+"""The record of the raw segments that retention removed: written before the first is deleted, and never changed.
+
+A tombstone's key is ``_tombstones/<cluster>/<topic>-<p>/<from>-<to>-<time>.json``, in the store and prefix of the
+partition itself. It counts only if its content agrees with its key: a name alone removes nothing. It records a
+decision: a retention that was killed may have left objects that it names, and the next run deletes these. A later
+segment with these offsets is another segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Final, NamedTuple
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.concurrency import in_parallel
+from tidemark.config import Duration
+from tidemark.errors import FormatError
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Model, StoredObject
+from tidemark.formats.keys import OFFSET_DIGITS, PartitionKeys, SegmentName, place_of
+from tidemark.formats.raw.manifest import ObjectSum
+from tidemark.intervals import Intervals
+from tidemark.store import Store
+from tidemark.timestamps import stamp
+
+_MOST: Final = 1 << 14
+"""Most tombstones whose content a process remembers: some hundred bytes each."""
+
+
+class RemovedSegment(Model):
+    """A removed segment: ``objects`` by file name, and the ETag of its manifest."""
+
+    base_offset: int = Field(ge=0)
+    suffix: str = ""
+    next_offset: int = Field(ge=0)
+    uploaded_at: AwareDatetime
+    manifest_etag: str
+    objects: dict[str, ObjectSum]
+
+    @property
+    def name(self) -> SegmentName:
+        """The common name of the segment's objects."""
+        return SegmentName(self.base_offset, self.suffix)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the objects, manifest apart."""
+        return sum(object_sum.size for object_sum in self.objects.values())
+
+
+class Tombstone(StoredObject):
+    """The removal of the segments of ``[start, end)``, and its grounds.
+
+    These are the policy (``window``), the ``report`` that named them a day before, and the ledger whose evidence gives
+    each offset a class. ``by`` is the name that the run gives, ``written_as`` the identity under which it wrote: see
+    :func:`tidemark.store.identity.identity`. ``segments`` are in the order of their removal.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.TOMBSTONE
+
+    cluster: str
+    topic: str
+    topic_id: str | None
+    incarnation: int = Field(ge=0)
+    partition: int = Field(ge=0)
+    start: int = Field(alias="from", ge=0)
+    end: int = Field(alias="to", ge=0)
+    by: str = Field(min_length=1)
+    written_as: str = Field(min_length=1)
+    at: AwareDatetime
+    window: Duration
+    report: str = Field(min_length=1)
+    ledger_n: int = Field(ge=1)
+    ledger_attempt: int = Field(ge=1)
+    segments: tuple[RemovedSegment, ...] = Field(min_length=1)
+
+    def names(self, name: str, etag: str) -> bool:
+        """True if the tombstone removes this very version of the file ``name``."""
+        return any(name in segment.objects and segment.objects[name].etag == etag for segment in self.segments)
+
+
+class Removed(NamedTuple):
+    """The offsets and the key of a tombstone."""
+
+    start: int
+    end: int
+    key: str
+
+
+def named(store: Store, keys: PartitionKeys) -> Iterator[Removed]:
+    """The offsets in the names of a partition's tombstones, by first offset: a hint at where to look, and no proof."""
+    folder = keys.control.tombstones(keys.place, keys.partition)
+    for info in store.list(folder):
+        start, _, rest = info.key.removeprefix(folder).partition("-")
+        end = rest[:OFFSET_DIGITS]
+        if start.isdigit() and end.isdigit():
+            yield Removed(int(start), int(end), info.key)
+
+
+def listed(store: Store, keys: PartitionKeys) -> list[Removed]:
+    """The tombstones of a partition, by first offset. A process reads each once: they never change.
+
+    Raises:
+        FormatError: a tombstone does not parse, or is of another partition or other offsets than its key names.
+    """
+    infos = list(store.list(keys.control.tombstones(keys.place, keys.partition)))
+    return in_parallel(lambda info: _in_short(store, keys, info.key, info.etag), infos)
+
+
+def removed(store: Store, keys: PartitionKeys) -> Intervals:
+    """The offsets of the segments that retention has removed, or began to. Raises errors of :func:`listed`."""
+    return Intervals((stone.start, stone.end) for stone in listed(store, keys))
+
+
+def read(store: Store, keys: PartitionKeys, key: str) -> Tombstone:
+    """The tombstone under ``key``. Raises errors of :func:`listed`."""
+    stone = Tombstone.load(store, key)
+    place = _place(stone, key)
+    if (stone.cluster, place, stone.partition) != (keys.cluster, keys.place, keys.partition):
+        raise FormatError(key, f"is about {stone.cluster}/{place}-{stone.partition}, but its key names another")
+    if key != keys.control.tombstone(keys.place, keys.partition, stone.start, stone.end, stamp(stone.at)):
+        raise FormatError(key, f"is about offsets {stone.start} to {stone.end} at {stone.at}, but its key names others")
+    bounds = [(segment.base_offset, segment.next_offset) for segment in stone.segments]
+    if (min(base for base, _ in bounds), max(end for _, end in bounds)) != (stone.start, stone.end):
+        raise FormatError(key, f"removes segments that do not reach from {stone.start} to {stone.end}")
+    return stone
+
+
+_known: Final[dict[tuple[str, str, str], Removed]] = {}
+"""The tombstones that were read, by store, key and ETag."""
+
+
+def _in_short(store: Store, keys: PartitionKeys, key: str, etag: str) -> Removed:
+    known = _known.get((store.url, key, etag))
+    if known is None:
+        stone = read(store, keys, key)
+        if len(_known) >= _MOST:
+            _known.clear()
+        known = _known[store.url, key, etag] = Removed(stone.start, stone.end, key)
+    return known
+
+
+def _place(stone: Tombstone, key: str) -> str:
+    try:
+        return place_of(stone.topic, stone.topic_id, first=stone.incarnation == 0)
+    except ValueError as error:
+        raise FormatError(key, str(error)) from error

@@ -1,0 +1,81 @@
+"""``offset.wm``: the end of the offsets that the store has of a partition without a hole, and the state of the rest.
+
+Line 1 is Pinterest's: 20 digits, the base offset of the last segment below the first hole. Line 2 is JSON, and the only
+one that Tidemark uses. Written by the leader's agent, by conditional PUT, ordered within a topic id by
+(leader epoch, next offset): a later epoch may move ``next_offset`` back, the same epoch never.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.errors import FormatError
+from tidemark.formats import object_sizes
+from tidemark.formats.base import StoredObject
+from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.keys import OFFSET_DIGITS
+from tidemark.formats.raw.manifest import LineagePairs
+
+MOST_TAILS: Final = 64
+"""Most leaderships that may have packed unsealed batches. A leader that finds so many seals before it packs."""
+
+
+class Watermark(StoredObject):
+    """Line 2 of ``offset.wm``.
+
+    ``leader_epoch`` is the metadata's and fences writers; the data's own may lag. ``next_offset`` is the end of the
+    contiguous offsets from ``start_offset``: it stops at the first gap that is not acknowledged. ``ranges_above`` are
+    the uploaded offsets beyond. ``lineage`` is the leader's whole one, up to and including the start of its own epoch,
+    also beyond ``next_offset``: a batch that is not on it is of a dead branch. ``foreign_epochs`` were in this object
+    although the cluster never gave them; offsets read under them are void. ``tails`` are the leaderships, (leader
+    epoch, broker), that may have packed batches that are not sealed yet: see the heads of these brokers.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.WATERMARK
+
+    topic_id: str | None
+    start_offset: int = Field(ge=0)
+    leader_epoch: int
+    next_offset: int = Field(ge=0)
+    ranges_above: tuple[tuple[int, int], ...] = ()
+    lineage: LineagePairs
+    gaps: tuple[Gap, ...] = ()
+    acknowledged_gaps: tuple[Gap, ...] = ()
+    foreign_epochs: tuple[int, ...] = ()
+    tails: tuple[tuple[int, int], ...] = Field(default=(), max_length=MOST_TAILS)
+    broker: int
+    written_at: AwareDatetime
+
+    @property
+    def tail_brokers(self) -> frozenset[int]:
+        """The brokers of ``tails``: their heads must be read."""
+        return frozenset(broker for _, broker in self.tails)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The pair that must never decrease within a topic id."""
+        return self.leader_epoch, self.next_offset
+
+    def supersedes(self, other: Watermark | None) -> bool:
+        """True if this may replace ``other``, which is of another topic id or not ahead."""
+        return other is None or other.topic_id != self.topic_id or self.order >= other.order
+
+
+def render(base_offset: int, watermark: Watermark) -> bytes:
+    """The whole object; ``base_offset`` belongs to the last segment below the first hole."""
+    return f"{base_offset:0{OFFSET_DIGITS}d}\n".encode() + watermark.to_bytes() + b"\n"
+
+
+def parse(body: bytes, key: str) -> tuple[int, Watermark | None]:
+    """(base offset of line 1, line 2), where line 2 is None if Pinterest's uploader wrote it. Raises FormatError."""
+    first, _, rest = body.partition(b"\n")
+    digits = first.strip()
+    if len(digits) != OFFSET_DIGITS or not digits.isdigit():
+        raise FormatError(
+            key, f"line 1 must be {OFFSET_DIGITS} digits, the base offset of a segment, not {digits[:40]!r}"
+        )
+    if int(digits) >= 1 << 63:
+        raise FormatError(key, f"line 1 is {digits.decode()}, and offsets have 64 bits")
+    return int(digits), Watermark.from_bytes(rest, key) if rest.strip() else None

@@ -1,0 +1,1 @@
+"""Formats of objects beside a table: plans, ledgers, reports and the states of jobs."""

@@ -1,0 +1,304 @@
+"""A run's plan, result and progress: the objects by which scheduler and job communicate.
+
+A plan (``attempts/<attempt>.json``) is written before anything else of the run. It is a function of the raw
+objects, the topic's settings and the committed ledger, so an equal state gives an equal plan, attempt apart. Spark
+schedules its tasks; a task converts consecutive byte ranges of one partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import ClassVar, Final, Literal
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Model, StoredObject
+from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.table.ledger import Closing
+from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction
+from tidemark.formats.table.parquet_layout import ParquetLayout
+
+RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "fold", "repair", "schema"]
+
+RUN_LIMIT: Final = timedelta(days=2)
+"""Age of a plan above which its run commits nothing any more, so that the files that it wrote may be cleaned up."""
+
+MOST_UNKNOWN: Final = 200
+"""Most names of unknown fields in a run's result."""
+
+
+class Shipped(Model):
+    """Offsets ``[first, next)`` that were in a pack before they were sealed, and the time when the pack was written."""
+
+    first: int
+    next: int
+    at: AwareDatetime
+
+
+class SegmentRange(Model):
+    """Bytes ``[start, end)`` of a segment's ``.log``, both at the start of a batch or at the file's end; or of a pack.
+
+    Of the batches in it, those with offsets in ``[from_offset, to_offset)`` count. ``etag`` is the ``.log``'s, sent
+    as If-Match with every read; empty for a pack. ``store`` is the endpoint's URL. ``uploaded_at`` bounds the sane
+    record times. Record times of offsets in ``shipped`` are bounded by the time when their pack was written, so that
+    they do not depend on whether the pack or the seal is read.
+
+    A replay reads the rows of the range from the file ``quarantined`` below the quarantine's folder instead, which also
+    has the upload time of their segment. A compaction reads files of the table: each is a range, under the file's key.
+    """
+
+    store: str
+    key: str
+    etag: str
+    base_offset: int
+    start: int = Field(ge=0)
+    end: int = Field(ge=0)
+    from_offset: int
+    to_offset: int
+    uploaded_at: AwareDatetime
+    compacted: bool = False
+    quarantined: str = ""
+    shipped: tuple[Shipped, ...] = ()
+
+    @property
+    def is_packed(self) -> bool:
+        """True if the bytes lie in a pack, and will lie in a seal."""
+        return not self.etag and not self.quarantined
+
+    @property
+    def label(self) -> str:
+        """The range in words, as in evidence and in the file digest."""
+        return f"{self.key}:{self.start}-{self.end}:{self.from_offset}-{self.to_offset}"
+
+
+class ConversionTask(Model):
+    """Consecutive ranges of one partition, converted by one Spark task into one file per date.
+
+    In a compaction they are files of one date, ordered by first offset, which become one file.
+    """
+
+    incarnation: int
+    topic_id: str | None
+    partition: int
+    ranges: tuple[SegmentRange, ...]
+
+    @property
+    def from_offset(self) -> int:
+        """The first offset that the task accounts for."""
+        return self.ranges[0].from_offset
+
+    @property
+    def to_offset(self) -> int:
+        """The next offset after the last that the task accounts for."""
+        return self.ranges[-1].to_offset
+
+    @property
+    def size(self) -> int:
+        """Number of bytes of segments that the task reads."""
+        return sum(part.end - part.start for part in self.ranges)
+
+
+class Aborted(Model):
+    """An aborted transaction: its producer's transactional batches in ``[first, last]`` are left out."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class BranchCut(Model):
+    """A partition leaves the branch that it had landed up to ``old_next``, at offset ``at``: the rest is truncated.
+
+    The classes of its offsets from the plan's ``start`` on are void, and all of these are converted again: ``start`` is
+    the last offset, at or below ``at`` and ``old_next``, that no file and no evidence lies across, and before which no
+    verdict on a transaction depends on the truncated records. ``at`` may lie above ``old_next`` if the truncation
+    removed a marker that decided landed records. ``removes`` and ``supersedes`` are the partition's part of the plan's.
+    ``old_verdicts_end``, ``leader_epoch`` and ``lineage`` are the ledger's for the branch that is left.
+    """
+
+    at: int = Field(ge=0)
+    old_next: int = Field(ge=0)
+    old_verdicts_end: int = Field(ge=0)
+    leader_epoch: int
+    lineage: LineagePairs
+    removes: tuple[str, ...] = ()
+    supersedes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+    @property
+    def landed_at(self) -> int:
+        """The lower of ``at`` and ``old_next``: the landed offset at which the cut takes effect."""
+        return min(self.at, self.old_next)
+
+
+class PartitionPlan(Model):
+    """One partition's part of a run: from the ledger's next offset to ``end``, held back before open transactions.
+
+    In an ingest, ``verdicts_end`` is the ledger's next value. ``branch`` is the ledger's. With a ``cut`` the run starts
+    below the ledger's next offset, or at it. ``expired`` offsets were removed from raw before the table's first run.
+    ``foreign_epochs`` are the watermark's: under these the ledger may be ahead, and is no later than the plan.
+    ``as_of`` is the time of the observation of the high watermark that the plan reaches, if it reaches one.
+    """
+
+    incarnation: int
+    topic_id: str | None
+    partition: int
+    start: int
+    end: int
+    verdicts_end: int = 0
+    leader_epoch: int
+    lineage: LineagePairs
+    aborted: tuple[Aborted, ...] = ()
+    held_by: tuple[OpenTransaction, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    acknowledged: tuple[tuple[int, int], ...] = ()
+    deleted_before_upload: tuple[tuple[int, int], ...] = ()
+    expired: tuple[tuple[int, int], ...] = ()
+    branch: int = 0
+    cut: BranchCut | None = None
+    foreign_epochs: tuple[int, ...] = ()
+    as_of: AwareDatetime | None = None
+
+    @property
+    def landed_next(self) -> int:
+        """The ledger's next offset at the time of planning."""
+        return self.cut.old_next if self.cut else self.start
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(incarnation, partition)."""
+        return self.incarnation, self.partition
+
+
+class RunPlan(StoredObject):
+    """``attempts/<attempt>.json``. In a rebuild, ``dates`` are replaced, and the files ``removes`` are removed.
+
+    An empty entry of ``dates`` means the quarantined and filtered rows without a date. A rebuild of the ``whole`` table
+    takes all rows, whatever their new dates are, except those of the dates that retention removed, which it ``leaves``.
+    Only such a rebuild may widen a column.
+
+    ``supersedes`` are the files of quarantined and filtered rows that a rebuild or a replay replaces, by their date
+    (empty for rows without one): always all effective files of a date. An ingest has ``removes`` and ``supersedes`` for
+    its partitions that leave a branch, see :class:`BranchCut`. ``closes`` are dates that the ledger and the watermark
+    indexes show to be complete, or overdue; each closes unless its rows have changed since.
+
+    A run of retention (``retain``) only removes: ``removes`` and ``supersedes`` are all files of the ``dates``, with
+    their quarantined rows.
+
+    A fold replaces the landed attempts that it ``folds``: its evidence is theirs, row for row.
+
+    A repair restores from raw the rows that another program removed from the table or changed. It removes the files
+    that no evidence names, and converts all rows of ``tasks``' offsets, whatever their dates, except for the dates that
+    it ``leaves``. ``found`` is the digest of the live files at the time of planning. A partition with a ``BranchCut``
+    returns to its ``end``, at or below the cut.
+
+    A compaction replaces the files of each task by one file with the table's ``columns``; ``dates`` are the files'.
+
+    A run of the kind ``schema`` only adds ``columns``. A rebuild that ``accepts`` a version of a registry's schema
+    makes the rows with the proposed columns of that version.
+
+    ``unread`` names damaged parts of the live end. They land when they are sealed; nothing else waits for them.
+
+    New files have the ``layout``, and their columns the ledger's ``field_ids``; new columns get the next ids.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.PLAN
+
+    attempt: int
+    kind: RunKind
+    cluster: str
+    topic: str
+    table: str
+    generation: int = 0
+    ledger_n: int
+    ledger_attempt: int
+    configuration: str
+    code: str
+    created_at: AwareDatetime
+    partitions: tuple[PartitionPlan, ...] = ()
+    tasks: tuple[ConversionTask, ...] = ()
+    dates: tuple[str, ...] = ()
+    whole: bool = False
+    leaves: tuple[str, ...] = ()
+    removes: tuple[str, ...] = ()
+    supersedes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    closes: dict[str, Closing] = Field(default_factory=dict)
+    folds: tuple[int, ...] = ()
+    columns: tuple[str, ...] = ()
+    found: str = ""
+    unread: tuple[str, ...] = ()
+    layout: ParquetLayout = ParquetLayout()
+    field_ids: dict[str, int] = Field(default_factory=dict)
+    accepts: int | None = None
+
+    @property
+    def moves_rows(self) -> bool:
+        """True if rows are added, removed or changed; a compaction only merges files."""
+        return self.kind != "compact"
+
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """All files of the table, of its quarantine and of filtered rows that the run replaces."""
+        return (*self.removes, *(file for files in self.supersedes.values() for file in files))
+
+    @property
+    def empty(self) -> bool:
+        """True if there is nothing to commit: no range, and no new state of a partition, a date or the table."""
+        state = self.partitions or self.replaced or self.closes or self.folds or self.found
+        return not state and self.kind != "schema"
+
+
+def merged(by_date: Iterable[Mapping[str, Iterable[str]]]) -> dict[str, tuple[str, ...]]:
+    """Files by date, merged."""
+    merged_files: dict[str, list[str]] = {}
+    for files_of_dates in by_date:
+        for dt, files in files_of_dates.items():
+            merged_files.setdefault(dt, []).extend(files)
+    return {dt: tuple(sorted(files)) for dt, files in sorted(merged_files.items())}
+
+
+class RunResult(StoredObject):
+    """``results/<attempt>.json``: the scheduler reads it after the job.
+
+    ``landed``: this attempt's commit counts (made now or before). ``stale``: the table has moved on since the plan,
+    nothing was committed and nothing is lost. ``empty``: there was nothing to do. ``unread`` names damaged heads and
+    packs: their content waits until it is sealed, so that the topic may be late.
+
+    ``unknown`` counts the rows with a field that the table has no column for, by the field's path, over the rows that
+    the run parsed and the parser did not refuse, also of dates that a rebuild leaves alone. Of more than MOST_UNKNOWN
+    names, those of most rows are kept, and the sum of the others' rows under ``…``. None if it is not known: nothing
+    was committed, or the result was lost and is made from evidence again. If a vacuum has removed the ledger, too, such
+    a result has no ``dates`` and no ``gaps``, and ``ledger_n`` is the plan's. ``bytes_written``, the size of the files
+    that the run added to the table, is also not known then.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.REPORT
+
+    attempt: int
+    status: Literal["landed", "stale", "empty"]
+    cluster: str
+    topic: str
+    table: str
+    ledger_n: int
+    rows: int = 0
+    files: int = 0
+    bytes_read: int = 0
+    bytes_written: int | None = None
+    quarantined: int = 0
+    truncated: int = 0
+    dates: tuple[str, ...] = ()
+    gaps: tuple[tuple[int, int, int, int], ...] = ()
+    seconds: dict[str, float] = Field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+    unknown: dict[str, int] | None = None
+
+
+class RunProgress(StoredObject):
+    """``progress/<attempt>.json``: ``done`` of ``total`` tasks are finished. The job replaces it during the run."""
+
+    attempt: int
+    done: int = Field(ge=0)
+    total: int = Field(ge=0)
+    started_at: AwareDatetime
+    at: AwareDatetime

@@ -1,0 +1,121 @@
+"""Lineage of a run: from its plan, its result and the ledger that it committed.
+
+The lineage of an attempt is always the same, except for the table's present state: its version is given only while the
+run's commit is the newest, and its columns are the present ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from pydantic import JsonValue
+
+from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.raw.lineage import Dataset, Facets
+from tidemark.formats.table.plan import RunPlan, RunResult
+from tidemark.intervals import Intervals
+from tidemark.openlineage import facets, naming
+from tidemark.openlineage.collected import Found
+from tidemark.table.delta_table import TopicTable, ledger_of, open_delta
+
+MOST_OFFSETS: Final = 2000
+MOST_DATES: Final = 1000
+"""The most that an entry lists; it also has the number of those left out."""
+
+_PARSES: Final = frozenset({"ingest", "rebuild", "repair", "replay"})
+
+
+def of_run(table: TopicTable, plan: RunPlan, result: RunResult) -> Found:
+    """Lineage of the run of ``plan``. If nothing was committed, it has no outputs.
+
+    Raises:
+        StoreError, FormatError: the ledger or the table's log cannot be read.
+    """
+    landed = result.status == "landed"
+    entry = _entry(table, plan, result)
+    if not landed:
+        return Found(_inputs(table, plan), (), entry)
+    spans = list(_spans(plan, Ledger.load(table.store, table.keys.ledger(result.ledger_n, plan.attempt))))
+    offsets: list[JsonValue] = [
+        {"incarnation": incarnation, "partition": partition, "from": start, "to": end}
+        for (incarnation, partition), start, end in spans[:MOST_OFFSETS]
+    ]
+    entry |= {"offsets": offsets, "offsetsNotListed": max(0, len(spans) - MOST_OFFSETS)}
+    return Found(_inputs(table, plan), _outputs(table, plan, result), entry)
+
+
+def _entry(table: TopicTable, plan: RunPlan, result: RunResult) -> dict[str, JsonValue]:
+    dates: list[JsonValue] = list(result.dates[:MOST_DATES])
+    return {
+        "kind": plan.kind,
+        "cluster": plan.cluster,
+        "topic": plan.topic,
+        "table": table.url,
+        "status": result.status,
+        "attempt": str(plan.attempt),
+        "ledger": result.ledger_n,
+        "dates": dates,
+        "datesNotListed": max(0, len(result.dates) - MOST_DATES),
+        "rows": result.rows,
+        "quarantined": result.quarantined,
+        "bytesRead": result.bytes_read,
+        "filesRemoved": len(plan.removes) if result.status == "landed" else 0,
+    }
+
+
+def _inputs(table: TopicTable, plan: RunPlan) -> tuple[Dataset, ...]:
+    """Datasets that the run read. Only an ingest reads from Kafka: it lands offsets for the first time."""
+    deployment, topic = table.deployment, table.topic
+    if plan.kind == "compact":
+        return (naming.table(deployment, topic),)
+    if plan.kind == "replay":
+        return (naming.quarantine(deployment, topic),)
+    if plan.kind not in _PARSES:
+        return ()
+    from_kafka = (naming.kafka_topic(deployment, topic),) if plan.kind == "ingest" else ()
+    packed = any(part.is_packed for task in plan.tasks for part in task.ranges)
+    packs = (naming.packs_of(deployment, topic),) if packed else ()
+    return (*from_kafka, naming.raw_topic(deployment, topic), *packs)
+
+
+def _outputs(table: TopicTable, plan: RunPlan, result: RunResult) -> tuple[Dataset, ...]:
+    statistics = facets.output_statistics(rows=result.rows, files=result.files, size=result.bytes_written)
+    written = naming.table(table.deployment, table.topic)
+    dataset = written.model_copy(
+        update={
+            "facets": written.facets | _as_it_is(table, result.ledger_n),
+            "more": statistics if plan.kind in _PARSES or plan.kind == "compact" else {},
+        }
+    )
+    refused = (naming.quarantine(table.deployment, table.topic),) if result.quarantined else ()
+    return (dataset, *refused)
+
+
+def _as_it_is(table: TopicTable, ledger_n: int) -> Facets:
+    """The table's columns, and its version if ``ledger_n`` is the newest commit's."""
+    delta = open_delta(table)
+    if delta is None:
+        return {}
+    newest = ledger_of(table, delta).n == ledger_n
+    return facets.table_schema(delta.schema()) | (facets.dataset_version(delta.version()) if newest else {})
+
+
+_Key = tuple[int, int]
+
+
+def _spans(plan: RunPlan, ledger: Ledger) -> Iterator[tuple[_Key, int, int]]:
+    """(incarnation and partition, start, end) of the offsets that the run accounted for, half-open."""
+    if plan.kind == "ingest":
+        for part in plan.partitions:
+            end = ledger.by_partition[part.key].next_offset
+            if end > part.start:
+                yield part.key, part.start, end
+        return
+    if plan.kind not in _PARSES:
+        return
+    read: Mapping[_Key, list[tuple[int, int]]] = {(task.incarnation, task.partition): [] for task in plan.tasks}
+    for task in plan.tasks:
+        read[task.incarnation, task.partition] += [(part.from_offset, part.to_offset) for part in task.ranges]
+    for key, spans in sorted(read.items()):
+        yield from ((key, start, end) for start, end in Intervals(spans))

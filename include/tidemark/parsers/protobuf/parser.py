@@ -1,0 +1,129 @@
+"""Protobuf: records as one message of a descriptor set, with a compiled loop or else with Google's library.
+
+``protobuf_tables`` decides if the loop can read a message.
+
+A field is unknown if the descriptor lacks its number, or if Google's library keeps it as unknown for another reason:
+its type on the wire differs; it is the number of an enum in proto2 that has no name; it is an entry of a map with more
+than a key and a value, which is then not in the map. Extensions, which no column takes, count too. Its name is the path
+of the message around it, and then its number: ``customer.12``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf import message_factory
+from google.protobuf.message import DecodeError
+
+from tidemark.parsers.base import Parsed, without
+from tidemark.parsers.block_parser import Group, parse_in_blocks
+from tidemark.parsers.confluent_framing import by_frequency, numbered, of_message, split_frame, split_message
+from tidemark.parsers.protobuf.descriptors import indexes_of, message_of
+from tidemark.parsers.protobuf.tables import block_reader
+from tidemark.parsers.protobuf.types import has_maps, message_fields
+from tidemark.parsers.protobuf.unknown import UnknownFields
+from tidemark.parsers.protobuf.writers import ProtobufWriters
+from tidemark.parsers.row_parser import Record, RefusedRecord, read_rows
+from tidemark.parsers.schema_registry import SchemaRegistry
+from tidemark.parsers.settings import ProtobufParser
+from tidemark.parsers.slots import BlockReader, Unsupported
+
+_OUT_OF_MEMORY: Final = "Arena alloc failed"
+"""Google's words in a DecodeError when memory runs out (upb's ``kUpb_DecodeStatus_OutOfMemory``)."""
+
+
+class ProtobufColumns:
+    """The parser of kind ``protobuf``."""
+
+    version: Final = "protobuf/1"
+
+    def __init__(self, settings: ProtobufParser) -> None:
+        self._settings = settings
+        assert settings.descriptors is not None, "a schema that is followed was adopted"
+        message = message_of(settings.descriptors, settings.message)
+        self._class = message_factory.GetMessageClass(message)
+        self._indexes = indexes_of(message)
+        self._writers: ProtobufWriters | None = None
+        if settings.registry is not None:
+            registry = SchemaRegistry(settings.registry, "PROTOBUF")
+            self._writers = ProtobufWriters(registry, message, settings.misfits)
+        fields = message_fields(message)
+        # FindInitializationErrors of protobuf 7.36.2 may end the process if a message within another has a map.
+        self._has_maps = has_maps(message)
+        self._unknown = UnknownFields(message)
+        self._takes = [(name, field.take) for name, field in fields]
+        self.columns: pa.Schema = pa.schema([pa.field(name, field.kind) for name, field in fields])
+        self._loop: BlockReader | None = None
+        with suppress(Unsupported):
+            self._loop = block_reader(message, self.columns)
+
+    def parse(self, rows: pa.RecordBatch) -> Parsed:
+        """Decode each value as the message; a value that cannot be read is refused with the reason."""
+        return self.parse_by(rows, vectorised=True)
+
+    def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
+        """Decode like :meth:`parse`, in blocks if that is possible, or row by row."""
+        values = rows.column(f"kafka_{self._settings.columns_from}")
+        if self._writers is None:
+            return self._parsed(values, vectorised=vectorised)
+        framed, numbers = numbered(values)
+        named = by_frequency(numbers)
+        self._writers.learn(named)
+        parsed = self._parsed(values, vectorised=vectorised)
+        for number in named:
+            if misfits := self._writers.misfits.get(number):
+                parsed = without(parsed, framed[numbers == number], misfits, self._settings.event_time)
+        return parsed
+
+    def _parsed(self, values: pa.Array[Any], *, vectorised: bool) -> Parsed:
+        return parse_in_blocks(
+            values,
+            self._groups(values) if vectorised else (),
+            lambda left: read_rows(left, self._read, self.columns, self.columns),
+            self.columns,
+            self._settings.event_time,
+        )
+
+    def _groups(self, values: pa.Array[Any]) -> Iterator[Group]:
+        """The rows with the expected framing."""
+        if self._loop is None:
+            return
+        if self._writers is not None:
+            framed, numbers = numbered(values)
+            for indexes, names in self._writers.readable.items():
+                named = np.zeros(len(values), np.bool_)
+                named[framed[np.isin(numbers, names)]] = True
+                for rows, skipped in of_message(values, indexes):
+                    yield Group(self._loop, rows[named[rows]], skipped)
+        elif self._settings.framing == "confluent":
+            for rows, skipped in of_message(values, self._indexes):
+                yield Group(self._loop, rows, skipped)
+        else:
+            yield Group(self._loop, np.arange(len(values)), 0)
+
+    def _read(self, value: bytes) -> Record:
+        if self._settings.framing == "confluent":
+            number, rest = split_frame(value)
+            wanted = self._writers.indexes(number) if self._writers is not None else self._indexes
+            indexes, value = split_message(rest)
+            if indexes != wanted:
+                raise RefusedRecord(
+                    f"has message {list(indexes)} of its file, but {self._settings.message} is {list(wanted)}"
+                )
+        try:
+            message: Any = self._class.FromString(value)
+        except (DecodeError, UnicodeDecodeError) as error:
+            if _OUT_OF_MEMORY in str(error):
+                raise MemoryError(str(error)) from error  # other records may have taken the memory
+            raise RefusedRecord(f"is not a valid {self._settings.message}: {error}") from error
+        if not message.IsInitialized():
+            missing = "" if self._has_maps else ": " + ", ".join(message.FindInitializationErrors())
+            raise RefusedRecord(f"lacks fields that {self._settings.message} requires{missing}")
+        try:
+            return Record({name: take(message) for name, take in self._takes}, self._unknown.of(message))
+        except ValueError as error:
+            raise RefusedRecord(f"has a value that no column holds: {error}") from error

@@ -1,0 +1,201 @@
+"""The plan of a run that merges small files of a table, row for row, with their neighbours.
+
+Neighbours are files of one folder, incarnation and partition that follow one another by first offset. A file of at
+least half the target stays as it is, and no merged file exceeds the target by much. In a closed date, any two
+neighbours are merged. An open date still gets files: there, neighbours are merged once a partition has as many small
+files as the topic's settings say. A merge takes that many files or fills the target, and the merged file must be at
+least twice as large as its largest part. So no row is written again more often than its file can double.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from tidemark.errors import ContinuityError
+from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.plan import ConversionTask, RunPlan, SegmentRange
+from tidemark.planning.common import following
+from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
+from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.tampering import check_untampered
+from tidemark.topics import Compaction
+
+TASK_FILES: Final = 1000
+"""The most files that are merged into one."""
+
+TASK_OVERLAP: Final = 8
+"""The most of them that may have rows on both sides of an offset: all of these are read together, in memory."""
+
+RUN_FILES: Final = 10_000
+"""The most files that one run replaces, so that its plan and its evidence stay small. The next run takes the rest."""
+
+RUN_BYTES: Final = 64 << 30
+"""The most bytes of files that one run replaces."""
+
+
+class PlacedFile(NamedTuple):
+    """A live file and the offsets ``[first, next)`` of its rows; ``dt`` is ISO, ``path`` below the table.
+
+    ``folder`` is the path without the file's name.
+    """
+
+    dt: str
+    folder: str
+    incarnation: int
+    partition: int
+    first: int
+    next: int
+    path: str
+    size: int
+
+
+def plan_compaction(
+    table: TopicTable, dates: Collection[str] | None = None, *, attempt: int | None = None, files: int | None = None
+) -> RunPlan:
+    """The merges of files of ``dates`` (ISO), or of all dates if None; empty if there are none.
+
+    ``files`` overrides the topic's setting for the number of small files of an open date that are merged.
+
+    Raises:
+        ContinuityError: evidence does not account for all rows of a file.
+    """
+    delta = open_delta(table)
+    ledger = ledger_of(table, delta)
+    live = live_files(delta) if delta is not None else []
+    check_untampered(table, ledger, live)
+    closed = {dt for dt, state in ledger.dates.items() if state.closed}
+    settings = table.topic.compaction
+    if files is not None:
+        settings = settings.model_copy(update={"files": files})
+    candidates = _candidates((file for file in live if dates is None or file.dt in dates), closed, settings)
+    placed = []
+    if candidates:  # evidence is read from the store only if there is something to place
+        evidence = EffectiveEvidence(table, ledger, {file.path: file for file in live})
+        placed = _placed(evidence, table, candidates)
+    chosen = bounded(groups(placed, closed, settings))
+    return RunPlan(
+        **following(table, ledger, attempt),
+        kind="compact",
+        tasks=tuple(_task(table, ledger, group) for group in chosen),
+        dates=tuple(sorted({file.dt for group in chosen for file in group})),
+        removes=tuple(sorted(file.path for group in chosen for file in group)),
+        columns=tuple(field.name for field in delta.schema().fields if field.name != "dt") if delta is not None else (),
+    )
+
+
+def groups(
+    files: Iterable[PlacedFile], closed: Collection[str], settings: Compaction
+) -> Iterator[tuple[PlacedFile, ...]]:
+    """The files to merge, each group into one: by date and folder, incarnation, partition and offset."""
+    for key, part in groupby(sorted(files), key=lambda file: file[:4]):
+        is_closed = key[0] in closed
+        neighbours = list(part)
+        if sum(_is_small(file.size, settings) for file in neighbours) < _least(is_closed, settings):
+            continue
+        for small, run in groupby(neighbours, key=lambda file: _is_small(file.size, settings)):
+            if small:
+                yield from _packed(list(run), is_closed, settings)
+
+
+def bounded(merges: Iterable[tuple[PlacedFile, ...]]) -> list[tuple[PlacedFile, ...]]:
+    """The groups of one run: the first ones, up to :data:`RUN_FILES` and :data:`RUN_BYTES`, but one at least."""
+    chosen: list[tuple[PlacedFile, ...]] = []
+    files = size = 0
+    for group in merges:
+        files += len(group)
+        size += sum(file.size for file in group)
+        if chosen and (files > RUN_FILES or size > RUN_BYTES):
+            break
+        chosen.append(group)
+    return chosen
+
+
+def _is_small(size: int, settings: Compaction) -> bool:
+    return 2 * size < settings.target
+
+
+def _least(is_closed: bool, settings: Compaction) -> int:
+    return 2 if is_closed else settings.files
+
+
+def _packed(run: Sequence[PlacedFile], is_closed: bool, settings: Compaction) -> Iterator[tuple[PlacedFile, ...]]:
+    """The groups of neighbouring small files."""
+    start = 0
+    while start < len(run):
+        end = _filled(run, start, settings.target)
+        sizes = [file.size for file in run[start:end]]
+        if not is_closed and 2 * max(sizes) > sum(sizes):
+            start += sizes.index(max(sizes)) + 1
+            continue
+        is_full = end < len(run)
+        if len(sizes) >= (2 if is_full else _least(is_closed, settings)):
+            yield tuple(run[start:end])
+        start = end
+
+
+def _filled(run: Sequence[PlacedFile], start: int, target: int) -> int:
+    """The end of a group that begins at ``start``."""
+    end, size = start, 0
+    while end < len(run) and end - start < TASK_FILES:
+        size += run[end].size
+        overlapping = sum(file.next > run[end].first for file in run[start:end])
+        if end > start and (size > target or overlapping >= TASK_OVERLAP):
+            break
+        end += 1
+    return end
+
+
+def _candidates(live: Iterable[LiveFile], closed: Collection[str], settings: Compaction) -> dict[str, LiveFile]:
+    """The files of folders with enough small files, so that evidence need not be read for the other folders."""
+    files = list(live)
+    small = Counter(file.folder for file in files if _is_small(file.size, settings))
+    return {file.path: file for file in files if small[file.folder] >= _least(file.dt in closed, settings)}
+
+
+def _placed(standing: EffectiveEvidence, table: TopicTable, files: dict[str, LiveFile]) -> list[PlacedFile]:
+    """The offsets of ``files``, from the evidence."""
+    placed: dict[str, PlacedFile] = {}
+    rows: Counter[str] = Counter()
+    for row in (row for attempt in standing.by_attempt() for row in attempt):
+        if row.offset_class != "landed" or row.file not in files:
+            continue
+        file = files[row.file]
+        before = placed.get(row.file)
+        first = min(row.first, before.first) if before else row.first
+        after = max(row.next, before.next) if before else row.next
+        rows[row.file] += row.rows
+        at = file.dt, file.folder, row.incarnation, row.partition
+        placed[row.file] = PlacedFile(*at, first, after, file.path, file.size)
+    for path, file in files.items():
+        if rows[path] != file.rows:
+            raise ContinuityError(
+                f"{table.url}/{path}: has {file.rows} rows, but evidence counts {rows[path]}; audit {file.dt}, and "
+                "rebuild it"
+            )
+    return list(placed.values())
+
+
+def _task(table: TopicTable, ledger: Ledger, group: Sequence[PlacedFile]) -> ConversionTask:
+    state = ledger.by_partition[group[0].incarnation, group[0].partition]
+    return ConversionTask(
+        incarnation=state.incarnation,
+        topic_id=state.topic_id,
+        partition=state.partition,
+        ranges=tuple(
+            SegmentRange(
+                store=table.deployment.lake_store,
+                key=f"{table.keys.root}/{file.path}",
+                etag="",
+                base_offset=file.first,
+                start=0,
+                end=file.size,
+                from_offset=file.first,
+                to_offset=file.next,
+                uploaded_at=ledger.committed_at,
+            )
+            for file in group
+        ),
+    )

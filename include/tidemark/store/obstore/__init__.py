@@ -1,0 +1,1 @@
+"""Stores of Google and Azure, by obstore."""

@@ -1,0 +1,1 @@
+"""Stores of S3's interface, by botocore."""

@@ -1,0 +1,116 @@
+"""The botocore clients of a process: made once for all buckets, limited, made again when credentials are refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError
+
+from tidemark.errors import ConfigError
+from tidemark.store.s3 import credentials as s3_credentials
+from tidemark.store.options import StoreOptions
+from tidemark.store.s3.models import session
+from tidemark.store.s3.timeouts import TimeLimits, pool_classes
+from tidemark.store.traffic import FreeTraffic, Traffic
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+_RENEWAL_SECONDS = 5.0
+_ADDRESSING = {None: "auto", True: "path", False: "virtual"}
+_NOBODY = FreeTraffic()
+
+
+class Clients:
+    """A client for writes, and one for reads, which sign no hash of a body. Both keep to the limits. Thread-safe.
+
+    A client keeps the credentials that it was made with, or their absence; those of a role it renews by itself.
+    """
+
+    def __init__(self, options: StoreOptions, traffic: Traffic = _NOBODY) -> None:
+        self._options = options
+        self._traffic = traffic
+        self._lock = threading.Lock()
+        self._make()
+
+    def renew(self) -> None:
+        """Look for credentials again, after some were refused; at most every five seconds."""
+        with self._lock:
+            if time.monotonic() - self._made_at >= _RENEWAL_SECONDS:
+                self._make()
+
+    def _make(self) -> None:
+        try:
+            source = s3_credentials.source()
+            create: Callable[..., Any]
+            if source is None:
+                create, options = session().create_client, self._options
+            else:
+                aws = source()
+                create, options = aws.session.client, aws.reached(self._options)
+            self.write = self._client(create, options, sign_payload=not options.is_private)
+            self.read = self._client(create, options)
+        except (BotoCoreError, ValueError) as error:
+            rule = (
+                f"no S3 client can be made: {error}; correct AWS's variables and files, or `store` in the configuration"
+            )
+            raise ConfigError("the environment", [("AWS_*", rule)]) from error
+        self._made_at = time.monotonic()
+
+    def _client(
+        self, create: Callable[..., Any], options: StoreOptions, *, sign_payload: bool | None = None
+    ) -> S3Client:
+        """A client that tries a request once.
+
+        Every PUT carries a checksum that the server verifies, and the signature covers the checksum. That is enough if
+        others are off the wire; on an open wire a CRC could be forged, and the signature covers the body's hash.
+        """
+        addressing: Any = {
+            "addressing_style": _ADDRESSING[options.path_style],
+            "payload_signing_enabled": sign_payload,
+        }
+        config = Config(
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            connect_timeout=options.connect_timeout.total_seconds(),
+            read_timeout=options.no_progress.total_seconds(),
+            max_pool_connections=options.connections,
+            s3=addressing,
+        )
+        client: S3Client = create("s3", endpoint_url=options.endpoint_url, region_name=options.region, config=config)
+        client.meta.events.register("before-send.s3", self._count)
+        # botocore has no way to choose the connections' class; the tests of the limits show if this works.
+        http: Any = client._endpoint.http_session  # type: ignore[attr-defined]
+        http._pool_classes_by_scheme.update(pool_classes(self._limits(), self._traffic))
+        return client
+
+    def _limits(self) -> TimeLimits:
+        options = self._options
+        return TimeLimits(
+            options.connect_timeout.total_seconds(),
+            options.no_progress.total_seconds(),
+            options.deadline.total_seconds(),
+            options.min_rate,
+        )
+
+    def _count(self, event_name: str, **_: object) -> None:
+        self._traffic.request(event_name.rpartition(".")[2])
+
+
+@cache
+def _shared(connection: str, traffic: Hashable, _source: object) -> Clients:
+    return Clients(StoreOptions.model_validate_json(connection), cast("Traffic", traffic))
+
+
+def clients(options: StoreOptions, traffic: Traffic = _NOBODY) -> Clients:
+    """The process's clients for these options. Raises ConfigError if AWS's settings allow none."""
+    return _shared(options.model_dump_json(), cast("Hashable", traffic), s3_credentials.source())
+
+
+def forget_clients() -> None:
+    """Make new clients for all stores opened from now on; for a process with credentials that change."""
+    _shared.cache_clear()

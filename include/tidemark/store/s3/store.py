@@ -1,0 +1,240 @@
+"""A bucket on S3 or on a server with its protocol.
+
+Writes are never repeated by the client library: a repeated conditional PUT would answer "precondition failed" after a
+lost first reply, although it took effect. So a write is tried once, and an unknown outcome is reported as such.
+Reads are tried once, too: :class:`tidemark.store.retrying.RepeatingStore` repeats them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, BinaryIO
+from urllib.parse import urlencode
+
+from botocore.exceptions import BotoCoreError, ClientError
+from crc32c import crc32c as crc32c_of
+from urllib3.exceptions import HTTPError
+
+from tidemark.errors import AccessDenied, BucketMissing, NotFound, PreconditionFailed, StoreError, UnknownOutcome
+from tidemark.retry import Retry
+from tidemark.store.base import Fetched, ObjectInfo, check_size
+from tidemark.store.body import ReplyBody
+from tidemark.store.options import MULTIPART_FROM, StoreOptions
+from tidemark.store.retrying import repeating
+from tidemark.store.s3.checksums import decoded, encoded
+from tidemark.store.s3.clients import Clients
+from tidemark.store.s3.errors import FAILURES, translated
+from tidemark.store.s3.multipart import Upload, exactly
+
+_READ_BACK = 8 << 20
+
+
+class S3Store:
+    """A bucket; each request is tried once."""
+
+    def __init__(self, bucket: str, clients: Clients, options: StoreOptions) -> None:
+        self.url = f"s3://{bucket}"
+        self._clients = clients
+        self._multipart_from = options.multipart_from or MULTIPART_FROM
+        self._part_size = options.part_size
+        self._owner = options.expected_bucket_owner
+        self._target: dict[str, Any] = {"Bucket": bucket}
+        if self._owner is not None:
+            self._target["ExpectedBucketOwner"] = self._owner
+        self._attributes = _attributes(options)
+
+    def put(
+        self,
+        key: str,
+        body: bytes | BinaryIO,
+        *,
+        size: int | None = None,
+        crc32c: int | None = None,
+        if_match: str | None = None,
+        if_none_match: bool = False,
+    ) -> str:
+        """See :meth:`tidemark.store.base.Store.put`."""
+        conditions: dict[str, Any] = {}
+        if if_match is not None:
+            conditions["IfMatch"] = if_match
+        if if_none_match:
+            conditions["IfNoneMatch"] = "*"
+        try:
+            if size is not None and size > self._multipart_from and not isinstance(body, bytes):
+                return self._put_in_parts(key, body, size, crc32c, conditions)
+            extra: dict[str, Any] = {}
+            if size is not None and not isinstance(body, bytes):
+                body, extra["ContentLength"] = exactly(body, size), size
+            if crc32c is not None:
+                extra["ChecksumCRC32C"] = encoded(crc32c)
+            return self._clients.write.put_object(
+                **self._target, **self._attributes, **extra, **conditions, Key=key, Body=body
+            )["ETag"]
+        except FAILURES as error:
+            failure = self._failed(key, error)
+            if if_match is not None and isinstance(failure, NotFound):
+                raise PreconditionFailed(failure.key, "is gone, and was to be replaced") from error
+            raise failure from error
+
+    def get(self, key: str, *, if_match: str | None = None, limit: int | None = None) -> Fetched:
+        """Read an object, see :meth:`tidemark.store.base.Store.get`; compare the bytes with the stored checksum."""
+        return self._get(key, if_match, limit, ChecksumMode="ENABLED")
+
+    def get_range(self, key: str, start: int, end: int, *, if_match: str | None = None) -> bytes:
+        """See :meth:`tidemark.store.base.Store.get_range`."""
+        if start == end:
+            return b""
+        body = self._get(key, if_match, None, Range=f"bytes={start}-{end - 1}").body
+        if len(body) != end - start:
+            raise UnknownOutcome(
+                self._name(key), f"asked for bytes {start} to {end}, got {len(body)} of {end - start}; read again"
+            )
+        return body
+
+    @contextmanager
+    def stream(
+        self, key: str, start: int = 0, end: int | None = None, *, if_match: str | None = None
+    ) -> Iterator[ReplyBody]:
+        """See :meth:`tidemark.store.base.Store.stream`."""
+        extra: dict[str, Any] = {"IfMatch": if_match} if if_match is not None else {}
+        if start or end is not None:
+            extra["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
+        try:
+            reply = self._clients.read.get_object(**self._target, Key=key, **extra)
+        except FAILURES as error:
+            raise self._failed(key, error) from error
+        with closing(ReplyBody(reply, self._name(key), FAILURES, lambda error: self._failed(key, error))) as body:
+            if end is not None and body.size != end - start:
+                raise UnknownOutcome(self._name(key), f"asked for bytes {start} to {end}, got {body.size}; read again")
+            yield body
+
+    def head(self, key: str) -> ObjectInfo:
+        """See :meth:`tidemark.store.base.Store.head`."""
+        try:
+            reply = self._clients.read.head_object(**self._target, Key=key, ChecksumMode="ENABLED")
+        except FAILURES as error:
+            failure = self._failed(key, error)
+            if isinstance(failure, NotFound):
+                self._check_bucket(key)
+            raise failure from error
+        return ObjectInfo(key, reply["ContentLength"], reply["ETag"], reply["LastModified"], decoded(reply))
+
+    def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """See :meth:`tidemark.store.base.Store.list`."""
+        extra: dict[str, Any] = {"StartAfter": start_after} if start_after is not None else {}
+        pages = self._clients.read.get_paginator("list_objects_v2").paginate(**self._target, Prefix=prefix, **extra)
+        try:
+            for page in pages:
+                for item in page.get("Contents", ()):
+                    yield ObjectInfo(item["Key"], item["Size"], item["ETag"], item["LastModified"])
+        except FAILURES as error:
+            failure = self._failed(prefix, error)
+            if isinstance(failure, AccessDenied):
+                failure = AccessDenied(failure.key, f"{failure.reason}; to list it takes s3:ListBucket on {self.url}")
+            raise failure from error
+
+    def now(self) -> datetime:
+        """The store's time, see :meth:`tidemark.store.base.Store.now`. A refusal has the time as well."""
+        refusal: ClientError | None = None
+        try:
+            reply: Any = self._clients.read.head_bucket(**self._target)
+        except ClientError as error:
+            reply, refusal = error.response, error
+        except FAILURES as error:
+            raise self._failed("", error) from error
+        date = reply["ResponseMetadata"]["HTTPHeaders"].get("date")
+        if date is None and refusal is not None:  # an answer from something between us and the store
+            raise self._failed("", refusal) from refusal
+        if date is None:
+            raise StoreError(self.url, "the server's answers have no Date, so its clock cannot be asked for")
+        return parsedate_to_datetime(date)
+
+    def copy(self, source: str, target: str, *, source_etag: str) -> str:
+        """See :meth:`tidemark.store.base.Store.copy`."""
+        extra: dict[str, Any] = {}
+        if self._owner is not None:
+            extra["ExpectedSourceBucketOwner"] = self._owner
+        if "Tagging" in self._attributes:
+            extra["TaggingDirective"] = "REPLACE"
+        try:
+            reply = self._clients.write.copy_object(
+                **self._target,
+                **self._attributes,
+                **extra,
+                Key=target,
+                CopySource={"Bucket": self._target["Bucket"], "Key": source},
+                CopySourceIfMatch=source_etag,
+            )
+        except FAILURES as error:
+            raise self._failed(source, error) from error
+        return reply["CopyObjectResult"]["ETag"]
+
+    def delete(self, key: str, *, if_match: str | None = None) -> None:
+        """See :meth:`tidemark.store.base.Store.delete`."""
+        extra: dict[str, Any] = {"IfMatch": if_match} if if_match is not None else {}
+        try:
+            self._clients.write.delete_object(**self._target, Key=key, **extra)
+        except FAILURES as error:
+            raise self._failed(key, error) from error
+
+    def _get(self, key: str, if_match: str | None, limit: int | None, **extra: Any) -> Fetched:
+        if if_match is not None:
+            extra["IfMatch"] = if_match
+        try:
+            reply = self._clients.read.get_object(**self._target, Key=key, **extra)
+            with closing(reply["Body"]) as arriving:
+                check_size(self._name(key), reply["ContentLength"], limit)
+                body = arriving.read()
+        except FAILURES as error:
+            raise self._failed(key, error) from error
+        if "ChecksumMode" in extra and decoded(reply) not in {None, crc32c_of(body)}:
+            raise UnknownOutcome(self._name(key), "other bytes arrived than are stored; read again")
+        return Fetched(body, reply["ETag"])
+
+    def _put_in_parts(self, key: str, body: BinaryIO, size: int, crc32c: int | None, conditions: dict[str, Any]) -> str:
+        upload = Upload(self._clients.write, self._name(key), {**self._target, "Key": key}, self._attributes)
+        etag, unproved = upload.put(body, size, crc32c, self._part_size, conditions)
+        if unproved is not None and self._checksum(key, size, etag) != unproved:
+            raise StoreError(
+                self._name(key), f"the store has other bytes than those of CRC32C {unproved:08x}; send it again"
+            )
+        return etag
+
+    def _checksum(self, key: str, size: int, etag: str) -> int:
+        """CRC32C of this very version, by reading it."""
+        value, stored = 0, repeating(self, Retry())
+        for start in range(0, size, _READ_BACK):
+            value = crc32c_of(stored.get_range(key, start, min(size, start + _READ_BACK), if_match=etag), value)
+        return value
+
+    def _check_bucket(self, key: str) -> None:
+        """Raise BucketMissing if the bucket is missing: a HEAD's reply has no body that would show that."""
+        try:
+            self._clients.read.head_bucket(**self._target)
+        except FAILURES as error:
+            if isinstance(self._failed(key, error), NotFound):
+                raise BucketMissing(self._name(key)) from error
+
+    def _failed(self, key: str, error: ClientError | BotoCoreError | HTTPError) -> StoreError:
+        failure = translated(self._name(key), error)
+        if isinstance(failure, AccessDenied):
+            self._clients.renew()
+        return failure
+
+    def _name(self, key: str) -> str:
+        return f"{self.url}/{key}"
+
+
+def _attributes(options: StoreOptions) -> dict[str, Any]:
+    """Attributes of every object that is written: parameters of PutObject, CreateMultipartUpload and CopyObject."""
+    attributes: dict[str, Any] = {}
+    if options.sse_kms_key_id is not None:
+        attributes |= {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": options.sse_kms_key_id}
+    if options.storage_class is not None:
+        attributes["StorageClass"] = options.storage_class
+    if options.tags:
+        attributes["Tagging"] = urlencode(options.tags)
+    return attributes

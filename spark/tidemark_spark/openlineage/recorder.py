@@ -1,0 +1,105 @@
+"""Collects the inputs and outputs of a job. Lineage never fails a job: its errors are printed to standard error."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any, Final
+
+from tidemark.errors import TidemarkError
+from tidemark.openlineage import hand_over
+from tidemark.openlineage.collected import Found, joined
+from tidemark.openlineage.expected import of_job
+from tidemark.topics import Deployment, TopicSettings, load_topics
+from tidemark_spark.openlineage import events
+
+EVENTS: Final = "events"
+OFF: Final = "off"
+
+
+class Recorder:
+    """Lineage of one job. Without a receiver, nothing is built and no module of OpenLineage is loaded."""
+
+    def __init__(self, job: str, options: Namespace) -> None:
+        """A recorder of the program ``job`` with its command line."""
+        self._job, self._options = job, options
+        self._parts: list[Found] = []
+        self._place = None if options.lineage in {EVENTS, OFF} else str(options.lineage)
+        self._events: events.JobEvents | None = None
+        if options.lineage == EVENTS and events.configured() and not _only_shows(options):
+            self._guarded(self._connect)
+
+    def begin(self) -> None:
+        """Report that the job begins, and with which datasets."""
+        if self._events is not None:
+            self._guarded(self._start)
+
+    def note(self, build: Callable[[], Found]) -> None:
+        """Keep the lineage of a part of the job's work; ``build`` is not called if there is no receiver."""
+        if self._place is not None or self._events is not None:
+            self._guarded(lambda: self._parts.append(build()))
+
+    def end(self, error: BaseException | None) -> None:
+        """Report that the job has ended, with ``error`` if there is one."""
+        if self._place is not None and (self._parts or error is None):
+            self._guarded(self._hand_over)
+        if self._events is not None:
+            self._guarded(lambda: self._stop(error))
+
+    def _connect(self) -> None:
+        options = self._options
+        topics = getattr(options, "topic", None) or ()
+        name = events.job_name(self._job, options.cluster, [topics] if isinstance(topics, str) else topics)
+        attempt = getattr(options, "attempt", None) or _attempt_in(getattr(options, "plan", None))
+        try:
+            self._events = events.JobEvents(name, None if attempt is None else str(attempt))
+        except ImportError as error:
+            sys.stderr.write(
+                f"lineage: OPENLINEAGE_… is set, but {error.name} is not installed, so no event is sent: install "
+                "requirements/lineage.txt beside Spark, or say --lineage off\n"
+            )
+
+    def _start(self) -> None:
+        assert self._events is not None
+        deployment = load_topics(self._options.topics)
+        self._events.start(of_job(self._job, deployment, self._topics(deployment)))
+
+    def _stop(self, error: BaseException | None) -> None:
+        assert self._events is not None
+        lineage = joined(self._parts)
+        if error is not None and not self._parts:
+            deployment = load_topics(self._options.topics)
+            lineage = of_job(self._job, deployment, self._topics(deployment))
+        self._events.end(lineage, error)
+
+    def _hand_over(self) -> None:
+        assert self._place is not None
+        hand_over.put(load_topics(self._options.topics), self._options.cluster, self._place, joined(self._parts))
+
+    def _topics(self, deployment: Deployment) -> list[TopicSettings]:
+        """The topics of the command line, or all topics of its cluster."""
+        named, cluster = getattr(self._options, "topic", None), self._options.cluster
+        names = [named] if isinstance(named, str) else named
+        if names:
+            return [deployment.topic(name, cluster) for name in names]
+        return [topic for topic in deployment.topics if cluster in {None, topic.cluster}]
+
+    def _guarded(self, step: Callable[[], Any]) -> None:
+        try:
+            step()
+        except TidemarkError as error:
+            sys.stderr.write(f"lineage: not reported: {error}\n")
+        except Exception as error:  # noqa: BLE001 - any error of a client or a store; the job's work is done
+            sys.stderr.write("".join(["lineage: not reported:\n", *traceback.format_exception(error)]))
+
+
+def _only_shows(options: Namespace) -> bool:
+    """True if the job writes nothing, but shows its plan or compares."""
+    return any(getattr(options, option, None) for option in ("dry_run", "compare", "report"))
+
+
+def _attempt_in(plan: str | None) -> str | None:
+    """The attempt in a plan's key."""
+    return plan.rpartition("/")[2].removesuffix(".json") if plan else None

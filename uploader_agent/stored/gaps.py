@@ -1,0 +1,104 @@
+"""Gaps: offsets that neither the store nor the disk has, or that have damaged bytes. Pure.
+
+A gap's reason is decided once, from evidence. Later evidence replaces only the reason ``unknown``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from tidemark.formats.raw.gaps import Gap, GapReason
+from tidemark.intervals import Interval, Intervals
+
+Judged = tuple[Interval, GapReason]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The evidence of the reasons for which offsets are missing.
+
+    ``yielded`` offsets were held, and evicted to keep the hold's bounds. ``cut`` offsets were uploaded, then cut off by
+    a new leader's lineage. ``log_start`` is the broker's; None if the broker could not be asked. ``disk_start`` is the
+    base of the first segment that was on the disk BEFORE the broker answered. Between the two only a lost disk explains
+    a hole; above ``disk_start`` the broker may have moved its log start since.
+    """
+
+    yielded: Intervals = field(default_factory=Intervals)
+    cut: Intervals = field(default_factory=Intervals)
+    log_start: int | None = None
+    disk_start: int | None = None
+
+    def judge(self, hole: Intervals) -> Iterator[Judged]:
+        """``hole`` in parts with one reason each, the strongest evidence first."""
+        log_start = self.log_start or 0
+        disk_start = log_start if self.disk_start is None or self.log_start is None else self.disk_start
+        proofs: list[tuple[GapReason, Intervals]] = [
+            ("staging_full", self.yielded),
+            ("unclean_election", self.cut),
+            ("deleted_before_upload", Intervals([(0, log_start)])),
+            ("failed_disk", Intervals([(log_start, max(log_start, disk_start))])),
+        ]
+        for reason, offsets in proofs:
+            yield from ((part, reason) for part in hole & offsets)
+            hole -= offsets
+        yield from ((part, "unknown") for part in hole)
+
+
+def find_gaps(
+    missing: Intervals, damaged: Intervals, evidence: Evidence, known: Iterable[Gap], now: datetime
+) -> tuple[Gap, ...]:
+    """The gaps by offset: ``missing`` offsets, and ``damaged`` offsets, which were found unreadable.
+
+    A gap in ``known`` keeps its time, and its reason unless that is unknown.
+    """
+    gaps: list[Gap] = []
+    for gap in known:
+        part = (missing | damaged) & Intervals([(gap.start, gap.end)])
+        if gap.reason == "unknown":
+            judged = [*_corrupt(part & damaged), *evidence.judge(part - damaged)]
+        else:
+            judged = [(piece, gap.reason) for piece in part]
+        gaps += [_gap(piece, gap.detected_at) for piece in judged]
+        missing, damaged = missing - part, damaged - part
+    gaps += [_gap(piece, now) for piece in (*_corrupt(damaged), *evidence.judge(missing - damaged))]
+    return _joined(sorted(gaps, key=lambda gap: gap.start))
+
+
+def split(gaps: Iterable[Gap], acknowledged: Intervals) -> tuple[tuple[Gap, ...], tuple[Gap, ...]]:
+    """The gaps that hold the partition up, and the gaps that a person has acknowledged."""
+    holding: list[Gap] = []
+    passed: list[Gap] = []
+    for gap in gaps:
+        whole = offsets([gap])
+        holding += [gap.model_copy(update=part._asdict()) for part in whole - acknowledged]
+        passed += [gap.model_copy(update=part._asdict()) for part in whole & acknowledged]
+    return tuple(holding), tuple(passed)
+
+
+def offsets(gaps: Iterable[Gap]) -> Intervals:
+    """The offsets of all ``gaps``."""
+    return Intervals((gap.start, gap.end) for gap in gaps)
+
+
+def _corrupt(offsets: Intervals) -> list[Judged]:
+    return [(part, "corrupt") for part in offsets]
+
+
+def _gap(judged: Judged, detected_at: datetime) -> Gap:
+    (start, end), reason = judged
+    return Gap.model_validate({"from": start, "to": end, "reason": reason, "detected_at": detected_at})
+
+
+def _joined(gaps: Sequence[Gap]) -> tuple[Gap, ...]:
+    """``gaps`` with adjacent gaps of one reason joined, since retention deletes segment after segment."""
+    joined: list[Gap] = []
+    for gap in gaps:
+        before = joined[-1] if joined else None
+        if before and (before.end, before.reason) == (gap.start, gap.reason):
+            earlier = min(before.detected_at, gap.detected_at)
+            joined[-1] = before.model_copy(update={"end": gap.end, "detected_at": earlier})
+        else:
+            joined.append(gap)
+    return tuple(joined)

@@ -1,0 +1,152 @@
+"""A segment's manifest: its content, and its writing as the last object of its segment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from tidemark.errors import NotFound, PreconditionFailed
+from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName, TopicPartition
+from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, PackedPart, SegmentDamage, SegmentManifest, compacts
+from tidemark.kafka_log import Lineage, SegmentSummary
+from tidemark.store import ObjectInfo, Store
+from uploader_agent import __version__
+from uploader_agent.broker.admin import UNKNOWN_POLICY, Offsets
+from uploader_agent.clock import utc_now
+from uploader_agent.disk.segment_files import Bytes, checksum
+from uploader_agent.stored.objects import Summed, create, replace
+
+
+class StoredManifest(NamedTuple):
+    """A manifest and the ETag under which the store has it."""
+
+    manifest: SegmentManifest
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The broker's statements about a partition at the time of an upload."""
+
+    offsets: Offsets
+    cleanup_policy: str
+    leader_epoch: int
+
+    @property
+    def may_compact(self) -> bool:
+        """True if the broker's cleaner may remove records, or the policy is unknown."""
+        return self.cleanup_policy == UNKNOWN_POLICY or compacts(self.cleanup_policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts about a segment's bytes and objects. It accounts for the offsets up to ``next_offset``."""
+
+    name: SegmentName
+    next_offset: int
+    summary: SegmentSummary
+    damage: SegmentDamage | None
+    lineage: Lineage
+    rotated_at: datetime | None
+    objects: dict[str, ObjectSum]
+    parts: tuple[PackedPart, ...] = ()
+
+
+def build(
+    tp: TopicPartition, keys: PartitionKeys, topic_id: str | None, broker: int, facts: Facts, seen: Observed
+) -> SegmentManifest:
+    """The manifest of a segment of ``tp`` that is stored under ``keys``."""
+    summary = facts.summary
+    return SegmentManifest(
+        cluster=keys.cluster,
+        topic=tp.topic,
+        topic_id=topic_id,
+        partition=tp.partition,
+        base_offset=facts.name.base,
+        suffix=facts.name.suffix,
+        last_batch_end=summary.next_offset,
+        next_offset=facts.next_offset,
+        lineage=facts.lineage.truncated(facts.next_offset).entries,
+        first_timestamp=summary.first_timestamp,
+        max_timestamp=summary.max_timestamp,
+        batch_count=summary.batch_count,
+        magics=summary.magics,
+        codecs=summary.codecs,
+        open_transactions=tuple(map(OpenTransaction.of, summary.open_transactions)),
+        log_start_offset=seen.offsets.log_start_offset or 0,
+        high_watermark=seen.offsets.high_watermark,
+        last_stable_offset=seen.offsets.last_stable_offset,
+        offsets_from=seen.offsets.source,
+        cleanup_policy=seen.cleanup_policy,
+        rotated_at=facts.rotated_at,
+        uploaded_at=utc_now(),
+        broker=broker,
+        agent_version=__version__,
+        state="corrupt" if facts.damage else "whole",
+        damage=facts.damage,
+        objects=facts.objects,
+        parts=facts.parts,
+    )
+
+
+def read(store: Store, keys: PartitionKeys, name: SegmentName) -> StoredManifest | None:
+    """The manifest of the segment ``name``; None if there is none. Raises FormatError if it does not parse."""
+    try:
+        return StoredManifest(*SegmentManifest.load_version(store, keys.manifest(name)))
+    except NotFound:
+        return None
+
+
+def write(store: Store, keys: PartitionKeys, manifest: SegmentManifest) -> StoredManifest:
+    """Create ``manifest`` under its name, or return the stored one if it describes the same object.
+
+    Raises:
+        PreconditionFailed: the stored one describes another object, for example after a repair; look again.
+    """
+    key = keys.manifest(manifest.name)
+    created = create(store, key, _content(manifest))
+    if isinstance(created, ObjectSum):
+        return StoredManifest(manifest, created.etag)
+    stored = SegmentManifest.load(store, key, if_match=created.etag)
+    ours = manifest.objects[manifest.log_name]
+    if (stored.topic_id, stored.objects.get(manifest.log_name)) != (manifest.topic_id, ours):
+        raise PreconditionFailed(key, f"describes another object than {manifest.log_name} of version {ours.etag}")
+    return StoredManifest(stored, created.etag)
+
+
+def write_over(
+    store: Store, keys: PartitionKeys, manifest: SegmentManifest, seen: StoredManifest | None
+) -> StoredManifest:
+    """Write ``manifest`` under its name if the store still has ``seen``, or still has none: for repairs.
+
+    Raises:
+        PreconditionFailed: another agent wrote a manifest; look again.
+    """
+    key, ours = keys.manifest(manifest.name), _content(manifest)
+    if seen is not None:
+        stored = ObjectInfo(key, len(seen.manifest.to_bytes()), seen.etag, utc_now())
+        return StoredManifest(manifest, replace(store, key, ours, stored).etag)
+    created = create(store, key, ours)
+    if not isinstance(created, ObjectSum):
+        raise PreconditionFailed(key, "was written by another agent in the meantime")
+    return StoredManifest(manifest, created.etag)
+
+
+def _content(manifest: SegmentManifest) -> Summed:
+    content = Bytes(MANIFEST_EXTENSION, manifest.to_bytes())
+    return Summed(content, checksum(content))
+
+
+def begins_on(manifest: SegmentManifest, lineage: Lineage) -> bool:
+    """True if the segment's first batch is on ``lineage``."""
+    return Lineage(manifest.lineage).divergence(lineage, manifest.base_offset + 1) is None
+
+
+def says_the_same(stored: SegmentManifest, ours: SegmentManifest) -> bool:
+    """True if both describe the same bytes in the same way, regardless of their writer and time."""
+    return stored.topic_id == ours.topic_id and _description(stored) == _description(ours)
+
+
+def _description(manifest: SegmentManifest) -> tuple[object, ...]:
+    return manifest.next_offset, manifest.state, manifest.lineage, manifest.open_transactions, manifest.objects

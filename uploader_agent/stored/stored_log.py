@@ -1,0 +1,204 @@
+"""One partition's log in the store: read once from ``offset.wm`` and the manifests above it, then updated.
+
+Only segments at or above the watermark's last one are listed and kept, so memory does not grow with a topic's age.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tidemark.errors import FormatError
+from tidemark.formats.keys import PartitionKeys, SegmentName
+from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.watermark_index import IndexEntry
+from tidemark.intervals import Intervals
+from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.store import Store
+from uploader_agent.stored import gaps, listing, manifests, watermark
+from uploader_agent.stored.manifests import StoredManifest
+from uploader_agent.stored.watermark import IsForeign, StoredWatermark
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSegment:
+    """The part of a manifest that uploads need. ``readable_end`` is the start of damage or of another lineage."""
+
+    name: SegmentName
+    base_offset: int
+    next_offset: int
+    readable_end: int
+    state: str
+    broker: int
+    open_transactions: tuple[UnfinishedTransaction, ...]
+    lineage: Lineage
+
+    @classmethod
+    def of(cls, manifest: SegmentManifest, lineage: Lineage) -> StoredSegment:
+        """The part of ``manifest`` that matters to a leader with a log on ``lineage``."""
+        end = manifest.damage.offset if manifest.damage else manifest.next_offset
+        own = Lineage(manifest.lineage)
+        diverged = own.divergence(lineage, end)
+        readable = end if diverged is None else max(manifest.base_offset, diverged)
+        opened = tuple(transaction.unfinished for transaction in manifest.open_transactions)
+        return cls(
+            name=manifest.name,
+            base_offset=manifest.base_offset,
+            next_offset=manifest.next_offset,
+            readable_end=readable,
+            state=manifest.state,
+            broker=manifest.broker,
+            open_transactions=opened,
+            lineage=own,
+        )
+
+
+@dataclass(slots=True)
+class StoredLog:
+    """This broker's knowledge of a partition's objects. Not thread-safe: see :class:`RemoteState`.
+
+    ``logs`` are the segments with a ``.log`` that was seen, ``read`` the ETags of the manifests that were read.
+    """
+
+    broker: int
+    stored: StoredWatermark | None = None
+    foreign: StoredWatermark | None = None
+    """A foreign object under the key of ``offset.wm``, which may only be replaced."""
+    segments: dict[SegmentName, StoredSegment] = field(default_factory=dict)
+    logs: set[SegmentName] = field(default_factory=set)
+    read: dict[SegmentName, str] = field(default_factory=dict)
+    below: Intervals = field(default_factory=Intervals)
+    """The offsets that the watermark covers on this leader's lineage, acknowledged gaps included."""
+    bytes_per_offset: float | None = None
+    """The bytes per offset of the newest segment that was seen in the store."""
+
+    @classmethod
+    def of_index(cls, entry: IndexEntry, broker: int) -> StoredLog:
+        """The log in this broker's watermark index: all offsets up to its uploaded end, under its leadership."""
+        return cls(broker, below=Intervals([(0, entry.uploaded_end)]), bytes_per_offset=entry.bytes_per_offset)
+
+    @property
+    def present(self) -> Intervals:
+        """Offsets that can be read from the store."""
+        return self._readable_below | Intervals(
+            (segment.base_offset, segment.readable_end) for segment in self.segments.values()
+        )
+
+    @property
+    def final(self) -> Intervals:
+        """Offsets that need no upload: readable ones, and ones that this broker stored as corrupt."""
+        kept = (segment for segment in self.segments.values() if segment.state == "corrupt")
+        return self.present | Intervals(
+            (segment.base_offset, segment.next_offset) for segment in kept if segment.broker == self.broker
+        )
+
+    @property
+    def _readable_below(self) -> Intervals:
+        """``below`` without the gaps that the watermark passes because a person acknowledged them."""
+        return self.below - gaps.offsets(self.stored.watermark.acknowledged_gaps) if self.stored else self.below
+
+    @property
+    def damaged(self) -> Intervals:
+        """Offsets from the first bad batch of a corrupt segment to its end."""
+        return Intervals(
+            (segment.readable_end, segment.next_offset)
+            for segment in self.segments.values()
+            if segment.state == "corrupt"
+        )
+
+    @property
+    def end(self) -> int:
+        """The end of the last uploaded segment, even above a hole; 0 if there is none."""
+        readable = (
+            segment.readable_end for segment in self.segments.values() if segment.readable_end > segment.base_offset
+        )
+        return max([*(part.end for part in self.below), *readable], default=0)
+
+    def open_before(self, base_offset: int) -> tuple[UnfinishedTransaction, ...] | None:
+        """The transactions open at ``base_offset``, if a known segment on this lineage ends there; else None."""
+        ends = (
+            segment
+            for segment in self.segments.values()
+            if segment.next_offset == segment.readable_end == base_offset and segment.state == "whole"
+        )
+        return next((segment.open_transactions for segment in ends), None)
+
+    def history(self, lineage: Lineage) -> Lineage:
+        """``lineage``, extended below its start by the lineages of the stored segments on it.
+
+        A broker forgets the epochs below its log start offset; segments that were held are uploaded after that.
+        """
+        live = (segment for segment in self.segments.values() if segment.readable_end > segment.base_offset)
+        for segment in sorted(live, key=lambda segment: segment.base_offset, reverse=True):
+            lineage = lineage.with_history(segment.lineage)
+        return lineage
+
+    def add(self, stored: StoredManifest, lineage: Lineage) -> None:
+        """Add a stored manifest."""
+        segment = StoredSegment.of(stored.manifest, lineage)
+        if all(segment.base_offset >= name.base for name in self.segments):
+            self.bytes_per_offset = _bytes_per_offset(stored.manifest) or self.bytes_per_offset
+        self.segments[segment.name] = segment
+        self.read[segment.name] = stored.etag
+        if segment.state == "whole":
+            self.logs.add(segment.name)
+
+    def vouched(self, stored: StoredWatermark) -> None:
+        """Adopt the stored watermark, and drop segments that lie wholly below its last one."""
+        self.stored, self.foreign = stored, None
+        self.below |= Intervals([(stored.watermark.start_offset, stored.watermark.next_offset)])
+        for name, segment in [*self.segments.items()]:
+            below = max(segment.base_offset + 1, segment.next_offset) <= stored.base_offset
+            if below and segment.state == "whole":
+                del self.segments[name]
+                self.logs.discard(name)
+
+
+def _bytes_per_offset(manifest: SegmentManifest) -> float | None:
+    """Bytes per offset, to the thousandth; None if no byte is readable."""
+    log = manifest.objects.get(manifest.name.file("log"))
+    if log is None or not log.size or manifest.next_offset == manifest.base_offset:
+        return None
+    return round(log.size / (manifest.next_offset - manifest.base_offset), 3)
+
+
+def load(
+    store: Store,
+    keys: PartitionKeys,
+    lineage: Lineage,
+    leader_epoch: int,
+    topic_id: str | None,
+    broker: int,
+    is_foreign: IsForeign,
+) -> StoredLog:
+    """Read the state of the store, as the leader with this ``lineage``. Without a watermark, list everything.
+
+    Raises:
+        Fenced: a later leader has taken over.
+        ContinuityError: the lineages contradict each other.
+        FormatError: names an object that does not parse.
+        StoreError: the store failed.
+    """
+    current = watermark.fence(store, keys, topic_id, leader_epoch, is_foreign)
+    foreign = current is not None and current.foreign
+    state = StoredLog(broker, None if foreign else current, current if foreign else None)
+    first = 0
+    if state.stored is not None:
+        first = state.stored.base_offset
+        vouched = watermark.truncate(state.stored.watermark, lineage, leader_epoch)
+        # Segments above a hole are listed below: each manifest's lineage shows if the segment still counts.
+        state.below = Intervals([(vouched.start_offset, vouched.next_offset)])
+        if vouched.next_offset <= first:  # cut off below line 1: line 1 moves back to the last segment below the cut
+            first = _last_base_below(store, keys, vouched.next_offset)
+    listed = listing.list_segments(store, keys, first)
+    state.logs.update(log.name for log in listed.logs)
+    for name, _, info in listed.manifests:
+        stored = manifests.read(store, keys, name)
+        if stored is None:
+            raise FormatError(info.key, "was listed, but cannot be read")
+        state.add(stored, lineage)
+    return state
+
+
+def _last_base_below(store: Store, keys: PartitionKeys, offset: int) -> int:
+    below = listing.list_segments(store, keys, max(0, offset - listing.REACH), offset).manifests
+    return below[-1].name.base if below else 0

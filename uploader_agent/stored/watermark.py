@@ -1,0 +1,239 @@
+"""``offset.wm``: the end of a partition's stored offsets without a hole; computed, fenced, written by conditional PUT.
+
+Promises: within a topic id, (leader epoch, next offset) never decreases; a writer with an older leader epoch gets an
+error and stops; if a leader's lineage cuts offsets off, that leader takes the next offset back to the cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import structlog
+from crc32c import crc32c
+
+from tidemark.errors import ContinuityError, FormatError, NotFound, TidemarkError, UnknownOutcome
+from tidemark.formats.raw import watermark as format_
+from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.keys import WATERMARK_NAME, PartitionKeys
+from tidemark.formats.raw.watermark import MOST_TAILS, Watermark
+from tidemark.intervals import Interval, Intervals
+from tidemark.kafka_log import Lineage
+from tidemark.store import Store
+from uploader_agent.clock import utc_now
+
+logger = structlog.get_logger(__name__)
+
+
+class Fenced(TidemarkError):
+    """A leader with a higher epoch has written the watermark: this agent must leave the partition alone."""
+
+
+class StoredWatermark(NamedTuple):
+    """``offset.wm`` as the store has it."""
+
+    base_offset: int
+    watermark: Watermark
+    etag: str
+    foreign: bool = False
+    """True if the cluster never gave its leader epoch: it then fences no leader, and its content is ignored."""
+
+
+class OtherWatermark(NamedTuple):
+    """The ``offset.wm`` of one line that another uploader wrote; ``etag`` is its ETag."""
+
+    etag: str
+
+
+IsForeign = Callable[[StoredWatermark], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkState:
+    """The state from which a partition's watermark is computed."""
+
+    topic_id: str | None
+    leader_epoch: int
+    broker: int
+    start: int
+    present: Intervals
+    lineage: Lineage
+    gaps: tuple[Gap, ...]
+    acknowledged_gaps: tuple[Gap, ...]
+    foreign_epochs: tuple[int, ...] = ()
+    packs: bool = False
+    """True if this leadership may pack."""
+
+
+def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
+    """The watermark of the known state. Before anything is stored, it ends at its start."""
+    passed = Intervals((gap.start, gap.end) for gap in view.acknowledged_gaps)
+    contiguous = (view.present | passed).contiguous_from(view.start)
+    lineage = view.lineage.with_history(Lineage(previous.lineage) if previous else Lineage())
+    own = (view.leader_epoch, view.broker) if view.packs else None
+    return Watermark(
+        topic_id=view.topic_id,
+        start_offset=view.start,
+        leader_epoch=view.leader_epoch,
+        next_offset=contiguous,
+        ranges_above=tuple(above(view.present, contiguous)),
+        lineage=lineage.entries,
+        gaps=view.gaps,
+        acknowledged_gaps=view.acknowledged_gaps,
+        foreign_epochs=tuple(sorted({*view.foreign_epochs, *(previous.foreign_epochs if previous else ())})),
+        tails=tails(previous.tails if previous else (), own, lineage, contiguous),
+        broker=view.broker,
+        written_at=utc_now(),
+    )
+
+
+def tails(
+    before: Iterable[tuple[int, int]], own: tuple[int, int] | None, lineage: Lineage, sealed_end: int
+) -> tuple[tuple[int, int], ...]:
+    """The leaderships that may have packed unsealed offsets: the rest of ``before``, and ``own`` if there is room.
+
+    A leadership is removed when the end of its epoch on this lineage is sealed, whatever its broker's head holds by
+    then. The newest epoch has no end.
+    """
+    listed = {tail for tail in before if not _is_sealed(tail[0], lineage, sealed_end)}
+    if own is not None and len(listed) < MOST_TAILS:
+        listed.add(own)
+    return tuple(sorted(listed))
+
+
+def _is_sealed(epoch: int, lineage: Lineage, sealed_end: int) -> bool:
+    ends = [start for later, start in lineage.entries if later > epoch]
+    return bool(ends) and min(ends) <= sealed_end
+
+
+def truncate(previous: Watermark, lineage: Lineage, leader_epoch: int) -> Watermark:
+    """``previous`` up to the offset at which the new leader's ``lineage`` leaves it.
+
+    Raises:
+        ContinuityError: the lineages diverge although the leader has not changed since.
+    """
+    at = Lineage(previous.lineage).divergence(lineage, previous.next_offset)
+    if at is None or at >= previous.next_offset:
+        return previous
+    if leader_epoch <= previous.leader_epoch:
+        rule = f"leaves the uploaded log at offset {at}, under the same leader epoch {leader_epoch}"
+        raise ContinuityError(f"the broker's lineage {lineage.entries} {rule}: look at both logs before you continue")
+    return previous.model_copy(
+        update={
+            "leader_epoch": leader_epoch,
+            "next_offset": max(at, previous.start_offset),
+            "ranges_above": (),
+            "lineage": Lineage(previous.lineage).truncated(at).entries,
+            "gaps": (),
+            "acknowledged_gaps": tuple(_below(previous.acknowledged_gaps, at)),
+        }
+    )
+
+
+def _below(gaps: Iterable[Gap], offset: int) -> Iterable[Gap]:
+    """The parts of ``gaps`` below ``offset``: gaps acknowledged on one branch do not count on the next."""
+    return (gap.model_copy(update={"end": min(gap.end, offset)}) for gap in gaps if gap.start < offset)
+
+
+def above(present: Intervals, offset: int) -> Iterable[Interval]:
+    """The parts of ``present`` that start above ``offset``."""
+    return (part for part in present if part.start > offset)
+
+
+def last_base(bases: Iterable[int], next_offset: int, fallback: int) -> int:
+    """Line 1: the base of the last segment below ``next_offset``; ``fallback`` without one."""
+    return max((base for base in bases if base < next_offset), default=fallback)
+
+
+def says_more(new: Watermark, old: Watermark | None) -> bool:
+    """True if ``new`` differs from ``old`` in more than its writer and time."""
+    return old is None or new != old.model_copy(update={"broker": new.broker, "written_at": new.written_at})
+
+
+def find(store: Store, keys: PartitionKeys) -> StoredWatermark | OtherWatermark | None:
+    """The stored watermark, even if another uploader wrote it; None if there is none.
+
+    Raises:
+        FormatError: it does not parse.
+    """
+    try:
+        body, etag = store.get(keys.watermark, limit=Watermark.most_bytes)
+    except NotFound:
+        return None
+    base_offset, watermark = format_.parse(body, keys.watermark)
+    return OtherWatermark(etag) if watermark is None else StoredWatermark(base_offset, watermark, etag)
+
+
+def read(store: Store, keys: PartitionKeys) -> StoredWatermark | None:
+    """The stored watermark; None if there is none.
+
+    Raises:
+        FormatError: it does not parse, or another uploader wrote it.
+    """
+    stored = find(store, keys)
+    if isinstance(stored, OtherWatermark):
+        rule = "was written by another uploader: stop it, since two must never share a prefix, and take the prefix over"
+        raise FormatError(keys.watermark, f"{rule} with tidemark-agent adopt")
+    return stored
+
+
+def fence(
+    store: Store, keys: PartitionKeys, topic_id: str | None, leader_epoch: int, is_foreign: IsForeign
+) -> StoredWatermark | None:
+    """The result of :func:`read`. Raises :class:`Fenced` if a later leader wrote it, unless it ``is_foreign``."""
+    stored = read(store, keys)
+    if stored and stored.watermark.topic_id == topic_id and stored.watermark.leader_epoch > leader_epoch:
+        if is_foreign(stored):
+            return stored._replace(foreign=True)
+        theirs = f"broker {stored.watermark.broker} leads it under epoch {stored.watermark.leader_epoch}"
+        raise Fenced(f"{keys.watermark}: {theirs}, and this broker's epoch is {leader_epoch}")
+    return stored
+
+
+def write(
+    store: Store, keys: PartitionKeys, base_offset: int, watermark: Watermark, before: StoredWatermark | None
+) -> StoredWatermark:
+    """Write ``watermark`` if the store still has ``before``. A foreign ``before`` is copied aside first.
+
+    Raises:
+        PreconditionFailed: the store has another version; read it and decide again.
+        ContinuityError: ``watermark`` would move back.
+    """
+    if before is not None and before.foreign:
+        _copy_aside(store, keys, before)
+    elif before is not None and not watermark.supersedes(before.watermark):
+        raise ContinuityError(f"{keys.watermark}: {watermark.order} must not follow {before.watermark.order}")
+    return put(store, keys, base_offset, watermark, before.etag if before else None)
+
+
+def put(
+    store: Store, keys: PartitionKeys, base_offset: int, watermark: Watermark, etag_before: str | None
+) -> StoredWatermark:
+    """Replace the object with ``etag_before``, or create it. After an unknown outcome the object is read back.
+
+    Raises:
+        PreconditionFailed: another object is there.
+    """
+    body = format_.render(base_offset, watermark)
+    try:
+        etag = store.put(
+            keys.watermark, body, crc32c=crc32c(body), if_match=etag_before, if_none_match=etag_before is None
+        )
+    except UnknownOutcome as error:
+        try:
+            stored = store.get(keys.watermark)
+        except NotFound:
+            raise error from None
+        if stored.body != body:
+            raise
+        etag = stored.etag
+    return StoredWatermark(base_offset, watermark, etag)
+
+
+def _copy_aside(store: Store, keys: PartitionKeys, foreign: StoredWatermark) -> None:
+    """Keep ``foreign`` as evidence."""
+    folder = keys.control.foreign_watermarks(keys.place, keys.partition)
+    target = f"{folder}{foreign.etag.strip(chr(34))}/{WATERMARK_NAME}"
+    store.copy(keys.watermark, target, source_etag=foreign.etag)
+    logger.warning("foreign_offset_wm_replaced", key=keys.watermark, copy=target)
