@@ -36,7 +36,7 @@ UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(BUILD)/bin/pip config get globa
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels requirements lint style types format test test-containers test-kubernetes test-full mutants screenshots bench soak demo down clean
+.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels requirements lint style types house format test test-containers test-kubernetes test-full mutants screenshots bench soak demo down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -121,10 +121,13 @@ image-wheels: $(DONE)/build ## Check that each pin of the images has a wheel for
 requirements: $(DONE)/build ## Recompile requirements/*.txt from pyproject.toml
 	$(call step,requirements,UV="$(BUILD)/bin/uv"; requirements/compile.sh "$$UV" && "$$UV" cache prune --quiet)
 
-lint: style types ## Check style, formatting and types
+lint: style types house ## Check style, formatting, types and the rules of the house
 
 style: env-dev ## Check style and formatting only
 	$(call step,ruff,$(ENV)/dev/bin/ruff check --quiet . && $(ENV)/dev/bin/ruff format --check --quiet .)
+
+house: env-dev ## Check names, folders, layers, words of documents and docstrings, and links
+	$(call step,house rules,$(DEV) -m pytest -q -p no:cacheprovider tests/test_house.py tests/test_architecture.py tests/test_docs.py)
 
 # What imports Airflow is checked against Airflow's environment, the rest against dev's. What mypy found lies in the user's
 # cache: a new checkout checks only what differs. Its database is for one process at a time.

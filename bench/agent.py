@@ -18,8 +18,8 @@ from tests.support.paths import env_bin, env_python
 from tests.support.process import ManagedProcess
 from tests.support.s3 import S3Server
 from tidemark.errors import NotFound
-from tidemark.formats.raw import watermark
 from tidemark.formats.keys import Endpoint, PartitionKeys
+from tidemark.formats.raw import watermark
 from tidemark.store import Store, open_store
 
 TOPICS = tuple(Topic(codec, 1000) for codec in ("zstd", "lz4", "none"))

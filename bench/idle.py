@@ -27,8 +27,8 @@ from tests.support.ports import HOST, free_port
 from tests.support.process import ManagedProcess
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
-from tidemark.formats.raw import watermark
 from tidemark.formats.keys import Endpoint, PartitionKeys
+from tidemark.formats.raw import watermark
 from tidemark.store import Store, open_store
 
 TOPICS = 40

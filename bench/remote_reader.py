@@ -1,7 +1,7 @@
 """The consumer from the remote tier: beside kafka-python from the broker, and beside bare ranged GETs.
 
 All readers read the same records: produced through a real broker, stored by the agent in a directory and on S3. Each
-reader is a process of its own, ``python -m bench.remote_reader JSON`` (see :class:`Request`), and they take turns.
+reader is a process of its own, ``python -m bench.remote_reader JSON`` (see :class:`ReadRequest`), and they take turns.
 Server and broker run on the same cores. Times and CPU seconds begin with the first record, when all code is loaded.
 """
 
@@ -40,7 +40,7 @@ ROUNDS: Final = 2
 
 
 @dataclass(frozen=True)
-class Request:
+class ReadRequest:
     """A reader, and the topic whose partition 0 it reads.
 
     ``reader`` is ``poll`` or ``poll_arrow`` (TieredConsumer, REMOTE_ONLY), ``kafka-python``, or ``bare`` (ranged GETs
@@ -55,7 +55,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ReadAnswer:
     """``records`` read in ``wall`` and ``cpu`` seconds."""
 
     records: int
@@ -99,10 +99,10 @@ def _rates(topic: Topic, bootstrap: str, local: str, s3: S3Server) -> list[Row]:
         ("bare", "s3://raw"),
         ("kafka-python", ""),
     )
-    answers: dict[tuple[str, str], list[Answer]] = {reader: [] for reader in readers}
+    answers: dict[tuple[str, str], list[ReadAnswer]] = {reader: [] for reader in readers}
     for _ in range(ROUNDS):
         for reader, url in readers:
-            answers[reader, url].append(_read(Request(reader, url, bootstrap, topic.name, keys), s3))
+            answers[reader, url].append(_read(ReadRequest(reader, url, bootstrap, topic.name, keys), s3))
     part = f"consumer {topic.codec}, values of {topic.size} B"
     note = f"{size / MB:.0f} MB stored in segments of 32 MiB, CPU of all threads of the reader"
     rows: list[Row] = []
@@ -131,17 +131,17 @@ def _rates(topic: Topic, bootstrap: str, local: str, s3: S3Server) -> list[Row]:
     return rows
 
 
-def _read(request: Request, s3: S3Server) -> Answer:
+def _read(request: ReadRequest, s3: S3Server) -> ReadAnswer:
     """Read in a process of its own."""
     command: list[str | Path] = [env_python("dev"), "-m", "bench.remote_reader", json.dumps(asdict(request))]
     done = subprocess.run(command, cwd=ROOT, env=s3.env(), check=True, stdout=subprocess.PIPE, text=True)
-    return Answer(**json.loads(done.stdout))
+    return ReadAnswer(**json.loads(done.stdout))
 
 
 def main() -> None:
-    """Read the whole partition, and print the :class:`Answer` as JSON."""
-    request = Request(**json.loads(sys.argv[1]))
-    readers: dict[str, Callable[[Request], Counts]] = {
+    """Read the whole partition, and print the :class:`ReadAnswer` as JSON."""
+    request = ReadRequest(**json.loads(sys.argv[1]))
+    readers: dict[str, Callable[[ReadRequest], Counts]] = {
         "poll": _poll,
         "poll_arrow": _poll_arrow,
         "kafka-python": _kafka_python,
@@ -151,20 +151,20 @@ def main() -> None:
     next(counts)
     started, cpu = time.perf_counter(), time.process_time()
     records = sum(counts)
-    answer = Answer(records, time.perf_counter() - started, time.process_time() - cpu)
+    answer = ReadAnswer(records, time.perf_counter() - started, time.process_time() - cpu)
     sys.stdout.write(json.dumps(asdict(answer)))
 
 
-def _poll(request: Request) -> Counts:
+def _poll(request: ReadRequest) -> Counts:
     return _polled(_tiered(request), request.topic)
 
 
-def _kafka_python(request: Request) -> Counts:
+def _kafka_python(request: ReadRequest) -> Counts:
     """kafka-python as it comes."""
     return _polled(kafka.KafkaConsumer(**_settings(request)), request.topic)
 
 
-def _poll_arrow(request: Request) -> Counts:
+def _poll_arrow(request: ReadRequest) -> Counts:
     consumer = _tiered(request)
     tp, end = _begun(consumer, request.topic)
     while consumer.position(tp) < end:
@@ -187,7 +187,7 @@ def _begun(consumer: Any, topic: str) -> tuple[Any, int]:
     return tp, consumer.end_offsets([tp])[tp]
 
 
-def _settings(request: Request) -> dict[str, Any]:
+def _settings(request: ReadRequest) -> dict[str, Any]:
     return {
         "bootstrap_servers": request.bootstrap,
         "enable_auto_commit": False,
@@ -196,12 +196,12 @@ def _settings(request: Request) -> dict[str, Any]:
     }
 
 
-def _tiered(request: Request) -> TieredConsumer:
+def _tiered(request: ReadRequest) -> TieredConsumer:
     storage = Storage.at(request.url, CLUSTER, options=StoreOptions(path_style=True))
     return TieredConsumer(mode="REMOTE_ONLY", storage=storage, **_settings(request))
 
 
-def _bare(request: Request) -> Counts:
+def _bare(request: ReadRequest) -> Counts:
     """Only ranged GETs, one after the other."""
     client = boto3.client("s3")
     bucket = request.url.removeprefix("s3://")

@@ -43,7 +43,7 @@ TOKEN: Final = "token-that-nobody-may-find"  # noqa: S105 # opens nothing; the b
 SECRET: Final = "secret-that-nobody-may-find"  # noqa: S105 # likewise
 
 
-class Landing(NamedTuple):
+class LandingTimes(NamedTuple):
     """Seconds from a watermark to the task that converts, and to the commit."""
 
     starts: float
@@ -122,7 +122,7 @@ def _way(kind: str, rounds: int, world: World, stack: AirflowStack, server: Conn
     yield row("metadata database and logs, a day", "MB", (database + logs) * 28_800 / MB, note=note)
 
 
-def _land(world: World, stack: AirflowStack, *, rested: bool = False) -> Landing:
+def _land(world: World, stack: AirflowStack, *, rested: bool = False) -> LandingTimes:
     """Store one more segment, and wait until its rows are committed.
 
     With ``rested``, it comes at a random time between two scans, when the trigger no longer holds back its event.
@@ -150,7 +150,7 @@ def _land(world: World, stack: AirflowStack, *, rested: bool = False) -> Landing
     wait_until(has_ended, what="the run to end", interval=0.5)
     # The next run then waits in its sensor, so that each round starts from rest.
     wait_until(lambda: _waits(stack), what="the next run to wait", interval=0.5)
-    landing = Landing((started[0] - published).total_seconds(), committed)
+    landing = LandingTimes((started[0] - published).total_seconds(), committed)
     sys.stderr.write(f"{landing}\n")
     return landing
 

@@ -13,17 +13,17 @@ import duckdb_extension_httpfs
 
 from demo.streams import Acknowledged, Stream
 from tidemark.endpoints import resolver_of
-from tidemark.formats.table.index_cache import read_indexes
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.raw.watermark_index import merge
+from tidemark.formats.table.index_cache import read_indexes
+from tidemark.formats.table.ledger import Ledger
 from tidemark.store import open_store
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta, open_topic_table
 from tidemark.topics import Deployment
 
 
 @dataclass
-class Account:
+class TopicAccount:
     """One topic's numbers of records; ``waits`` are seconds from acknowledged to queryable, ascending."""
 
     topic: str
@@ -79,9 +79,9 @@ class Auditor:
         delta = open_delta(table)
         return [f"{table.url}/{file.path}" for file in live_files(delta)] if delta is not None else []
 
-    def account(self, stream: Stream, acknowledged: Acknowledged) -> Account:
+    def account(self, stream: Stream, acknowledged: Acknowledged) -> TopicAccount:
         """The account of a topic, counted row by row."""
-        account = Account(stream.topic, acknowledged.count, acknowledged.aborted)
+        account = TopicAccount(stream.topic, acknowledged.count, acknowledged.aborted)
         rows = self._rows(stream, account)
         for partition, offsets in acknowledged.committed.items():
             seen = rows.pop(partition, Counter())
@@ -93,7 +93,7 @@ class Auditor:
         account.waits = sorted(self._waits(stream, acknowledged))
         return account
 
-    def _rows(self, stream: Stream, account: Account) -> dict[int, Counter[int]]:
+    def _rows(self, stream: Stream, account: TopicAccount) -> dict[int, Counter[int]]:
         files = self.files(stream)
         if not files:
             return {}
@@ -164,7 +164,7 @@ def prepare_duckdb(connection: duckdb.DuckDBPyConnection, env: Mapping[str, str]
     return connection
 
 
-def table(accounts: list[Account]) -> str:
+def table(accounts: list[TopicAccount]) -> str:
     """The accounts as a table of text."""
     counts = ("produced", "(aborted)", "landed", "missing", "duplicate", "foreign")
     head = ("topic", *counts, "append to queryable: p50 / p99 / longest")

@@ -77,7 +77,7 @@ class Stack:
             },
             unpaused=self._dags,
         )
-        self.agents = [Agent(number) for number in range(1, _BROKERS + 1)]
+        self.agents = [AgentBesideBroker(number) for number in range(1, _BROKERS + 1)]
         self._restart: Future[None] | None = None
         self._recording = threading.Lock()
 
@@ -193,7 +193,7 @@ class Stack:
             agent.start(self.kafka, self.deployment)
 
 
-class Agent:
+class AgentBesideBroker:
     """The agent beside one broker."""
 
     def __init__(self, node_id: int) -> None:

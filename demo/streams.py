@@ -70,7 +70,7 @@ class Acknowledged:
         self.ends[partition] = max(self.ends.get(partition, 0), offset + 1)
 
 
-class Clock:
+class RecordClock:
     """Record times: from midnight two days ago to now, following a stream's progress with some lateness."""
 
     def __init__(self, rng: random.Random, now: datetime) -> None:
@@ -135,10 +135,10 @@ class Production:
         if self._failed:
             raise self._failed[0]
 
-    def _run(self, stream: Stream, sender: Callable[[Stream, random.Random, Clock], None]) -> None:
+    def _run(self, stream: Stream, sender: Callable[[Stream, random.Random, RecordClock], None]) -> None:
         rng = random.Random(f"{self._seed}-{stream.topic}")  # noqa: S311 - the stream must be repeatable
         try:
-            sender(stream, rng, Clock(rng, datetime.now(UTC)))
+            sender(stream, rng, RecordClock(rng, datetime.now(UTC)))
         except BaseException as error:  # noqa: BLE001 - raised again in join()
             self._failed.append(error)
 
@@ -162,7 +162,7 @@ class Production:
 
         return delivered
 
-    def _clicks(self, stream: Stream, rng: random.Random, clock: Clock) -> None:
+    def _clicks(self, stream: Stream, rng: random.Random, clock: RecordClock) -> None:
         producer = self._producer(**{"compression.type": "zstd"})
         delivered, started = self._committed(stream.topic), time.monotonic()
         for number in range(stream.records):
@@ -181,7 +181,7 @@ class Production:
             self.sent[stream.topic] = number + 1
         _flush(producer)
 
-    def _orders(self, stream: Stream, rng: random.Random, clock: Clock) -> None:
+    def _orders(self, stream: Stream, rng: random.Random, clock: RecordClock) -> None:
         producer = self._producer(**{"compression.type": "lz4", "transactional.id": "demo-orders"})
         producer.init_transactions()
         number, started = 0, time.monotonic()
@@ -193,7 +193,7 @@ class Production:
             self.sent[stream.topic] = number
 
     def _transaction(
-        self, stream: Stream, producer: Producer, rng: random.Random, clock: Clock, numbers: range
+        self, stream: Stream, producer: Producer, rng: random.Random, clock: RecordClock, numbers: range
     ) -> None:
         written: list[tuple[int, int]] = []
 
@@ -223,7 +223,7 @@ class Production:
         for partition, offset in written:
             acknowledged.add(partition, offset)
 
-    def _sensors(self, stream: Stream, rng: random.Random, clock: Clock) -> None:
+    def _sensors(self, stream: Stream, rng: random.Random, clock: RecordClock) -> None:
         producer = self._producer()
         delivered, started = self._committed(stream.topic), time.monotonic()
         for number in range(stream.records):

@@ -12,7 +12,7 @@ from tidemark.errors import ConfigError
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import Metadata
 from uploader_agent.broker.authority import Authority, NoAuthority
-from uploader_agent.broker.leadership_hints import Hints, NoHints
+from uploader_agent.broker.leadership_hints import LeadershipHints, NoHints
 from uploader_agent.broker.properties import Broker
 from uploader_agent.disk.watcher import Watcher
 from uploader_agent.hold import Hold
@@ -33,8 +33,6 @@ from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import Poller
 from uploader_agent.partitions.waiting import Wait, Waits
-from uploader_agent.stored.destinations import Bucket, Destinations, OpenStore, digest
-from uploader_agent.stored.foreign_epochs import ForeignEpochs
 from uploader_agent.repair.gap_filler import GapFiller
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.scheduling.retry import Backoff, Failures
@@ -43,6 +41,8 @@ from uploader_agent.scheduling.timers import Timers
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
 from uploader_agent.settings import AgentSettings, changed_fields, is_fixed
+from uploader_agent.stored.destinations import Bucket, Destinations, OpenStore, digest
+from uploader_agent.stored.foreign_epochs import ForeignEpochs
 from uploader_agent.watermark_index.publisher import IndexPublisher
 from uploader_agent.watermark_index.thread import IndexThread
 
@@ -63,7 +63,7 @@ class Components:
         open_store: OpenStore,
         watcher: Watcher,
         *,
-        hints: Hints | None = None,
+        hints: LeadershipHints | None = None,
         authority: Authority | None = None,
         notifier: Notifier | None = None,
         traffic: StoreTraffic | None = None,

@@ -14,8 +14,8 @@ from tidemark.catalogs import CatalogSettings, catalog_table, delta_table
 from tidemark.config import Duration, Settings, Share, Size, hint, load
 from tidemark.endpoints import EndpointSettings, StoreUrl, check_served
 from tidemark.errors import ConfigError
-from tidemark.formats.table.base_columns import OPTIONAL, check_optional
 from tidemark.formats.keys import DeploymentKeys, TableKeys, check_cluster, check_topic
+from tidemark.formats.table.base_columns import OPTIONAL, check_optional
 from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.partitioning import BY_DATE, PartitionBy
 from tidemark.parsers.settings import BytesParser, ParserSettings

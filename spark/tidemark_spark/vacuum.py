@@ -1,9 +1,10 @@
-"""The vacuum of a table: deletes the objects that :mod:`tidemark.planning.maintenance.vacuum` chooses, each as it was listed.
+"""The vacuum of a table: deletes objects, each as it was listed.
 
-Reports and other objects about runs that are no longer needed (:mod:`tidemark.planning.maintenance.old_reports`) are deleted in any
-order. The rest is deleted in this order: data and quarantined files; ledgers that nothing names
-(:mod:`tidemark.planning.maintenance.old_ledgers`) and ledgers of dead attempts; evidence and results; and plans last, because a
-plan names the owner of the other objects. So a vacuum may be killed at any point, and the next vacuum completes it.
+:mod:`tidemark.planning.maintenance.vacuum` chooses them. Reports and other objects about runs that are no longer needed
+(:mod:`tidemark.planning.maintenance.old_reports`) are deleted in any order. The rest is deleted in this order: data and
+quarantined files; ledgers that nothing names (:mod:`tidemark.planning.maintenance.old_ledgers`) and ledgers of dead
+attempts; evidence and results; and plans last, because a plan names the owner of the other objects. So a vacuum may be
+killed at any point, and the next vacuum completes it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import ClassVar, Final
 from tidemark.concurrency import in_parallel
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
-from tidemark.formats.table.audit_report import AuditVerdict
 from tidemark.formats.base import Model, StoredObject
+from tidemark.formats.table.audit_report import AuditVerdict
 from tidemark.formats.table.ledger import Ledger, Published
 from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import read_plan

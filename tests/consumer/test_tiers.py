@@ -28,8 +28,8 @@ from tidemark.consumer.consumer import METRICS_GROUP
 from tidemark.consumer.tier_metadata import notation
 from tidemark.decode import SCHEMA
 from tidemark.errors import GapError, StoreError, WakeupError
-from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.keys import SegmentName
+from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.watermark import parse, render
 from tidemark.remote import Storage
 from tidemark.store import open_store

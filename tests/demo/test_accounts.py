@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from demo.accounts import Account, align
-from demo.streams import DAYS, STREAMS, Clock
+from demo.accounts import TopicAccount, align
+from demo.streams import DAYS, STREAMS, RecordClock
 
 
-def account() -> Account:
+def account() -> TopicAccount:
     """Ten records, all landed."""
-    return Account("orders", produced=10, aborted=2, landed=10)
+    return TopicAccount("orders", produced=10, aborted=2, landed=10)
 
 
 def test_every_record_landed_is_exact() -> None:
@@ -37,7 +37,7 @@ def test_the_longest_waits_are_told_beside_the_usual_one() -> None:
 def test_the_streams_are_as_large_and_as_wide_as_promised() -> None:
     assert sum(stream.records for stream in STREAMS) >= 200_000
     now = datetime(2026, 11, 20, 15, tzinfo=UTC)
-    clock = Clock(random.Random(1), now)
+    clock = RecordClock(random.Random(1), now)
     times = [clock.at(number / 1000) for number in range(1000)]
     dates = {datetime.fromtimestamp(time / 1000, UTC).date() for time in times}
     assert len(dates) == DAYS

@@ -43,8 +43,8 @@ from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.backfill.report import BackfillReport, read_report
 from tidemark.backfill.request import report_name
 from tidemark.cli.airflow_client import Airflow
-from tidemark.formats.table.audit_report import AuditReport
 from tidemark.formats.keys import Endpoint
+from tidemark.formats.table.audit_report import AuditReport
 from tidemark.store import open_store
 from tidemark.table.delta_table import committed_ledger, live_files, open_delta
 

@@ -20,15 +20,22 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tests.support.ledgers import landed
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.incarnations import TopicIncarnations
-from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName
-from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, DateState, Ledger, PartitionState, new_attempt
-from tidemark.formats.table.live_landing import TopicLanding, read_landing, write_landing
 from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, SegmentManifest
-from tidemark.formats.table.plan import PartitionPlan, RunPlan, RunResult
 from tidemark.formats.raw.watermark import Watermark, render
 from tidemark.formats.raw.watermark_index import DamagedHead, IndexEntry, WatermarkIndex
+from tidemark.formats.table.ledger import (
+    ATTEMPT_TRANSACTION,
+    LEDGER_TRANSACTION,
+    DateState,
+    Ledger,
+    PartitionState,
+    new_attempt,
+)
+from tidemark.formats.table.live_landing import TopicLanding, read_landing, write_landing
+from tidemark.formats.table.plan import PartitionPlan, RunPlan, RunResult
 from tidemark.openlineage import hand_over
 from tidemark.openlineage.collected import Found, joined
 from tidemark.openlineage.runs import of_run

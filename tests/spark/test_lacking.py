@@ -10,8 +10,8 @@ from tests.support.live_end import Packer
 from tests.tidemark.kafka_log.build import simple
 from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.stored.destinations import Destinations
 from uploader_agent.repair.from_packs import FromPacks
+from uploader_agent.stored.destinations import Destinations
 
 
 def test_a_segment_that_was_made_whole_proves_the_rows_and_lets_the_pack_go(world: World) -> None:

@@ -17,8 +17,8 @@ from tests.support.s3 import S3Server
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tidemark.errors import ContinuityError, NotFound, TableTampered
 from tidemark.formats.table.plan import RUN_LIMIT, ConversionTask, RunPlan, RunResult
-from tidemark.planning.maintenance import fold as rules
 from tidemark.planning import plan_ingest, plan_rebuild, plan_replay, write_plan
+from tidemark.planning.maintenance import fold as rules
 from tidemark.planning.maintenance.vacuum import MARGIN, TOMBSTONES, judge
 from tidemark.table.evidence import evidence_key
 from tidemark_spark import vacuum as cleaning

@@ -19,8 +19,8 @@ from tidemark.formats.keys import TableKeys
 from tidemark.formats.table.ledger import Ledger, Published
 from tidemark.formats.table.plan import RunResult
 from tidemark.monitoring.quarantine_samples import samples_of
-from tidemark.planning.maintenance import fold as rules
 from tidemark.planning import plan_compaction
+from tidemark.planning.maintenance import fold as rules
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.store import LocalStore
 from tidemark.table.delta_table import committed_ledger, ledger_of, oldest_ledger_in_log

@@ -15,8 +15,8 @@ from tests.spark.world import World
 from tidemark.backfill.report import read_report, write_part
 from tidemark.backfill.request import BackfillRequest
 from tidemark.errors import NotFound
-from tidemark.formats.table.audit_report import AuditFailure, AuditFinding, AuditReport
 from tidemark.formats.raw.lineage import JobLineage
+from tidemark.formats.table.audit_report import AuditFailure, AuditFinding, AuditReport
 from tidemark.formats.table.plan import RunProgress
 from tidemark.openlineage.hand_over import new_place, put, read
 from tidemark.planning.maintenance.old_reports import KEPT

@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import Any
 
 from tests.support.raw_builder import RawBuilder
+from tidemark.formats.keys import ControlKeys, PackName
 from tidemark.formats.raw import head as heads
 from tidemark.formats.raw.head import Head, HeadEntry
-from tidemark.formats.keys import ControlKeys, PackName
 from tidemark.formats.raw.manifest import OpenTransaction, PackedPart
 from tidemark.formats.raw.pack import PackWriter, RangeContent, RangePointer
 from tidemark.kafka_log import UnfinishedTransaction, carry_forward, scan_batches

@@ -20,8 +20,8 @@ from tests.support.memory import own_peak
 from tests.support.raw_builder import RawBuilder
 from tests.tidemark.kafka_log.build import simple
 from tidemark.formats.keys import PartitionKeys, SegmentName
-from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.formats.raw.manifest import ObjectSum, SegmentManifest
+from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.formats.table.plan import RunPlan
 from tidemark.kafka_log import segment_name
 from tidemark.planning import plan_ingest

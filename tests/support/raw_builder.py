@@ -17,10 +17,17 @@ from crc32c import crc32c
 
 from tidemark import kafka_log
 from tidemark.errors import NotFound
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName
 from tidemark.formats.raw.gaps import Acknowledgement, Gap, GapReason
 from tidemark.formats.raw.incarnations import TopicIncarnations
-from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName
-from tidemark.formats.raw.manifest import LineagePairs, ObjectSum, OpenTransaction, PackedPart, SegmentDamage, SegmentManifest
+from tidemark.formats.raw.manifest import (
+    LineagePairs,
+    ObjectSum,
+    OpenTransaction,
+    PackedPart,
+    SegmentDamage,
+    SegmentManifest,
+)
 from tidemark.formats.raw.watermark import Watermark, render
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.kafka_log import Lineage, SegmentScanner

@@ -19,9 +19,9 @@ from tests.tidemark.kafka_log.build import simple
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.errors import FormatError, StoreError
 from tidemark.formats import object_sizes
-from tidemark.formats.raw import watermark
 from tidemark.formats.base import StoredObject, parse_json
 from tidemark.formats.keys import ControlKeys
+from tidemark.formats.raw import watermark
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.monitoring.incident_store import read_incidents, watch
 from tidemark.monitoring.incidents import Incidents

@@ -16,8 +16,8 @@ from tests.uploader_agent.fakes import CLUSTER, ID, OTHER_ID, FakePartition, T, 
 from tests.uploader_agent.packs.packing import pack_once
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import AccessDenied, NotFound, UnknownOutcome
-from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.keys import SegmentName, TopicPartition
+from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from uploader_agent.broker.admin import Led
 

@@ -22,8 +22,8 @@ from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.fakes import ID, OTHER_ID, T, World, records
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tests.uploader_agent.tested_agent import TestedAgent
-from tidemark.formats.raw.head import load
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.head import load
 from tidemark.store import StoreOptions, open_store
 from uploader_agent.broker.admin import Led
 from uploader_agent.disk.watcher import DirectoryWatcher, NoWatcher, Watcher

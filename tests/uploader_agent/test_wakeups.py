@@ -28,7 +28,7 @@ from uploader_agent.observability.metrics import Metrics
 from uploader_agent.scheduling.timers import Timers
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
-from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.watermark_index.publisher import IndexPublisher
 
 
@@ -169,7 +169,7 @@ def test_a_partition_is_looked_at_again_only_when_its_job_has_ended(world: World
         queue.offer(T, [PartitionJob(partition, "survey")])
         assert looked.wait(HUNG)
         looked.clear()
-        queue.offer(T, [PartitionJob(partition, Work(7, 8, 7, 8))])  # there is no such segment
+        queue.offer(T, [PartitionJob(partition, SealRun(7, 8, 7, 8))])  # there is no such segment
         assert looked.wait(HUNG)
         queue.close()
     assert seen == [0, 0]

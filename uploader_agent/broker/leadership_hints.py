@@ -18,7 +18,7 @@ def state_path(tp: TopicPartition) -> str:
     return f"{TOPICS}/{tp.topic}/partitions/{tp.partition}/state"
 
 
-class Hints(Protocol):
+class LeadershipHints(Protocol):
     """Hints that only make the agent ask the broker, and are never believed themselves. So no failure is an error."""
 
     def start(self, hint: Callable[[], None]) -> None:
@@ -34,8 +34,8 @@ class Hints(Protocol):
         ...
 
 
-class NoHints(Hints):
-    """The :class:`Hints` of a cluster without ZooKeeper: polling finds every change."""
+class NoHints(LeadershipHints):
+    """The :class:`LeadershipHints` of a cluster without ZooKeeper: polling finds every change."""
 
     @override
     def start(self, hint: Callable[[], None]) -> None:

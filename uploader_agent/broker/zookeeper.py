@@ -23,7 +23,7 @@ from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from typing_extensions import override
 
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.broker.leadership_hints import TOPICS, Hints, state_path
+from uploader_agent.broker.leadership_hints import TOPICS, LeadershipHints, state_path
 
 logger = structlog.get_logger(__name__)
 
@@ -37,8 +37,8 @@ _RETRY = 30.0
 _LOGIN = "broker.zookeeper in the agent's file says how to log in, and which certificates to trust (PEM files)"
 
 
-class ZooKeeperHints(Hints):
-    """:class:`uploader_agent.broker.leadership_hints.Hints` from kazoo, with the connection in a thread of its own."""
+class ZooKeeperHints(LeadershipHints):
+    """Hints from kazoo, with the connection in a thread of its own."""
 
     def __init__(self, options: Mapping[str, Any], *, retry: float = _RETRY) -> None:
         """Prepare to connect with ``options`` of ``KazooClient``, which include ``hosts``."""

@@ -18,7 +18,7 @@ from tidemark.store import open_store
 from tidemark.terminal import Output, columns
 from uploader_agent.broker.admin import AdminMetadata, connect
 from uploader_agent.broker.authority import Authority, NoAuthority, QuorumAuthority, ZooKeeperAuthority
-from uploader_agent.broker.leadership_hints import Hints, NoHints
+from uploader_agent.broker.leadership_hints import LeadershipHints, NoHints
 from uploader_agent.broker.properties import Broker, read_broker
 from uploader_agent.cli.directory_lock import lock_directories
 from uploader_agent.components import Components
@@ -27,10 +27,10 @@ from uploader_agent.observability.log_config import configure
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.observability.systemd import Notifier
 from uploader_agent.one_shot import OneShot
-from uploader_agent.stored.destinations import Destinations, OpenStore
 from uploader_agent.repair.adoption import partitions_here
 from uploader_agent.scheduling.throttle import StoreTraffic
 from uploader_agent.settings import PROTOCOLS, AgentSettings
+from uploader_agent.stored.destinations import Destinations, OpenStore
 
 ConfigOption = Annotated[
     Path,
@@ -112,7 +112,7 @@ def _authority(settings: AgentSettings, broker: Broker) -> Authority:
     return ZooKeeperAuthority({**broker.zookeeper, **settings.broker.zookeeper})
 
 
-def _hints(settings: AgentSettings, broker: Broker) -> Hints:
+def _hints(settings: AgentSettings, broker: Broker) -> LeadershipHints:
     """The hints of changes of leadership, chosen from the broker's own configuration."""
     if broker.zookeeper is None:
         return NoHints()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, file_name
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.eligibility import SealRun
 
 _PUTS = 4
 """``.log``, ``.index``, ``.timeindex`` and the manifest; a ``.txnindex`` only where a transaction was aborted."""
@@ -49,7 +49,7 @@ def total_of(lines: Iterable[PlanLine]) -> PlanLine:
     )
 
 
-def _line(partition: LedPartition, works: list[Work]) -> PlanLine:
+def _line(partition: LedPartition, works: list[SealRun]) -> PlanLine:
     size = puts = 0
     error = partition.error
     try:
@@ -64,7 +64,7 @@ def _line(partition: LedPartition, works: list[Work]) -> PlanLine:
     return PlanLine(str(partition.tp), len(works), tails, size, puts + written, error)
 
 
-def _size(files: PartitionFiles, work: Work) -> int:
+def _size(files: PartitionFiles, work: SealRun) -> int:
     """The most bytes that the run can have: a run that begins within its local segment is shorter than that."""
     log = files.open(file_name(work.segment, "log"))
     return log.size if log else 0

@@ -32,7 +32,7 @@ class LogTail(NamedTuple):
     modified: float
 
 
-class Folder:
+class PartitionFolder:
     """A partition's directory; ``listing`` is the result of the last :meth:`look`."""
 
     def __init__(self, path: Path, runtime: Runtime = MACHINE) -> None:

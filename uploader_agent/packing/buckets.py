@@ -14,8 +14,8 @@ from uploader_agent.packing.head_maintenance import HeadMaintenance
 from uploader_agent.packing.packer import Packer
 from uploader_agent.packing.thread import PackThread
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.stored.destinations import Bucket
 from uploader_agent.runtime import Runtime, Thread
+from uploader_agent.stored.destinations import Bucket
 
 
 class BucketPacker(NamedTuple):

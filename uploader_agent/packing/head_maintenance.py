@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from tidemark.errors import TidemarkError
-from tidemark.formats.raw.head import EntryKey, HeadEntry
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.head import EntryKey, HeadEntry
 from uploader_agent.packing.packer import Packer
 from uploader_agent.packs.abandoned import Abandoned
 from uploader_agent.packs.broker_head import BrokerHead

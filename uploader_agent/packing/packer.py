@@ -11,19 +11,25 @@ from functools import partial
 
 import structlog
 
-from tidemark.formats.raw.head import MOST_ENTRY_BYTES, HeadEntry
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.raw.pack import MOST_UNSEALED_AGE, MOST_UNSEALED_BYTES, MOST_UNSEALED_RANGES, RangeContent, WrittenRange
+from tidemark.formats.raw.head import MOST_ENTRY_BYTES, HeadEntry
+from tidemark.formats.raw.pack import (
+    MOST_UNSEALED_AGE,
+    MOST_UNSEALED_BYTES,
+    MOST_UNSEALED_RANGES,
+    RangeContent,
+    WrittenRange,
+)
 from tidemark.formats.raw.watermark import MOST_TAILS
 from tidemark.raw.packs import MOST_CHAIN
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packing.backlog import Backlog
 from uploader_agent.packing.joining import join, read_heads
-from uploader_agent.packing.partition_tick import Added, PartitionTick
+from uploader_agent.packing.partition_tick import PartitionTick, RangeAdded
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.head_entries import HeadEntries
 from uploader_agent.packs.pack_writer import Packs
-from uploader_agent.packs.reading import LARGEST_RANGE, Batches, NotPackable
+from uploader_agent.packs.reading import LARGEST_RANGE, NotPackable, PackedBatches
 from uploader_agent.packs.slots import run_all
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import Runtime
@@ -186,19 +192,19 @@ class Packer:
     def _write_packs(self, ticks: list[PartitionTick]) -> None:
         """Store packs with the next ranges of all ``ticks``, until no more are left. A pack has one per partition."""
         while ticks:
-            packs: Packs[Added] = Packs(self.head.store, self.head.control, self._broker, self._metrics)
+            packs: Packs[RangeAdded] = Packs(self.head.store, self.head.control, self._broker, self._metrics)
             more: list[PartitionTick] = []
             for tick in ticks:
                 read = self._next(tick)
                 if read is not None:
                     content, batches = read
-                    added = Added(tick, batches.place, batches.opened, batches.lineage)
+                    added = RangeAdded(tick, batches.place, batches.opened, batches.lineage)
                     more += _taken(packs.add(added, content, batches.data))
             ticks = [*more, *_taken(packs.finish())]
 
-    def _next(self, tick: PartitionTick) -> tuple[RangeContent, Batches] | None:
+    def _next(self, tick: PartitionTick) -> tuple[RangeContent, PackedBatches] | None:
         """The partition's next range, if there is one, and room for it."""
-        ranges: list[tuple[RangeContent, Batches]] = []
+        ranges: list[tuple[RangeContent, PackedBatches]] = []
 
         def read() -> None:
             range_ = tick.read(self.head, self._runtime.utc_now())
@@ -224,7 +230,7 @@ class Packer:
         self._to_be_sealed(partition, partition.high_watermark or 0, f"about {tick.waiting:.0f} bytes of it are new")
         return True
 
-    def _has_room(self, tick: PartitionTick, batches: Batches) -> bool:
+    def _has_room(self, tick: PartitionTick, batches: PackedBatches) -> bool:
         """True if ``batches`` may be packed as well; otherwise have the partition sealed."""
         partition = tick.partition
         before = partition.packed.unsealed(tick.sealed_end)
@@ -285,7 +291,7 @@ def _is_claimed(partition: LedPartition) -> bool:
     return partition.remote.surveyed and partition.uploader.claimed
 
 
-def _taken(stored: Collection[tuple[Added, WrittenRange]]) -> list[PartitionTick]:
+def _taken(stored: Collection[tuple[RangeAdded, WrittenRange]]) -> list[PartitionTick]:
     """Note the ``stored`` ranges in their ticks; return the ticks that have more to pack."""
     for added, written in stored:
         added.tick.take(added, written)

@@ -12,18 +12,18 @@ from tidemark.formats.raw.pack import RangeContent, WrittenRange, read_range_lin
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.chain import Unsealed
-from uploader_agent.packs.reading import Batches, Place, Wanted, read
+from uploader_agent.packs.reading import LogPosition, PackedBatches, WantedRange, read
 from uploader_agent.packs.tail import NextRange, Packed
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.upload.validation import policy_of
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class RangeAdded:
     """A range that was added to a pack, without its bytes."""
 
     tick: PartitionTick
-    place: Place
+    place: LogPosition
     opened: tuple[UnfinishedTransaction, ...]
     lineage: Lineage
 
@@ -60,7 +60,7 @@ class PartitionTick:
         """True if the packed ranges end below the high watermark."""
         return self.packed[-1].next < (self.partition.high_watermark or 0)
 
-    def read(self, head: BrokerHead, shipped_at: datetime) -> tuple[RangeContent, Batches] | None:
+    def read(self, head: BrokerHead, shipped_at: datetime) -> tuple[RangeContent, PackedBatches] | None:
         """Read the partition's next range. Raises as :func:`~uploader_agent.packs.reading.read`, and StoreError."""
         partition, next_range = self.partition, self._next_range
         high_watermark, topic_id = partition.high_watermark, partition.led.topic_id
@@ -68,7 +68,7 @@ class PartitionTick:
             return None
         local = partition.uploader.local
         policy = policy_of(partition.folder.parent, partition.tp, next_range.start, local.cleanup_policy)
-        wanted = Wanted(
+        wanted = WantedRange(
             tp=partition.tp,
             topic_id=topic_id,
             leader_epoch=partition.led.leader_epoch,
@@ -84,7 +84,7 @@ class PartitionTick:
         with partition.uploader.route.files() as files:
             return read(files, wanted)
 
-    def take(self, added: Added, written: WrittenRange) -> None:
+    def take(self, added: RangeAdded, written: WrittenRange) -> None:
         """Note a range that is stored."""
         part = PackedPart(first=written.first, next=written.next, crc32c=written.crc32c, shipped_at=written.shipped_at)
         packed = Packed(part, written.size, written.begins_chain, written.pointer, added.place, added.opened)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import OffsetsAnswer, Poller
@@ -56,7 +57,7 @@ class Ticks:
         """Compute the ticks again, after a change of the leadership or the settings."""
         led = self._leadership.partitions
         self._fresh = [partition for partition in led.values() if partition.freshness is not None]
-        ticks = (partition.freshness / 3 for partition in self._fresh if partition.freshness)
+        ticks = (partition.freshness / PACKS_PER_FRESHNESS for partition in self._fresh if partition.freshness)
         self._every = min(ticks, default=float("inf"))
         self._quiet = {tp: partition for tp, partition in self._quiet.items() if led.get(tp) is partition}
         self._next = min(self._next, self._clock() + self._every) if self._fresh or self._quiet else float("inf")
@@ -103,7 +104,7 @@ class Ticks:
         age = partition.unstored_age(self._clock())
         if not age:
             return age is None
-        return partition.freshness is not None and age + self._every >= partition.freshness / 3
+        return partition.freshness is not None and age + self._every >= partition.freshness / PACKS_PER_FRESHNESS
 
     def _pack_due(self) -> None:
         """Pack all due partitions for which the broker has answered."""

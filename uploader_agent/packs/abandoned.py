@@ -8,9 +8,9 @@ from pathlib import Path
 import structlog
 
 from tidemark.errors import PreconditionFailed
+from tidemark.formats.keys import PartitionKeys, TopicPartition
 from tidemark.formats.raw import head as head_format
 from tidemark.formats.raw.head import EntryKey, HeadEntry
-from tidemark.formats.keys import PartitionKeys, TopicPartition
 from tidemark.formats.raw.pack import PackedRange
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.kafka_log import Lineage
@@ -20,12 +20,12 @@ from uploader_agent.broker.admin import Offsets
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.packed_run import known_ranges
 from uploader_agent.packs.seal_packed import seal_packed
+from uploader_agent.runtime import Runtime
 from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.incarnations import TopicIncarnation
 from uploader_agent.stored.manifests import Observed
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.stored.watermark import StoredWatermark
-from uploader_agent.runtime import Runtime
 from uploader_agent.upload.segment_upload import UploadRoute
 
 logger = structlog.get_logger(__name__)

@@ -14,15 +14,15 @@ import structlog
 from crc32c import crc32c
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
+from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw import head as format_
 from tidemark.formats.raw.head import DamagedVersion, Head
-from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.watermark_index import DamagedHead
 from tidemark.store import Store
 from uploader_agent import __version__
 from uploader_agent.packs.head_entries import HeadEntries
-from uploader_agent.stored.destinations import Bucket, OpenStore
 from uploader_agent.runtime import Runtime
+from uploader_agent.stored.destinations import Bucket, OpenStore
 
 logger = structlog.get_logger(__name__)
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.keys import ControlKeys
+from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.pack import MOST_UNSEALED_BYTES, PackedRange, read_range_bytes
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, carry_forward, scan_batches

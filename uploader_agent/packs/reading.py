@@ -38,7 +38,7 @@ class NotPackable(TidemarkError):
     """
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """The end of a range: the byte ``position`` of the local segment with the base offset ``segment``."""
 
     segment: int
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedRange:
     """The batches to read: the whole batches of the offsets ``[start, end)``, as many as one range takes.
 
     ``end`` is the high watermark that the broker answered under ``leader_epoch``. ``previous`` is the partition's last
@@ -63,11 +63,11 @@ class Wanted:
     shipped_at: datetime
     previous: RangePointer | None = None
     opened: tuple[UnfinishedTransaction, ...] | None = None
-    place: Place | None = None
+    place: LogPosition | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class PackedBatches:
     """Complete batches that account for the offsets ``[first, next)``, and a summary of their headers."""
 
     first: int
@@ -78,10 +78,10 @@ class Batches:
     aborts: tuple[Aborted, ...]
     max_timestamp: int | None
     lineage: Lineage
-    place: Place
+    place: LogPosition
 
 
-def read(files: SegmentFiles, wanted: Wanted) -> tuple[RangeContent, Batches] | None:
+def read(files: SegmentFiles, wanted: WantedRange) -> tuple[RangeContent, PackedBatches] | None:
     """Read the next range; None if the local log has no whole batch there, or no longer has the offset ``start``.
 
     None also if it would end below the first epoch that the log knows, since heads must state epochs.
@@ -116,7 +116,7 @@ def read(files: SegmentFiles, wanted: Wanted) -> tuple[RangeContent, Batches] | 
     return None
 
 
-def _content(batches: Batches, wanted: Wanted) -> RangeContent:
+def _content(batches: PackedBatches, wanted: WantedRange) -> RangeContent:
     return RangeContent(
         topic=wanted.tp.topic,
         topic_id=wanted.topic_id,
@@ -134,7 +134,7 @@ def _content(batches: Batches, wanted: Wanted) -> RangeContent:
     )
 
 
-def _find(files: SegmentFiles, wanted: Wanted) -> tuple[OpenFile, Place] | None:
+def _find(files: SegmentFiles, wanted: WantedRange) -> tuple[OpenFile, LogPosition] | None:
     """The local segment that has the first batch at or above ``start``, and the batch's place."""
     base = files.previous_base(wanted.start + 1)
     while base is not None:
@@ -146,7 +146,7 @@ def _find(files: SegmentFiles, wanted: Wanted) -> tuple[OpenFile, Place] | None:
         if header is not None:
             inside = header.base_offset < wanted.start  # the batch was cut elsewhere: it is sealed, and not packed
             hole = header.base_offset > wanted.start and header.magic == 2 and not wanted.compacted
-            return None if inside or hole else (segment, Place(base, position))
+            return None if inside or hole else (segment, LogPosition(base, position))
         following = files.next_base(base)
         if following is None or not wanted.compacted:
             return None  # only compaction empties the end of a segment
@@ -154,7 +154,7 @@ def _find(files: SegmentFiles, wanted: Wanted) -> tuple[OpenFile, Place] | None:
     return None
 
 
-def _position(files: SegmentFiles, segment: OpenFile, base: int, wanted: Wanted) -> int:
+def _position(files: SegmentFiles, segment: OpenFile, base: int, wanted: WantedRange) -> int:
     """The byte of the first batch that ends above ``start``: the end of the last range, or from the broker's index."""
     place = wanted.place
     if place is not None and place.segment == base:
@@ -172,7 +172,7 @@ def _lineage(files: SegmentFiles, leader_epoch: int) -> Lineage:
     return lineage
 
 
-def _nothing_at(segment: OpenFile, offset: int, place: Place) -> LocalRun:
+def _nothing_at(segment: OpenFile, offset: int, place: LogPosition) -> LocalRun:
     return LocalRun(offset, segment.part(segment.name, place.position, place.position), segment)
 
 
@@ -194,15 +194,15 @@ def _size(segment: OpenFile, position: int, end: int, most: int) -> int:
 def _batches(
     files: SegmentFiles,
     segment: OpenFile,
-    place: Place,
+    place: LogPosition,
     size: int,
     lineage: Lineage,
     opened: tuple[UnfinishedTransaction, ...],
-    wanted: Wanted,
-) -> Batches:
+    wanted: WantedRange,
+) -> PackedBatches:
     path, data = files.path(segment.name), segment.pread(place.position, size)
     scanner = SegmentScanner(path, wanted.start, open_before=opened)
-    verdicts = _Verdicts(opened)
+    verdicts = _BatchVerdicts(opened)
     for header in scanner.batches(data):
         if header.leader_epoch >= 0 and lineage.epoch_at(header.base_offset) is None:  # below the log start offset
             rule = f"the batch at offset {header.base_offset} lies below the first epoch of {lineage.entries}"
@@ -216,7 +216,7 @@ def _batches(
         raise SegmentChanged(f"{path}: its leader epochs changed while it was read")
     if len(data) != size or segment.has_shrunk():
         raise SegmentChanged(f"{path}: was cut while it was read")
-    return Batches(
+    return PackedBatches(
         first=wanted.start,
         next=summary.next_offset,
         data=data,
@@ -225,11 +225,11 @@ def _batches(
         aborts=tuple(verdicts.aborts),
         max_timestamp=summary.max_timestamp,
         lineage=lineage,
-        place=Place(place.segment, place.position + size),
+        place=LogPosition(place.segment, place.position + size),
     )
 
 
-class _Verdicts:
+class _BatchVerdicts:
     """The epochs of batches, -1 for formats before v2, and the transactions that their markers abort."""
 
     def __init__(self, opened: tuple[UnfinishedTransaction, ...]) -> None:

@@ -20,8 +20,8 @@ from pydantic import ValidationError
 
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.base import describe
-from tidemark.formats.raw.head import MOST_ENTRY_BYTES, EntryKey, HeadEntry, PartitionOfId
 from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.formats.raw.head import MOST_ENTRY_BYTES, EntryKey, HeadEntry, PartitionOfId
 from tidemark.formats.raw.pack import TRAILER_SIZE, Range, RangePointer, read_lines
 from tidemark.kafka_log import Lineage
 from tidemark.raw.packs import live_end
@@ -31,8 +31,8 @@ from uploader_agent.packs.abandoned import Resolve
 from uploader_agent.packs.chain import Unsealed
 from uploader_agent.packs.head_entries import HeadEntries
 from uploader_agent.packs.slots import run_all
-from uploader_agent.stored import watermark
 from uploader_agent.runtime import Runtime
+from uploader_agent.stored import watermark
 
 logger = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from uploader_agent.packs.packed_files import PackedFiles
 from uploader_agent.packs.packed_run import known_lineage, read_fuller_run, read_run
 from uploader_agent.stored.manifests import Observed, StoredManifest
 from uploader_agent.stored.remote_state import RemoteState
-from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.local_run import LocalRun, open_before, open_run
 from uploader_agent.upload.segment_upload import Rules, StoredBefore, UploadRoute, upload_run
 
@@ -52,7 +52,7 @@ def seal_packed(
 
 def seal_fuller(
     route: UploadRoute,
-    work: Work,
+    work: SealRun,
     entries: Sequence[HeadEntry],
     ranges: Sequence[PackedRange],
     lineage: Lineage,
@@ -102,5 +102,5 @@ def _seal(
     logger.info("sealed_from_packs", partition=str(route.tp), base_offset=start, next_offset=end)
     with PackedFiles(start, data, lineage) as files:
         last = max((header.next_offset for header in headers(files.log, 0)), default=start)
-        work = Work(start, end, start, None if end == last else end + 1)  # a tail ends with its last batch
+        work = SealRun(start, end, start, None if end == last else end + 1)  # a tail ends with its last batch
         return upload_run(route, work, seen, rules, before, files, LocalRun(start, files.log, files.log))

@@ -16,7 +16,7 @@ from tidemark.formats.raw.pack import RangePointer
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.raw.packs import live_end
 from uploader_agent.packs.chain import KnownRanges, Unsealed
-from uploader_agent.packs.reading import Place
+from uploader_agent.packs.reading import LogPosition
 
 
 class NextRange(NamedTuple):
@@ -24,7 +24,7 @@ class NextRange(NamedTuple):
 
     start: int
     previous: RangePointer | None = None
-    place: Place | None = None
+    place: LogPosition | None = None
     opened: tuple[UnfinishedTransaction, ...] | None = None
     last: RangePointer | None = None
 
@@ -36,7 +36,7 @@ class _Last(NamedTuple):
     pack: str
     position: int
     length: int
-    place: Place
+    place: LogPosition
     opened: tuple[UnfinishedTransaction, ...]
 
     @property
@@ -51,7 +51,7 @@ class Packed(NamedTuple):
     size: int
     begins_chain: bool
     pointer: RangePointer
-    place: Place
+    place: LogPosition
     opened: tuple[UnfinishedTransaction, ...]
 
     @property

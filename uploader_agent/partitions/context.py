@@ -11,10 +11,10 @@ from tidemark.store import Store
 from uploader_agent.broker.admin import UNKNOWN_POLICY, Led, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.hold import Hold
+from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.stored.destinations import Bucket
 from uploader_agent.stored.incarnations import TopicIncarnation
 from uploader_agent.stored.watermark import StoredWatermark
-from uploader_agent.runtime import MACHINE, Runtime
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from pathlib import Path
 import structlog
 
 from tidemark.errors import FormatError
-from tidemark.formats.raw.head import EntryKey
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.head import EntryKey
 from tidemark.formats.raw.watermark_index import IndexEntry
 from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.active_segment import Active, ActiveReader
 from uploader_agent.disk.log_dirs import LocalSegment
-from uploader_agent.disk.partition_dir import Folder
+from uploader_agent.disk.partition_dir import PartitionFolder
 from uploader_agent.packs.ages import Ages
 from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.context import Context
@@ -27,7 +27,7 @@ from uploader_agent.partitions.observation import Confirmed, Observation, Pace
 from uploader_agent.partitions.partition_uploader import SURVEY, Job, PartitionUploader
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.upload import eligibility
-from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.eligibility import SealRun
 
 logger = structlog.get_logger(__name__)
 
@@ -40,7 +40,7 @@ class LedPartition:
         self.led = led
         self.folder = folder
         self.bucket = context.bucket(tp)
-        self.disk = Folder(folder, context.runtime)
+        self.disk = PartitionFolder(folder, context.runtime)
         self.remote = RemoteState(context.broker)
         self.packed = Tail()
         self.uploader = PartitionUploader(tp, led, folder, context, self.remote, self.packed)
@@ -288,14 +288,14 @@ class LedPartition:
             return [SURVEY]
         return [SURVEY, *jobs] if self.uploader.needs_survey else jobs
 
-    def work(self, quiet_before: float | None) -> Iterator[Work]:
+    def work(self, quiet_before: float | None) -> Iterator[SealRun]:
         """The runs to seal in the known state. ``quiet_before`` is as in :meth:`plan`.
 
         Runs after a ``.log`` without a manifest are left for later, since the end of that ``.log`` is not known yet.
         """
         final, high_watermark = self.remote.final, self.offsets.high_watermark if self.offsets else 0
         runs = eligibility.rotated_runs(self.segments, final, high_watermark)
-        tail: list[Work] = []
+        tail: list[SealRun] = []
         if quiet_before is not None and self.packed.end < high_watermark:
             tail = [*eligibility.quiet_tail(self.segments, final, high_watermark, quiet_before)]
         if not tail and (seal_to := self.packed.seal_to) is not None:

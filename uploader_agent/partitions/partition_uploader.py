@@ -14,9 +14,9 @@ from typing import Literal
 import structlog
 
 from tidemark.errors import PreconditionFailed
+from tidemark.formats.keys import PartitionKeys, TopicPartition
 from tidemark.formats.raw.acknowledgements import acknowledged
 from tidemark.formats.raw.head import HeadEntry
-from tidemark.formats.keys import PartitionKeys, TopicPartition
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
@@ -27,14 +27,14 @@ from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
 from uploader_agent.packs.sources import PackedSources
 from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.context import Context, LocalLog
+from uploader_agent.repair.gap_search import Search, SearchInput
 from uploader_agent.stored import gaps, stored_log, watermark
 from uploader_agent.stored.gaps import Evidence
 from uploader_agent.stored.manifests import Observed, StoredManifest
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.stored.watermark import StoredWatermark, WatermarkState
-from uploader_agent.repair.gap_search import Search, Wanted
-from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.segment_upload import PacksDiffer, Rules, StoredBefore, UploadRoute, upload
 from uploader_agent.upload.validation import ScannedSegment
 
@@ -42,7 +42,7 @@ logger = structlog.get_logger(__name__)
 
 Survey = Literal["survey"]
 SURVEY: Survey = "survey"
-Job = Work | Survey
+Job = SealRun | Survey
 
 _ATTEMPTS = 3
 """Tries of one publication of ``offset.wm`` while the store reports that it has changed in between."""
@@ -165,7 +165,7 @@ class PartitionUploader:
             self._unwritten = True
             self.publish()
             return None
-        assert isinstance(job, Work)
+        assert isinstance(job, SealRun)
         stored = self._upload(job)
         if stored is not None:
             self._unwritten = True
@@ -210,7 +210,7 @@ class PartitionUploader:
     def _is_foreign(self, stored: StoredWatermark) -> bool:
         return self._context.is_foreign(self._tp, self._led, stored)
 
-    def _upload(self, work: Work) -> StoredManifest | None:
+    def _upload(self, work: SealRun) -> StoredManifest | None:
         assert self.local.offsets is not None
         remote, seen = self._remote, self._observed(self.local.offsets)
         base, lineage = work.base_offset, self.lineage()
@@ -252,7 +252,7 @@ class PartitionUploader:
         """
         return self._sources.entries(self.route, {self._context.broker, *self.replicas, *self._tail_brokers})
 
-    def _seal_fuller(self, work: Work, seen: Observed, rules: Rules, before: StoredBefore) -> StoredManifest | None:
+    def _seal_fuller(self, work: SealRun, seen: Observed, rules: Rules, before: StoredBefore) -> StoredManifest | None:
         """Seal ``work`` with its records that only packs still have."""
         lineage, entries = self._known_lineage(self.lineage()), self._packed_entries()
         ranges = self._sources.ranges(self.route, entries, lineage, work.base_offset)
@@ -305,7 +305,7 @@ class PartitionUploader:
         """Search the store for data of holes, if a search is due."""
         if not self._may_record_gaps or not self._search.is_due(self.holes()):
             return
-        wanted = Wanted(
+        wanted = SearchInput(
             route=self.route,
             holes=self.holes,
             gaps=self._remote.gaps,

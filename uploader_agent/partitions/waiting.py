@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS
 from tidemark.words import duration
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.partitions.leadership import Leadership
@@ -93,7 +94,9 @@ class Waits:
         age = partition.unstored_age(self._monotonic())
         if freshness is not None and age is not None:
             if age:
-                yield Wait(tp, "tail", age, why_unpacked(partition, freshness), max(0.0, age - freshness / 3))
+                yield Wait(
+                    tp, "tail", age, why_unpacked(partition, freshness), max(0.0, age - freshness / PACKS_PER_FRESHNESS)
+                )
             return
         for segment in partition.segments[-1:] if partition.has_news else ():
             appended = self._appended(partition, segment)
@@ -151,7 +154,7 @@ def why_unpacked(partition: LedPartition, freshness: float) -> str:
     seen, high_watermark = partition.observation, partition.high_watermark or 0
     if seen is not None and seen.log_end is not None and high_watermark < seen.log_end and partition.outdated:
         return _behind(partition, high_watermark, f"the log end {seen.log_end}")
-    return f"freshness: it is packed within {duration(freshness / 3)}"
+    return f"freshness: it is packed within {duration(freshness / PACKS_PER_FRESHNESS)}"
 
 
 def oldest(waits: Iterable[Wait], kind: Kind) -> tuple[float, float]:

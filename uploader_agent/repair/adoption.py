@@ -22,7 +22,7 @@ from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import SegmentManifest, compacts
 from tidemark.kafka_log import Lineage
-from tidemark.raw.objects import Listed
+from tidemark.raw.objects import ListedObject
 from uploader_agent.broker.admin import checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.disk.segment_files import PartitionFiles
@@ -104,7 +104,7 @@ class Adoption:
         if self._stored.segments:
             self._write_watermark(other)
 
-    def _adopt(self, log: Listed, after: int | None, other: OtherWatermark | None) -> AdoptionRow:
+    def _adopt(self, log: ListedObject, after: int | None, other: OtherWatermark | None) -> AdoptionRow:
         stored = manifests.read(self._store, self._keys, log.name)
         if stored is not None and _describes(stored.manifest, log):
             self._stored.add(stored, self._lineage)
@@ -124,7 +124,7 @@ class Adoption:
         self._stored.add(manifests.write_over(self._store, self._keys, manifest, stored), self._lineage)
         return self._row(log, facts.next_offset, "adopted")
 
-    def _facts(self, log: Listed, after: int | None) -> Facts:
+    def _facts(self, log: ListedObject, after: int | None) -> Facts:
         facts = rebuild(
             self._store,
             self._keys,
@@ -171,11 +171,11 @@ class Adoption:
         base = watermark.last_base(bases, new.next_offset, start)
         watermark.put(self._store, self._keys, base, new, other.etag if other else None)
 
-    def _row(self, log: Listed, end: int | None, outcome: Outcome, detail: str | None = None) -> AdoptionRow:
+    def _row(self, log: ListedObject, end: int | None, outcome: Outcome, detail: str | None = None) -> AdoptionRow:
         return AdoptionRow(str(self._tp), log.name.base, end, log.info.size, outcome, detail)
 
 
-def _describes(manifest: SegmentManifest, log: Listed) -> bool:
+def _describes(manifest: SegmentManifest, log: ListedObject) -> bool:
     described = manifest.objects.get(log.name.file("log"))
     return described is not None and described.etag == log.info.etag
 

@@ -25,13 +25,13 @@ from tidemark.raw.sealed_packs import bounds
 from tidemark.store import ObjectInfo
 from uploader_agent import __version__
 from uploader_agent.disk.segment_files import Bytes, checksum
+from uploader_agent.repair.reupload import Outcome, ReuploadRow
+from uploader_agent.repair.splice import Edit, batches_of, edits, spliced
+from uploader_agent.repair.transactions import Undecided, open_at, tell_following
 from uploader_agent.stored import listing, manifests, watermark
 from uploader_agent.stored.destinations import Destinations
 from uploader_agent.stored.manifests import StoredManifest
 from uploader_agent.stored.objects import Summed, find, put_derived, replace
-from uploader_agent.repair.reupload import Outcome, ReuploadRow
-from uploader_agent.repair.splice import Edit, batches_of, edits, spliced
-from uploader_agent.repair.transactions import Undecided, open_at, tell_following
 from uploader_agent.upload.packed_parts import PartsOfRun
 from uploader_agent.upload.validation import ScannedSegment, scan
 

@@ -12,19 +12,19 @@ from typing import Final
 
 import structlog
 
+from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.acknowledgements import acknowledged
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.keys import ControlKeys
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
-from tidemark.raw.objects import Listed
+from tidemark.raw.objects import ListedObject
 from tidemark.store import Store
+from uploader_agent.runtime import Runtime
 from uploader_agent.stored import listing, manifests
 from uploader_agent.stored.lineage import KnownLineages, OffLineage
 from uploader_agent.stored.manifests import Observed
 from uploader_agent.stored.remote_state import RemoteState
-from uploader_agent.runtime import Runtime
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 from uploader_agent.upload.segment_upload import UploadRoute
 
@@ -32,7 +32,7 @@ logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SearchInput:
     """The input of a search. ``holes`` returns the current holes; segments from ``local_start`` on are on the disk."""
 
     route: UploadRoute
@@ -65,7 +65,7 @@ class Search:
             return False
         return bool(holes - self._searched) or self._clock() - self._searched_at >= self._interval
 
-    def run(self, wanted: Wanted, remote: RemoteState) -> None:
+    def run(self, wanted: SearchInput, remote: RemoteState) -> None:
         """Add the segments found to ``remote``. Raises StoreError, and FormatError for objects that do not parse."""
         store, keys, holes = wanted.route.store, wanted.route.keys, wanted.holes()
         listed = listing.reaching(store, keys, holes)
@@ -81,13 +81,13 @@ class Search:
             self.acknowledged = acknowledged(self._control_store, self._control, wanted.route.keys)
         self._searched, self._searched_at = left, self._clock()
 
-    def _is_wanted(self, log: Listed, wanted: Wanted) -> bool:
+    def _is_wanted(self, log: ListedObject, wanted: SearchInput) -> bool:
         """True if only the stored bytes are left, and they may cover a hole."""
         if log.name.base >= wanted.local_start or log.info.etag in self._refused:
             return False
         return any(log.name.base < hole.end for hole in wanted.holes())
 
-    def _rebuild(self, log: Listed, wanted: Wanted, remote: RemoteState) -> None:
+    def _rebuild(self, log: ListedObject, wanted: SearchInput, remote: RemoteState) -> None:
         route, (name, _, info) = wanted.route, log
         lineages, opened = KnownLineages.of(remote.watermark, wanted.lineage), remote.open_before(name.base)
         try:

@@ -30,7 +30,7 @@ from uploader_agent.stored.lineage import KnownLineages, OffLineage, lineage_of
 from uploader_agent.stored.manifests import Observed, StoredManifest
 from uploader_agent.stored.objects import put_derived
 from uploader_agent.stored.watermark import StoredWatermark
-from uploader_agent.upload.eligibility import Work, rotated_runs
+from uploader_agent.upload.eligibility import SealRun, rotated_runs
 from uploader_agent.upload.segment_upload import Diverged, Rules, StoredBefore, UploadRoute, upload
 from uploader_agent.upload.validation import ScannedSegment
 
@@ -103,7 +103,7 @@ def _nearest(
     return None
 
 
-def overlapping(segments: Sequence[LocalSegment], wanted: Intervals, high_watermark: int) -> list[Work]:
+def overlapping(segments: Sequence[LocalSegment], wanted: Intervals, high_watermark: int) -> list[SealRun]:
     """The runs of rotated segments with offsets of ``wanted``; the segments end at or below ``high_watermark``."""
     return [*rotated_runs(segments, ALL_OFFSETS - wanted, high_watermark)]
 
@@ -122,7 +122,7 @@ class Replica:
         held = route.hold.segments(route.tp, route.topic_id) if route.hold else []
         return [*(segment for segment in held if not live or segment.base_offset < live[0].base_offset), *live]
 
-    def bring(self, work: Work, surroundings: Surroundings, high_watermark: int) -> StoredManifest | None:
+    def bring(self, work: SealRun, surroundings: Surroundings, high_watermark: int) -> StoredManifest | None:
         """Upload one segment; None if the store has it.
 
         Raises:
@@ -137,7 +137,7 @@ class Replica:
                 self.sleep(random.uniform(0, _PAUSE))  # noqa: S311 - two agents that met must not meet again
         return self._bring(work, surroundings, high_watermark)
 
-    def _bring(self, work: Work, surroundings: Surroundings, high_watermark: int) -> StoredManifest | None:
+    def _bring(self, work: SealRun, surroundings: Surroundings, high_watermark: int) -> StoredManifest | None:
         route, judge = self.route, partial(self._judge, work, surroundings)
         stored = manifests.read(route.store, route.keys, SegmentName(work.base_offset))
         if stored is not None and not self.again and _has(stored.manifest, work.end, surroundings.lineage):
@@ -146,7 +146,7 @@ class Replica:
         rules = Rules(judge, partial(self._publish_again, stored), put_derived) if self.again else Rules(judge)
         return upload(route, work, seen, rules, StoredBefore(has_log=stored is not None))
 
-    def _judge(self, work: Work, surroundings: Surroundings, scanned: ScannedSegment, lineage: Lineage) -> Lineage:
+    def _judge(self, work: SealRun, surroundings: Surroundings, scanned: ScannedSegment, lineage: Lineage) -> Lineage:
         path = str(self.route.folder / file_name(work.segment, "log"))
         if scanned.damage is not None:
             raise ReplicaRefused(
@@ -168,8 +168,8 @@ class Replica:
 
 
 def bring_all(
-    replica: Replica, works: Iterable[Work], surroundings: Surroundings, high_watermark: int
-) -> Iterator[tuple[Work, StoredManifest | TidemarkError | None]]:
+    replica: Replica, works: Iterable[SealRun], surroundings: Surroundings, high_watermark: int
+) -> Iterator[tuple[SealRun, StoredManifest | TidemarkError | None]]:
     """Upload one segment after the other; yield each with its manifest, None if the store has it, or the error.
 
     Raises StoreError: the store failed; later segments are not tried.

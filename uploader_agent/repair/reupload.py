@@ -19,17 +19,17 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.kafka_log.names import MAX_OFFSET
-from tidemark.raw.objects import Listed
+from tidemark.raw.objects import ListedObject
 from uploader_agent.broker.admin import Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
+from uploader_agent.repair.replica_upload import ALL_OFFSETS, Replica, Surroundings, around, bring_all, overlapping
 from uploader_agent.stored import listing, manifests
 from uploader_agent.stored.destinations import Destinations
 from uploader_agent.stored.lineage import OffLineage
 from uploader_agent.stored.manifests import Observed, StoredManifest
 from uploader_agent.stored.objects import find, put_derived
 from uploader_agent.stored.stored_log import StoredLog
-from uploader_agent.repair.replica_upload import ALL_OFFSETS, Replica, Surroundings, around, bring_all, overlapping
-from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 from uploader_agent.upload.segment_upload import UploadRoute
 
@@ -110,7 +110,7 @@ class Reupload:
     def _route(self) -> UploadRoute:
         return self._replica.route
 
-    def _works(self, wanted: Intervals) -> list[Work]:
+    def _works(self, wanted: Intervals) -> list[SealRun]:
         return overlapping(self._replica.segments(), wanted, self._high_watermark)
 
     def _stored(self, wanted: Intervals, surroundings: Surroundings, *, dry_run: bool) -> Iterator[ReuploadRow]:
@@ -138,7 +138,7 @@ class Reupload:
 
     def _rebuild(
         self,
-        log: Listed,
+        log: ListedObject,
         stored: StoredManifest | None,
         open_before: tuple[UnfinishedTransaction, ...],
         surroundings: Surroundings,
@@ -159,7 +159,7 @@ class Reupload:
             return None
         return manifests.write_over(route.store, route.keys, route.manifest(facts, seen), stored)
 
-    def _row(self, work: Work, outcome: Outcome, detail: str | None = None) -> ReuploadRow:
+    def _row(self, work: SealRun, outcome: Outcome, detail: str | None = None) -> ReuploadRow:
         size = self._sizes.get(work.segment, 0)
         return ReuploadRow(str(self._route.tp), work.base_offset, work.end, size, outcome, detail)
 

@@ -18,7 +18,7 @@ from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.scheduling.retry import Backoff, Failures
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.settings import UploadSettings
-from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.eligibility import SealRun
 
 logger = structlog.get_logger(__name__)
 
@@ -32,7 +32,7 @@ class PartitionJob(NamedTuple):
     @property
     def target(self) -> int | str:
         """The objects that the job writes, as their base offset; for a survey, the job itself."""
-        return self.job.base_offset if isinstance(self.job, Work) else self.job
+        return self.job.base_offset if isinstance(self.job, SealRun) else self.job
 
 
 class UploadWorkers:
@@ -80,7 +80,7 @@ class UploadWorkers:
     def _work(self) -> None:
         while (taken := self._queue.take()) is not None:
             tp, task = taken
-            retry_after, slow_down, segment = 0.0, False, isinstance(task.job, Work)
+            retry_after, slow_down, segment = 0.0, False, isinstance(task.job, SealRun)
             again: float | None = None
             self._measure()
             try:
@@ -109,7 +109,7 @@ class UploadWorkers:
         """Carry out a job; return True if the partition is to be planned again."""
         started = self._runtime.monotonic()
         stored = task.partition.uploader.run(task.job)
-        if stored is None or not isinstance(task.job, Work):
+        if stored is None or not isinstance(task.job, SealRun):
             return task.job == SURVEY
         manifest, seconds = stored.manifest, self._runtime.monotonic() - started
         size = manifest.objects[manifest.log_name].size

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidemark.errors import FormatError, NotFound
-from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.keys import ControlKeys
+from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.store import Store
 from tidemark.store.update import update
 from uploader_agent.clock import utc_now

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
+from tidemark.formats.raw.gaps import Gap
 from tidemark.intervals import Intervals
 from tidemark.raw import objects
-from tidemark.raw.objects import Listed
+from tidemark.raw.objects import ListedObject
 from tidemark.store import Store
 from uploader_agent.stored import manifests
 from uploader_agent.stored.manifests import StoredManifest
@@ -33,8 +33,8 @@ _NEAREST = 64
 class StoredListing:
     """The manifests and the ``.log`` objects of a range, by name."""
 
-    manifests: list[Listed] = field(default_factory=list)
-    logs: list[Listed] = field(default_factory=list)
+    manifests: list[ListedObject] = field(default_factory=list)
+    logs: list[ListedObject] = field(default_factory=list)
 
 
 def list_segments(store: Store, keys: PartitionKeys, start: int, end: int | None = None) -> StoredListing:

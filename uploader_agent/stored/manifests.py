@@ -8,7 +8,14 @@ from typing import NamedTuple
 
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName, TopicPartition
-from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, PackedPart, SegmentDamage, SegmentManifest, compacts
+from tidemark.formats.raw.manifest import (
+    ObjectSum,
+    OpenTransaction,
+    PackedPart,
+    SegmentDamage,
+    SegmentManifest,
+    compacts,
+)
 from tidemark.kafka_log import Lineage, SegmentSummary
 from tidemark.store import ObjectInfo, Store
 from uploader_agent import __version__

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.keys import SegmentName
+from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.intervals import Intervals

@@ -14,9 +14,9 @@ import structlog
 from crc32c import crc32c
 
 from tidemark.errors import ContinuityError, FormatError, NotFound, TidemarkError, UnknownOutcome
+from tidemark.formats.keys import WATERMARK_NAME, PartitionKeys
 from tidemark.formats.raw import watermark as format_
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.keys import WATERMARK_NAME, PartitionKeys
 from tidemark.formats.raw.watermark import MOST_TAILS, Watermark
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage

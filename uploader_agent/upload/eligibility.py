@@ -15,7 +15,7 @@ from tidemark.intervals import Intervals
 from uploader_agent.disk.log_dirs import LocalSegment
 
 
-class Work(NamedTuple):
+class SealRun(NamedTuple):
     """A run of one local segment to seal: the offsets ``[base_offset, end)``.
 
     ``segment`` is the base offset of the local segment, and ``segment_end`` that of the next one; None while it is
@@ -33,17 +33,17 @@ class Work(NamedTuple):
         return self.segment_end is None
 
 
-def rotated_runs(segments: Sequence[LocalSegment], final: Intervals, high_watermark: int) -> Iterator[Work]:
+def rotated_runs(segments: Sequence[LocalSegment], final: Intervals, high_watermark: int) -> Iterator[SealRun]:
     """The runs of rotated segments that may be sealed, without the ``final`` offsets, which need no upload."""
     for segment in segments:
         if segment.next_offset is not None and segment.next_offset <= high_watermark:
             for start, end in final.missing(segment.base_offset, segment.next_offset):
-                yield Work(start, end, segment.base_offset, segment.next_offset)
+                yield SealRun(start, end, segment.base_offset, segment.next_offset)
 
 
 def quiet_tail(
     segments: Sequence[LocalSegment], final: Intervals, high_watermark: int, quiet_before: float
-) -> Iterator[Work]:
+) -> Iterator[SealRun]:
     """The run of the active segment, if its last append was before ``quiet_before`` and it has news.
 
     ``quiet_before`` is the current time less ``tail_after`` of the settings, in seconds since 1970.
@@ -51,14 +51,14 @@ def quiet_tail(
     for segment in segments[-1:]:
         if segment.size and segment.modified <= quiet_before and segment.base_offset < high_watermark:
             for start, end in final.missing(segment.base_offset, high_watermark):
-                yield Work(start, end, segment.base_offset, None)
+                yield SealRun(start, end, segment.base_offset, None)
 
 
-def tail_up_to(segments: Sequence[LocalSegment], final: Intervals, end: int) -> Iterator[Work]:
+def tail_up_to(segments: Sequence[LocalSegment], final: Intervals, end: int) -> Iterator[SealRun]:
     """The run of the active segment up to ``end``, below the high watermark, since much of it is packed."""
     for segment in segments[-1:]:
         for start, stop in final.missing(segment.base_offset, end) if segment.base_offset < end else ():
-            yield Work(start, stop, segment.base_offset, None)
+            yield SealRun(start, stop, segment.base_offset, None)
 
 
 def waiting_for(segments: Sequence[LocalSegment], final: Intervals, high_watermark: int) -> bool:

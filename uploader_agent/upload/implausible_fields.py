@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from tidemark.formats.raw.manifest import SegmentDamage
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, scan_batches
 from uploader_agent.disk.segment_files import OpenFile
-from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.validation import ScannedSegment, scan
 
 _OFFSET_BYTES = 8
@@ -22,7 +22,7 @@ _OFFSET_BYTES = 8
 def doubt(
     log: OpenFile,
     path: str,
-    work: Work,
+    work: SealRun,
     open_before: Iterable[UnfinishedTransaction],
     lineage: Lineage,
     scanned: ScannedSegment,
@@ -39,7 +39,7 @@ def doubt(
 
 
 def _foreign_epoch(
-    log: OpenFile, path: str, work: Work, lineage: Lineage, scanned: ScannedSegment
+    log: OpenFile, path: str, work: SealRun, lineage: Lineage, scanned: ScannedSegment
 ) -> SegmentDamage | None:
     """The first batch with an epoch off the lineage. Kafka records each epoch before its first batch."""
     if _agree(scanned.summary.epochs, lineage, scanned.summary.next_offset):
@@ -62,7 +62,7 @@ def _agree(epochs: tuple[tuple[int, int], ...], lineage: Lineage, end: int) -> b
     return True
 
 
-def _overlap(log: OpenFile, path: str, work: Work, scanned: ScannedSegment) -> SegmentDamage | None:
+def _overlap(log: OpenFile, path: str, work: SealRun, scanned: ScannedSegment) -> SegmentDamage | None:
     """The last sound batch, if it starts above its expected offset and reaches beyond the next batch's."""
     following = work.end if scanned.damage is None else _base_offset_at(log, scanned.damage.position)
     if following is None or scanned.summary.next_offset <= following:
@@ -76,7 +76,7 @@ def _overlap(log: OpenFile, path: str, work: Work, scanned: ScannedSegment) -> S
     return SegmentDamage(position=last.position, offset=expected, rule=rule)
 
 
-def _sound(log: OpenFile, path: str, work: Work, scanned: ScannedSegment) -> Iterator[BatchHeader]:
+def _sound(log: OpenFile, path: str, work: SealRun, scanned: ScannedSegment) -> Iterator[BatchHeader]:
     """The headers of the batches before the damage."""
     part = log.cut(scanned.damage.position) if scanned.damage else log
     return scan_batches(part.chunks(), path, work.base_offset)

@@ -20,7 +20,7 @@ from tidemark.kafka_log import (
 from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.offset_index import entry_up_to
 from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, file_name
-from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.validation import transactions_at
 
 
@@ -32,7 +32,7 @@ class LocalRun(NamedTuple):
     segment: OpenFile
 
 
-def open_run(files: SegmentFiles, work: Work) -> LocalRun | None:
+def open_run(files: SegmentFiles, work: SealRun) -> LocalRun | None:
     """Open the bytes of ``work``; None if an active segment has no whole batch below the high watermark there.
 
     Raises:
@@ -78,7 +78,7 @@ def open_before(
     return carry_forward(opened or (), chain(batches, _below(run.segment, run.log.start)))
 
 
-def _segment(files: SegmentFiles, work: Work) -> tuple[OpenFile, str]:
+def _segment(files: SegmentFiles, work: SealRun) -> tuple[OpenFile, str]:
     name = file_name(work.segment, "log")
     path, segment = files.path(name), files.open(name)
     if segment is None:

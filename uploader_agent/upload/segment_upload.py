@@ -34,7 +34,7 @@ from uploader_agent.stored import manifests
 from uploader_agent.stored.lineage import KnownLineages, OffLineage
 from uploader_agent.stored.manifests import Facts, Observed, StoredManifest
 from uploader_agent.stored.objects import PutDerived, Summed, create, create_derived
-from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.implausible_fields import doubt
 from uploader_agent.upload.local_run import LocalRun, open_before, open_run
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
@@ -105,7 +105,9 @@ class Diverged(TidemarkError):
     """The store has other bytes under the names of this run; they are left as they are."""
 
 
-def upload(route: UploadRoute, work: Work, seen: Observed, rules: Rules, before: StoredBefore) -> StoredManifest | None:
+def upload(
+    route: UploadRoute, work: SealRun, seen: Observed, rules: Rules, before: StoredBefore
+) -> StoredManifest | None:
     """Seal ``work``, and return the manifest of the stored segment that begins there; None if there is no batch yet.
 
     That segment may end elsewhere, or leave the live log: then another agent has sealed it.
@@ -124,7 +126,7 @@ def upload(route: UploadRoute, work: Work, seen: Observed, rules: Rules, before:
 
 def upload_run(
     route: UploadRoute,
-    work: Work,
+    work: SealRun,
     seen: Observed,
     rules: Rules,
     before: StoredBefore,
@@ -132,16 +134,16 @@ def upload_run(
     run: LocalRun,
 ) -> StoredManifest:
     """Seal the open ``run`` of ``files``, see :func:`upload`."""
-    return _Upload(route, work, seen, rules, before, files, run).run()
+    return _SegmentUpload(route, work, seen, rules, before, files, run).run()
 
 
-class _Upload:
+class _SegmentUpload:
     """The steps of :func:`upload`, and their common state."""
 
     def __init__(
         self,
         route: UploadRoute,
-        work: Work,
+        work: SealRun,
         seen: Observed,
         rules: Rules,
         before: StoredBefore,

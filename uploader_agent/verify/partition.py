@@ -9,8 +9,8 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from tidemark.errors import FormatError
-from tidemark.formats.raw import tombstones
 from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.raw import tombstones
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw import objects
@@ -21,7 +21,7 @@ from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, ch
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.stored import gaps
 from uploader_agent.stored.watermark import StoredWatermark
-from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.local_run import open_run
 from uploader_agent.verify.findings import Severity, VerifyFinding
 from uploader_agent.verify.segment import Checked, check
@@ -209,7 +209,7 @@ class _Verification:
         with PartitionFiles(self._partition.folder, self._partition.led.topic_id) as files:
             path = files.path(file_name(local.base_offset, "log"))
             try:
-                run = open_run(files, Work(base, end, local.base_offset, local.next_offset))
+                run = open_run(files, SealRun(base, end, local.base_offset, local.next_offset))
             except SegmentChanged:
                 return  # the segment is only held, or was deleted or rolled just now
             if run is None or run.base_offset != base:

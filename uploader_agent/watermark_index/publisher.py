@@ -18,9 +18,9 @@ from tidemark.store import Store
 from uploader_agent.clock import NEVER
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
-from uploader_agent.stored.destinations import Destinations
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import IndexSettings
+from uploader_agent.stored.destinations import Destinations
 from uploader_agent.watermark_index.writer import IndexRow, IndexWriter
 
 

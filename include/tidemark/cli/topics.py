@@ -23,7 +23,7 @@ from tidemark.onboarding.options import (
     Format,
     SampleSource,
     TimeUnit,
-    Wanted,
+    WantedTopic,
     byte_rate,
     need_extra,
 )
@@ -31,14 +31,14 @@ from tidemark.parsers.settings import Misfits
 from tidemark.terminal import Progress
 
 if TYPE_CHECKING:
-    from tidemark.onboarding.onboard import Onboarding, Request
+    from tidemark.onboarding.onboard import Onboarding, OnboardingRequest
     from tidemark.onboarding.rights import Right
     from tidemark.topics import Deployment
 
 topics_app = typer.Typer(no_args_is_help=True, help="Topics of the topics file.")
 
 
-class Answer(StrEnum):
+class AnswerFormat(StrEnum):
     """The form of the answer: for people, for programs, or the change alone."""
 
     text = "text"
@@ -105,8 +105,8 @@ def add(
     ] = None,
     compacted: Annotated[bool, typer.Option("--compacted", help="The topic may be compacted.")] = False,
     output: Annotated[
-        Answer, typer.Option("--output", "-o", help="For people, for programs, or the patch alone.")
-    ] = Answer.text,
+        AnswerFormat, typer.Option("--output", "-o", help="For people, for programs, or the patch alone.")
+    ] = AnswerFormat.text,
     patch: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the change to this file.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Change the topics file in place.")] = False,
     branch: Annotated[
@@ -146,7 +146,7 @@ def add(
         raise ConfigError("--yes", [("", "is for --create; --write, --patch and --branch change the topics file")])
     if create:
         each = byte_rate(partition_rate, "--partition-rate")
-        wanted = Wanted(cluster, name, speed, each, partitions, replication_factor, brokerset)
+        wanted = WantedTopic(cluster, name, speed, each, partitions, replication_factor, brokerset)
         _create(wanted, topics, deployment, client, brokersets, yes=yes, output=output)
         return
     request = _request(
@@ -203,28 +203,28 @@ def _from_folder(option: str, given: str | None, topics: Path) -> str | None:
 
 def _request(
     path: Path, cluster: str, topic: str, *, keys: Mapping[str, Any], hints: Mapping[str, Any], **more: Any
-) -> Request:
-    from tidemark.onboarding.onboard import Request
-    from tidemark.onboarding.proposal import Hints
+) -> OnboardingRequest:
+    from tidemark.onboarding.onboard import OnboardingRequest
+    from tidemark.onboarding.proposal import ProposalHints
 
     given = {name: value for name, value in keys.items() if value is not None}
-    return Request(path, cluster, topic, given, Hints(**hints), **more)
+    return OnboardingRequest(path, cluster, topic, given, ProposalHints(**hints), **more)
 
 
 def _create(
-    wanted: Wanted,
+    wanted: WantedTopic,
     topics: Path,
     deployment: Deployment,
     client: dict[str, Any] | None,
     brokersets: Path,
     *,
     yes: bool,
-    output: Answer,
+    output: AnswerFormat,
 ) -> None:
     from tidemark.onboarding.creation import Creation, create
 
     def show(creation: Creation) -> None:
-        if output is Answer.json:
+        if output is AnswerFormat.json:
             typer.echo(json.dumps(creation.answer()))
         else:
             typer.echo("\n".join([*creation.lines(), creation.command]))
@@ -234,13 +234,13 @@ def _create(
         typer.echo(f"{wanted.topic}: created; onboard it with this command, without --create", err=True)
 
 
-def _print(onboarding: Onboarding, rights: Sequence[Right], output: Answer) -> None:
+def _print(onboarding: Onboarding, rights: Sequence[Right], output: AnswerFormat) -> None:
     from tidemark.onboarding.report import answer, lines
 
-    if output is Answer.json:
+    if output is AnswerFormat.json:
         typer.echo(json.dumps(answer(onboarding, rights), ensure_ascii=False))
         return
-    typer.echo("\n".join(lines(onboarding, rights)), err=output is Answer.patch)
+    typer.echo("\n".join(lines(onboarding, rights)), err=output is AnswerFormat.patch)
     typer.echo(onboarding.change.patch(), nl=False)
 
 

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept, so that a machine compiles each of them once.
+"""The files of compiled kernels: a machine compiles each kernel once.
 
 A kernel is kept in a file that is named after what its machine code depends on: the bytecode of its function and of
 all functions and constants that it uses, the types of its arguments, the versions of Python, numba, LLVM and numpy, the
@@ -61,7 +61,7 @@ MODULES: Final = (
 
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
 _SECONDS_EACH: Final = 3
-"""What a kernel takes to compile, of one core; measured 0.7 to 4.2 s."""
+"""Seconds of a core to compile a kernel; measured 0.7 to 4.2."""
 
 # numba has no types, and no public way to keep machine code.
 _settings: Any = config
@@ -155,8 +155,8 @@ def load_all() -> None:
     """Load all kernels, or compile them: so that none of what comes next takes the seconds for it."""
     for module in MODULES:
         importlib.import_module(module)
-    for one in _registered.values():
-        one.get_ready()
+    for kernel in _registered.values():
+        kernel.get_ready()
 
 
 def ensure(folder: Path) -> list[Kernel]:
@@ -173,7 +173,9 @@ def ensure(folder: Path) -> list[Kernel]:
             fcntl.flock(lock, fcntl.LOCK_EX)
         for module in MODULES:
             importlib.import_module(module)
-        missing = [one for one in _registered.values() if not one.ready and not _is_usable(folder / one.file_name)]
+        missing = [
+            kernel for kernel in _registered.values() if not kernel.ready and not _is_usable(folder / kernel.file_name)
+        ]
         if missing:
             _compile_into(folder, missing)
     return missing
@@ -202,10 +204,10 @@ def _compile_into(folder: Path, missing: list[Kernel]) -> None:
     seconds = _SECONDS_EACH * len(missing)
     _log.warning("compiling %d of the decoder's kernels into %s: takes about %d s", len(missing), folder, seconds)
     began = time.monotonic()
-    for one in missing:
-        partial = folder / f".{one.file_name}.{os.getpid()}"
-        partial.write_bytes(one.compile())
-        partial.replace(folder / one.file_name)
+    for kernel in missing:
+        partial = folder / f".{kernel.file_name}.{os.getpid()}"
+        partial.write_bytes(kernel.compile())
+        partial.replace(folder / kernel.file_name)
     _log.warning("compiled in %.1f s", time.monotonic() - began)
 
 
@@ -235,9 +237,9 @@ def _traits(function: FunctionType, seen: set[FunctionType]) -> Iterable[object]
     codes = [function.__code__]
     while codes:
         code = codes.pop()
-        codes += [one for one in code.co_consts if isinstance(one, CodeType)]
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
         yield code.co_code
-        yield [one for one in code.co_consts if not isinstance(one, CodeType)]
+        yield [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
         for name in code.co_names:
             value: Any = function.__globals__.get(name)
             value = value.py_func if is_jitted(value) else getattr(value, "_defn", value)  # intrinsics have a _defn

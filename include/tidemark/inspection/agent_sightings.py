@@ -13,8 +13,8 @@ from typing import Final
 from tidemark.config import hint
 from tidemark.endpoints import resolver_of
 from tidemark.errors import NeverSeen, NotFound
-from tidemark.formats.table.index_cache import read_indexes
 from tidemark.formats.keys import ControlKeys
+from tidemark.formats.table.index_cache import read_indexes
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.topics import Deployment, TopicSettings

@@ -71,7 +71,7 @@ class StoredRaw(Model):
     unread: tuple[str, ...]
 
 
-class Column(Model):
+class TableColumn(Model):
     """A column of a Delta table; ``kind`` is its type: ``struct``, ``array`` or ``map`` for a nested column."""
 
     name: str
@@ -91,7 +91,7 @@ class TableNow(Model):
     dates: int
     first_date: str | None
     last_date: str | None
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
 
 
 class Listing(Model):
@@ -114,7 +114,7 @@ class DataFlow(Model):
     catalogs: tuple[Listing, ...]
 
 
-class _Partition(NamedTuple):
+class _StoredPartition(NamedTuple):
     """The stored data of one partition: segments with offsets ``[start, end)``, and ranges of packs behind them."""
 
     segments: int
@@ -183,17 +183,17 @@ def _table(table: TopicTable, delta: DeltaTable | None, ledger: Ledger) -> Table
     )
 
 
-def _column(field: Any) -> Column:
-    return Column(name=field.name, kind=str(field.type.type))
+def _column(field: Any) -> TableColumn:
+    return TableColumn(name=field.name, kind=str(field.type.type))
 
 
-def _partition(table: TopicTable, raw: RawTopic, part: RawPartition, *, producers: bool) -> _Partition:
+def _partition(table: TopicTable, raw: RawTopic, part: RawPartition, *, producers: bool) -> _StoredPartition:
     view = raw.view(part)
     sealed = 0 if view is None else view.watermark.next_offset
     store = open_store(part.keys.endpoint.store, table.deployment.store)
     logs = [log for log in objects.listed(store, part.keys) if log.extension == "log" and not log.name.is_of_damage]
     start = min((log.name.base for log in logs), default=sealed)
-    return _Partition(
+    return _StoredPartition(
         len(logs),
         sum(log.info.size for log in logs),
         start,
@@ -210,7 +210,7 @@ def _packed(view: PartitionView | None, sealed: int) -> tuple[int, int, int]:
     return sum(entry.ranges for _, entry in tails), sum(entry.size for _, entry in tails), max(ends, default=0)
 
 
-def _producers(store: Store, part: RawPartition, logs: Sequence[objects.Listed]) -> Iterator[Producer]:
+def _producers(store: Store, part: RawPartition, logs: Sequence[objects.ListedObject]) -> Iterator[Producer]:
     """The producers of the batches at the start of the newest segment."""
     if not logs:
         return

@@ -13,16 +13,13 @@ from typing import Final
 
 from tidemark.endpoints import resolver_of
 from tidemark.errors import NotFound
-from tidemark.formats.table.index_cache import read_indexes
 from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS, LeaderEntry, leaders
+from tidemark.formats.table.index_cache import read_indexes
 from tidemark.formats.table.live_landing import read_landing
 from tidemark.formats.table.scan_status import ScanStatus
-from tidemark.formats.raw.watermark_index import LeaderEntry, leaders
 from tidemark.store import open_store
 from tidemark.topics import Deployment, TopicSettings
-
-SHARE: Final = 3
-"""A third of the promise may pass before bytes are in the store."""
 
 _SCANS_EVERY: Final = timedelta(minutes=5)
 """A triggerer that works writes the state of its scan once a minute."""
@@ -65,7 +62,7 @@ def topic_problems(
         yield (
             f"{name}: promises {words}, but the agent of {_brokers(unpacked)} packs only its quiet tails: set "
             f"freshness: {words} for the topic in the agent's file; otherwise the topic needs segment.ms="
-            f"{promise / SHARE / timedelta(milliseconds=1):.0f} or less"
+            f"{promise / PACKS_PER_FRESHNESS / timedelta(milliseconds=1):.0f} or less"
         )
     longer = [leader for leader in entries if (leader.entry.freshness or 0.0) > promise.total_seconds()]
     if longer:

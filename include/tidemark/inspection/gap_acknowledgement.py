@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from tidemark.endpoints import EndpointResolver, resolver_of
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, TidemarkError, UnknownOutcome
+from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
 from tidemark.formats.raw.acknowledgements import read, words
 from tidemark.formats.raw.gaps import Acknowledgement, Gap
 from tidemark.formats.raw.incarnations import Incarnation
-from tidemark.formats.table.index_cache import read_indexes
-from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
 from tidemark.formats.raw.watermark import parse
 from tidemark.formats.raw.watermark_index import merge
+from tidemark.formats.table.index_cache import read_indexes
 from tidemark.intervals import Intervals
 from tidemark.raw import objects
 from tidemark.store import Store, StoreOptions, open_store

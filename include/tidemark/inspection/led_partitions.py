@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tidemark.endpoints import resolver_of
-from tidemark.formats.raw.head import Head, HeadEntry, parse_head
-from tidemark.formats.table.index_cache import IndexCache, log_failures, read_indexes
 from tidemark.formats.keys import ControlKeys, Endpoint, TopicPartition
+from tidemark.formats.raw.head import Head, HeadEntry, parse_head
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry, WatermarkIndex, leaders
+from tidemark.formats.table.index_cache import IndexCache, log_failures, read_indexes
 from tidemark.store import open_store
 from tidemark.topics import Deployment
 

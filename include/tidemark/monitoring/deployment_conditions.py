@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.formats.raw.watermark_index import DamagedHead, LeaderEntry, WatermarkIndex
+from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.monitoring.incidents import Condition, in_utc
 from tidemark.store import clock
 from tidemark.words import plural

@@ -17,9 +17,9 @@ from pydantic import AwareDatetime
 
 from tidemark.formats.base import Model
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.table.ledger import DateState, Ledger, PartitionState
 from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.watermark_index import IndexEntry
+from tidemark.formats.table.ledger import DateState, Ledger, PartitionState
 from tidemark.intervals import Intervals
 from tidemark.topics import TopicSettings
 

@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, NotFound, StoreError, TidemarkError
-from tidemark.formats.table.index_cache import IndexCache, read_indexes
 from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.formats.raw.watermark_index import LeaderEntry, WatermarkIndex
+from tidemark.formats.table.index_cache import IndexCache, read_indexes
 from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.formats.table.scan_status import ScanStatus
-from tidemark.formats.raw.watermark_index import LeaderEntry, WatermarkIndex
 from tidemark.inspection.led_partitions import leaders_of
 from tidemark.monitoring import deployment_conditions
 from tidemark.monitoring.incidents import Condition, Unknown

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from tidemark.errors import FormatError, NeverSeen, TidemarkError
+from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.formats.table.audit_report import AuditVerdict
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.unread_status import UnreadStatus
-from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.inspection.agent_sightings import check_seen
 from tidemark.monitoring import promise_conditions, schema_conditions, topic_conditions
 from tidemark.monitoring.deployment_conditions import unreadable, unseen

@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from tidemark.formats.table.audit_report import AuditFailure, AuditVerdict
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.table.unread_status import UnreadStatus
 from tidemark.formats.raw.watermark_index import LeaderEntry
+from tidemark.formats.table.audit_report import AuditFailure, AuditVerdict
+from tidemark.formats.table.unread_status import UnreadStatus
 from tidemark.monitoring.health import PartitionHealth, TopicHealth, WaitingSince
 from tidemark.monitoring.incidents import Condition, in_utc
 from tidemark.monitoring.observer_state import ParseSample

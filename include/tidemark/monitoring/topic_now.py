@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.raw.watermark_index import LeaderEntry
+from tidemark.formats.table.ledger import Ledger
 from tidemark.inspection.led_partitions import led_partitions
 from tidemark.monitoring.health import TopicHealth, topic_health
 from tidemark.monitoring.incident_store import read_incidents

@@ -13,8 +13,8 @@ from tidemark.errors import ConfigError
 from tidemark.onboarding.capacity import Choice, choices
 from tidemark.onboarding.gather import cluster_loads
 from tidemark.onboarding.kafka_source import KafkaSource
-from tidemark.onboarding.onboard import Request, check_request
-from tidemark.onboarding.options import Wanted
+from tidemark.onboarding.onboard import OnboardingRequest, check_request
+from tidemark.onboarding.options import WantedTopic
 from tidemark.terminal import columns
 from tidemark.topics import Deployment
 
@@ -22,7 +22,7 @@ from tidemark.topics import Deployment
 class Creation(NamedTuple):
     """The placements that can be balanced, the best first, and Kafka's command that creates the topic with the best."""
 
-    wanted: Wanted
+    wanted: WantedTopic
     choices: Sequence[Choice]
     command: str
 
@@ -59,7 +59,7 @@ class Creation(NamedTuple):
 
 
 def create(
-    wanted: Wanted,
+    wanted: WantedTopic,
     topics: Path,
     deployment: Deployment,
     client: Mapping[str, Any] | None,
@@ -77,7 +77,7 @@ def create(
         ConfigError: something is missing, cannot be balanced, has no room, or exists already.
         BrokerError: Kafka did not do it.
     """
-    check_request(Request(topics, wanted.cluster, wanted.topic), deployment, None)
+    check_request(OnboardingRequest(topics, wanted.cluster, wanted.topic), deployment, None)
     if wanted.rate is None:
         raise ConfigError("--create", [("--rate", "is needed: the bytes a second that the topic will have")])
     if client is None:

@@ -8,7 +8,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 
-from tidemark.costs import DAYS, RANGES, TICKS, Line, PerLanding, PerSegment, Prices
+from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS
+from tidemark.onboarding.costs import DAYS, RANGES, Line, PerLanding, PerSegment, Prices
 from tidemark.onboarding.facts import TopicFacts
 from tidemark.onboarding.sample import Sample
 from tidemark.topics import TopicSettings
@@ -82,7 +83,7 @@ def expected_freshness(topic: TopicSettings, facts: TopicFacts | None, rate: Rat
 
 
 def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions: int) -> Iterator[Line]:
-    """A month's requests and bytes that the topic adds, at S3's prices, with the formulas of :mod:`tidemark.costs`.
+    """A month's requests and bytes that the topic adds, at S3's prices, see :mod:`tidemark.onboarding.costs`.
 
     The agents' requests without the topic, and packs, which all topics of a broker share, are not counted. Raw is
     stored for ``retention.raw``, or a month for each month that it is kept; the table is taken to be as large as raw.
@@ -98,7 +99,7 @@ def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions
     if topic.freshness is None:
         landings = min(landings, segments)
     else:
-        segments = max(segments, partitions * landings * TICKS / RANGES)
+        segments = max(segments, partitions * landings * PACKS_PER_FRESHNESS / RANGES)
     yield _puts("segments: objects, manifests, watermarks", segments * PerSegment().put, prices)
     yield _puts("landings: plans and commits", landings * each.topic_put, prices)
     gets = landings * (each.topic_get + (partitions if topic.freshness else 0)) + segments

@@ -12,16 +12,17 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.inspection.led_partitions import led_partitions
 from tidemark.onboarding.facts import TopicFacts
 from tidemark.onboarding.kafka_source import KafkaSource
-from tidemark.onboarding.onboard import Request, check_request
+from tidemark.onboarding.onboard import OnboardingRequest, check_request
 from tidemark.onboarding.options import SampleSource
-from tidemark.onboarding.raw_source import raw_sample
-from tidemark.onboarding.sample import Sample
+from tidemark.onboarding.sample import Sample, Span, chosen, ends, rows_of
 from tidemark.remote.catalog.storage import Storage
+from tidemark.remote.reader.read_range import iter_range
+from tidemark.remote.topics import RemoteTopics
 from tidemark.topics import Deployment
 
 
 def facts_and_sample(
-    request: Request,
+    request: OnboardingRequest,
     deployment: Deployment,
     client: Mapping[str, Any] | None,
     source: SampleSource,
@@ -39,7 +40,7 @@ def facts_and_sample(
     check_request(request, deployment, None)  # before its name becomes part of a key or a request
     if source != "kafka":
         storage = Storage(request.cluster, deployment.raw, deployment.store)
-        sample = raw_sample(storage, request.topic, records)
+        sample = _raw_sample(storage, request.topic, records)
     if client is not None:
         with KafkaSource(client) as kafka:
             facts = kafka.facts(request.topic)
@@ -64,3 +65,27 @@ def cluster_loads(
 def topic_loads(deployment: Deployment, cluster: str, topic: str) -> list[PartitionLoad]:
     """The loads of one topic's partitions, from :func:`cluster_loads`."""
     return [load for load in cluster_loads(deployment, cluster) if load.topic == topic]
+
+
+def _raw_sample(storage: Storage, topic: str, records: int) -> Sample | None:
+    """A sample from the segments that agents stored, of about ``records`` records; None if they have stored none.
+
+    Raises:
+        StoreError, FormatError, SegmentError: raw cannot be read.
+    """
+    topics = RemoteTopics(storage)
+    numbers = topics.partitions_for_topic(topic)
+    spans: dict[int, Span] = {}
+    for number in chosen(numbers):
+        known = topics.partition(topic, number)
+        if known is not None:
+            spans[number] = Span(known.start, max(known.start, known.end(committed=True)))
+    each = max(2, records // max(1, len(spans)))
+    batches = [
+        batch
+        for number, span in spans.items()
+        for part in ends(span, each)
+        for batch in iter_range(topic, number, *part, storage=storage, on_gap="skip")
+    ]
+    rows = rows_of(batches)
+    return Sample("raw", rows, spans, len(numbers)) if len(rows) else None

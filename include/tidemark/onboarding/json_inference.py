@@ -59,13 +59,13 @@ class JsonColumnsFound(NamedTuple):
 
 
 @dataclass
-class _Place:
+class _SeenValues:
     """The values seen in one place of the documents."""
 
     nulls: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
-    inner: dict[str, _Place] = field(default_factory=dict)
-    items: _Place | None = None
+    inner: dict[str, _SeenValues] = field(default_factory=dict)
+    items: _SeenValues | None = None
 
     @property
     def values(self) -> int:
@@ -78,9 +78,9 @@ class _Place:
         self.kinds[_kind(value)] += 1
         if isinstance(value, dict):
             for key, entry in value.items():
-                self.inner.setdefault(key, _Place()).see(entry)
+                self.inner.setdefault(key, _SeenValues()).see(entry)
         elif isinstance(value, list):
-            self.items = self.items or _Place()
+            self.items = self.items or _SeenValues()
             for item in value:
                 self.items.see(item)
 
@@ -91,7 +91,7 @@ def infer(documents: Sequence[Mapping[str, Any]]) -> JsonColumnsFound:
     Raises:
         ConfigError: there are too many.
     """
-    top = _Place()
+    top = _SeenValues()
     for document in documents:
         top.see(document)
     names: set[str] = set()
@@ -110,7 +110,7 @@ def infer(documents: Sequence[Mapping[str, Any]]) -> JsonColumnsFound:
     return JsonColumnsFound(tuple(columns), left_out, len(documents))
 
 
-def _leaves(place: _Place, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], _Place]]:
+def _leaves(place: _SeenValues, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], _SeenValues]]:
     """The places that become columns."""
     for key, inner in place.inner.items():
         here = (*path, key)
@@ -121,7 +121,7 @@ def _leaves(place: _Place, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, .
             yield here, inner
 
 
-def _type(place: _Place) -> tuple[str | None, int, int]:
+def _type(place: _SeenValues) -> tuple[str | None, int, int]:
     """(the column's type, number of values of another type, number of these that overflow it)."""
     counts, total = place.kinds, place.values
     if not total:
@@ -148,7 +148,7 @@ _TYPES: Final[tuple[tuple[str, frozenset[str]], ...]] = (
 """Types and the kinds of values that each holds, from the narrowest."""
 
 
-def _list(items: _Place | None) -> str | None:
+def _list(items: _SeenValues | None) -> str | None:
     """The type of a list column; None if all lists are empty. A misfit costs the whole list, so all items must fit."""
     if items is None or not items.values:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from tidemark.onboarding.gather import facts_and_sample, topic_loads
-from tidemark.onboarding.onboard import Onboarding, Request, onboard
+from tidemark.onboarding.onboard import Onboarding, OnboardingRequest, onboard
 from tidemark.onboarding.options import SampleSource
 from tidemark.onboarding.rights import Right, rights
 from tidemark.timestamps import utc_now
@@ -21,7 +21,7 @@ class Look(NamedTuple):
 
 
 def look_at(
-    request: Request,
+    request: OnboardingRequest,
     deployment: Deployment,
     client: Mapping[str, Any] | None,
     source: SampleSource,

@@ -11,15 +11,15 @@ import pyarrow as pa
 
 from tidemark.brokersets.load import PartitionLoad, rates_by_broker
 from tidemark.config import parse
-from tidemark.costs import Line
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import check_cluster, check_topic
+from tidemark.onboarding.costs import Line
 from tidemark.onboarding.detection import Detected, detect
 from tidemark.onboarding.event_time import Candidate, candidates, setting_of
 from tidemark.onboarding.expectations import Expectation, Rate, costs, expected_freshness, sampled_rate
 from tidemark.onboarding.facts import TopicFacts
-from tidemark.onboarding.patch import Change
-from tidemark.onboarding.proposal import Hints, ParserProposal, propose_parser
+from tidemark.onboarding.patch import FileChange
+from tidemark.onboarding.proposal import ParserProposal, ProposalHints, propose_parser
 from tidemark.onboarding.sample import Sample, rows_of
 from tidemark.onboarding.topics_file import checked, default_cluster, with_topic
 from tidemark.onboarding.trial import Trial, tried
@@ -31,7 +31,7 @@ MOST_REFUSED: Final = 0.5
 """A parser that refuses a larger part of the sample is not this topic's."""
 
 
-class Request(NamedTuple):
+class OnboardingRequest(NamedTuple):
     """The topic to add. ``keys`` are its further keys, as the topics file has them.
 
     ``event_time`` is ``auto``, ``none`` or a column; ``unit`` is that of a column of whole numbers. ``rate`` is in
@@ -42,7 +42,7 @@ class Request(NamedTuple):
     cluster: str
     topic: str
     keys: Mapping[str, Any] = {}
-    hints: Hints = Hints()
+    hints: ProposalHints = ProposalHints()
     event_time: str = "auto"
     unit: str | None = None
     rate: float | None = None
@@ -52,8 +52,8 @@ class Request(NamedTuple):
 class Onboarding(NamedTuple):
     """The findings, and the change. ``loads`` are bytes a second by leading broker, empty if not known."""
 
-    request: Request
-    change: Change
+    request: OnboardingRequest
+    change: FileChange
     topic: TopicSettings
     facts: TopicFacts | None
     sample: Sample | None
@@ -78,7 +78,7 @@ def read_file(path: Path) -> tuple[str, Deployment]:
     return text, parse(Deployment, text, str(path))
 
 
-def check_request(request: Request, deployment: Deployment, facts: TopicFacts | None) -> None:
+def check_request(request: OnboardingRequest, deployment: Deployment, facts: TopicFacts | None) -> None:
     """Refuse a request that cannot work. Raises ConfigError with each reason."""
     problems: list[tuple[str, str]] = []
     for check, name in ((check_cluster, request.cluster), (check_topic, request.topic)):
@@ -101,7 +101,7 @@ def check_request(request: Request, deployment: Deployment, facts: TopicFacts | 
 
 
 def onboard(
-    request: Request,
+    request: OnboardingRequest,
     facts: TopicFacts | None,
     sample: Sample | None,
     loads: list[PartitionLoad],
@@ -141,7 +141,7 @@ def onboard(
     partitions = facts.partitions if facts is not None else max(len(loads), sample.partitions if sample else 1)
     return Onboarding(
         request=request,
-        change=Change(request.path, text, after),
+        change=FileChange(request.path, text, after),
         topic=topic,
         facts=facts,
         sample=sample,
@@ -157,7 +157,7 @@ def onboard(
     )
 
 
-def _item(request: Request, default: str | None, parser: Mapping[str, Any] | None) -> dict[str, Any]:
+def _item(request: OnboardingRequest, default: str | None, parser: Mapping[str, Any] | None) -> dict[str, Any]:
     """The topic as an item of the file. Its cluster is stated, unless it is the file's ``default``."""
     stated = {} if request.cluster == default else {"cluster": request.cluster}
     item: dict[str, Any] = {"topic": request.topic, **stated, **request.keys}
@@ -175,7 +175,7 @@ def _candidates(trial: Trial, rows: pa.RecordBatch) -> list[Candidate]:
     return candidates(trial.parsed.columns.take(trial.landed), rows.column("kafka_timestamp").take(trial.landed))
 
 
-def _event_time(request: Request, likely: list[Candidate]) -> EventTime | None:
+def _event_time(request: OnboardingRequest, likely: list[Candidate]) -> EventTime | None:
     if request.event_time == "none":
         return None
     if request.event_time == "auto":
@@ -186,7 +186,7 @@ def _event_time(request: Request, likely: list[Candidate]) -> EventTime | None:
     return known
 
 
-def _check_trial(request: Request, trial: Trial) -> None:
+def _check_trial(request: OnboardingRequest, trial: Trial) -> None:
     if trial.refused > MOST_REFUSED * trial.rows:
         reasons = "; ".join(f"{count} times: {reason}" for reason, count in trial.reasons.items())
         rule = (
@@ -195,7 +195,7 @@ def _check_trial(request: Request, trial: Trial) -> None:
         raise ConfigError(f"{request.cluster}/{request.topic}", [("parser", rule)])
 
 
-def _rate(request: Request, sample: Sample | None, loads: list[PartitionLoad]) -> Rate | None:
+def _rate(request: OnboardingRequest, sample: Sample | None, loads: list[PartitionLoad]) -> Rate | None:
     if request.rate is not None:
         return Rate(request.rate, "option")
     known = [load.rate for load in loads if load.rate is not None]

@@ -30,7 +30,7 @@ DEFAULT_REPLICATION_FACTOR: Final = 3
 """Settings of a topic that does not exist yet."""
 
 
-class Wanted(NamedTuple):
+class WantedTopic(NamedTuple):
     """A topic that is to be created. Rates are in bytes a second; ``partition_rate`` is the most of a partition."""
 
     cluster: str

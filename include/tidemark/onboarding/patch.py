@@ -17,7 +17,7 @@ _NONE: Final = "0" * 40
 """The value that ``git update-ref`` takes for a branch that must not exist yet."""
 
 
-class Change(NamedTuple):
+class FileChange(NamedTuple):
     """A text file, with its content before and after."""
 
     path: Path

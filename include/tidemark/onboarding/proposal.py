@@ -20,7 +20,7 @@ from tidemark.parsers.settings import Registry
 _KINDS: Final[dict[SchemaKind, Format]] = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
 
 
-class Hints(NamedTuple):
+class ProposalHints(NamedTuple):
     """A person's hints about the records. Paths are as the topics file would have them."""
 
     format: Format | None = None
@@ -40,7 +40,7 @@ class ParserProposal(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def propose_parser(topic: str, detected: Detected, sample: Sample | None, hints: Hints) -> ParserProposal:
+def propose_parser(topic: str, detected: Detected, sample: Sample | None, hints: ProposalHints) -> ParserProposal:
     """The parser, without an event time.
 
     Raises:
@@ -67,7 +67,7 @@ def propose_parser(topic: str, detected: Detected, sample: Sample | None, hints:
     return ParserProposal(None, notes=(note,))
 
 
-def _format(topic: str, detected: Detected, hints: Hints) -> Format:
+def _format(topic: str, detected: Detected, hints: ProposalHints) -> Format:
     if hints.schema is not None:
         return "avro"
     if hints.descriptors is not None:
@@ -87,7 +87,7 @@ def _format(topic: str, detected: Detected, hints: Hints) -> Format:
     raise _unclear(topic, "no format is recognized in its values: state --format, with --schema FILE for Avro")
 
 
-def _json(topic: str, detected: Detected, sample: Sample | None, hints: Hints) -> ParserProposal:
+def _json(topic: str, detected: Detected, sample: Sample | None, hints: ProposalHints) -> ParserProposal:
     documents = []
     for value in sample.values if sample is not None else ():
         try:
@@ -106,7 +106,7 @@ def _json(topic: str, detected: Detected, sample: Sample | None, hints: Hints) -
 
 
 def _registered(
-    topic: str, detected: Detected, sample: Sample | None, hints: Hints, registry: Mapping[str, str]
+    topic: str, detected: Detected, sample: Sample | None, hints: ProposalHints, registry: Mapping[str, str]
 ) -> ParserProposal:
     if detected.values and detected.framing != "confluent":
         rule = "values do not have Confluent's framing, so they name no schema of a registry; leave --registry out"
@@ -123,7 +123,7 @@ def _registered(
 
 
 def _written(
-    topic: str, detected: Detected, hints: Hints, registry: Mapping[str, str]
+    topic: str, detected: Detected, hints: ProposalHints, registry: Mapping[str, str]
 ) -> tuple[Format, Written | None]:
     """The schema that most records name, with its kind; the kind of the hints if no record names a schema."""
     if not detected.numbers:
@@ -162,7 +162,7 @@ def _message(topic: str, sample: Sample | None, written: Written | None) -> str:
     raise _unclear(topic, "no record tells which message it is: give --message NAME")
 
 
-def _with_misfits(settings: dict[str, Any], hints: Hints) -> dict[str, Any]:
+def _with_misfits(settings: dict[str, Any], hints: ProposalHints) -> dict[str, Any]:
     return settings | ({"misfits": hints.misfits} if hints.misfits else {})
 
 

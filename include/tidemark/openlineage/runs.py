@@ -11,8 +11,8 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.raw.lineage import Dataset, Facets
+from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.intervals import Intervals
 from tidemark.openlineage import facets, naming

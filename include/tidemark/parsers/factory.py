@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import pyarrow as pa
+
 from tidemark.errors import ConfigError
-from tidemark.parsers.base import Parser, check_event_type
-from tidemark.parsers.raw_bytes import NoColumns
+from tidemark.parsers.base import Parsed, Parser, check_event_type
 from tidemark.parsers.settings import (
     AvroParser,
     BytesParser,
@@ -14,6 +17,17 @@ from tidemark.parsers.settings import (
     check_names,
     followed_by,
 )
+
+
+class NoColumns:
+    """The parser of kind ``bytes``: keys, values and headers stay as they are."""
+
+    version: Final = "bytes/1"
+    columns: Final = pa.schema([])
+
+    def parse(self, rows: pa.RecordBatch) -> Parsed:
+        """See :class:`tidemark.parsers.base.Parser`; no row is ever refused."""
+        return Parsed(rows.select([]))
 
 
 def parser_of(settings: ParserSettings, topic: str) -> Parser:

@@ -1,7 +1,7 @@
 """The parser's columns that partition a table, beside ``dt``.
 
-A column's values are listed in the settings, see :mod:`tidemark.formats.table.partitioning`. A row with another value is
-refused like one that does not fit its column's type; with ``misfits: land`` its column is null, and counted by name.
+A column's values are listed in the settings, see :mod:`tidemark.formats.table.partitioning`. A row with another value
+is refused like one that does not fit its column's type; with ``misfits: land`` its column is null, and counted by name.
 """
 
 from __future__ import annotations

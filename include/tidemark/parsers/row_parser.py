@@ -22,7 +22,7 @@ class RefusedRecord(ValueError):
     """A record that cannot be read; the message is the reason."""
 
 
-class Record(NamedTuple):
+class ParsedRecord(NamedTuple):
     """A library's reading of a record: its fields, and the names of its unknown fields."""
 
     fields: dict[str, Any]
@@ -37,7 +37,9 @@ class RowsRead(NamedTuple):
     unknown: Mapping[str, int]
 
 
-def read_rows(values: pa.Array[Any], read: Callable[[bytes], Record], raw: pa.Schema, columns: pa.Schema) -> RowsRead:
+def read_rows(
+    values: pa.Array[Any], read: Callable[[bytes], ParsedRecord], raw: pa.Schema, columns: pa.Schema
+) -> RowsRead:
     """Read each of ``values`` that is not null with ``read``, which raises RefusedRecord.
 
     The fields that it returns are those of ``raw``, and are cast to ``columns``, of the same names.
@@ -68,15 +70,15 @@ def _cut(values: pa.Array[Any]) -> list[tuple[int, int]]:
     return pieces
 
 
-class _Piece(NamedTuple):
+class _ParsedPiece(NamedTuple):
     batches: list[pa.RecordBatch]
     refused: dict[int, str]
     unknown: Mapping[str, int]
 
 
 def _piece(
-    values: pa.Array[Any], first: int, read: Callable[[bytes], Record], raw: pa.Schema, columns: pa.Schema
-) -> _Piece:
+    values: pa.Array[Any], first: int, read: Callable[[bytes], ParsedRecord], raw: pa.Schema, columns: pa.Schema
+) -> _ParsedPiece:
     records: list[dict[str, Any] | None] = []
     refused: dict[int, str] = {}
     unknown: dict[int, Collection[str]] = {}
@@ -107,7 +109,7 @@ def _piece(
 
     batches = [_columns(structs, columns) for _, _, structs in bisected(len(records), made, alone)]
     names = (name for row, names in unknown.items() if row not in refused for name in names)
-    return _Piece(batches, refused, Counter(names))
+    return _ParsedPiece(batches, refused, Counter(names))
 
 
 def _columns(structs: pa.Array[Any], columns: pa.Schema) -> pa.RecordBatch:

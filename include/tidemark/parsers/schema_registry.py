@@ -123,7 +123,7 @@ class SchemaFiles(Schemas):
 _Key = tuple[str, SchemaKind, int]
 
 
-class _Kept:
+class _SchemaCache:
     """The schemas that a process has found, by registry, kind and number; the least recently used are dropped first.
 
     The kind is part of the key because a number may be asked for as one kind after another, to learn its kind.
@@ -150,7 +150,7 @@ class _Kept:
                 self._size -= self._found.popitem(last=False)[1].size
 
 
-_kept: Final = _Kept()
+_kept: Final = _SchemaCache()
 
 
 class _OfTheNumber(Exception):

@@ -105,7 +105,7 @@ Loop = Callable[[NDArray[np.uint8], Indices, Indices, Slots, Bits], int]
 short, or NO_LEVEL. A value that it leaves unmarked has left nothing in the slots."""
 
 
-class Block(NamedTuple):
+class SlotBlock(NamedTuple):
     """The numbers of the values read, their columns, and the number of values with each field that no column takes."""
 
     rows: Indices
@@ -134,7 +134,7 @@ class BlockReader:
         self._unknown = unknown
         self._items = [1] * len(layout.columns)
 
-    def read(self, data: NDArray[np.uint8], starts: Indices, ends: Indices) -> Iterator[Block]:
+    def read(self, data: NDArray[np.uint8], starts: Indices, ends: Indices) -> Iterator[SlotBlock]:
         """Read the values between ``starts`` and ``ends``; values in no block are for another reader."""
         waiting = list(reversed(blocks(ends - starts)))
         while waiting:
@@ -148,7 +148,7 @@ class BlockReader:
             elif good.any():
                 columns = [_arrow(node, slots, data) for node in self._columns]
                 batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-                yield Block(first + np.flatnonzero(good), batch, self._unknown())
+                yield SlotBlock(first + np.flatnonzero(good), batch, self._unknown())
 
     def _filled(self, data: NDArray[np.uint8], starts: Indices, ends: Indices, good: Bits) -> Slots | None:
         """The slots of a block; None if they were too many."""

@@ -49,7 +49,7 @@ _NUMBERS: Final = {"float", "double"}
 _TEXTS: Final = {"string", "json", "binary", "date", "decimal"}
 
 
-class Converted(NamedTuple):
+class ConvertedColumn(NamedTuple):
     """A column of its declared type, null at the rows ``bad``: their values do not fit it."""
 
     column: pa.Array[Any]
@@ -76,7 +76,7 @@ def raw_type(kind: ColumnType) -> pa.DataType:
     return pa.string() if kind.name in _TEXTS or kind.unit == "iso8601" else pa.int64()
 
 
-def converted(raw: pa.Array[Any], kind: ColumnType) -> Converted:
+def converted(raw: pa.Array[Any], kind: ColumnType) -> ConvertedColumn:
     """``raw``, of :func:`raw_type`, converted to the declared type."""
     if kind.element:
         return _list(raw, kind.element)
@@ -92,10 +92,10 @@ def converted(raw: pa.Array[Any], kind: ColumnType) -> Converted:
         return _by_value(raw, arrow_type(kind), _BY_VALUE[kind.name])
     if kind.name == "decimal":
         return _decimals(raw, kind)
-    return Converted(raw, np.empty(0, np.int64))
+    return ConvertedColumn(raw, np.empty(0, np.int64))
 
 
-def _list(raw: pa.Array[Any], element: ColumnType) -> Converted:
+def _list(raw: pa.Array[Any], element: ColumnType) -> ConvertedColumn:
     inner: pa.Array[Any] = pc.list_flatten(raw)
     child = converted(inner, element)
     lengths = np.zeros(len(raw) + 1, np.int32)
@@ -108,26 +108,26 @@ def _list(raw: pa.Array[Any], element: ColumnType) -> Converted:
     return _without(column, bad)
 
 
-def _narrowed(raw: pa.Array[Any], name: str) -> Converted:
+def _narrowed(raw: pa.Array[Any], name: str) -> ConvertedColumn:
     bound = 1 << (_BITS[name] - 1)
     values = _filled(raw, 0)
     bad = np.flatnonzero((values < -bound) | (values >= bound))
-    return Converted(_nulled(raw, bad).cast(_ARROW[name]), bad)
+    return ConvertedColumn(_nulled(raw, bad).cast(_ARROW[name]), bad)
 
 
-def _finite(raw: pa.Array[Any], dtype: pa.DataType) -> Converted:
+def _finite(raw: pa.Array[Any], dtype: pa.DataType) -> ConvertedColumn:
     narrow = raw.cast(dtype, safe=False)
     bad = np.flatnonzero(~np.isfinite(_filled(narrow, 0.0)))
     return _without(narrow, bad)
 
 
-def _instants(raw: pa.Array[Any], unit: str) -> Converted:
+def _instants(raw: pa.Array[Any], unit: str) -> ConvertedColumn:
     if unit == "ns":
-        return Converted(_floored(raw).cast(TIMESTAMP_TYPE), np.empty(0, np.int64))
+        return ConvertedColumn(_floored(raw).cast(TIMESTAMP_TYPE), np.empty(0, np.int64))
     values = _filled(raw, 0)
     bound = _LIMIT // _FACTORS[unit]
     bad = np.flatnonzero((values > bound) | (values < -bound))
-    return Converted(pc.multiply(_nulled(raw, bad), pa.scalar(_FACTORS[unit])).cast(TIMESTAMP_TYPE), bad)
+    return ConvertedColumn(pc.multiply(_nulled(raw, bad), pa.scalar(_FACTORS[unit])).cast(TIMESTAMP_TYPE), bad)
 
 
 def _floored(raw: pa.Array[Any]) -> pa.Array[Any]:
@@ -137,11 +137,11 @@ def _floored(raw: pa.Array[Any]) -> pa.Array[Any]:
     return pa.Array.from_buffers(pa.int64(), len(raw), [validity, pa.py_buffer(values.data)])
 
 
-def _iso(raw: pa.Array[Any]) -> Converted:
+def _iso(raw: pa.Array[Any]) -> ConvertedColumn:
     usual: pa.Array[Any] = pc.match_substring_regex(raw, _USUAL_ISO)
     if pc.all(usual).as_py() is not False:
         try:
-            return Converted(raw.cast(TIMESTAMP_TYPE), np.empty(0, np.int64))
+            return ConvertedColumn(raw.cast(TIMESTAMP_TYPE), np.empty(0, np.int64))
         except pa.ArrowInvalid:
             pass  # a day or an hour that no calendar has: found below, value by value
     return _by_value(raw, TIMESTAMP_TYPE, _microseconds)
@@ -187,18 +187,18 @@ def _base64(text: str) -> bytes:
     return binascii.a2b_base64(text, strict_mode=True)
 
 
-def _decimals(raw: pa.Array[Any], kind: ColumnType) -> Converted:
+def _decimals(raw: pa.Array[Any], kind: ColumnType) -> ConvertedColumn:
     """Convert with Arrow if a number is written out and has no more digits than the type around the point."""
     dtype = arrow_type(kind)
     whole = rf"\d{{1,{kind.precision - kind.scale}}}" if kind.precision > kind.scale else "0"
     fraction = rf"(\.\d{{1,{kind.scale}}})?" if kind.scale else ""
     usual: Any = pc.match_substring_regex(raw, f"^-?{whole}{fraction}$")
     if pc.all(usual).as_py() is not False:
-        return Converted(raw.cast(dtype), np.empty(0, np.int64))
+        return ConvertedColumn(raw.cast(dtype), np.empty(0, np.int64))
     nothing = pa.scalar(None, raw.type)
     others = _by_value(pc.if_else(usual, nothing, raw), dtype, lambda text: _decimal(text, kind))
     column: pa.Array[Any] = pc.if_else(usual, pc.if_else(usual, raw, nothing).cast(dtype), others.column)
-    return Converted(column, others.bad)
+    return ConvertedColumn(column, others.bad)
 
 
 def _decimal(text: str, kind: ColumnType) -> Decimal:
@@ -219,7 +219,7 @@ def _decimal(text: str, kind: ColumnType) -> Decimal:
 _BY_VALUE: Final[dict[str, Callable[[str], Any]]] = {"date": _date, "binary": _base64}
 
 
-def _by_value(raw: pa.Array[Any], dtype: pa.DataType, convert: Callable[[str], Any]) -> Converted:
+def _by_value(raw: pa.Array[Any], dtype: pa.DataType, convert: Callable[[str], Any]) -> ConvertedColumn:
     values: list[Any] = []
     bad: list[int] = []
     for row, text in enumerate(raw.to_pylist()):
@@ -228,7 +228,7 @@ def _by_value(raw: pa.Array[Any], dtype: pa.DataType, convert: Callable[[str], A
         except (ValueError, InvalidOperation):
             values.append(None)
             bad.append(row)
-    return Converted(pa.array(values, dtype), np.array(bad, np.int64))
+    return ConvertedColumn(pa.array(values, dtype), np.array(bad, np.int64))
 
 
 def _filled(column: pa.Array[Any], value: float) -> NDArray[Any]:
@@ -252,5 +252,5 @@ def _nulled(column: pa.Array[Any], rows: NDArray[np.int64]) -> pa.Array[Any]:
     return nulled
 
 
-def _without(column: pa.Array[Any], bad: NDArray[np.int64]) -> Converted:
-    return Converted(_nulled(column, bad), bad)
+def _without(column: pa.Array[Any], bad: NDArray[np.int64]) -> ConvertedColumn:
+    return ConvertedColumn(_nulled(column, bad), bad)

@@ -26,8 +26,8 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from tidemark.formats.table.ledger import Closing, DateState, Ledger
 from tidemark.formats.raw.watermark_index import IndexEntry
+from tidemark.formats.table.ledger import Closing, DateState, Ledger
 from tidemark.topics import TopicSettings
 
 

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError
-from tidemark.formats.table.ledger import Closing, Ledger
 from tidemark.formats.raw.manifest import OpenTransaction
+from tidemark.formats.table.ledger import Closing, Ledger
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, merged
 from tidemark.intervals import Intervals
 from tidemark.planning.common import following

@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import NamedTuple
 
 from tidemark.formats.raw.gaps import Gap, GapReason
-from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.raw.manifest import OpenTransaction
-from tidemark.formats.table.plan import BranchCut, PartitionPlan
 from tidemark.formats.raw.watermark import Watermark
+from tidemark.formats.table.ledger import PartitionState
+from tidemark.formats.table.plan import BranchCut, PartitionPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import AbortedTransaction, Lineage
 from tidemark.raw.segments import Segment, SegmentPiece, cover, is_whole, whole_lineage
@@ -82,7 +82,7 @@ class Decision(NamedTuple):
     cut_off: CutOff | None = None
 
 
-class _Verdicts(NamedTuple):
+class _DecidedEnd(NamedTuple):
     """The end of the decided transactions, the transactions that hold it there, and an end of the deciding markers."""
 
     end: int
@@ -215,7 +215,7 @@ def _read_before(gap: Gap, pieces: list[SegmentPiece]) -> bool:
     return any(piece.segment.uploaded_at <= gap.detected_at for piece in at)
 
 
-def _decided(known: KnownPartition, pieces: list[SegmentPiece], lineage: Lineage, end: int) -> _Verdicts:
+def _decided(known: KnownPartition, pieces: list[SegmentPiece], lineage: Lineage, end: int) -> _DecidedEnd:
     """The end, at most ``end``, of the decided transactions.
 
     A segment that leaves the ``lineage`` before its end lists the transactions open on its own branch. They do not
@@ -225,14 +225,14 @@ def _decided(known: KnownPartition, pieces: list[SegmentPiece], lineage: Lineage
     whole = next((n for n in reversed(range(len(pieces))) if is_whole(pieces[n].segment, lineage, pieces[n].start)), -1)
     left = pieces[whole + 1 :]
     if left and known.complete and known.opened is not None:
-        return _Verdicts(*decided_end(end, known.opened), end)
+        return _DecidedEnd(*decided_end(end, known.opened), end)
     cut_off = CutOff(left, pieces[whole].segment.open_transactions if whole >= 0 else ()) if left else None
     if whole < 0:
         start = pieces[0].start if pieces else end
-        return _Verdicts(start, (), start, cut_off)
+        return _DecidedEnd(start, (), start, cut_off)
     last = pieces[whole]
     limit = last.end if left else end
-    return _Verdicts(*decided_end(limit, last.segment.open_transactions), last.segment.end, cut_off)
+    return _DecidedEnd(*decided_end(limit, last.segment.open_transactions), last.segment.end, cut_off)
 
 
 def _lost(hole: Interval | None, sealed: int) -> Interval | None:

@@ -34,7 +34,7 @@ _VERSIONS: Final = 100
 _Key = tuple[int, int]
 
 
-class _Held(NamedTuple):
+class _KeptRow(NamedTuple):
     """A valid row of evidence; its file, if any, stays."""
 
     first: int
@@ -60,7 +60,7 @@ def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
     standing = EffectiveEvidence.at(table, ledger, live)
     gone = {*unknown_files(standing), *_expired_again(standing), *(lost & {file.path for file in live})}
     try:
-        search = _Search(table, ledger, _held(standing, gone))
+        search = _RepairSearch(table, ledger, _held(standing, gone))
     except ContinuityError as error:
         raise ContinuityError(f"{error}. {_choice(table, ledger, live, gone)}") from error
     return nothing.model_copy(
@@ -76,13 +76,13 @@ def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
     )
 
 
-def _held(standing: EffectiveEvidence, gone: Collection[str]) -> dict[_Key, list[_Held]]:
+def _held(standing: EffectiveEvidence, gone: Collection[str]) -> dict[_Key, list[_KeptRow]]:
     """The valid rows by partition, without the files that are ``gone``."""
-    held: dict[_Key, list[_Held]] = {}
+    held: dict[_Key, list[_KeptRow]] = {}
     for row in standing.evidence():
         file = (row.file or "") if row.offset_class in PARSED else ""
         if file not in gone:
-            held_row = _Held(row.first, row.next, row.rows, file, row.segment is not None)
+            held_row = _KeptRow(row.first, row.next, row.rows, file, row.segment is not None)
             held.setdefault(row.key, []).append(held_row)
     return held
 
@@ -100,14 +100,14 @@ def _expired_again(standing: EffectiveEvidence) -> set[str]:
     return {landed[identity] for identity in expired & landed.keys()}
 
 
-class _Search:
+class _RepairSearch:
     """The offsets to convert again, by partition, and the ``files`` that this replaces.
 
     If an unclean election made a partition's log leave the landed branch, the partition returns to before the cut.
     The next ingest lands the new branch from there.
     """
 
-    def __init__(self, table: TopicTable, ledger: Ledger, held: Mapping[_Key, list[_Held]]) -> None:
+    def __init__(self, table: TopicTable, ledger: Ledger, held: Mapping[_Key, list[_KeptRow]]) -> None:
         self.planned: list[tuple[PartitionPlan, list[ConversionTask]]] = []
         self.files: set[str] = set()
         self._raw = RawTopic(table)
@@ -117,7 +117,7 @@ class _Search:
             if offsets := _without_one_class(rows, state.next_offset):
                 self._plan(key, state, rows, offsets)
 
-    def _plan(self, key: _Key, state: PartitionState, rows: list[_Held], offsets: Intervals) -> None:
+    def _plan(self, key: _Key, state: PartitionState, rows: list[_KeptRow], offsets: Intervals) -> None:
         incarnation = self._incarnations[key[0]]
         part = self._raw.partition(incarnation.topic_id, incarnation.place, *key)
         view = self._raw.view(part)
@@ -135,7 +135,7 @@ class _Search:
             plan = plan.model_copy(update={"end": end, "branch": state.branch, "cut": cut_of(state, left)})
         self.planned.append((plan, tasks))
 
-    def _end_before(self, view: PartitionView, state: PartitionState, rows: list[_Held], left: int) -> int:
+    def _end_before(self, view: PartitionView, state: PartitionState, rows: list[_KeptRow], left: int) -> int:
         """The last offset up to ``left`` that no row or file spans, and below which all transactions are decided."""
         end = decided_below(self._raw, view, state, left)
         if end is None:
@@ -163,7 +163,7 @@ def _nowhere(state: PartitionState, at: int) -> PartitionPlan:
     )
 
 
-def _whole(rows: list[_Held], offsets: Intervals) -> tuple[Intervals, set[str]]:
+def _whole(rows: list[_KeptRow], offsets: Intervals) -> tuple[Intervals, set[str]]:
     """(the offsets of all files with rows in ``offsets``, without offsets that no segment ever held; these files)."""
     while True:
         files = {row.file for row in rows if row.file and offsets.clip(row.first, row.next)}
@@ -174,7 +174,7 @@ def _whole(rows: list[_Held], offsets: Intervals) -> tuple[Intervals, set[str]]:
     return offsets - Intervals((row.first, row.next) for row in rows if not row.has_segment), files
 
 
-def _without_one_class(rows: Iterable[_Held], end: int) -> Intervals:
+def _without_one_class(rows: Iterable[_KeptRow], end: int) -> Intervals:
     """The offsets below ``end`` without a row, or in spans with more or fewer rows than offsets."""
     counted: dict[int, int] = {}
     rows = sorted(rows)
@@ -190,7 +190,7 @@ def _without_one_class(rows: Iterable[_Held], end: int) -> Intervals:
     return right.missing(0, end)
 
 
-def _spans(rows: Iterable[_Held]) -> list[tuple[int, int]]:
+def _spans(rows: Iterable[_KeptRow]) -> list[tuple[int, int]]:
     return [(span.start, span.end) for span in joined((row.first, row.next) for row in rows)]
 
 

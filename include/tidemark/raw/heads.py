@@ -12,9 +12,9 @@ from threading import Lock
 from typing import NamedTuple, TypeVar
 
 from tidemark.errors import FormatError, StoreError
+from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.formats.raw import head
 from tidemark.formats.raw.head import HeadEntry, PartitionOfId
-from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.raw.packs import PackLines
 from tidemark.store import Store
 
@@ -55,7 +55,7 @@ class Unread:
         return tuple(self._errors)
 
 
-class _Place(NamedTuple):
+class _HeadPlace(NamedTuple):
     """The location of a broker's head."""
 
     store: str
@@ -69,7 +69,7 @@ class Heads:
     def __init__(self) -> None:
         """Begin without any head."""
         self._lock = Lock()
-        self._read: dict[_Place, Future[Entries | FormatError | StoreError]] = {}
+        self._read: dict[_HeadPlace, Future[Entries | FormatError | StoreError]] = {}
 
     def known(self, keys: PartitionKeys) -> frozenset[int]:
         """The brokers with heads, in the partition's store and prefix, that have been read by now."""
@@ -83,7 +83,7 @@ class Heads:
         An error of the store is kept as well, so that no other partition requests this head again.
         """
         for broker in brokers:
-            place = _Place(keys.endpoint.store, keys.endpoint.prefix, broker)
+            place = _HeadPlace(keys.endpoint.store, keys.endpoint.prefix, broker)
             with self._lock:
                 is_first = place not in self._read
                 read = self._read.setdefault(place, Future())
@@ -124,7 +124,7 @@ class Heads:
         """A partition's entries in the known heads of ``brokers``; ``on_damage`` gets the errors of unread heads."""
         prefix = keys.endpoint.store, keys.endpoint.prefix
         entries: list[HeadEntry] = []
-        for known in (self._read[_Place(*prefix, broker)].result() for broker in brokers):
+        for known in (self._read[_HeadPlace(*prefix, broker)].result() for broker in brokers):
             if isinstance(known, FormatError | StoreError):
                 on_damage(known)
             else:
@@ -141,7 +141,7 @@ class LiveEnd:
         self.lines = PackLines()
 
 
-def _entries(store: Store, place: _Place, cluster: str) -> Entries | FormatError | StoreError:
+def _entries(store: Store, place: _HeadPlace, cluster: str) -> Entries | FormatError | StoreError:
     try:
         version = head.load(store, ControlKeys(place.prefix, cluster), place.broker)
     except (FormatError, StoreError) as error:

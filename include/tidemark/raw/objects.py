@@ -14,9 +14,9 @@ from crc32c import crc32c
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
+from tidemark.formats.keys import MANIFEST_EXTENSION, OFFSET_DIGITS, ControlKeys, PartitionKeys, SegmentName
 from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.incarnations import TopicIncarnations
-from tidemark.formats.keys import MANIFEST_EXTENSION, OFFSET_DIGITS, ControlKeys, PartitionKeys, SegmentName
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.kafka_log import AbortedTransaction, parse_txn_index
@@ -38,7 +38,7 @@ class Marks(NamedTuple):
     watermark: Watermark
 
 
-class Listed(NamedTuple):
+class ListedObject(NamedTuple):
     """An object of the segment ``name``, from a listing."""
 
     name: SegmentName
@@ -80,7 +80,7 @@ def marks_of(body: bytes, keys: PartitionKeys, topic_id: str | None) -> Marks:
     return Marks(line_1, watermark)
 
 
-def listed(store: Store, keys: PartitionKeys, first: int = 0, end: int | None = None) -> Iterator[Listed]:
+def listed(store: Store, keys: PartitionKeys, first: int = 0, end: int | None = None) -> Iterator[ListedObject]:
     """The objects of the segments that start in ``[first, end)``, by base, from a listing."""
     # The keys of base offset `first` sort after its bare digits.
     for info in store.list(keys.folder, start_after=keys.file(f"{first:0{OFFSET_DIGITS}d}")):
@@ -89,10 +89,10 @@ def listed(store: Store, keys: PartitionKeys, first: int = 0, end: int | None = 
             continue
         if end is not None and named[0].base >= end:
             return
-        yield Listed(*named, info)
+        yield ListedObject(*named, info)
 
 
-def manifests(store: Store, keys: PartitionKeys, first: int = 0, end: int | None = None) -> Iterator[Listed]:
+def manifests(store: Store, keys: PartitionKeys, first: int = 0, end: int | None = None) -> Iterator[ListedObject]:
     """The manifests of the segments that start in ``[first, end)``, by base, from a listing."""
     return (entry for entry in listed(store, keys, first, end) if entry.extension == MANIFEST_EXTENSION)
 

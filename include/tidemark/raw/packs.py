@@ -12,9 +12,16 @@ from threading import Lock
 from typing import Final
 
 from tidemark.errors import FormatError, NotFound, StoreError
-from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.raw.pack import MOST_UNSEALED_RANGES, PackedRange, Range, RangePointer, read_lines, read_range_line
+from tidemark.formats.raw.head import HeadEntry
+from tidemark.formats.raw.pack import (
+    MOST_UNSEALED_RANGES,
+    PackedRange,
+    Range,
+    RangePointer,
+    read_lines,
+    read_range_line,
+)
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.store import Store

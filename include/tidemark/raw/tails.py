@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 
 from tidemark.errors import FormatError, StoreError
-from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.pack import PackedRange, read_range_line
 from tidemark.kafka_log import AbortedTransaction, Lineage
 from tidemark.raw.packs import ReadLine, chain, live_end

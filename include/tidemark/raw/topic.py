@@ -16,14 +16,14 @@ from itertools import islice
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
 from tidemark.formats import object_sizes
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
 from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.acknowledgements import acknowledged
 from tidemark.formats.raw.incarnations import TopicIncarnations
-from tidemark.formats.table.index_cache import read_indexes
-from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
-from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, rank
+from tidemark.formats.table.index_cache import read_indexes
+from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import AbortedTransaction, BatchHeader, Lineage, confirms_cut, cut_points, parse_offset_index
 from tidemark.kafka_log.batch import HEADER_SIZE, read_header

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from tidemark.config import hint
-from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.keys import ControlKeys, PartitionKeys
+from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.raw.objects import incarnations
 from tidemark.remote.catalog.heads import HeadsByPlace
 from tidemark.remote.catalog.log_ends import Observations

@@ -28,16 +28,16 @@ def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Me
     Raises:
         ValueError: ``newest`` is not the schema of a record, or none of its fields can be a column.
     """
-    new = _Schema(newest.texts)
+    new = _NamedSchema(newest.texts)
     if not isinstance(new.root, str) or new.named.get(new.root, {}).get("type") != "record":
         raise ValueError("is not the schema of a record")
     if adopted is None:
         empty = {**new.named[new.root], "fields": []}
-        old = _Schema([])
+        old = _NamedSchema([])
         old.root, old.named = new.root, {**new.named, new.root: empty}
     else:
-        old = _Schema([adopted.decode()])
-    merge = _Merge(old, new, widen=widen)
+        old = _NamedSchema([adopted.decode()])
+    merge = _AvroMerge(old, new, widen=widen)
     root = merge.root()
     if not merge.named[root]["fields"]:
         problems = "; ".join(f"{change.path}: {change.detail}" for change in merge.changes.found)
@@ -46,7 +46,7 @@ def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Me
     return Merge(body, tuple(merge.changes.found))
 
 
-class _Schema:
+class _NamedSchema:
     """A schema in which named types stand by their names; ``named`` has their declarations."""
 
     def __init__(self, texts: list[str] | tuple[str, ...]) -> None:
@@ -95,10 +95,10 @@ class _Schema:
         return name
 
 
-class _Merge:
+class _AvroMerge:
     """A merge of two schemas; ``named`` are the named types of the result."""
 
-    def __init__(self, old: _Schema, new: _Schema, *, widen: bool) -> None:
+    def __init__(self, old: _NamedSchema, new: _NamedSchema, *, widen: bool) -> None:
         self._old = old
         self._new = new
         self._widen = widen

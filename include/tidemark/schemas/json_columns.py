@@ -20,7 +20,7 @@ _TEXT: Final = "json"
 _MAX_DEPTH: Final = 16
 
 
-class _Place(NamedTuple):
+class _ColumnPlace(NamedTuple):
     """The path of a value in a document, and its column's type."""
 
     keys: tuple[str, ...]
@@ -43,7 +43,7 @@ def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Me
     """
     del widen
     columns: list[dict[str, Any]] = json.loads(adopted) if adopted is not None else []
-    places = {place.keys: place for place in _Schema(newest).places()}
+    places = {place.keys: place for place in _JsonSchema(newest).places()}
     changes = Changes([column["name"] for column in columns])
     for column in columns:
         keys = tuple(column["path"])
@@ -64,33 +64,33 @@ def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Me
     return Merge(json.dumps(columns, ensure_ascii=False, separators=(",", ":")).encode(), tuple(changes.found))
 
 
-class _Schema:
+class _JsonSchema:
     def __init__(self, written: Written) -> None:
         *others, root = [_parsed(text) for text in written.texts]
         self._root: Any = root
         self._others = dict(zip(written.names, others, strict=True))
 
-    def places(self) -> Iterator[_Place]:
+    def places(self) -> Iterator[_ColumnPlace]:
         """The values that become columns."""
         root = self._resolved(self._root, self._root, 0)
         if not isinstance(root, dict) or not self._properties(root, self._root):
             raise ValueError("is not a JSON Schema of objects with properties")
         yield from self._within(root, self._root, ())
 
-    def _within(self, schema: Any, document: Any, keys: tuple[str, ...]) -> Iterator[_Place]:
+    def _within(self, schema: Any, document: Any, keys: tuple[str, ...]) -> Iterator[_ColumnPlace]:
         for name, part in self._properties(schema, document).items():
             yield from self._value(part, document, (*keys, name))
 
-    def _value(self, schema: Any, document: Any, keys: tuple[str, ...]) -> Iterator[_Place]:
+    def _value(self, schema: Any, document: Any, keys: tuple[str, ...]) -> Iterator[_ColumnPlace]:
         schema, document = self._target(schema, document)
         kind = self._kind(schema)
         inner = self._properties(schema, document) if kind == "object" else {}
         if inner and len(keys) < _MAX_DEPTH:
             yield from self._within(schema, document, keys)
         elif kind == "array":
-            yield _Place(keys, self._list(schema.get("items"), document))
+            yield _ColumnPlace(keys, self._list(schema.get("items"), document))
         else:
-            yield _Place(keys, self._simple(schema, kind))
+            yield _ColumnPlace(keys, self._simple(schema, kind))
 
     def _list(self, items: Any, document: Any) -> str:
         schema, _ = self._target(items, document)

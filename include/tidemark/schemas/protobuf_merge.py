@@ -44,7 +44,7 @@ def merged(adopted: bytes | None, newest: Written, message: str, *, widen: bool 
     else:
         ours.ParseFromString(adopted)
     _graft_files(ours, theirs)
-    merge = _Merge(_Messages(ours), new, message, widen=widen)
+    merge = _ProtobufMerge(_Messages(ours), new, message, widen=widen)
     merge.run(ours)
     if not merge.old.found[message].field:
         problems = "; ".join(f"{change.path}: {change.detail}" for change in merge.changes.found)
@@ -68,7 +68,7 @@ class _Messages:
             self._add(name, inner)
 
 
-class _Merge:
+class _ProtobufMerge:
     def __init__(self, old: _Messages, new: _Messages, message: str, *, widen: bool) -> None:
         self.old = old
         self._new = new

@@ -25,8 +25,8 @@ def _directory(url: str, _options: StoreOptions, _traffic: Traffic) -> Store:
 
 
 def _s3(url: str, options: StoreOptions, traffic: Traffic) -> Store:
-    from tidemark.store.s3.store import S3Store
     from tidemark.store.s3.clients import clients
+    from tidemark.store.s3.store import S3Store
 
     return repeating(S3Store(url.removeprefix("s3://"), clients(options, traffic), options), Retry())
 

@@ -18,8 +18,8 @@ from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTIO
 from tidemark.formats.table.partitioning import DT
 from tidemark.schemas.adopted import with_adopted
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.s3 import credentials as s3_credentials
 from tidemark.store.obstore.settings import delta_settings
+from tidemark.store.s3 import credentials as s3_credentials
 from tidemark.store.schemes import scheme_of
 from tidemark.table.log_copy import LogCopy
 from tidemark.topics import Deployment, TopicSettings

@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.errors import ConfigError
-from tidemark.onboarding.options import Wanted, byte_rate, need_extra
+from tidemark.onboarding.options import WantedTopic, byte_rate, need_extra
 from tidemark.parsers.settings import Registry, registry_of
 from tidemark.topics import Deployment
 from tidemark_airflow import connections, settings
@@ -22,7 +22,7 @@ from tidemark_airflow.configuration import label
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tidemark.onboarding.onboard import Request
+    from tidemark.onboarding.onboard import OnboardingRequest
 
 DETECTED: Final = "detected"
 """A choice in the form: use the value found in the sample, or the library's default."""
@@ -99,10 +99,10 @@ def registries(deployment: Deployment) -> dict[str, Registry]:
     return {registry.url: registry for registry in reversed(known) if registry is not None}
 
 
-def request_of(fields: Mapping[str, Any], path: Path, deployment: Deployment) -> Request:
+def request_of(fields: Mapping[str, Any], path: Path, deployment: Deployment) -> OnboardingRequest:
     """The request in the form. Raises ConfigError."""
-    from tidemark.onboarding.onboard import Request
-    from tidemark.onboarding.proposal import Hints
+    from tidemark.onboarding.onboard import OnboardingRequest
+    from tidemark.onboarding.proposal import ProposalHints
 
     def chosen(name: str) -> Any:
         return None if fields[name] == DETECTED else fields[name]
@@ -110,7 +110,7 @@ def request_of(fields: Mapping[str, Any], path: Path, deployment: Deployment) ->
     url, known = fields["registry"], registries(deployment)
     if url != NONE and url not in known:
         raise ConfigError("registry", [("", f"{url} is not the registry of a topic in {path}: use the command")])
-    hints = Hints(
+    hints = ProposalHints(
         format=chosen("format"),
         schema=fields["schema"],
         descriptors=fields["descriptors"],
@@ -119,7 +119,7 @@ def request_of(fields: Mapping[str, Any], path: Path, deployment: Deployment) ->
         subject=fields["subject"],
         misfits=chosen("misfits"),
     )
-    return Request(
+    return OnboardingRequest(
         path=path,
         cluster=fields["cluster"],
         topic=fields["topic"],
@@ -132,9 +132,9 @@ def request_of(fields: Mapping[str, Any], path: Path, deployment: Deployment) ->
     )
 
 
-def wanted_of(fields: Mapping[str, Any]) -> Wanted:
+def wanted_of(fields: Mapping[str, Any]) -> WantedTopic:
     """The topic to be created. Raises ConfigError."""
-    return Wanted(
+    return WantedTopic(
         cluster=fields["cluster"],
         topic=fields["topic"],
         rate=byte_rate(fields["rate"], "--rate") if fields["rate"] else None,

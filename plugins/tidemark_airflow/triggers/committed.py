@@ -10,8 +10,8 @@ import threading
 from collections.abc import Mapping
 from functools import lru_cache
 
-from tidemark.formats.table.index_cache import IndexCache
 from tidemark.formats.keys import DeploymentKeys
+from tidemark.formats.table.index_cache import IndexCache
 from tidemark.formats.table.ledger import Ledger
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 from tidemark_airflow.triggers.readiness import Landed, landed_by

@@ -18,11 +18,11 @@ from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
 from tidemark.errors import TidemarkError
 from tidemark.formats.base import Model
-from tidemark.formats.raw.head import Head, parse_head
-from tidemark.formats.table.index_cache import IndexCache, log_failures
 from tidemark.formats.keys import ControlKeys, DeploymentKeys
-from tidemark.formats.table.scan_status import ScanStatus
+from tidemark.formats.raw.head import Head, parse_head
 from tidemark.formats.raw.watermark_index import parse_index
+from tidemark.formats.table.index_cache import IndexCache, log_failures
+from tidemark.formats.table.scan_status import ScanStatus
 from tidemark.inspection.led_partitions import heads_of
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 from tidemark.timestamps import utc_now

@@ -34,7 +34,7 @@ class LiveTopic(Model):
         return cls(topic=topic.topic, every=topic.late_after / SHARE)
 
 
-class _Ahead(NamedTuple):
+class _BeyondLedger(NamedTuple):
     """A topic's rows beyond the ledger, with both inputs; ``moved`` is False if only leaders changed."""
 
     rows: Sequence[Row]
@@ -50,7 +50,7 @@ class LiveWatch:
 
     def __init__(self, topics: Iterable[LiveTopic]) -> None:
         self._topics = tuple(topics)
-        self._seen: dict[str, _Ahead] = {}
+        self._seen: dict[str, _BeyondLedger] = {}
 
     def take(self, topics: Iterable[LiveTopic]) -> None:
         """Judge these ``topics`` from now on."""
@@ -76,14 +76,14 @@ class LiveWatch:
             due.append(_landing(topic.topic, ahead, before))
         return tuple(due) if begins else ()
 
-    def _ahead(self, topic: str, rows: Sequence[Row], landed: Mapping[str, Landed]) -> _Ahead:
+    def _ahead(self, topic: str, rows: Sequence[Row], landed: Mapping[str, Landed]) -> _BeyondLedger:
         seen = self._seen.get(topic)
         if seen is None or seen.rows is not rows or seen.landed is not landed:
             seen = self._seen[topic] = _compare(rows, landed)
         return seen
 
 
-def _compare(rows: Sequence[Row], landed: Mapping[str, Landed]) -> _Ahead:
+def _compare(rows: Sequence[Row], landed: Mapping[str, Landed]) -> _BeyondLedger:
     """Rows beyond the ledger; an index behind live landings adds nothing, and a cut comes with a later epoch."""
     marks: list[WatermarkRow] = []
     size, moved = 0.0, False
@@ -93,10 +93,10 @@ def _compare(rows: Sequence[Row], landed: Mapping[str, Landed]) -> _Ahead:
             marks.append(mark)
             moved = moved or mark.next_offset > at.next_offset
             size += bytes_beyond(mark, at)
-    return _Ahead(rows, landed, tuple(marks), size, digest_of(marks), moved)
+    return _BeyondLedger(rows, landed, tuple(marks), size, digest_of(marks), moved)
 
 
-def _waits(before: TopicLanding, ahead: _Ahead, now: datetime) -> bool:
+def _waits(before: TopicLanding, ahead: _BeyondLedger, now: datetime) -> bool:
     """True if it is too early to try again after the landing ``before``.
 
     If planning found nothing and at most the leader has changed since, the topic is not planned a second time.
@@ -108,7 +108,7 @@ def _waits(before: TopicLanding, ahead: _Ahead, now: datetime) -> bool:
     return before.digest == ahead.digest and (now < before.again_at or not ahead.moved)
 
 
-def _landing(topic: str, ahead: _Ahead, before: TopicLanding | None) -> TopicLanding:
+def _landing(topic: str, ahead: _BeyondLedger, before: TopicLanding | None) -> TopicLanding:
     return TopicLanding(
         topic=topic,
         attempt=new_attempt(),

@@ -23,8 +23,8 @@ from pydantic import AwareDatetime
 
 from tidemark.formats.base import Model
 from tidemark.formats.raw.head import HeadEntry
-from tidemark.formats.table.ledger import Ledger, Published
 from tidemark.formats.raw.watermark_index import RANK, IndexEntry
+from tidemark.formats.table.ledger import Ledger, Published
 from tidemark.planning.date_finality import closes_from
 from tidemark.topics import TopicSettings
 

@@ -100,7 +100,7 @@ class BrokersetRow(BaseModel):
     rate_then: float
 
 
-class ClusterBrokersets(BaseModel):
+class ClusterBrokersetsView(BaseModel):
     """The brokersets of a cluster, in the order of their file; ``failure`` names the unreadable indexes."""
 
     cluster: str
@@ -111,7 +111,7 @@ class ClusterBrokersets(BaseModel):
 class BrokersetsAnswer(BaseModel):
     """The clusters with brokersets and a topic that the user may see."""
 
-    clusters: list[ClusterBrokersets]
+    clusters: list[ClusterBrokersetsView]
 
 
 class SchemaNow(BaseModel):

@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import BaseModel
 
 from tidemark.formats.raw.gaps import Gap, GapReason
-from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.raw.watermark_index import IndexEntry
+from tidemark.formats.table.ledger import PartitionState
 
 SpanKind = Literal["landed", "uploaded", "held", "gap", "log"]
 """Landed in the table or with another class; uploaded and not landed; uploaded, and held by an open transaction;

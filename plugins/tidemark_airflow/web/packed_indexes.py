@@ -16,10 +16,10 @@ from typing import Any, Final
 from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, TidemarkError
 from tidemark.formats.base import canonical, parse_json
-from tidemark.formats.raw.head import Head, parse_head
-from tidemark.formats.table.index_cache import BrokerIndex, IndexCache, log_failures
 from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.formats.raw.head import Head, parse_head
 from tidemark.formats.raw.watermark_index import LeaderEntry, WatermarkIndex, leaders, parse_index
+from tidemark.formats.table.index_cache import BrokerIndex, IndexCache, log_failures
 from tidemark.inspection.led_partitions import heads_of, with_heads
 from tidemark.store import ObjectInfo, open_store
 from tidemark.topics import Deployment

@@ -15,11 +15,11 @@ from tidemark.brokersets.observed import loads
 from tidemark.brokersets.settings import load_brokersets
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
-from tidemark.formats.raw.gaps import Acknowledgement
 from tidemark.formats.keys import DeploymentKeys
+from tidemark.formats.raw.gaps import Acknowledgement
+from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.schema_state import SchemaState
-from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.inspection.data_flow import DataFlow, data_flow
 from tidemark.inspection.gap_acknowledgement import words_of
 from tidemark.monitoring import overview

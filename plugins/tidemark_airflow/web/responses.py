@@ -23,7 +23,7 @@ from tidemark_airflow.dag_factories.ingest import dag_id
 from tidemark_airflow.web.models import (
     PARTITION_FILTERS,
     BrokersetRow,
-    ClusterBrokersets,
+    ClusterBrokersetsView,
     ClusterNow,
     DateRow,
     DatesAnswer,
@@ -162,10 +162,10 @@ def topic_answer(
     )
 
 
-def cluster_brokersets(cluster: str, now: BrokersetsNow) -> ClusterBrokersets:
+def cluster_brokersets(cluster: str, now: BrokersetsNow) -> ClusterBrokersetsView:
     """A cluster's brokersets, with the figures of `tidemark brokersets show`."""
     rows = [_brokerset_row(load) for load in now.loads]
-    return ClusterBrokersets(cluster=cluster, brokersets=rows, failure=now.failure)
+    return ClusterBrokersetsView(cluster=cluster, brokersets=rows, failure=now.failure)
 
 
 def _brokerset_row(load: BrokersetLoad) -> BrokersetRow:

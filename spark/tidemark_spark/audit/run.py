@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from tidemark.endpoints import resolver_of
 from tidemark.errors import NotFound
-from tidemark.formats.table.audit_report import MAX_FINDINGS, AuditedPartition, AuditFinding, AuditReport, Kind
 from tidemark.formats.keys import ControlKeys
+from tidemark.formats.table.audit_report import MAX_FINDINGS, AuditedPartition, AuditFinding, AuditReport, Kind
 from tidemark.formats.table.ledger import Ledger
 from tidemark.intervals import Interval, Intervals
 from tidemark.raw.topic import RawTopic

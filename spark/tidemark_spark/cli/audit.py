@@ -20,10 +20,10 @@ from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, 
 from tidemark_spark.cli.plans import examining
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
-from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.mirror.catalog import open_catalog
 from tidemark_spark.mirror.check import check_mirror
 from tidemark_spark.mirror.mirrored_table import MirroredTable
+from tidemark_spark.openlineage.recorder import Recorder
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:

@@ -14,8 +14,8 @@ from tidemark.topics import load_topics
 from tidemark_spark.cli.common import check_cluster, executor_of, job_parser, run_job, show
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
-from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.live.landing import land
+from tidemark_spark.openlineage.recorder import Recorder
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:

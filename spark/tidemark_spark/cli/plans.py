@@ -16,8 +16,8 @@ from tidemark.table.delta_table import TopicTable
 from tidemark_spark.audit.worker import AuditTask, Examine, Tally, examine
 from tidemark_spark.cli.common import report_name, show
 from tidemark_spark.cluster.executor import Executor
-from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.model import Execute, Job
+from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.rebuild.diff import Compare, comparison
 from tidemark_spark.rebuild.diff_worker import compare
 from tidemark_spark.run.driver import run

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from tidemark.decode import SCHEMA
 from tidemark.errors import ContinuityError, FormatError
-from tidemark.formats.table.base_columns import IDENTITY
 from tidemark.formats.raw.hashsum import combine
-from tidemark.formats.table.partitioning import HOUR, Folder, names_of
+from tidemark.formats.table.base_columns import IDENTITY
+from tidemark.formats.table.partitioning import HOUR, DateFolder, names_of
 from tidemark.formats.table.plan import ConversionTask, RunPlan
 from tidemark.planning.maintenance.vacuum import digest_in, digest_of
 from tidemark.store import Store, open_store
@@ -45,7 +45,7 @@ def compacted(job: Job, task: ConversionTask) -> Outcome:
     store = open_store(job.lake_store, job.options)
     schema = merged_schema(job)
     inputs = [Input(store, part, schema) for part in task.ranges]
-    output = _Output(job, task, store, schema)
+    output = _CompactedFile(job, task, store, schema)
     stop = None
     try:
         output.write(merged(inputs))
@@ -72,14 +72,14 @@ def merged_schema(job: Job) -> pa.Schema:
     return pa.schema([field.with_nullable(field.name not in IDENTITY) for field in known if field.name in job.columns])
 
 
-class _Output:
+class _CompactedFile:
     """The merged file, and the account of its rows."""
 
     def __init__(self, job: Job, task: ConversionTask, store: Store, schema: pa.Schema) -> None:
         self._task, self._store, self._schema = task, store, schema
         self._root, self._name, self._layout = job.keys.root, namer(job, task), job.layout
         self._field_ids = job.field_ids
-        self._folder = Folder.of(path_of(task.ranges[0].key))
+        self._folder = DateFolder.of(path_of(task.ranges[0].key))
         self._account = Account()
         self._first = self._last = -1
         self._times: list[int] = []
@@ -147,10 +147,10 @@ class _Output:
         assert self._folder.dt is not None, "a file of the table has a date"
         return self._folder.dt
 
-    def _key_of(self, folder: Folder, first: int, last: int) -> str:
+    def _key_of(self, folder: DateFolder, first: int, last: int) -> str:
         return f"{self._root}/{folder.path}/{self._name(first, last)}"
 
-    def _done(self, _folder: Folder, key: str, size: int) -> None:
+    def _done(self, _folder: DateFolder, key: str, size: int) -> None:
         self._key, self.size = key, size
 
 

@@ -6,11 +6,13 @@ concurrent runs write the same objects. Memory is bounded by one window of a seg
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, SegmentError, StoreError
@@ -20,12 +22,12 @@ from tidemark.store import open_store
 from tidemark.table.evidence import MAX_RUNS, EvidenceRow
 from tidemark_spark.convert import pack_outages
 from tidemark_spark.convert.classify import BatchVerdict, PartitionRules, Run, judge, missing
+from tidemark_spark.convert.date_partitioner import numbers
 from tidemark_spark.convert.guard import decoded, pass_on
 from tidemark_spark.convert.read_ahead import Ahead, read_ahead
 from tidemark_spark.convert.row_order import ascending
 from tidemark_spark.convert.row_sink import Sink
 from tidemark_spark.convert.segment_reader import ReadWindow, windows
-from tidemark_spark.convert.shipping import by_shipping, shipped_at
 from tidemark_spark.model import Job, Outcome, Stop
 
 
@@ -148,13 +150,13 @@ class Conversion:
         ):
             last = ascending(rows, last, part.key)
             count += len(rows)
-            for origin, run in by_shipping(part, rows):
+            for origin, run in _by_shipping(part, rows):
                 pass_on(self._sink.rows, self._job, number, origin, run)
         for header, error in sorted(refused, key=lambda refusal: refusal[0].base_offset):
             start = header.position - window.position
             data = window.data[start : start + header.size]
             span = max(header.base_offset, part.from_offset), min(header.next_offset, part.to_offset)
-            origin = shipped_at(part, header.base_offset)
+            origin = _shipped_at(part, header.base_offset)
             count += self._sink.batch(number, origin, header, data, error.detail, span)
         if verdict.records is not None and count != verdict.records:
             raise ContinuityError(f"{part.key}: headers announce {verdict.records} records, {count} were found")
@@ -190,3 +192,25 @@ def _evidence(task: ConversionTask, part: SegmentRange, run: Run) -> EvidenceRow
         byte_start=part.start,
         byte_end=part.end,
     )
+
+
+def _by_shipping(part: SegmentRange, rows: pa.RecordBatch) -> Iterator[tuple[SegmentRange, pa.RecordBatch]]:
+    """``rows`` of ``part``, ascending by offset, in runs of one shipping time, each with ``part`` as of that time.
+
+    A range of a pack was shipped as a whole. A seal lists its parts that had been packed before, so that its records
+    get the same class and date from both.
+    """
+    if not part.shipped:
+        yield part, rows
+        return
+    edges = sorted({edge for shipped in part.shipped for edge in (shipped.first, shipped.next)})
+    offsets = numbers(rows.column("kafka_offset"))
+    bounds = sorted({0, *np.searchsorted(offsets, np.array(edges, np.int64)).tolist(), len(rows)})
+    for start, end in pairwise(bounds):
+        yield _shipped_at(part, int(offsets[start])), rows.slice(start, end - start)
+
+
+def _shipped_at(part: SegmentRange, offset: int) -> SegmentRange:
+    """``part`` with the time at which ``offset`` was shipped."""
+    at = next((shipped.at for shipped in part.shipped if shipped.first <= offset < shipped.next), part.uploaded_at)
+    return part if at == part.uploaded_at else part.model_copy(update={"uploaded_at": at})

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tidemark.decode import unrepresentable_timestamps
 from tidemark.decode.schema import array
-from tidemark.formats.table.partitioning import Folder
+from tidemark.formats.table.partitioning import DateFolder
 from tidemark.parsers.base import Parsed
 from tidemark.topics import SaneTimestamps
 from tidemark_spark.convert.partition_columns import RowPartitions, hour_column, hours_of
@@ -70,9 +70,9 @@ class Split(NamedTuple):
     reasons of refused rows, by index. ``hours`` is the column ``hour`` of landed rows, if the table has it.
     """
 
-    landed: list[tuple[Folder, Numbers]]
-    refused: list[tuple[Folder, Numbers]]
-    filtered: list[tuple[Folder, Numbers]]
+    landed: list[tuple[DateFolder, Numbers]]
+    refused: list[tuple[DateFolder, Numbers]]
+    filtered: list[tuple[DateFolder, Numbers]]
     reasons: Mapping[int, str]
     hours: pa.Array[Any] | None = None
 
@@ -119,20 +119,20 @@ class RowSplitter:
         """The first sane millisecond, and the first millisecond after the sane ones."""
         return self._earliest, round((uploaded_at + self._ahead).timestamp() * 1000) + 1
 
-    def _by_own_date(self, own: _Times, chosen: NDArray[np.bool_]) -> list[tuple[Folder, Numbers]]:
+    def _by_own_date(self, own: _Times, chosen: NDArray[np.bool_]) -> list[tuple[DateFolder, Numbers]]:
         if not chosen.any():
             return []
         dated = np.flatnonzero(chosen & own.sane)
         folders = list(_by_date(self._dates.times(own.milliseconds[dated]), dated))
         undated = np.flatnonzero(chosen & ~own.sane)
-        return [*folders, (Folder(None), undated)] if len(undated) else folders
+        return [*folders, (DateFolder(None), undated)] if len(undated) else folders
 
 
-def _by_date(local: Numbers, indices: Numbers) -> Iterator[tuple[Folder, Numbers]]:
+def _by_date(local: Numbers, indices: Numbers) -> Iterator[tuple[DateFolder, Numbers]]:
     """``indices`` grouped by the date of their local times."""
     days = local // _DAY
     for day in np.unique(days).tolist():
-        yield Folder(_EPOCH + timedelta(days=day)), indices[days == day]
+        yield DateFolder(_EPOCH + timedelta(days=day)), indices[days == day]
 
 
 class _Times:

@@ -23,7 +23,7 @@ from tidemark.kafka_log import BatchHeader
 from tidemark.parsers.base import Parsed, Parser, no_rows
 from tidemark.topics import WorkLimits
 from tidemark_spark.convert.process_limits import at_most, bounded_memory, goes_first, seconds_for
-from tidemark_spark.convert.prover_client import Batches, ProvenItems, Prover, Rows
+from tidemark_spark.convert.prover_client import ProvenItems, Prover, ProverRequest, Rows
 from tidemark_spark.model import Job
 
 _WORKER_SCORE: Final = 500
@@ -74,7 +74,7 @@ def decoded(
     """Decode with :func:`tidemark.decode.decode_batches`, within the job's limits; refuse deadly batches."""
     guard = _now
     if guard and guard.prover:
-        pieces = guard.prover.ask(Batches(data, headers, name, position))
+        pieces = guard.prover.ask(ProverRequest(data, headers, name, position))
         deadly = {piece.start: piece.reason for piece in pieces if piece.reason}
         for index, reason in deadly.items():
             header = BatchHeader(*headers[index].item())

@@ -22,7 +22,7 @@ from tidemark.decode import SCHEMA as KAFKA
 from tidemark.decode.schema import array
 from tidemark.formats.table.base_columns import BASE_COLUMNS
 from tidemark.formats.table.parquet_layout import ParquetLayout
-from tidemark.formats.table.partitioning import Folder
+from tidemark.formats.table.partitioning import DateFolder
 from tidemark.store import Store
 from tidemark_spark.convert.field_ids import DT, numbered, with_ids
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
@@ -86,8 +86,8 @@ class FolderFiles:
         self,
         store: Store,
         schema: pa.Schema,
-        key_of: Callable[[Folder, int, int], str],
-        done: Callable[[Folder, str, int], None],
+        key_of: Callable[[DateFolder, int, int], str],
+        done: Callable[[DateFolder, str, int], None],
         layout: ParquetLayout,
         field_ids: Mapping[str, int] | None = None,
     ) -> None:
@@ -100,7 +100,7 @@ class FolderFiles:
         self._done = done
         self._layout = layout = layout.of(schema.names)
         self._buffer_bytes = max(BUFFER_BYTES, 2 * layout.row_group)
-        self._targets: dict[Folder, _Target] = {}
+        self._targets: dict[DateFolder, _Target] = {}
         self._waiting = 0
         self._spill = SpillFile()
         parsed = [column for column in schema if column.name not in _OURS]
@@ -110,7 +110,7 @@ class FolderFiles:
         self._statistics: Any = [name for name in (*schema.names, *inner) if name in counted]
         self._sorting = [pq.SortingColumn(place) for place in places(schema, layout.sort)]
 
-    def add(self, folder: Folder, rows: pa.RecordBatch, first: int, last: int) -> None:
+    def add(self, folder: DateFolder, rows: pa.RecordBatch, first: int, last: int) -> None:
         """Append ``rows``, which account for offsets from ``first`` to ``last``."""
         target = self._targets.get(folder) or self._start(folder)
         target.first = first if target.first < 0 else min(target.first, first)
@@ -137,7 +137,7 @@ class FolderFiles:
             if target.file is not None:
                 target.file.close()
 
-    def _start(self, folder: Folder) -> _Target:
+    def _start(self, folder: DateFolder) -> _Target:
         self._targets[folder] = _Target(_temporary() if len(self._targets) < MAX_OPEN else None)
         return self._targets[folder]
 
@@ -153,7 +153,7 @@ class FolderFiles:
         target.waiting, target.waiting_bytes = [], 0
         return rows
 
-    def _release(self, folder: Folder, target: _Target) -> None:
+    def _release(self, folder: DateFolder, target: _Target) -> None:
         """Write the waiting rows as one row group, or spill them."""
         if not target.waiting:
             return
@@ -178,7 +178,7 @@ class FolderFiles:
             if target.file is None:
                 self._release(folder, target)
 
-    def _write(self, folder: Folder, target: _Target, file: BinaryIO) -> None:
+    def _write(self, folder: DateFolder, target: _Target, file: BinaryIO) -> None:
         """Write the waiting rows as one row group."""
         table = self._taken(target)
         if self._layout.sort:
@@ -206,7 +206,7 @@ class FolderFiles:
             column_encoding={name: "DELTA_BINARY_PACKED" for name in self._schema.names if name in _DELTA_ENCODED},
         )
 
-    def _complete(self, folder: Folder) -> None:
+    def _complete(self, folder: DateFolder) -> None:
         target = self._targets.pop(folder)
         with target.file or _temporary() as file:
             for spilled in target.spilled:

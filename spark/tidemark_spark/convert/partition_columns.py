@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode.schema import array
-from tidemark.formats.table.partitioning import HOUR, Folder, PartitionColumn, folder_name
+from tidemark.formats.table.partitioning import HOUR, DateFolder, PartitionColumn, folder_name
 from tidemark.parsers.base import Indices, Parser
 from tidemark.parsers.partition_columns import partitioned_parser, places_of, value_sets
 from tidemark.topics import TopicSettings
@@ -40,8 +40,8 @@ class RowPartitions:
         return any(partition.column == HOUR for partition in self._columns)
 
     def sorted(
-        self, by_date: Iterable[tuple[Folder, Indices]], hours: Indices, parsed: pa.RecordBatch
-    ) -> list[tuple[Folder, Indices]]:
+        self, by_date: Iterable[tuple[DateFolder, Indices]], hours: Indices, parsed: pa.RecordBatch
+    ) -> list[tuple[DateFolder, Indices]]:
         """Rows ``by_date`` split into partitions; ``hours`` and ``parsed`` have the values of all rows."""
         numbers, folders = self._numbers(hours, parsed), []
         for folder, rows in by_date:

@@ -29,7 +29,7 @@ from tidemark.store import Store
 from tidemark.topics import WorkLimits
 from tidemark_spark.convert.guard import steps
 from tidemark_spark.convert.process_limits import TIMERS, at_most, bounded_memory, goes_first, resident, seconds_for
-from tidemark_spark.convert.prover_client import Batches, ProvenItems, Rows
+from tidemark_spark.convert.prover_client import ProvenItems, ProverRequest, Rows
 from tidemark_spark.convert.row_sink import Sink
 from tidemark_spark.model import Job
 
@@ -108,14 +108,14 @@ def _parts(piece: ProvenItems) -> Iterator[ProvenItems]:
         yield ProvenItems(start, min(start + size, piece.end))
 
 
-def _attempt(job: Job, question: Batches | Rows) -> tuple[Attempt, int]:
+def _attempt(job: Job, question: ProverRequest | Rows) -> tuple[Attempt, int]:
     """The work of a child, and the number of its items."""
-    if isinstance(question, Batches):
+    if isinstance(question, ProverRequest):
         return lambda start, end: _decode(job, question, start, end), len(question.headers)
     return lambda start, end: _convert(job, question, start, end), question.count
 
 
-def _decode(job: Job, batches: Batches, start: int, end: int) -> None:
+def _decode(job: Job, batches: ProverRequest, start: int, end: int) -> None:
     headers = batches.headers[start:end]
     for _ in steps(job, batches.data, headers, at_most, name=batches.name, position=batches.position):
         pass

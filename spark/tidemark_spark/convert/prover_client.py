@@ -29,7 +29,7 @@ class ProvenItems(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class ProverRequest:
     """Batches to try to decode; ``data`` starts at byte ``position`` of the file ``name``."""
 
     data: bytes
@@ -64,7 +64,7 @@ class Prover:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
-    def ask(self, question: Batches | Rows) -> list[ProvenItems]:
+    def ask(self, question: ProverRequest | Rows) -> list[ProvenItems]:
         """All items of ``question``, in order: pieces that are safe together, and single unsafe items.
 
         Raises:

@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 
 from tidemark.decode import scan_headers
 from tidemark.errors import SegmentError
-from tidemark.formats.table.partitioning import Folder
+from tidemark.formats.table.partitioning import DateFolder
 from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log.batch import read_header
 from tidemark.store import open_store
 from tidemark_spark.convert.date_partitioner import Numbers, numbers, take
 from tidemark_spark.convert.guard import decoded, pass_on
 from tidemark_spark.convert.quarantine import SCHEMA, records_of
-from tidemark_spark.convert.row_sink import Added, Sink, offsets_of
+from tidemark_spark.convert.row_sink import RowsAdded, Sink, offsets_of
 from tidemark_spark.model import Job, Outcome
 
 _ROWS: Final = 8192
@@ -86,7 +86,7 @@ def _batches(job: Job, sink: Sink, number: int, part: SegmentRange, rows: pa.Rec
             for records in decoded_rows:
                 pass_on(sink.rows, job, number, part, records)
         else:
-            sink.quarantine(Folder(None), number, rows.slice(row, 1), Added(count, first, end - 1, 0))
+            sink.quarantine(DateFolder(None), number, rows.slice(row, 1), RowsAdded(count, first, end - 1, 0))
 
 
 def _decoded(job: Job, row: pa.RecordBatch, body: bytes, name: str) -> list[pa.RecordBatch]:

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from tidemark.decode import SCHEMA, row_hash_sum
 from tidemark.decode.schema import HEADERS_TYPE
-from tidemark.formats.table.base_columns import HASHED, IDENTITY
 from tidemark.formats.raw.hashsum import combine
+from tidemark.formats.table.base_columns import HASHED, IDENTITY
 
 
 @dataclass(slots=True)

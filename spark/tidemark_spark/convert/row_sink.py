@@ -13,11 +13,11 @@ import pyarrow as pa
 from tidemark.decode import SCHEMA
 from tidemark.decode.rowhash import row_hash_sum
 from tidemark.errors import ConfigError
-from tidemark.formats.table.base_columns import IDENTITY, PREFIX
 from tidemark.formats.raw.hashsum import combine
+from tidemark.formats.table.base_columns import IDENTITY, PREFIX
 from tidemark.formats.table.ledger import file_digest
 from tidemark.formats.table.parquet_layout import ParquetLayout
-from tidemark.formats.table.partitioning import HOUR, Folder, names_of
+from tidemark.formats.table.partitioning import HOUR, DateFolder, names_of
 from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.parsers.base import Parser
@@ -59,7 +59,7 @@ def namer(job: Job, task: ConversionTask) -> Callable[[int, int], str]:
     return lambda first, last: f"{job.generation}_{task.partition}_{first}_{last}_{digest}.parquet"
 
 
-class Added(NamedTuple):
+class RowsAdded(NamedTuple):
     """The ``rows`` offsets from ``first`` to ``last`` that one call adds to a file, and their times in microseconds."""
 
     rows: int
@@ -69,9 +69,9 @@ class Added(NamedTuple):
     min_timestamp: int = 0
     max_timestamp: int = 0
 
-    def then(self, later: Added) -> Added:
+    def then(self, later: RowsAdded) -> RowsAdded:
         """The sum of this call and a ``later`` one."""
-        return Added(
+        return RowsAdded(
             self.rows + later.rows,
             min(self.first, later.first),  # refused batches come after the rows of their window
             max(self.last, later.last),
@@ -82,14 +82,14 @@ class Added(NamedTuple):
 
 
 @dataclass
-class _Output:
+class _KindOutput:
     """The files of one kind: contents by folder and number of the range, and complete files."""
 
     task: ConversionTask
     root: str
     name_of: Callable[[int, int], str]
     offset_class: Literal["landed", "quarantined", "filtered"]
-    contents: dict[Folder, dict[int, Added]] = field(default_factory=dict)
+    contents: dict[DateFolder, dict[int, RowsAdded]] = field(default_factory=dict)
     files: list[DataFile] = field(default_factory=list)
     evidence: list[EvidenceRow] = field(default_factory=list)
 
@@ -98,12 +98,12 @@ class _Output:
     ) -> FolderFiles:
         """A writer that names and records its files here."""
 
-        def key_of(folder: Folder, first: int, last: int) -> str:
+        def key_of(folder: DateFolder, first: int, last: int) -> str:
             return f"{self.root}/{self._path(folder, first, last)}"
 
         return FolderFiles(store, schema, key_of, self._done, layout, field_ids)
 
-    def record(self, folder: Folder, number: int, added: Added) -> None:
+    def record(self, folder: DateFolder, number: int, added: RowsAdded) -> None:
         """Record rows of range ``number`` that were written to the file of ``folder``."""
         parts = self.contents.setdefault(folder, {})
         parts[number] = parts[number].then(added) if number in parts else added
@@ -114,10 +114,10 @@ class _Output:
             first, last = parts[min(parts)].first, parts[max(parts)].last
             self._done(folder, f"{self.root}/{self._path(folder, first, last)}", 0)
 
-    def _path(self, folder: Folder, first: int, last: int) -> str:
+    def _path(self, folder: DateFolder, first: int, last: int) -> str:
         return f"{folder.path}/{self.name_of(first, last)}"
 
-    def _done(self, folder: Folder, key: str, size: int) -> None:
+    def _done(self, folder: DateFolder, key: str, size: int) -> None:
         parts, dt = self.contents.pop(folder), folder.dt
         path = key.removeprefix(f"{self.root}/")
         rows = [added for _, added in sorted(parts.items())]
@@ -170,9 +170,9 @@ class Sink:
         name_of = namer(job, task)
         store = store or open_store(job.lake_store, job.options)
         self._schema = table_schema(job.topic, self._parser)
-        self._landed = _Output(task, job.keys.root, name_of, "landed")
-        self._refused = _Output(task, job.keys.quarantine, name_of, "quarantined")
-        self._filtered = _Output(task, "", lambda first, last: f"{name_of(first, last)}.filtered", "filtered")
+        self._landed = _KindOutput(task, job.keys.root, name_of, "landed")
+        self._refused = _KindOutput(task, job.keys.quarantine, name_of, "quarantined")
+        self._filtered = _KindOutput(task, "", lambda first, last: f"{name_of(first, last)}.filtered", "filtered")
         self._landed_files = self._landed.opened(store, self._schema, job.layout, job.field_ids)
         self._refused_files = self._refused.opened(store, QUARANTINE_SCHEMA, job.layout)
         self.other_rows = 0
@@ -217,10 +217,10 @@ class Sink:
         if self._wanted(None, rows):
             partition = self._task.incarnation, self._task.partition
             refused = refused_batch(header, data, rule, partition, span, self._origin(part))
-            self.quarantine(Folder(None), number, refused, Added(rows, span[0], span[1] - 1, 0))
+            self.quarantine(DateFolder(None), number, refused, RowsAdded(rows, span[0], span[1] - 1, 0))
         return rows
 
-    def quarantine(self, own: Folder, number: int, refused: pa.RecordBatch, added: Added) -> None:
+    def quarantine(self, own: DateFolder, number: int, refused: pa.RecordBatch, added: RowsAdded) -> None:
         """Take refused rows of range ``number``, or a batch, in the form of quarantine."""
         self._refused_files.add(own, refused, added.first, added.last)
         self._refused.record(own, number, added)
@@ -264,10 +264,10 @@ def beside(rows: pa.RecordBatch, columns: pa.RecordBatch, hours: pa.Array[Any] |
     return pa.RecordBatch.from_arrays([*rows.columns, *columns.columns, *more], schema=schema)
 
 
-def _added(rows: pa.RecordBatch) -> Added:
+def _added(rows: pa.RecordBatch) -> RowsAdded:
     offsets = rows.column("kafka_offset")
     milliseconds, _ = timestamps(rows)
-    return Added(
+    return RowsAdded(
         rows=len(rows),
         first=offsets[0].as_py(),
         last=offsets[-1].as_py(),

@@ -25,7 +25,7 @@ from tidemark.timestamps import utc_now
 from tidemark.topics import LIVE_BYTES, Deployment
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.live.scanned import ScannedTopic
-from tidemark_spark.live.shared_query import Work, convert_all
+from tidemark_spark.live.shared_query import JobShare, convert_all
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.followed_schema import followed
@@ -56,12 +56,12 @@ class Prepared(NamedTuple):
     first: bool = False
 
     @property
-    def work(self) -> Work:
+    def work(self) -> JobShare:
         """The conversion that the topic needs."""
-        return Work(Job.of(self.table, self.plan), () if self.landed else self.plan.tasks)
+        return JobShare(Job.of(self.table, self.plan), () if self.landed else self.plan.tasks)
 
 
-class Converted(NamedTuple):
+class ConvertedTopic(NamedTuple):
     """A topic, and the outcomes of its tasks or the error of its conversion."""
 
     prepared: Prepared
@@ -82,14 +82,14 @@ def land(deployment: Deployment, landing: LiveLanding, executor: Executor, note:
     def prepare(topic: TopicLanding) -> Prepared | TopicLanding:
         return _own(topic, lambda: _prepared(deployment, landing.cluster, topic, live_end))
 
-    def commit(converted: Converted) -> TopicLanding:
+    def commit(converted: ConvertedTopic) -> TopicLanding:
         return _own(converted.prepared.topic, lambda: _committed(converted, note))
 
     live_end = LiveEnd()
     began = in_parallel(prepare, landing.topics)
     prepared = [topic for topic in began if isinstance(topic, Prepared)]
     outcomes = convert_all(executor, [topic.work for topic in prepared])
-    committed = in_parallel(commit, [Converted(*pair) for pair in zip(prepared, outcomes, strict=True)])
+    committed = in_parallel(commit, [ConvertedTopic(*pair) for pair in zip(prepared, outcomes, strict=True)])
     ended = [*committed, *(topic for topic in began if isinstance(topic, TopicLanding))]
     by_name = {topic.topic: topic for topic in ended}
     return landing.model_copy(update={"topics": tuple(by_name[topic.topic] for topic in landing.topics)})
@@ -113,7 +113,7 @@ def _prepared(deployment: Deployment, cluster: str, topic: TopicLanding, live_en
     return Prepared(topic, table, plan, first=True)
 
 
-def _committed(converted: Converted, note: Note | None) -> TopicLanding:
+def _committed(converted: ConvertedTopic, note: Note | None) -> TopicLanding:
     """Account for the converted rows, commit them and report the run."""
     outcomes = converted.outcomes
     if isinstance(outcomes, Exception):

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing_extensions import override
 
 from tidemark.formats.raw.incarnations import TopicIncarnations
-from tidemark.formats.table.live_landing import AheadPartition
 from tidemark.formats.raw.watermark_index import IndexEntry
+from tidemark.formats.table.live_landing import AheadPartition
 from tidemark.raw.heads import LiveEnd
 from tidemark.raw.topic import RawTopic
 from tidemark.table.delta_table import TopicTable

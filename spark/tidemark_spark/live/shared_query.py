@@ -16,7 +16,7 @@ MOST_BYTES: Final = 16 << 20
 """Limits of a Spark task: conversion tasks, and their bytes together. A single larger one gets its own."""
 
 
-class Work(NamedTuple):
+class JobShare(NamedTuple):
     """A job, and its tasks to convert."""
 
     job: Job
@@ -37,7 +37,7 @@ class Made(NamedTuple):
     outcome: Outcome
 
 
-def convert_all(executor: Executor, works: Sequence[Work]) -> list[list[Outcome] | Exception]:
+def convert_all(executor: Executor, works: Sequence[JobShare]) -> list[list[Outcome] | Exception]:
     """For each of ``works`` in order, its outcomes or the error of its conversion.
 
     A query fails as a whole. Each of ``works`` then gets a query of its own, so that only the causes fail.
@@ -55,7 +55,7 @@ def convert_all(executor: Executor, works: Sequence[Work]) -> list[list[Outcome]
     return [result for work in works for result in convert_all(executor, [work])]
 
 
-def _converted(executor: Executor, works: Sequence[Work]) -> list[list[Outcome]]:
+def _converted(executor: Executor, works: Sequence[JobShare]) -> list[list[Outcome]]:
     jobs = tuple(work.job for work in works)
     tasks = [Numbered(number, task) for number, work in enumerate(works) for task in work.tasks]
     outcomes: list[list[Outcome]] = [[] for _ in works]

@@ -30,7 +30,7 @@ from tidemark_spark.mirror import glue_delta, hive_delta
 from tidemark_spark.mirror.catalog import answering
 from tidemark_spark.mirror.cleanup import remove_unused
 from tidemark_spark.mirror.delta_versions import DeltaVersion, ListedFile, arrow_schema, listed_files, versions_from
-from tidemark_spark.mirror.mirrored_table import Listed, MirroredTable
+from tidemark_spark.mirror.mirrored_table import ListedVersion, MirroredTable
 
 TRIES: Final = 5
 """Failures in a row without progress, after which the next run continues."""
@@ -47,10 +47,10 @@ _LEAST: Final = timedelta(hours=1)
 _LONGEST_PAUSE_SECONDS: Final = 2.0
 
 
-class Step(NamedTuple):
+class SnapshotStep(NamedTuple):
     """The next snapshot: its version, and the added and removed files."""
 
-    listed: Listed
+    listed: ListedVersion
     added: tuple[ListedFile, ...]
     removed: frozenset[str]
 
@@ -66,7 +66,7 @@ def mirror(table: TopicTable, settings: CatalogSettings, mirrored: MirroredTable
         FormatError: an object of the Delta log does not parse.
         StoreError: the store did not answer.
     """
-    seen: Listed | None = None
+    seen: ListedVersion | None = None
     failures = 0
     while True:
         try:
@@ -130,7 +130,7 @@ def _caught_up(table: TopicTable, settings: CatalogSettings, mirrored: MirroredT
     )
 
 
-def _entries(mirrored: MirroredTable, step: Step) -> list[DataFile] | None:
+def _entries(mirrored: MirroredTable, step: SnapshotStep) -> list[DataFile] | None:
     """The catalog's entries of the files that ``step`` removes; None if it does not list them all."""
     if not step.removed:
         return []
@@ -138,7 +138,7 @@ def _entries(mirrored: MirroredTable, step: Step) -> list[DataFile] | None:
     return [entries[path] for path in sorted(step.removed)] if step.removed <= entries.keys() else None
 
 
-def _steps(table: TopicTable, delta: DeltaTable, listed: Listed | None) -> Iterator[Step | None]:
+def _steps(table: TopicTable, delta: DeltaTable, listed: ListedVersion | None) -> Iterator[SnapshotStep | None]:
     """The snapshots after the ``listed`` one; None if the log does not have them."""
     target = delta.version()
     if listed is None or listed.version > target:
@@ -154,7 +154,7 @@ def _steps(table: TopicTable, delta: DeltaTable, listed: Listed | None) -> Itera
         yield from steps_of(versions[1:])
 
 
-def steps_of(versions: Sequence[DeltaVersion]) -> Iterator[Step]:
+def steps_of(versions: Sequence[DeltaVersion]) -> Iterator[SnapshotStep]:
     """A snapshot for each commit of a run.
 
     Raises:
@@ -172,8 +172,8 @@ def steps_of(versions: Sequence[DeltaVersion]) -> Iterator[Step]:
             else:
                 added[file.path] = file
         if version.ledger:
-            listed = Listed(version.version, version.ledger, version.attempt)
-            yield Step(listed, tuple(added.values()), frozenset(removed))
+            listed = ListedVersion(version.version, version.ledger, version.attempt)
+            yield SnapshotStep(listed, tuple(added.values()), frozenset(removed))
             added, removed = {}, set()
     if added or removed:
         raise TableTampered(
@@ -181,13 +181,13 @@ def steps_of(versions: Sequence[DeltaVersion]) -> Iterator[Step]:
         )
 
 
-def _difference(table: TopicTable, delta: DeltaTable, ledger: Ledger, mirrored: MirroredTable) -> Step:
+def _difference(table: TopicTable, delta: DeltaTable, ledger: Ledger, mirrored: MirroredTable) -> SnapshotStep:
     """The snapshot that makes the catalog list the table's current files."""
     check_untampered(table, ledger, live_files(delta))
     in_catalog = mirrored.files()
     files = {file.path: file for file in listed_files(delta)}
-    return Step(
-        Listed(delta.version(), ledger.n, ledger.attempt),
+    return SnapshotStep(
+        ListedVersion(delta.version(), ledger.n, ledger.attempt),
         tuple(file for path, file in sorted(files.items()) if path not in in_catalog),
         frozenset(in_catalog.keys() - files.keys()),
     )

@@ -62,7 +62,7 @@ PROPERTIES: Final = {
 _ANEW: Final = "remove the table there (without its files), and the next run lists it again"
 
 
-class Listed(NamedTuple):
+class ListedVersion(NamedTuple):
     """The version that a snapshot lists, and the run that made it."""
 
     version: int
@@ -132,13 +132,13 @@ class MirroredTable:
         if not self.load():
             raise MirrorError(f"catalog {self._settings.name}: {self.name} was created, and is not there; try again")
 
-    def listed(self) -> Listed | None:
+    def listed(self) -> ListedVersion | None:
         """The version listed by the current snapshot; None without a snapshot, or if another program made it."""
         snapshot = self.iceberg.current_snapshot()
         summary = snapshot.summary if snapshot else None
         if summary is None or any(summary[name] is None for name in (VERSION, LEDGER, ATTEMPT)):
             return None
-        return Listed(*(int(str(summary[name])) for name in (VERSION, LEDGER, ATTEMPT)))
+        return ListedVersion(*(int(str(summary[name])) for name in (VERSION, LEDGER, ATTEMPT)))
 
     def files(self, dates: Iterable[str] | None = None) -> dict[str, DataFile]:
         """Files of the current snapshot, by path below the table; at least the files of ``dates`` (ISO), if given."""
@@ -153,7 +153,7 @@ class MirroredTable:
 
     def commit(
         self,
-        listed: Listed,
+        listed: ListedVersion,
         columns: pa.Schema,
         ids: Mapping[str, int],
         partitioned_by: Sequence[str],

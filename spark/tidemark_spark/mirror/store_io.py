@@ -37,7 +37,7 @@ class StoreIO(FileIO):
 
     @override
     def new_output(self, location: str) -> OutputFile:
-        return _Output(self._store, self.key(location), location)
+        return _StoreOutputFile(self._store, self.key(location), location)
 
     @override
     def delete(self, location: str | InputFile | OutputFile) -> None:
@@ -77,7 +77,7 @@ class _Input(InputFile):
         return stream  # type: ignore[no-any-return]  # the protocol's type
 
 
-class _Output(OutputFile):
+class _StoreOutputFile(OutputFile):
     def __init__(self, store: Store, key: str, location: str) -> None:
         super().__init__(location)
         self._store, self._key = store, key
@@ -92,7 +92,7 @@ class _Output(OutputFile):
 
     @override
     def create(self, overwrite: bool = False) -> OutputStream:
-        stream: Any = _Upload(self._store, self._key, overwrite=overwrite)
+        stream: Any = _BufferedUpload(self._store, self._key, overwrite=overwrite)
         return stream  # type: ignore[no-any-return]  # the protocol's type
 
     @override
@@ -100,7 +100,7 @@ class _Output(OutputFile):
         return _Input(self._store, self._key, self.location)
 
 
-class _Upload(io.BytesIO):
+class _BufferedUpload(io.BytesIO):
     """Collects written bytes until it is closed. Metadata of a table are a few MiB."""
 
     def __init__(self, store: Store, key: str, *, overwrite: bool) -> None:

@@ -54,7 +54,7 @@ def moves(table: TopicTable, dates: Collection[str], examine: Examine, *, extend
     Raises:
         ContinuityError: raw no longer holds all offsets, or is damaged.
     """
-    search = _Search(table, examine, dates)
+    search = _DateSearch(table, examine, dates)
     while search.step() and extend:
         pass
     return AffectedDates(tuple(dates), tuple(sorted(search.dates)), search.before, search.after, search.bytes_read)
@@ -70,7 +70,7 @@ class _Part:
     read: set[int] = field(default_factory=set)
 
 
-class _Search:
+class _DateSearch:
     def __init__(self, table: TopicTable, examine: Examine, dates: Collection[str]) -> None:
         standing = EffectiveEvidence.of(table)
         self._table, self._ledger, self._examine = table, standing.ledger, examine

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from tidemark.decode import row_hash_sum
 from tidemark.errors import ContinuityError
-from tidemark.formats.table.base_columns import IDENTITY
 from tidemark.formats.raw.hashsum import combine
-from tidemark.formats.table.partitioning import Folder
+from tidemark.formats.table.base_columns import IDENTITY
+from tidemark.formats.table.partitioning import DateFolder
 from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.store import open_store
@@ -234,7 +234,7 @@ class _Rows:
                 return
 
 
-def _by_date(split: Sequence[tuple[Folder, Numbers]]) -> Iterator[tuple[date | None, Numbers]]:
+def _by_date(split: Sequence[tuple[DateFolder, Numbers]]) -> Iterator[tuple[date | None, Numbers]]:
     """Rows by date, in the order of their offsets."""
     for dt, folders in groupby(split, key=lambda entry: entry[0].dt):
         yield dt, np.sort(np.concatenate([rows for _, rows in folders]))

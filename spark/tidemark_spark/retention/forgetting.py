@@ -29,7 +29,7 @@ from tidemark.raw import objects
 from tidemark.store import ObjectInfo, Store, open_store, put_once
 from tidemark.store.identity import identity
 from tidemark.topics import Deployment
-from tidemark_spark.retention.packs import CHUNK, KnownIncarnations, Place, footer, places_of
+from tidemark_spark.retention.packs import CHUNK, KnownIncarnations, PackStore, footer, places_of
 
 
 class StillPacked(TidemarkError):
@@ -110,7 +110,7 @@ def _written(deployment: Deployment, report: ForgetReport, by: str, reason: str)
     return report.model_copy(update={"record": key})
 
 
-class _Held(NamedTuple):
+class _HeldRange(NamedTuple):
     """A range, and the pack that holds it."""
 
     pack: ObjectInfo
@@ -125,19 +125,19 @@ class _Forgetting:
     cluster: str
     topic_id: str
     incarnations: KnownIncarnations
-    place: Place
+    place: PackStore
 
     def found(self) -> ForgetReport | None:
         """The ranges that may be given up; None if no pack has a range of the topic id."""
         store = open_store(self.place.store, self.deployment.store)
         now = store.now()
-        held: dict[int, list[_Held]] = {}
+        held: dict[int, list[_HeldRange]] = {}
         for packed in self._held(store):
             held.setdefault(packed.range.partition, []).append(packed)
         if not held:
             return None
         topic = next(iter(held.values()))[0].range.topic
-        going: dict[int, list[_Held]] = {}
+        going: dict[int, list[_HeldRange]] = {}
         stays: list[str] = []
         for partition, known in sorted(held.items()):
             limit = self._limit(topic, partition)
@@ -169,7 +169,7 @@ class _Forgetting:
             stays=tuple(stays),
         )
 
-    def _held(self, store: Store) -> Iterator[_Held]:
+    def _held(self, store: Store) -> Iterator[_HeldRange]:
         """All ranges of the topic id. A pack that cannot be read stays, and retention reports it."""
         control = ControlKeys(self.place.prefix, self.cluster)
         packs = (info for info in store.list(control.tails) if control.pack_of(info.key) is not None)
@@ -177,7 +177,7 @@ class _Forgetting:
             for pack, ranges in zip(chunk, in_parallel(lambda info: footer(store, info), chunk), strict=True):
                 for packed in () if isinstance(ranges, str) else ranges:
                     if packed.range.topic_id == self.topic_id:
-                        yield _Held(pack, packed.range)
+                        yield _HeldRange(pack, packed.range)
 
     def _limit(self, topic: str, partition: int) -> int | None:
         """The offset below which nothing leads to a range any more; None if nothing leads to any range."""
@@ -196,7 +196,7 @@ class _Forgetting:
             raise StillPacked(f"{self.cluster}: {topic}, topic id {self.topic_id}: {rule}")
 
 
-def _spans(held: Iterable[_Held]) -> Intervals:
+def _spans(held: Iterable[_HeldRange]) -> Intervals:
     return Intervals((packed.range.first, packed.range.next) for packed in held)
 
 

@@ -1,9 +1,9 @@
 """Retention of packs: deletes the packs that no reader needs any more, in each store and prefix of a cluster.
 
 A pack has ranges of many topics, so retention works on a cluster and not on a topic.
-:mod:`tidemark.planning.maintenance.pack_proof` has the rule, and :mod:`tidemark_spark.retention.forgetting` gives up ranges that
-nothing will ever seal. A killed run has deleted some packs, and the next run continues. Memory is bounded by the
-footers of a chunk of packs, and by the manifests that these need.
+:mod:`tidemark.planning.maintenance.pack_proof` has the rule, and :mod:`tidemark_spark.retention.forgetting` gives up
+ranges that nothing will ever seal. A killed run has deleted some packs, and the next run continues. Memory is bounded
+by the footers of a chunk of packs, and by the manifests that these need.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tidemark.endpoints import EndpointResolver, resolver_of
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
+from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.pack import PackedRange, read_footer
 from tidemark.formats.raw.pack_tombstones import GivenUp
 from tidemark.planning.maintenance.pack_proof import COMPARED, SETTLED, SealsOfPartition
@@ -82,24 +82,24 @@ def retain_packs(deployment: Deployment, cluster: str, *, dry_run: bool = False)
     resolver = resolver_of(deployment.raw)
     known = KnownIncarnations(resolver.default(), cluster, deployment.store)
     return [
-        _Place(cluster, *place, deployment.store, resolver, known, dry_run=dry_run).reported()
+        _StoreRun(cluster, *place, deployment.store, resolver, known, dry_run=dry_run).reported()
         for place in places_of(deployment, cluster)
     ]
 
 
-class Place(NamedTuple):
+class PackStore(NamedTuple):
     """Place of packs: a store and a prefix in it."""
 
     store: str
     prefix: str
 
 
-def places_of(deployment: Deployment, cluster: str) -> list[Place]:
+def places_of(deployment: Deployment, cluster: str) -> list[PackStore]:
     """Places of the packs of ``cluster``, the default place first."""
     resolver = resolver_of(deployment.raw)
     names = {*(topic.topic for topic in deployment.topics if topic.cluster == cluster), *deployment.raw.topics}
     endpoints = [resolver.default(), *(resolver.resolve(cluster, name, 0) for name in sorted(names))]
-    return [*dict.fromkeys(Place(endpoint.store, endpoint.prefix) for endpoint in endpoints)]
+    return [*dict.fromkeys(PackStore(endpoint.store, endpoint.prefix) for endpoint in endpoints)]
 
 
 @dataclass
@@ -123,7 +123,7 @@ class KnownIncarnations:
         return incarnation[1].place if incarnation else None
 
 
-class _Group(NamedTuple):
+class _PartitionGroup(NamedTuple):
     """A partition of a topic id."""
 
     topic: str
@@ -132,7 +132,7 @@ class _Group(NamedTuple):
 
 
 @dataclass
-class _Place:
+class _StoreRun:
     """A run over the packs of one store and prefix."""
 
     cluster: str
@@ -189,7 +189,7 @@ class _Place:
     def _needed(self, store: Store, chunk: list[ObjectInfo], now: datetime, given_up: GivenUp) -> dict[str, str]:
         """Reasons for keeping packs of ``chunk``, by key."""
         needed: dict[str, str] = {}
-        groups: dict[_Group, list[PackedRange]] = {}
+        groups: dict[_PartitionGroup, list[PackedRange]] = {}
         for info, ranges in zip(chunk, in_parallel(lambda info: footer(store, info), chunk), strict=True):
             if isinstance(ranges, str):
                 needed[info.key] = ranges
@@ -198,7 +198,7 @@ class _Place:
                 span = packed.range
                 if given_up.covers(span, info.modified):
                     continue
-                groups.setdefault(_Group(span.topic, span.topic_id, span.partition), []).append(packed)
+                groups.setdefault(_PartitionGroup(span.topic, span.topic_id, span.partition), []).append(packed)
         compared = {info.key for info in chunk if info.modified <= now - COMPARED}
         for whys in in_parallel(lambda group: self._of_partition(*group, now, compared), list(groups.items())):
             for key, why in whys:
@@ -206,7 +206,7 @@ class _Place:
         return needed
 
     def _of_partition(
-        self, group: _Group, ranges: list[PackedRange], now: datetime, compared: Iterable[str]
+        self, group: _PartitionGroup, ranges: list[PackedRange], now: datetime, compared: Iterable[str]
     ) -> list[tuple[str, str]]:
         """Reasons for keeping packs, from the ranges of one partition, by key."""
         place = self.incarnations.place_of(group.topic, group.topic_id)

@@ -1,5 +1,6 @@
-"""Retention of raw: removes the segments that :mod:`tidemark.planning.maintenance.retention` releases, from each partition's start.
+"""Retention of raw: removes segments from each partition's start.
 
+:mod:`tidemark.planning.maintenance.retention` releases them.
 A partition's listing is streamed, with one manifest at a time, up to the first segment that stays: memory grows with
 the segments of one tombstone and with three numbers for each row of evidence. ``offset.wm`` is never written.
 """
@@ -14,11 +15,11 @@ from typing import Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
-from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
-from tidemark.formats.table.ledger import PartitionState
+from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.tombstones import RemovedSegment, Tombstone
+from tidemark.formats.table.ledger import PartitionState
 from tidemark.planning import read_plan
 from tidemark.planning.maintenance.fold import landed_attempts
 from tidemark.planning.maintenance.retention import Classed, Keeping
@@ -93,7 +94,7 @@ def _busy(table: TopicTable, standing: EffectiveEvidence) -> frozenset[str]:
     return frozenset(busy)
 
 
-class _Group(NamedTuple):
+class _SegmentObjects(NamedTuple):
     """The objects of a segment, by extension."""
 
     name: SegmentName
@@ -122,7 +123,7 @@ class _Run:
         keeping = self._keeping(part, state)
         if isinstance(keeping, str):
             return PartitionGoes(incarnation=state.incarnation, partition=state.partition, stays=keeping)
-        partition = _Partition(self, part, keeping, limit)
+        partition = _ExpiringPartition(self, part, keeping, limit)
         try:
             return partition.told(partition.go())
         except FormatError as error:  # of an object of this partition: the others continue
@@ -143,7 +144,7 @@ class _Run:
 
 
 @dataclass
-class _Partition:
+class _ExpiringPartition:
     """One partition, from its start to the first segment that stays. ``chunk`` has the next tombstone's segments."""
 
     run: _Run
@@ -181,7 +182,7 @@ class _Partition:
             self.chunk.append(_removed_segment(manifest, group))
         return stays
 
-    def _why(self, group: _Group, manifest: SegmentManifest | None) -> str | None:
+    def _why(self, group: _SegmentObjects, manifest: SegmentManifest | None) -> str | None:
         if manifest is None:
             return "its manifest is being replaced"
         return self.keeping.segment_stays(
@@ -190,7 +191,9 @@ class _Partition:
             self.part.keys.segment(group.name, "log"),
         )
 
-    def _leftovers(self, store: Store, group: _Group, manifest: SegmentManifest | None, buried: Tombstones) -> None:
+    def _leftovers(
+        self, store: Store, group: _SegmentObjects, manifest: SegmentManifest | None, buried: Tombstones
+    ) -> None:
         """Remove objects that a tombstone names and no manifest does: an earlier run died before it could."""
         for name, info in group.objects.items():
             named = manifest is not None and group.name.file(name) in manifest.objects
@@ -255,13 +258,13 @@ def _apart(chunk: list[RemovedSegment], kept: int) -> list[RemovedSegment]:
     return left
 
 
-def _grouped(store: Store, keys: PartitionKeys) -> Iterator[_Group]:
+def _grouped(store: Store, keys: PartitionKeys) -> Iterator[_SegmentObjects]:
     for _, listed in groupby(objects.listed(store, keys), key=lambda entry: entry.name.base):
         for name, members in groupby(sorted(listed, key=lambda entry: entry.name), key=lambda entry: entry.name):
-            yield _Group(name, {entry.extension: entry.info for entry in members})
+            yield _SegmentObjects(name, {entry.extension: entry.info for entry in members})
 
 
-def _manifest_of(store: Store, keys: PartitionKeys, group: _Group) -> SegmentManifest | None:
+def _manifest_of(store: Store, keys: PartitionKeys, group: _SegmentObjects) -> SegmentManifest | None:
     """The listed manifest; None if it is gone or has been replaced."""
     if MANIFEST_EXTENSION not in group.objects:
         return None
@@ -272,7 +275,7 @@ def _manifest_of(store: Store, keys: PartitionKeys, group: _Group) -> SegmentMan
         return None
 
 
-def _removed_segment(manifest: SegmentManifest, group: _Group) -> RemovedSegment:
+def _removed_segment(manifest: SegmentManifest, group: _SegmentObjects) -> RemovedSegment:
     return RemovedSegment(
         base_offset=manifest.base_offset,
         suffix=manifest.suffix,

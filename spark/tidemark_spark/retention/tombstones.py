@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemark.errors import NotFound, PreconditionFailed
-from tidemark.formats.raw import tombstones
 from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.tombstones import RemovedSegment, Tombstone
 from tidemark.store import Store, put_once
 from tidemark.store.base import ObjectInfo

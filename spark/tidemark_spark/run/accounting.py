@@ -21,7 +21,7 @@ from tidemark.table.evidence import PARSED, EvidenceClass, EvidenceRow
 from tidemark_spark.model import DataFile, Outcome, Stop
 
 
-class Change(NamedTuple):
+class TableChange(NamedTuple):
     """The change that a run commits: files to add, their evidence, and the state of each partition afterwards.
 
     ``partitions`` is empty for a rebuild, a replay and a compaction, which move no offsets. For a repair it has the
@@ -37,7 +37,7 @@ class Change(NamedTuple):
     unknown: Mapping[str, int] = MappingProxyType({})
 
 
-def account(plan: RunPlan, outcomes: Iterable[Outcome]) -> Change:
+def account(plan: RunPlan, outcomes: Iterable[Outcome]) -> TableChange:
     """The change that results from ``outcomes``.
 
     Raises:
@@ -51,7 +51,7 @@ def account(plan: RunPlan, outcomes: Iterable[Outcome]) -> Change:
     if plan.kind != "ingest":
         return _again(plan, by_partition)
     parts = [_landed(plan, part, by_partition[part.key]) for part in plan.partitions]
-    return Change(
+    return TableChange(
         files=tuple(file for part in parts for file in part.files),
         evidence=tuple(row for part in parts for row in part.evidence),
         partitions=tuple(state for part in parts for state in part.partitions),
@@ -61,7 +61,7 @@ def account(plan: RunPlan, outcomes: Iterable[Outcome]) -> Change:
     )
 
 
-def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> Change:
+def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> TableChange:
     """The change of one partition of an ingest."""
     acknowledged = Intervals(part.acknowledged)
     at, stop = part.start, None
@@ -95,15 +95,15 @@ def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> 
     unknown = summed(outcome.unknown for outcome in kept)
     state = _state(plan, part, at, stop)
     if part.cut is None:
-        return Change(files, tuple(evidence), (state,), unknown=unknown)
+        return TableChange(files, tuple(evidence), (state,), unknown=unknown)
     evidence += _left_behind(part, part.cut, part.start)
-    return Change(files, tuple(evidence), (state,), part.cut.removes, part.cut.supersedes, unknown)
+    return TableChange(files, tuple(evidence), (state,), part.cut.removes, part.cut.supersedes, unknown)
 
 
-def _stays(plan: RunPlan, part: PartitionPlan, cut: BranchCut, stop: Stop) -> Change:
+def _stays(plan: RunPlan, part: PartitionPlan, cut: BranchCut, stop: Stop) -> TableChange:
     """The change of a partition that keeps its branch, because raw no longer holds the offsets below the cut."""
     if stop.kind in {"moved", "unread"}:
-        return Change((), (), ())
+        return TableChange((), (), ())
     gap = {"from": stop.offset, "to": cut.old_next, "reason": "unclean_election", "detected_at": plan.created_at}
     state = PartitionState(
         incarnation=part.incarnation,
@@ -117,10 +117,10 @@ def _stays(plan: RunPlan, part: PartitionPlan, cut: BranchCut, stop: Stop) -> Ch
         lineage=cut.lineage,
         gaps=(Gap.model_validate(gap),),
     )
-    return Change((), (), (state,))
+    return TableChange((), (), (state,))
 
 
-def _again(plan: RunPlan, by_partition: dict[tuple[int, int], list[Outcome]]) -> Change:
+def _again(plan: RunPlan, by_partition: dict[tuple[int, int], list[Outcome]]) -> TableChange:
     """The change of a rebuild, a replay or a repair, with evidence of record classes only.
 
     The driver checks that no record is new or gone.
@@ -142,7 +142,7 @@ def _again(plan: RunPlan, by_partition: dict[tuple[int, int], list[Outcome]]) ->
     files = tuple(file for outcome in outcomes for file in outcome.files)
     states = tuple(_back(part, cut) for part, cut in back)
     unknown = summed(outcome.unknown for outcome in outcomes)
-    return Change(files, tuple(evidence), states, plan.removes, plan.supersedes, unknown)
+    return TableChange(files, tuple(evidence), states, plan.removes, plan.supersedes, unknown)
 
 
 def _left_behind(part: PartitionPlan, cut: BranchCut, start: int) -> list[EvidenceRow]:
@@ -166,14 +166,14 @@ def _back(part: PartitionPlan, cut: BranchCut) -> PartitionState:
     )
 
 
-def _laid_together(plan: RunPlan, outcomes: Sequence[Outcome]) -> Change:
+def _laid_together(plan: RunPlan, outcomes: Sequence[Outcome]) -> TableChange:
     """The change of a compaction: each outcome has one file, and evidence of the rows read back from it."""
     for outcome in outcomes:
         if outcome.stop:
             where = f"{plan.cluster}/{plan.topic} partition {outcome.partition} of incarnation {outcome.incarnation}"
             raise ContinuityError(f"{where}: nothing was merged: {outcome.stop.detail}")
     files = tuple(file for outcome in outcomes for file in outcome.files)
-    return Change(files, tuple(row for outcome in outcomes for row in outcome.evidence), (), plan.removes)
+    return TableChange(files, tuple(row for outcome in outcomes for row in outcome.evidence), (), plan.removes)
 
 
 def _check_sum(plan: RunPlan, part: PartitionPlan, evidence: Sequence[EvidenceRow], covered: int) -> None:

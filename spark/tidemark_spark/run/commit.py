@@ -30,7 +30,7 @@ from tidemark.timestamps import utc_now
 from tidemark_spark.convert.field_ids import disagree, numbered
 from tidemark_spark.convert.row_sink import table_schema
 from tidemark_spark.model import DataFile
-from tidemark_spark.run.accounting import Change
+from tidemark_spark.run.accounting import TableChange
 from tidemark_spark.run.delta_log import add_columns, commit, open_or_create, widened
 from tidemark_spark.run.success_markers import take_away
 
@@ -40,7 +40,7 @@ TRIES: Final = 12
 _LONGEST_PAUSE_SECONDS: Final = 2.0
 
 
-def publish(table: TopicTable, plan: RunPlan, change: Change) -> Ledger:
+def publish(table: TopicTable, plan: RunPlan, change: TableChange) -> Ledger:
     """Commit ``change``, and return the committed ledger that lists the attempt as landed.
 
     Safe to call again, from any process, with the same arguments.
@@ -149,7 +149,7 @@ def check_field_ids(table: TopicTable, delta: DeltaTable, current: Ledger, plan:
     return numbered(current.field_ids | ours, columns)
 
 
-def rebased(current: Ledger, plan: RunPlan, change: Change, live: Iterable[LiveFile]) -> Ledger:
+def rebased(current: Ledger, plan: RunPlan, change: TableChange, live: Iterable[LiveFile]) -> Ledger:
     """The ledger after ``current`` with this change applied; only its time differs between calls.
 
     ``live`` are the table's files before the change.

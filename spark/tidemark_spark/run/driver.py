@@ -26,7 +26,7 @@ from tidemark.table.evidence import PARSED, EvidenceRow, evidence_key, read_evid
 from tidemark.table.evidence_reader import folded
 from tidemark_spark.compaction.worker import evidence_of_merged
 from tidemark_spark.model import Execute, Job, Outcome
-from tidemark_spark.run.accounting import Change, account
+from tidemark_spark.run.accounting import TableChange, account
 from tidemark_spark.run.commit import check_fresh, check_hands, publish
 from tidemark_spark.run.delta_log import check_columns
 from tidemark_spark.run.expired_evidence import expired
@@ -143,7 +143,7 @@ def _landed_before(table: TopicTable, plan: RunPlan, ledger: Ledger) -> RunResul
     return _summed(plan, _landed_as(table, ledger, plan.attempt), rows, 0, {})
 
 
-def _moves(plan: RunPlan, change: Change) -> bool:
+def _moves(plan: RunPlan, change: TableChange) -> bool:
     """True if the change commits anything: not if all partitions stopped at once at replaced segments."""
     starts = {part.key: part for part in plan.partitions}
     return any(
@@ -245,7 +245,7 @@ def _known(sums: Mapping[_Key, tuple[int, int]], key: _Key, batches: Collection[
     return rows, 0 if key in batches else total
 
 
-def _write_evidence(table: TopicTable, plan: RunPlan, change: Change) -> None:
+def _write_evidence(table: TopicTable, plan: RunPlan, change: TableChange) -> None:
     if plan.folds:
         body = folded(table, plan.folds)
     elif plan.kind == "compact":

@@ -11,8 +11,8 @@ from tests.plugins.shared_stack import SharedStack
 from tests.plugins.world import CLUSTER, DATE, LONG_AGO, World, commit, entry, gap, state
 from tests.support.receivers import SECRET, HookServer, SmtpServer
 from tests.support.waiting import wait_until
-from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.monitoring.incident_store import read_incidents
 from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
 from tidemark.timestamps import utc_now

@@ -15,8 +15,8 @@ from tests.plugins.web.page_world import EVIL, PageWorld
 from tests.plugins.world import CLUSTER, commit, entry, state
 from tests.support.accessibility import violations
 from tests.support.browser import Browser
-from tidemark.formats.raw.gaps import Acknowledgement
 from tidemark.formats.keys import ControlKeys
+from tidemark.formats.raw.gaps import Acknowledgement
 from tidemark_airflow.web.reader import reader
 
 ORDERS = f"?topic={CLUSTER}/orders"

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 from tests.plugins.web.page_server import ANN, PageServer
 from tests.plugins.world import CLUSTER, DATE, TOPIC_ID, World, commit, entry, gap, state
 from tidemark.cli.app import app
-from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.incarnations import TopicIncarnations
-from tidemark.formats.table.ledger import DateState
 from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.watermark_index import IndexEntry
+from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
+from tidemark.formats.table.ledger import DateState
 from tidemark.monitoring.incident_store import watch
 from tidemark.monitoring.judgement import WORDS, TopicState, exit_code
 from tidemark.table.delta_table import committed_ledger

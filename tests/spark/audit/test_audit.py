@@ -23,8 +23,8 @@ from tests.support.live_end import Packer
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, with_records
 from tidemark.errors import StoreError
-from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.keys import SegmentName
+from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.monitoring import topic_conditions
 from tidemark.planning import plan_replay, write_plan
 from tidemark.table.delta_table import LiveFile, live_files, open_delta

@@ -26,7 +26,7 @@ from tidemark.formats.table.plan import SegmentRange
 from tidemark_spark.cluster.session import trying
 from tidemark_spark.convert.process_limits import IDLE, TIMERS, bounded_memory, resident
 from tidemark_spark.convert.prover import PARTS, _Lived, proved
-from tidemark_spark.convert.prover_client import Batches, ProvenItems, Prover, Rows
+from tidemark_spark.convert.prover_client import ProvenItems, Prover, ProverRequest, Rows
 from tidemark_spark.model import Job
 
 PART = SegmentRange(
@@ -109,7 +109,7 @@ def test_rows_that_take_too_much_together_are_taken_apart(prover: Prover) -> Non
 def test_a_batch_that_kills_the_decoder_is_named(prover: Prover) -> None:
     values = [b"value", IN_DECODER, b"value"]
     data = b"".join(batch(i, [Record(0, T0, None, value)], "lz4") for i, value in enumerate(values))
-    found = prover.ask(Batches(data, scan_headers(data, "x", 0), "x", 0))
+    found = prover.ask(ProverRequest(data, scan_headers(data, "x", 0), "x", 0))
     assert found == [
         ProvenItems(0, 1),
         ProvenItems(1, 2, "converting it ends the process by SIGSEGV"),

@@ -18,7 +18,7 @@ from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.errors import ConfigError
 from tidemark.formats.table.parquet_layout import ParquetLayout
-from tidemark.formats.table.partitioning import Folder
+from tidemark.formats.table.partitioning import DateFolder
 from tidemark.store import open_store
 from tidemark.topics import TopicSettings
 from tidemark_spark.convert import parquet_writer, spill
@@ -107,8 +107,8 @@ def test_rows_of_more_folders_than_files_are_spilled_and_written_in_order(
         monkeypatch.setattr(module, "tempfile", SimpleNamespace(TemporaryFile=counted.open))
     monkeypatch.setattr(parquet_writer, "BUFFER_BYTES", 2 << 20)
     done: list[date | None] = []
-    folders = [Folder(DATE + timedelta(days=day)) for day in range(20)]
-    wanted: dict[Folder, list[int]] = {}
+    folders = [DateFolder(DATE + timedelta(days=day)) for day in range(20)]
+    wanted: dict[DateFolder, list[int]] = {}
     before = pool.bytes_allocated()
     with files(tmp_path, done, row_group=1 << 20) as open_files:
         for number in range(800):
@@ -136,7 +136,7 @@ def test_rows_that_wait_do_not_hold_the_batch_that_they_are_of(tmp_path: Path) -
         before = pool.bytes_allocated()
         for number in range(20):
             whole = rows(number * 100, 100, 10_000)
-            open_files.add(Folder(date(2026, 1, 1)), whole.slice(0, 1), number * 100, number * 100)
+            open_files.add(DateFolder(date(2026, 1, 1)), whole.slice(0, 1), number * 100, number * 100)
             del whole
         held = pool.bytes_allocated() - before
         open_files.close()
@@ -150,7 +150,7 @@ def written(root: Path, **layout: Any) -> pq.ParquetFile:
             offsets = range(first, first + 500)
             values = [b"%04d" % (offset * 7919 % 3000) + bytes(1000) for offset in offsets]
             records = pa.RecordBatch.from_arrays([pa.array(offsets), pa.array(values)], schema=SCHEMA)
-            open_files.add(Folder(DATE), records, first, first + 499)
+            open_files.add(DateFolder(DATE), records, first, first + 499)
         open_files.close()
     return pq.ParquetFile(root / f"{DATE}/0")
 

@@ -27,8 +27,8 @@ from tests.spark.test_vacuum import Died
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import simple
 from tidemark.errors import PreconditionFailed
-from tidemark.formats.raw import tombstones
 from tidemark.formats.keys import SegmentName, TableKeys
+from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.intervals import Interval, Intervals
 from tidemark.monitoring.continuity import continuity_of

@@ -13,8 +13,8 @@ from tests.spark.world import World, in_process
 from tests.support.live_end import Packed, Packer
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import simple
-from tidemark.formats.raw import tombstones
 from tidemark.formats.keys import SegmentName
+from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.formats.table.plan import RUN_LIMIT
 from tidemark.intervals import Intervals

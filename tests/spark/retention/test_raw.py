@@ -16,8 +16,8 @@ from tests.support.raw_builder import EPOCH, UPLOADED_AT
 from tests.tidemark.kafka_log.build import marker, simple, transactional
 from tidemark.decode.schema import SCHEMA
 from tidemark.errors import ContinuityError
-from tidemark.formats.raw import tombstones
 from tidemark.formats.keys import SegmentName
+from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.manifest import SegmentDamage
 from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.monitoring.continuity import continuity_of

@@ -17,8 +17,8 @@ from tests.support.live_end import Packer
 from tests.support.raw_builder import EPOCH, UPLOADED_AT
 from tests.tidemark.kafka_log.build import Record, batch, marker, reseal, simple, transactional
 from tests.tidemark.remote.world import Counting
-from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.keys import ControlKeys
+from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.inspection.offset_lineage import derivation_of

@@ -21,7 +21,7 @@ from tidemark.table.delta_table import live_files, open_delta
 from tidemark.table.evidence import evidence_key
 from tidemark.timestamps import utc_now
 from tidemark_spark.model import Job, Outcome
-from tidemark_spark.run.accounting import Change
+from tidemark_spark.run.accounting import TableChange
 from tidemark_spark.run.commit import rebased
 from tidemark_spark.run.driver import run
 
@@ -296,7 +296,7 @@ def test_a_late_row_reopens_a_final_date(world: World) -> None:
     world.raw.publish()
     plan = world.plan()
     files = tuple(file for one in in_process(Job.of(world.table, plan), plan.tasks) for file in one.files)
-    fresh = rebased(ledger, plan, Change(files, (), ()), live_files(DeltaTable(world.table.url)))
+    fresh = rebased(ledger, plan, TableChange(files, (), ()), live_files(DeltaTable(world.table.url)))
     assert (fresh.dates["2026-02-02"].state, fresh.dates["2026-02-02"].late_rows) == ("reopened", 3)
     assert fresh.dates["2026-02-03"] == ledger.dates["2026-02-03"]
     assert fresh.committed_at - ledger.committed_at < timedelta(minutes=1)

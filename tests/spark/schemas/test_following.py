@@ -50,7 +50,7 @@ V4 = record(("id", "string"), ("vip", "boolean"), ("city", "string"))
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_registry, "PAUSES_SECONDS", (0.0,) * len(schema_registry.PAUSES_SECONDS))
-    monkeypatch.setattr(schema_registry, "_kept", schema_registry._Kept())
+    monkeypatch.setattr(schema_registry, "_kept", schema_registry._SchemaCache())
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from tidemark.formats.base import canonical
-from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.keys import ControlKeys, PackName
+from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.pack import TRAILER_SIZE, RangeContent, RangePointer
 
 CONTROL: Final = ControlKeys("ts", "east")

@@ -17,7 +17,17 @@ from tests.tidemark.remote.world import Counting
 from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats import object_sizes
 from tidemark.formats.base import canonical
-from tidemark.formats.raw.head import MOST_ENTRY_BYTES, DamagedVersion, EntryKey, Head, HeadEntry, entry_json, find, load, render
+from tidemark.formats.raw.head import (
+    MOST_ENTRY_BYTES,
+    DamagedVersion,
+    EntryKey,
+    Head,
+    HeadEntry,
+    entry_json,
+    find,
+    load,
+    render,
+)
 from tidemark.formats.raw.pack import RangePointer
 from tidemark.store import LocalStore
 from tidemark.store.base import Fetched

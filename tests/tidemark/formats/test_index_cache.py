@@ -11,9 +11,9 @@ import pytest
 from tests.plugins.world import entry
 from tests.support.bad_objects import BODIES, refused, spoil
 from tidemark.errors import AccessDenied, FormatError
+from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, merge, parse_index
 from tidemark.formats.table import index_cache
 from tidemark.formats.table.index_cache import IndexCache, ReadError, read_indexes
-from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, merge, parse_index
 from tidemark.store import Store, open_store
 from tidemark.timestamps import utc_now
 

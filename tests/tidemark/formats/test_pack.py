@@ -28,10 +28,28 @@ from tests.tidemark.formats.packing import (
 from tests.tidemark.kafka_log.build import marker, simple, transactional
 from tests.tidemark.remote.world import Counting
 from tidemark.errors import FormatError, NotFound, StoreError
-from tidemark.formats.raw import pack
 from tidemark.formats.keys import PackName
+from tidemark.formats.raw import pack
 from tidemark.formats.raw.manifest import OpenTransaction
-from tidemark.formats.raw.pack import MOST_BYTES, MOST_FOOTER, MOST_LINE, MOST_RANGES, TRAILER_SIZE, Pack, PackedRange, PackWriter, Range, RangeContent, RangePointer, build, line_bytes, pack_name, read_footer, read_range_bytes, read_range_line
+from tidemark.formats.raw.pack import (
+    MOST_BYTES,
+    MOST_FOOTER,
+    MOST_LINE,
+    MOST_RANGES,
+    TRAILER_SIZE,
+    Pack,
+    PackedRange,
+    PackWriter,
+    Range,
+    RangeContent,
+    RangePointer,
+    build,
+    line_bytes,
+    pack_name,
+    read_footer,
+    read_range_bytes,
+    read_range_line,
+)
 from tidemark.formats.table.plan import Aborted
 from tidemark.kafka_log import SegmentScanner
 from tidemark.store import LocalStore

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import FormatError
-from tidemark.formats.raw import watermark as wm
 from tidemark.formats.base import StoredObject
+from tidemark.formats.raw import watermark as wm
 from tidemark.formats.raw.gaps import Acknowledgement, Gap
 from tidemark.formats.raw.incarnations import TopicIncarnations
-from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
 from tidemark.formats.raw.manifest import ObjectSum, SegmentDamage, SegmentManifest
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, merge
+from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
 from tidemark.timestamps import utc_now
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 123000, UTC)

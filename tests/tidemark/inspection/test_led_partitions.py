@@ -11,8 +11,8 @@ import pytest
 from tests.plugins.world import CLUSTER, TOPIC_ID, World, entry
 from tests.tidemark.formats.packing import NOON
 from tests.tidemark.formats.packing import entry as packed
-from tidemark.formats.raw.head import Head, HeadEntry, render
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.head import Head, HeadEntry, render
 from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.inspection.led_partitions import led_partitions, with_heads
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.ledgers import landed
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.raw.watermark_index import IndexEntry
+from tidemark.formats.table.ledger import Ledger
 from tidemark.monitoring.health import MOST_MARKS, TopicHealth, WaitingSince, marked, topic_health
 from tidemark.topics import TopicSettings
 

@@ -14,11 +14,11 @@ import pytest
 import yaml
 
 from tests.plugins.world import CLUSTER, DATE, World, commit, entry, gap, state
+from tidemark.formats.raw.watermark_index import DamagedHead
 from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.mirror_status import MirrorState, MirrorStatus
 from tidemark.formats.table.scan_status import ScanStatus
-from tidemark.formats.raw.watermark_index import DamagedHead
 from tidemark.monitoring.incident_store import read_incidents, read_sightings, record, watch
 from tidemark.monitoring.incidents import Incident
 from tidemark.monitoring.observe_cluster import ClusterLook, look

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.keys import DeploymentKeys
-from tidemark.formats.table.ledger import DateState
+from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.manifest import OpenTransaction
+from tidemark.formats.table.ledger import DateState
 from tidemark.monitoring.health import PartitionHealth, TopicHealth
 from tidemark.monitoring.overview import (
     KEPT,

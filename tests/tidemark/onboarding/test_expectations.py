@@ -5,7 +5,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
-from tidemark.costs import PerLanding, PerSegment
+from tidemark.onboarding.costs import PerLanding, PerSegment
 from tidemark.onboarding.expectations import Rate, costs, expected_freshness, sampled_rate
 from tidemark.onboarding.facts import TopicFacts
 from tidemark.onboarding.sample import COLUMNS, Sample, Span

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import ConfigError
-from tidemark.onboarding.patch import Change
+from tidemark.onboarding.patch import FileChange
 
 BEFORE, AFTER = "a\nb\n", "a\nb\nc\n"
 
@@ -33,7 +33,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_git_applies_the_patch(repository: Path) -> None:
-    change = Change(repository / "topics.yaml", BEFORE, AFTER)
+    change = FileChange(repository / "topics.yaml", BEFORE, AFTER)
     patch = repository / "x.patch"
     patch.write_text(change.patch())
     git(repository.parent, "apply", str(patch))
@@ -43,7 +43,7 @@ def test_git_applies_the_patch(repository: Path) -> None:
 def test_a_file_without_a_newline_at_its_end_has_a_patch(repository: Path) -> None:
     path = repository / "topics.yaml"
     path.write_text("a\nb")
-    (repository / "x.patch").write_text(Change(path, "a\nb", AFTER).patch())
+    (repository / "x.patch").write_text(FileChange(path, "a\nb", AFTER).patch())
     git(repository.parent, "apply", "conf/x.patch")
     assert path.read_text() == AFTER
 
@@ -53,7 +53,7 @@ def test_a_branch_gets_one_commit_and_the_working_tree_stays(repository: Path) -
     (repository / "other").write_text("staged")
     git(repository, "add", "other")
     before = git(repository, "status", "--porcelain")
-    commit = Change(path, BEFORE, AFTER).commit("add-orders", "Ingest east/orders\n", [repository / "order.avsc"])
+    commit = FileChange(path, BEFORE, AFTER).commit("add-orders", "Ingest east/orders\n", [repository / "order.avsc"])
     assert git(repository, "show", "add-orders:conf/topics.yaml") == AFTER
     assert git(repository, "diff", "--stat", "main", "add-orders").count("|") == 1
     assert git(repository, "log", "-1", "--format=%s", commit).strip() == "Ingest east/orders"
@@ -65,13 +65,13 @@ def test_what_a_commit_would_lose_or_overwrite_is_refused(
     repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = repository / "topics.yaml"
-    change = Change(path, BEFORE, AFTER)
+    change = FileChange(path, BEFORE, AFTER)
     (repository / "new.avsc").write_text("{}")
     cases = [
         (change, "x y", [], "check-ref-format"),
         (change, "main", [], "update-ref"),
         (change, "x", [repository / "new.avsc"], "is not committed as it is"),
-        (Change(path, "other", AFTER), "x", [], "is not committed as it is"),
+        (FileChange(path, "other", AFTER), "x", [], "is not committed as it is"),
     ]
     for one, branch, needed, told in cases:
         with pytest.raises(ConfigError, match=told):
@@ -79,7 +79,7 @@ def test_what_a_commit_would_lose_or_overwrite_is_refused(
     outside = tmp_path_factory.mktemp("outside") / "topics.yaml"
     outside.write_text(BEFORE)
     with pytest.raises(ConfigError, match="not in a git repository"):
-        Change(outside, BEFORE, AFTER).commit("x", "m")
+        FileChange(outside, BEFORE, AFTER).commit("x", "m")
     assert git(repository, "branch", "--format=%(refname:short)").split() == ["main"]
 
 
@@ -87,9 +87,9 @@ def test_a_file_that_has_changed_meanwhile_is_not_overwritten(tmp_path: Path) ->
     path = tmp_path / "topics.yaml"
     path.write_text("newer\n")
     with pytest.raises(ConfigError, match="has changed meanwhile"):
-        Change(path, BEFORE, AFTER).write()
+        FileChange(path, BEFORE, AFTER).write()
     path.write_text(BEFORE)
     path.chmod(0o640)
-    Change(path, BEFORE, AFTER).write()
+    FileChange(path, BEFORE, AFTER).write()
     assert (path.read_text(), path.stat().st_mode & 0o777) == (AFTER, 0o640)
     assert list(tmp_path.iterdir()) == [path]

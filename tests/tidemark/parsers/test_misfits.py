@@ -9,8 +9,8 @@ from typing import Any
 import fastavro
 import pytest
 
-from tidemark.parsers.avro.parser import _UNREADABLE
 from tidemark.parsers.avro.misfits import fitting
+from tidemark.parsers.avro.parser import _UNREADABLE
 from tidemark.parsers.avro.writers import parsed_schema
 
 

@@ -18,8 +18,8 @@ from tests.tidemark.parsers.test_avro import V1, V2, avro, encoded, framed
 from tidemark import connections
 from tidemark.connections import NamedConnection
 from tidemark.errors import ConfigError, RegistryUnavailable
-from tidemark.parsers.avro import writers as avro_writers
 from tidemark.parsers import schema_registry
+from tidemark.parsers.avro import writers as avro_writers
 from tidemark.parsers.base import Parser
 from tidemark.parsers.confluent_framing import by_frequency, numbered
 
@@ -32,7 +32,7 @@ RECURSIVE = {"type": "record", "name": "R", "fields": [{"name": "a", "type": ["n
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a server that will not answer; and each test's process has found no schema yet."""
     monkeypatch.setattr(schema_registry, "PAUSES_SECONDS", (0.0,) * len(schema_registry.PAUSES_SECONDS))
-    monkeypatch.setattr(schema_registry, "_kept", schema_registry._Kept())
+    monkeypatch.setattr(schema_registry, "_kept", schema_registry._SchemaCache())
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tests.support.ledgers import landed
-from tidemark.formats.table.ledger import Closing, DateState, Ledger
 from tidemark.formats.raw.watermark_index import IndexEntry
+from tidemark.formats.table.ledger import Closing, DateState, Ledger
 from tidemark.planning.date_finality import closing, end_of
 from tidemark.topics import TopicSettings
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.raw.manifest import ObjectSum, SegmentManifest
 from tidemark.formats.raw.watermark import Watermark
+from tidemark.formats.table.ledger import PartitionState
 from tidemark.intervals import Intervals
 from tidemark.planning.maintenance.retention import Classed, Keeping, done_at
 

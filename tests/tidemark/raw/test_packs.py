@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.tidemark.formats.packing import CONTROL, TOPIC_ID, content, entry, line, pack_of
 from tests.tidemark.remote.world import Counting
 from tidemark.errors import AccessDenied, FormatError, UnknownOutcome
-from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.keys import PackName
+from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.pack import PackedRange, Range, RangePointer, build, read_range_bytes
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage

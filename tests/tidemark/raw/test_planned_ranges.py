@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.ledgers import landed
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.raw.manifest import OpenTransaction
-from tidemark.formats.table.plan import SegmentRange
 from tidemark.formats.raw.watermark import Watermark
+from tidemark.formats.table.ledger import PartitionState
+from tidemark.formats.table.plan import SegmentRange
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import AbortedTransaction, Lineage
 from tidemark.planning.partition_plan import KnownPartition, changes_anything, decide

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tests.support.raw_builder import RawBuilder
+from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw import head
 from tidemark.formats.raw.head import Head, HeadEntry
-from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction
 from tidemark.formats.raw.pack import RangeContent, RangePointer, build
 from tidemark.formats.table.plan import Aborted

@@ -15,8 +15,8 @@ from tests.tidemark.kafka_log.build import T0, Record, batch, legacy, marker, re
 from tests.tidemark.remote.reading import read
 from tests.tidemark.remote.world import Counting, RemoteStore
 from tidemark.errors import AccessDenied, ConfigError, FormatError, GapError, NotFound, OutOfRange
-from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.keys import SegmentName
+from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.manifest import SegmentDamage
 from tidemark.formats.raw.tombstones import Tombstone
 from tidemark.remote import OffsetForTime, RemotePartition, RemoteTopics, Storage, Stretch

@@ -21,18 +21,18 @@ from tests.tidemark.kafka_log.build import T0, Record, batch
 from tests.uploader_agent import fakes
 from tidemark import timestamps
 from tidemark.errors import AccessDenied, Refused, UnknownOutcome
-from tidemark.formats.table.index_cache import read_indexes
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.watermark_index import WatermarkIndex, as_stored
+from tidemark.formats.table.index_cache import read_indexes
 from tidemark.monitoring.incident_store import watch
 from tidemark.planning import plan_ingest
 from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store import clock as clocks
 from tidemark.store.retrying import RepeatingStore
-from tidemark.store.s3.store import S3Store
 from tidemark.store.s3.clients import forget_clients
 from tidemark.store.s3.errors import translated
+from tidemark.store.s3.store import S3Store
 from uploader_agent import clock
 from uploader_agent.runtime import Runtime
 

@@ -43,9 +43,9 @@ from tidemark.errors import (
     UnknownOutcome,
 )
 from tidemark.store import Fetched, Store, StoreOptions, clock, open_store, put_once
-from tidemark.store.obstore.store import ObjectStore
-from tidemark.store.obstore.clients import Clients
+from tidemark.store.obstore.clients import ObstoreClients
 from tidemark.store.obstore.factory import forget_clients
+from tidemark.store.obstore.store import ObjectStore
 from tidemark.store.traffic import FreeTraffic
 
 MIB = 1 << 20
@@ -83,7 +83,7 @@ def at(endpoint: str, url: str = "gs://raw", **options: Any) -> Store:
 def over(client: Any, **options: Any) -> ObjectStore:
     """Our class over one of obstore's own stores."""
     chosen = StoreOptions.model_validate({**PARTS, **options})
-    clients = Clients(lambda _: client, chosen)
+    clients = ObstoreClients(lambda _: client, chosen)
     return ObjectStore("memory://raw", clients, chosen, FreeTraffic(), lambda: datetime.now(UTC), by_generation=False)
 
 
@@ -511,7 +511,7 @@ def test_renewed_clients_are_made_when_credentials_are_refused() -> None:
         made.append(MemoryStore())
         return made[-1]
 
-    clients = Clients(connect, StoreOptions())
+    clients = ObstoreClients(connect, StoreOptions())
     assert clients.read() is clients.read()
     assert clients.write(1) is clients.write(MIB)
     assert clients.write(MIB + 1) is clients.write(64 * MIB)

@@ -18,8 +18,8 @@ from tidemark.store import Store
 from uploader_agent.broker.admin import Led
 from uploader_agent.cli import status_table, upload_plan
 from uploader_agent.cli.upload_plan import PlanLine
-from uploader_agent.stored.destinations import Destinations
 from uploader_agent.repair.reupload import Reupload, ReuploadRow
+from uploader_agent.stored.destinations import Destinations
 from uploader_agent.verify import Severity
 
 

@@ -19,7 +19,7 @@ from uploader_agent.cli.directory_lock import AlreadyRunning, lock_directories
 from uploader_agent.disk.active_segment import ActiveReader
 from uploader_agent.disk.log_dirs import LocalSegment, find_partitions, find_segments, topic_id_of
 from uploader_agent.disk.segment_files import Bytes, PartitionFiles, SegmentChanged, checksum
-from uploader_agent.upload.eligibility import Work, quiet_tail, rotated_runs, waiting_for
+from uploader_agent.upload.eligibility import SealRun, quiet_tail, rotated_runs, waiting_for
 
 
 def test_partitions_by_name(tmp_path: Path) -> None:
@@ -57,7 +57,11 @@ def test_rotated_runs(present: list[tuple[int, int]], high: int, bases: list[int
 
 def test_a_run_is_what_the_store_lacks_of_a_segment() -> None:
     present = Intervals([(0, 4), (6, 8), (12, 30)])
-    assert list(rotated_runs(SEGMENTS, present, 20)) == [Work(4, 6, 0, 10), Work(8, 10, 0, 10), Work(10, 12, 10, 20)]
+    assert list(rotated_runs(SEGMENTS, present, 20)) == [
+        SealRun(4, 6, 0, 10),
+        SealRun(8, 10, 0, 10),
+        SealRun(10, 12, 10, 20),
+    ]
     runs = rotated_runs(SEGMENTS, Intervals([(3, 10)]), 20)
     assert [(run.base_offset, run.end) == (run.segment, run.segment_end) for run in runs] == [False, True]
 
@@ -79,7 +83,7 @@ def test_waiting_for_the_high_watermark() -> None:
     ],
 )
 def test_quiet_tail(present: list[tuple[int, int]], high: int, quiet_before: float, end: int | None) -> None:
-    expected = [Work(20, end, 20, None)] if end else []
+    expected = [SealRun(20, end, 20, None)] if end else []
     assert list(quiet_tail(SEGMENTS, Intervals(present), high, quiet_before)) == expected
     assert list(quiet_tail([], Intervals(), high, quiet_before)) == []
 

@@ -16,8 +16,8 @@ from crc32c import crc32c
 from kafka.record.memory_records import MemoryRecords
 
 from tidemark.errors import NotFound, TidemarkError
-from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
+from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.intervals import Intervals

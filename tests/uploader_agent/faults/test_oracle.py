@@ -12,9 +12,9 @@ from crc32c import crc32c
 
 from tests.tidemark.kafka_log.build import Record, batch
 from tests.uploader_agent.faults.oracle import Expected, Reader, Truth, digest
+from tidemark.formats.keys import ControlKeys, SegmentName
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.incarnations import TopicIncarnations
-from tidemark.formats.keys import ControlKeys, SegmentName
 from tidemark.formats.raw.manifest import ObjectSum, SegmentManifest
 from tidemark.formats.raw.watermark import Watermark, render
 from tidemark.store import LocalStore

@@ -16,8 +16,8 @@ from tests.uploader_agent.packs.packing import append
 from tests.uploader_agent.test_run import running, watermark_is
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import AccessDenied
-from tidemark.formats.raw.head import load
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.head import load
 from tidemark.formats.raw.watermark_index import DamagedHead, WatermarkIndex
 from tidemark.store import LocalStore
 from uploader_agent.broker.admin import Led

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from tests.uploader_agent.fakes import OTHER_ID, FakePartition, T, World, records
 from tests.uploader_agent.packs import reader
 from tests.uploader_agent.tested_agent import TestedAgent
-from tidemark.formats.raw.head import Head, HeadEntry
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.head import Head, HeadEntry
 from tidemark.formats.raw.pack import PackedRange, read_footer
 from tidemark.raw.segments import Segment, SegmentPiece
 from uploader_agent.broker.admin import Led

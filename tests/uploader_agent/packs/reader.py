@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tidemark.errors import FormatError, StoreError
+from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.formats.raw import head as head_format
 from tidemark.formats.raw.head import Head
-from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, scan_batches
 from tidemark.raw.objects import listed

@@ -30,8 +30,8 @@ from tests.uploader_agent.repair.test_gaps import gap_reasons
 from tests.uploader_agent.test_agent import no_errors, remove
 from tidemark.errors import AccessDenied, UnknownOutcome
 from tidemark.formats import object_sizes
-from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.head import HeadEntry
 from uploader_agent.broker.admin import Led
 
 OTHER = TopicPartition("orders", 1)

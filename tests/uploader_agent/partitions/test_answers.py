@@ -16,8 +16,8 @@ from tests.uploader_agent.fakes import ID, OTHER_ID, FakeMetadata, T, World, rec
 from tests.uploader_agent.test_run import NEVER, running, stored_is
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.table.ledger import DateState, Ledger
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.formats.table.ledger import DateState, Ledger
 from tidemark.kafka_log import BatchHeader
 from tidemark.planning.date_finality import closing
 from tidemark.timestamps import utc_now

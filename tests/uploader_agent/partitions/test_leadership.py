@@ -17,7 +17,7 @@ from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import Leader, Led, Offsets
 from uploader_agent.disk import partition_dir as folders
 from uploader_agent.disk.log_dirs import DirectoryListing, list_segments
-from uploader_agent.disk.partition_dir import Folder
+from uploader_agent.disk.partition_dir import PartitionFolder
 from uploader_agent.disk.watcher import DirectoryWatcher, Heard, NoWatcher
 from uploader_agent.scheduling.timers import Timers
 
@@ -201,7 +201,7 @@ def test_a_folder_is_listed_again_only_when_it_changed(world: World, monkeypatch
 
     age()
     listed: list[Path] = []
-    folder = Folder(partition.folder)
+    folder = PartitionFolder(partition.folder)
     real = list_segments
 
     def listing(path: Path) -> DirectoryListing:

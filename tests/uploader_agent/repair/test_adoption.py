@@ -17,8 +17,8 @@ from tidemark.planning import plan_ingest
 from tidemark.remote.reader.read_range import read_range
 from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import load_topics
-from uploader_agent.stored import watermark
 from uploader_agent.repair.adoption import Adoption, AdoptionRow, partitions_here
+from uploader_agent.stored import watermark
 from uploader_agent.verify import Severity
 
 EXTENSIONS = ("log", "index", "timeindex")

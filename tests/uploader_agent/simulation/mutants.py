@@ -16,7 +16,7 @@ from tidemark.formats.raw.manifest import PackedPart
 from tidemark.store import Store
 from uploader_agent.components import Components
 from uploader_agent.disk.batch_headers import headers
-from uploader_agent.disk.partition_dir import Folder
+from uploader_agent.disk.partition_dir import PartitionFolder
 from uploader_agent.disk.segment_files import OpenFile
 from uploader_agent.packing.head_maintenance import HeadMaintenance
 from uploader_agent.packing.ticks import Ticks
@@ -29,9 +29,9 @@ from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
 from uploader_agent.partitions.partition_uploader import Job, PartitionUploader
 from uploader_agent.partitions.poller import OffsetsAnswer, Poller, Question
-from uploader_agent.stored.objects import Summed, create
 from uploader_agent.scheduling.timers import Timers
 from uploader_agent.scheduling.upload_queue import UploadQueue
+from uploader_agent.stored.objects import Summed, create
 from uploader_agent.upload.packed_parts import PartsOfRun
 from uploader_agent.watermark_index.thread import IndexThread
 
@@ -113,12 +113,12 @@ def _the_poller_ends_at_an_error() -> Patches:
 
 def _the_scan_finds_nothing() -> Patches:
     """A directory is listed once."""
-    look = Folder.look
+    look = PartitionFolder.look
 
-    def deaf(self: Folder) -> bool:
+    def deaf(self: PartitionFolder) -> bool:
         return look(self) if self.tail is None else False
 
-    yield patch.object(Folder, "look", deaf)
+    yield patch.object(PartitionFolder, "look", deaf)
 
 
 def _the_index_is_shown_once() -> Patches:

@@ -11,10 +11,10 @@ from tests.uploader_agent.simulation.broker import US, Cluster, Moment, Partitio
 from tests.uploader_agent.simulation.clock import START
 from tests.uploader_agent.simulation.store import SimulatedStore
 from tidemark.errors import FormatError, NotFound
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.head import EntryKey, Head, HeadEntry, PartitionOfId
 from tidemark.formats.raw.incarnations import TopicIncarnations
-from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.pack import PackedRange, read_range_bytes
 from tidemark.formats.raw.watermark import Watermark, parse

@@ -8,8 +8,8 @@ import pytest
 
 from tests.uploader_agent.fakes import CLUSTER, ID
 from tidemark.errors import ContinuityError, FormatError, PreconditionFailed, UnknownOutcome
-from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.keys import Endpoint, PartitionKeys
+from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage

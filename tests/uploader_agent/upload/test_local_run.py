@@ -9,7 +9,7 @@ from tests.uploader_agent.fakes import ID, FakePartition, T, World
 from tests.uploader_agent.hold.test_hold import watching
 from tidemark.kafka_log import UnfinishedTransaction
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentFiles
-from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.local_run import open_before, open_run
 
 STORED = (UnfinishedTransaction(5, 0, 1),)
@@ -28,7 +28,7 @@ def partition(world: World) -> FakePartition:
 
 def opened(files: SegmentFiles, base: int, stored: tuple[UnfinishedTransaction, ...] | None = None) -> dict[int, int]:
     """The first offset of each transaction that is open at ``base``, by producer."""
-    work = Work(base, 30, base // 10 * 10, base // 10 * 10 + 10)
+    work = SealRun(base, 30, base // 10 * 10, base // 10 * 10 + 10)
     run = open_run(files, work)
     assert run is not None
     return {one.producer_id: one.first_offset for one in open_before(files, run, work.segment, stored)}

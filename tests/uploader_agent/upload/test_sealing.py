@@ -21,7 +21,7 @@ from tidemark.remote import Storage
 from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.stored.manifests import Observed
-from uploader_agent.upload.eligibility import Work
+from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.segment_upload import Diverged, Rules, StoredBefore, UploadRoute, upload
 from uploader_agent.upload.validation import ScannedSegment, scan
 
@@ -401,7 +401,7 @@ def test_what_is_not_the_bytes_of_its_manifest_is_not_adopted(world: World) -> N
 def seal(world: World, partition: FakePartition, *, active: bool) -> None:
     """Seal [0, 50), which is all that the segment has, and is rotated unless it is ``active``."""
     route = UploadRoute(T, ID, partition.folder, world.store, world.keys(), 1)
-    work, seen = Work(0, 50, 0, None if active else 50), Observed(Offsets(50), "delete", 3)
+    work, seen = SealRun(0, 50, 0, None if active else 50), Observed(Offsets(50), "delete", 3)
     upload(route, work, seen, Rules(lambda _scanned, lineage: lineage), StoredBefore())
 
 

@@ -10,8 +10,8 @@ from tests.uploader_agent.fakes import ID, T, World, records
 from tests.uploader_agent.packs.packing import append, entries, pack_once, packs, spans
 from tests.uploader_agent.test_agent import flipped
 from tests.uploader_agent.verify.test_verify import examine, verified
-from tidemark.formats.raw import pack as pack_format
 from tidemark.formats.keys import PackName
+from tidemark.formats.raw import pack as pack_format
 from tidemark.formats.raw.pack import PackWriter
 from uploader_agent.broker.admin import Led
 from uploader_agent.verify import Severity, VerifyFinding

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tidemark.errors import FormatError
-from tidemark.formats.raw.gaps import Acknowledgement
 from tidemark.formats.keys import ControlKeys, PartitionKeys
+from tidemark.formats.raw.gaps import Acknowledgement
 from tidemark.intervals import Intervals
 from tidemark.store import Store
 

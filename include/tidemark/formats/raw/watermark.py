@@ -14,8 +14,8 @@ from pydantic import AwareDatetime, Field
 from tidemark.errors import FormatError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import StoredObject
-from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.keys import OFFSET_DIGITS
+from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.manifest import LineagePairs
 
 MOST_TAILS: Final = 64

@@ -17,8 +17,8 @@ from pydantic import AwareDatetime, Field
 from tidemark.errors import FormatError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.gaps import Gap
 from tidemark.store import ObjectInfo, clock
 
 
@@ -98,6 +98,9 @@ class WatermarkIndex(StoredObject):
     damaged_heads: tuple[DamagedHead, ...] = ()
     entries: tuple[IndexEntry, ...] = ()
 
+
+PACKS_PER_FRESHNESS: Final = 3
+"""A leader packs what has waited for a third of its topic's ``freshness``."""
 
 RANK: Final = ("incarnation", "leader_epoch", "next_offset", "observed_at")
 """Of several entries for a partition the one with the highest values of these fields counts, compared in this order."""

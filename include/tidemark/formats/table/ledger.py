@@ -104,8 +104,8 @@ class Ledger(StoredObject):
 
     ``landed`` are the attempts with valid evidence: all that ever landed, with a fold in place of the attempts that it
     folded. ``folds`` are the folds of attempts that might still be run again, see
-    :func:`tidemark.planning.maintenance.fold.has_landed`. ``files`` is the digest of the live files after this commit, see
-    :mod:`tidemark.table.tampering`. ``superseded`` gives by date (empty for rows without one) the last commit that
+    :func:`tidemark.planning.maintenance.fold.has_landed`. ``files`` is the digest of the live files after this commit,
+    see :mod:`tidemark.table.tampering`. ``superseded`` gives by date (empty for rows without one) the last commit that
     superseded quarantined or filtered rows: of two runs that are to do so, one is stale. ``field_ids`` are the ids of
     the table's columns, by path; they never change.
     """

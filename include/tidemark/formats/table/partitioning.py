@@ -109,7 +109,7 @@ PartitionBy = Annotated[tuple[Annotated[PartitionColumn, BeforeValidator(_named)
 BY_DATE: Final = (PartitionColumn(column=DT),)
 
 
-class Folder(NamedTuple):
+class DateFolder(NamedTuple):
     """The folder of a file, by its date, and below that by its other columns: ``hour=7/country=AT``.
 
     Only refused rows have no date.
@@ -130,7 +130,7 @@ class Folder(NamedTuple):
         return self.dt is None, self.dt or date.min, self.below
 
     @classmethod
-    def of(cls, path: str) -> Folder:
+    def of(cls, path: str) -> DateFolder:
         """The folder of a file; ``path`` is relative to the table."""
         first, _, below = path.rpartition("/")[0].partition("/")
         text = first.removeprefix(f"{DT}=")

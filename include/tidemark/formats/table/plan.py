@@ -16,8 +16,8 @@ from pydantic import AwareDatetime, Field
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.table.ledger import Closing
 from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction
+from tidemark.formats.table.ledger import Closing
 from tidemark.formats.table.parquet_layout import ParquetLayout
 
 RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "fold", "repair", "schema"]

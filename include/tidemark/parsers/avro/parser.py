@@ -27,7 +27,7 @@ from tidemark.parsers.avro.writers import Writers, WriterSchema, parsed_schema
 from tidemark.parsers.base import Bits, Indices, Parsed
 from tidemark.parsers.block_parser import FEWEST, Group, parse_in_blocks
 from tidemark.parsers.confluent_framing import HEAD, by_frequency, numbered, split_frame
-from tidemark.parsers.row_parser import Record, RefusedRecord, read_rows
+from tidemark.parsers.row_parser import ParsedRecord, RefusedRecord, read_rows
 from tidemark.parsers.schema_registry import SchemaFiles, SchemaRegistry, Schemas
 from tidemark.parsers.settings import AvroParser, SettingsFile
 from tidemark.parsers.slots import BlockReader, Unsupported
@@ -149,7 +149,7 @@ class AvroColumns:
         except Unsupported:
             return None
 
-    def _read(self, value: bytes) -> Record:
+    def _read(self, value: bytes) -> ParsedRecord:
         (writer, blind), data, reader = WriterSchema(self._reader), value, self._reader
         if self._writers is not None:
             number, data = split_frame(value)
@@ -168,7 +168,7 @@ class AvroColumns:
         left = len(data) - source.tell()
         if left:
             raise RefusedRecord(f"has {left} more bytes than its Avro schema says")
-        return Record(fields)
+        return ParsedRecord(fields)
 
 
 def _landing(values: pa.Array[Any], refused: Mapping[int, str]) -> Bits:

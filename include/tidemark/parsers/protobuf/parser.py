@@ -27,7 +27,7 @@ from tidemark.parsers.protobuf.tables import block_reader
 from tidemark.parsers.protobuf.types import has_maps, message_fields
 from tidemark.parsers.protobuf.unknown import UnknownFields
 from tidemark.parsers.protobuf.writers import ProtobufWriters
-from tidemark.parsers.row_parser import Record, RefusedRecord, read_rows
+from tidemark.parsers.row_parser import ParsedRecord, RefusedRecord, read_rows
 from tidemark.parsers.schema_registry import SchemaRegistry
 from tidemark.parsers.settings import ProtobufParser
 from tidemark.parsers.slots import BlockReader, Unsupported
@@ -105,7 +105,7 @@ class ProtobufColumns:
         else:
             yield Group(self._loop, np.arange(len(values)), 0)
 
-    def _read(self, value: bytes) -> Record:
+    def _read(self, value: bytes) -> ParsedRecord:
         if self._settings.framing == "confluent":
             number, rest = split_frame(value)
             wanted = self._writers.indexes(number) if self._writers is not None else self._indexes
@@ -124,6 +124,6 @@ class ProtobufColumns:
             missing = "" if self._has_maps else ": " + ", ".join(message.FindInitializationErrors())
             raise RefusedRecord(f"lacks fields that {self._settings.message} requires{missing}")
         try:
-            return Record({name: take(message) for name, take in self._takes}, self._unknown.of(message))
+            return ParsedRecord({name: take(message) for name, take in self._takes}, self._unknown.of(message))
         except ValueError as error:
             raise RefusedRecord(f"has a value that no column holds: {error}") from error

@@ -14,8 +14,8 @@ import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from numpy.typing import NDArray
 
-from tidemark.parsers.protobuf import kernel as op
 from tidemark.parsers.base import Bits, Indices
+from tidemark.parsers.protobuf import kernel as op
 from tidemark.parsers.protobuf.types import WRAPPERS
 from tidemark.parsers.slots import BlockReader, Layout, Node, Slots, Unsupported
 from tidemark.parsers.unknown_fields import field_name, summed

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from tidemark.formats.raw import tombstones
 from tidemark.formats.keys import PartitionKeys, SegmentName
+from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.pack import PackedRange, Range, read_range_bytes
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader

@@ -28,16 +28,16 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.raw.manifest import SegmentManifest
-from tidemark.formats.table.plan import RunPlan
 from tidemark.formats.raw.watermark import Watermark
+from tidemark.formats.table.ledger import PartitionState
+from tidemark.formats.table.plan import RunPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.planning.common import following
 from tidemark.planning.date_finality import end_of
+from tidemark.planning.maintenance.retention_report import DateGoes
 from tidemark.planning.partition_plan import left_at
 from tidemark.planning.rebuild import files_by_date
-from tidemark.planning.maintenance.retention_report import DateGoes
 from tidemark.table.delta_table import LiveFile, TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.tampering import check_untampered

@@ -22,7 +22,7 @@ from tidemark.store import Store
 _KEPT: Final = 4096
 
 
-class Step(NamedTuple):
+class ScanStep(NamedTuple):
     """The first ``piece`` at or after an offset, None at the end; and the segments of a gap on the way there.
 
     The gap's records cannot be read, but the transactions that its segments list count.
@@ -32,7 +32,7 @@ class Step(NamedTuple):
     skipped: Sequence[Segment]
 
 
-Next = Callable[[int], Step]
+Next = Callable[[int], ScanStep]
 
 
 class Verdicts:
@@ -76,7 +76,7 @@ class Aborts:
         """The aborted transactions of ``piece``, by their markers; all of its offsets are decided."""
         bound = piece.end
         aborts: set[AbortedTransaction] = set()
-        at, skipped = Step(piece, ())
+        at, skipped = ScanStep(piece, ())
         while at is not None:
             listed = [abort for segment in (*skipped, at.segment) for abort in self._listed(segment, lineage)]
             aborts |= {abort for abort in listed if abort.first_offset < bound}

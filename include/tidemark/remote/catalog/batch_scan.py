@@ -14,7 +14,7 @@ _FIRST_BYTES: Final = 64 << 10
 _MOST_BYTES: Final = 4 << 20
 
 
-class BatchWindow(NamedTuple):
+class BatchSpan(NamedTuple):
     """Batches in ``data``, all whole: it starts at the log's byte ``position``, and ``headers`` are their headers."""
 
     data: bytes
@@ -22,7 +22,7 @@ class BatchWindow(NamedTuple):
     position: int
 
 
-def windows(store: Store, segment: Segment, position: int) -> Iterator[BatchWindow]:
+def windows(store: Store, segment: Segment, position: int) -> Iterator[BatchSpan]:
     """The batches of ``segment`` from byte ``position`` of its object on, where a batch starts.
 
     Small windows first, then larger ones.
@@ -38,7 +38,7 @@ def windows(store: Store, segment: Segment, position: int) -> Iterator[BatchWind
         last = end == segment.stop
         headers = scan_headers(data, segment.key, segment.base, position=position, allow_partial_tail=not last)
         if len(headers):
-            yield BatchWindow(data, headers, position)
+            yield BatchSpan(data, headers, position)
             position = int(headers["position"][-1] + headers["size"][-1])
             size = min(2 * size, _MOST_BYTES)
         else:  # a batch larger than the window: its length field has its size

@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError
+from tidemark.formats.keys import ControlKeys, Endpoint
 from tidemark.formats.raw import head
 from tidemark.formats.raw.head import HeadEntry, PartitionOfId
-from tidemark.formats.keys import ControlKeys, Endpoint
 from tidemark.formats.raw.pack import PackedRange, RangePointer, range_of_line
 from tidemark.remote.catalog.storage import Storage
 from tidemark.store import Store
@@ -35,7 +35,7 @@ _KEPT_FOOTERS: Final = 8
 log = logging.getLogger(__name__)
 
 
-class _Kept(NamedTuple):
+class _ReadHead(NamedTuple):
     """A head as it was listed under an ETag."""
 
     etag: str
@@ -49,7 +49,7 @@ class _Footer(NamedTuple):
     body: bytes
 
 
-class Heads:
+class HeadCache:
     """The heads in one store and prefix. Thread-safe: a caller that asks during another one's look waits for it."""
 
     def __init__(self, store: Store, control: ControlKeys, seconds: float) -> None:
@@ -58,7 +58,7 @@ class Heads:
         self._lock = threading.Lock()
         self._looked_at = _NEVER
         self._etags: dict[str, str] = {}
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _ReadHead] = {}
         self._asked: set[PartitionOfId] = set()
         self._footers: dict[str, _Footer] = {}
 
@@ -80,11 +80,11 @@ class Heads:
             listed = {key: broker for key, broker in keys.items() if key in self._etags}
             unread = {key: broker for key, broker in listed.items() if key not in self._kept}
             for key, entries in zip(unread, in_parallel(self._read, list(unread.values())), strict=True):
-                self._kept[key] = _Kept(self._etags[key], entries)
+                self._kept[key] = _ReadHead(self._etags[key], entries)
             return tuple(entry for key in listed for entry in self._kept[key].entries.get(wanted, ()))
 
     def line(self, store: Store, control: ControlKeys, pointer: RangePointer) -> PackedRange:
-        """The line of ``pointer``, like :func:`tidemark.formats.raw.pack.read_range_line`; other lines are kept with it."""
+        """The line of ``pointer``, like :func:`tidemark.formats.raw.pack.read_range_line`; lines around it are kept."""
         with self._lock:
             key, end = control.pack(pointer.name), pointer.position + pointer.length
             footer = self._footers.get(pointer.pack)
@@ -129,13 +129,13 @@ class HeadsByPlace:
         """Heads are listed again after ``seconds``."""
         self._storage, self._seconds = storage, seconds
         self._lock = threading.Lock()
-        self._places: dict[tuple[str, str], Heads] = {}
+        self._places: dict[tuple[str, str], HeadCache] = {}
 
-    def of(self, endpoint: Endpoint) -> Heads:
+    def of(self, endpoint: Endpoint) -> HeadCache:
         """The heads beside the partitions of ``endpoint``."""
         place = endpoint.store, endpoint.prefix
         with self._lock:
             if place not in self._places:
                 control = ControlKeys(endpoint.prefix, self._storage.cluster)
-                self._places[place] = Heads(self._storage.store(endpoint.store), control, self._seconds)
+                self._places[place] = HeadCache(self._storage.store(endpoint.store), control, self._seconds)
             return self._places[place]

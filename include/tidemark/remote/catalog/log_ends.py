@@ -8,9 +8,9 @@ import time
 from datetime import datetime
 from typing import Final
 
-from tidemark.formats.table.index_cache import IndexCache, log_failures
 from tidemark.formats.keys import ControlKeys, Endpoint
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, parse_index, rank
+from tidemark.formats.table.index_cache import IndexCache, log_failures
 from tidemark.remote.catalog.storage import Storage
 
 _SECONDS: Final = 5.0

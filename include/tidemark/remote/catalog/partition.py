@@ -16,10 +16,10 @@ from datetime import datetime
 from typing import Final, NamedTuple, TypeVar
 
 from tidemark.errors import FormatError, NotFound, OutOfRange, PreconditionFailed
+from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.formats.raw.acknowledgements import acknowledged
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.head import HeadEntry, PartitionOfId
-from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import AbortedTransaction, Lineage
 from tidemark.raw.objects import Marks, fetched_marks, first_left, marks_of
@@ -31,10 +31,10 @@ from tidemark.remote.catalog.segment_index import StoredSegments
 from tidemark.remote.catalog.sources import Sources
 from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.catalog.stretch import OffsetForTime, Stretch
-from tidemark.remote.catalog.tail import Tail
+from tidemark.remote.catalog.tail import PackedTail
 from tidemark.remote.catalog.time_lookup import first_at
 from tidemark.remote.catalog.watermark_view import (
-    PartitionView,
+    WatermarkView,
     left_branch,
     offsets_of,
     readable_end,
@@ -86,12 +86,12 @@ class RemotePartition:
         self._store = storage.store(place.keys.endpoint.store)
         self._indexes, self._observe = indexes, observe
         self._heads = heads.of(place.keys.endpoint)
-        self._tail = Tail(self._store, place.keys, self._heads.line)
+        self._tail = PackedTail(self._store, place.keys, self._heads.line)
         self._segments = StoredSegments(self._store, place.keys)
         self._sources = Sources(self._segments)
         self._aborts = Aborts(self._store, self.invalidate)
         self._refreshing = threading.Lock()
-        self._view = PartitionView()
+        self._view = WatermarkView()
         self._buried_at = float("-inf")  # when tombstones were listed last
 
     def refresh(self, start_seconds: float = 0.0) -> None:
@@ -107,7 +107,7 @@ class RemotePartition:
             before = self._view
             looked = self._look(before)
             if looked is None:
-                self._view = PartitionView(branch=before.branch)
+                self._view = WatermarkView(branch=before.branch)
                 return
             now = self._same(before) if looked.etag == before.etag else self._moved(before, looked)
             start = self._first_left(before, now, start_seconds)
@@ -119,7 +119,7 @@ class RemotePartition:
                 now = replace(now, stable=self._sources.decided(now))
             self._view = replace(now, stable=max(start, now.stable))
 
-    def _first_left(self, before: PartitionView, now: PartitionView, start_seconds: float) -> int:
+    def _first_left(self, before: WatermarkView, now: WatermarkView, start_seconds: float) -> int:
         """The first offset of raw. A caller that finds that retention has removed more refreshes, and lists again."""
         began = time.monotonic()
         if before.start >= now.start and began - self._buried_at < start_seconds:
@@ -128,7 +128,7 @@ class RemotePartition:
         self._buried_at = began
         return start
 
-    def _look(self, before: PartitionView) -> _Looked | None:
+    def _look(self, before: WatermarkView) -> _Looked | None:
         """Read the heads and then the watermark; again while it names brokers with heads that were not read before."""
         brokers: frozenset[int] = frozenset()
         named = before.brokers
@@ -151,14 +151,14 @@ class RemotePartition:
             return ()  # a topic without an id is never packed
         return self._heads.entries(PartitionOfId(self.topic_id, self.partition), brokers)
 
-    def _same(self, before: PartitionView) -> PartitionView:
+    def _same(self, before: WatermarkView) -> WatermarkView:
         """The view with the same watermark: a person may have acknowledged gaps."""
         if before.watermark is None or not before.gaps:
             return before
         gaps, passed = split(before.watermark, self._acknowledged())
         return replace(before, gaps=gaps, passed=passed, sealed=readable_end(before.watermark, passed))
 
-    def _moved(self, before: PartitionView, looked: _Looked) -> PartitionView:
+    def _moved(self, before: WatermarkView, looked: _Looked) -> WatermarkView:
         """The view with another watermark and the segments listed since; without its tail."""
         line_1, watermark = looked.marks
         gaps, passed = split(watermark, self._acknowledged() if watermark.gaps else Intervals())
@@ -168,7 +168,7 @@ class RemotePartition:
         left = left_branch(before, lineage, sealed)
         again = before.watermark is None or left or line_1 < before.line_1 or bool(filled)
         self._segments.relist(0 if again else min(before.line_1, self._segments.newest))
-        return PartitionView(
+        return WatermarkView(
             watermark=watermark,
             lineage=lineage,
             line_1=line_1,
@@ -248,7 +248,7 @@ class RemotePartition:
         source = self._at(view, offset, view.stable if committed else view.end)
         return self._stretch_of(view, source, committed=committed) if isinstance(source, SegmentPiece) else source
 
-    def _stretch_of(self, view: PartitionView, piece: SegmentPiece, *, committed: bool) -> Stretch:
+    def _stretch_of(self, view: WatermarkView, piece: SegmentPiece, *, committed: bool) -> Stretch:
         try:
             position = self._indexes.position(self._store, piece.segment, piece.start)
         except (PreconditionFailed, NotFound):
@@ -285,7 +285,7 @@ class RemotePartition:
         view = self._view
         return first_at(timestamp, self._segments, view, self._store, self._indexes, markers=markers)
 
-    def _at(self, view: PartitionView, offset: int, end: int) -> SegmentPiece | Gap | None:
+    def _at(self, view: WatermarkView, offset: int, end: int) -> SegmentPiece | Gap | None:
         """The piece or gap at ``offset``, up to ``end`` at most; None if there is nothing yet."""
         if offset < view.start:
             raise OutOfRange(self.topic, self.partition, offset, view.start, view.end)

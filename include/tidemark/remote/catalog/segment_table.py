@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tidemark.formats.keys import SegmentName
-from tidemark.raw.objects import Listed
+from tidemark.raw.objects import ListedObject
 
 UNKNOWN: Final = -(1 << 63)
 """The end or time of a segment with a manifest that was not read."""
@@ -38,7 +38,9 @@ class SegmentTable:
     def __len__(self) -> int:
         return len(self.bases)
 
-    def listed(self, first: int, end: int | None, entries: Iterable[Listed]) -> tuple[SegmentTable, list[SegmentName]]:
+    def listed(
+        self, first: int, end: int | None, entries: Iterable[ListedObject]
+    ) -> tuple[SegmentTable, list[SegmentName]]:
         """This table, with the segments that start in ``[first, end)`` as they are listed now.
 
         Also returns the segments in there that are new, made again or gone.

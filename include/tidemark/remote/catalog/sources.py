@@ -5,9 +5,9 @@ from __future__ import annotations
 from tidemark.formats.raw.gaps import Gap
 from tidemark.raw.segments import SegmentPiece, is_whole
 from tidemark.raw.transactions import decided_end
-from tidemark.remote.catalog.aborted_transactions import Step
+from tidemark.remote.catalog.aborted_transactions import ScanStep
 from tidemark.remote.catalog.segment_index import StoredSegments
-from tidemark.remote.catalog.watermark_view import PartitionView
+from tidemark.remote.catalog.watermark_view import WatermarkView
 
 
 class Sources:
@@ -17,7 +17,7 @@ class Sources:
         self._segments = segments
         self._looked_back = ""  # the ETag of the watermark under which all was listed again for a hole
 
-    def piece(self, view: PartitionView, offset: int) -> SegmentPiece | None:
+    def piece(self, view: WatermarkView, offset: int) -> SegmentPiece | None:
         """The piece at ``offset``, None if there is none; below the end of the seals, all is listed again before that.
 
         That is done once for each watermark.
@@ -32,7 +32,7 @@ class Sources:
                 self._looked_back = view.etag
         return piece
 
-    def unrecorded(self, view: PartitionView, offset: int) -> Gap:
+    def unrecorded(self, view: WatermarkView, offset: int) -> Gap:
         """The hole at ``offset`` that no agent knows: a segment below the watermark is missing."""
         assert view.watermark is not None
         after = self._segments.next_piece(offset, view.sealed, view.lineage)
@@ -44,13 +44,13 @@ class Sources:
         }
         return Gap.model_validate(fields)
 
-    def following(self, view: PartitionView, offset: int) -> Step:
+    def following(self, view: WatermarkView, offset: int) -> ScanStep:
         """The first piece at or after ``offset``, beyond all missing offsets."""
         piece = self._next(view, offset)
         end = piece.start if piece else view.end
-        return Step(piece, self._segments.within(offset, end) if end > offset else ())
+        return ScanStep(piece, self._segments.within(offset, end) if end > offset else ())
 
-    def decided(self, view: PartitionView) -> int:
+    def decided(self, view: WatermarkView) -> int:
         """The end, up to that of ``view``, of the offsets with all transactions decided.
 
         The last segment or range that is valid up to its end decides. A segment that leaves the lineage before its end
@@ -71,7 +71,7 @@ class Sources:
             limit = at
         return view.start
 
-    def _next(self, view: PartitionView, offset: int) -> SegmentPiece | None:
+    def _next(self, view: WatermarkView, offset: int) -> SegmentPiece | None:
         at = max(offset, view.start)
         while at < view.end:
             missing = view.missing.contiguous_from(at)

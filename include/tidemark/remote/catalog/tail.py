@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidemark.errors import FormatError
-from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.keys import ControlKeys, PartitionKeys
+from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.pack import PackedRange, RangePointer
 from tidemark.intervals import Intervals
@@ -34,7 +34,7 @@ class TailPieces(NamedTuple):
     damage: FormatError | None = None
 
 
-class Tail:
+class PackedTail:
     """The known ranges of one partition. Not thread-safe."""
 
     def __init__(self, store: Store, keys: PartitionKeys, read: ReadLine) -> None:

@@ -20,11 +20,11 @@ from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.kafka_log.batch import CONTROL
 from tidemark.kafka_log.indexes import TIME_INDEX_ENTRY_SIZE
 from tidemark.raw.segments import Segment, live_until
-from tidemark.remote.catalog.batch_scan import BatchWindow, windows
+from tidemark.remote.catalog.batch_scan import BatchSpan, windows
 from tidemark.remote.catalog.offset_lookup import IndexObjects
 from tidemark.remote.catalog.segment_index import StoredSegments
 from tidemark.remote.catalog.stretch import OffsetForTime
-from tidemark.remote.catalog.watermark_view import PartitionView
+from tidemark.remote.catalog.watermark_view import WatermarkView
 from tidemark.store import Store
 
 THREADS: Final = 16
@@ -36,7 +36,7 @@ _ENTRY: Final = Struct(">qi")
 def first_at(
     timestamp: int,
     segments: StoredSegments,
-    view: PartitionView,
+    view: WatermarkView,
     store: Store,
     indexes: IndexObjects,
     *,
@@ -105,7 +105,7 @@ def before_time(raw: bytes, segment: Segment, timestamp: int) -> int:
 
 
 def _first_in_window(
-    window: BatchWindow, segment: Segment, timestamp: int, start: int, end: int, *, markers: bool
+    window: BatchSpan, segment: Segment, timestamp: int, start: int, end: int, *, markers: bool
 ) -> OffsetForTime | None:
     headers = window.headers
     late = headers["max_timestamp"] >= timestamp

@@ -18,7 +18,7 @@ _FOR_EVER = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionView:
+class WatermarkView:
     """A partition at one moment. ``gaps`` are not acknowledged, ``passed`` are acknowledged gaps.
 
     ``lineage`` is the leader's whole lineage. Below ``sealed`` seals hold the offsets, from there on the ranges of
@@ -73,7 +73,7 @@ class PartitionView:
         return ended[1] if ended is not None and ended[1] < offset else None
 
 
-def left_branch(before: PartitionView, lineage: Lineage, sealed: int) -> bool:
+def left_branch(before: WatermarkView, lineage: Lineage, sealed: int) -> bool:
     """True if offsets that ``before`` had, its tail's too, are taken back, or of another epoch now."""
     if before.watermark is None:
         return False

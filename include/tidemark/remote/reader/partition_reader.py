@@ -19,8 +19,8 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from tidemark.errors import GapError, NotFound, PreconditionFailed, SegmentError, StoreError
-from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.gaps import Gap
 from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.reader.blocks import NOTHING, Block, Decoder
 from tidemark.remote.reader.range_requests import HEAD_BYTES, Buffers, Bytes, Counters, Requests, naming
@@ -68,7 +68,7 @@ class Means(NamedTuple):
     """The most bytes that a partition may have read ahead at present; it may always have one range."""
 
 
-class _Piece(NamedTuple):
+class _RequestedPiece(NamedTuple):
     """A requested range: bytes ``[start, end)`` of a stretch's segment, and the memory that receives them."""
 
     stretch: Stretch
@@ -102,7 +102,7 @@ class PartitionReader:
         self._committed = committed
         self._on_gap = on_gap
         self._check_crcs = check_crcs
-        self._ahead: deque[_Piece] = deque()
+        self._ahead: deque[_RequestedPiece] = deque()
         self._source: Stretch | None = None  # the stretch being requested, its next byte, and the offset after it
         self._position = 0
         self._locate_from = offset
@@ -173,7 +173,7 @@ class PartitionReader:
             read = self._means.requests.read_into
             into = partial(read, self._means.storage, memory[HEAD_BYTES:], source.segment, start, end, subject)
             done = self._means.submit(into)
-            self._ahead.append(_Piece(source, start, end, memory, done))
+            self._ahead.append(_RequestedPiece(source, start, end, memory, done))
             self._position = end
             if end == source.segment.stop:
                 self._leave(source)
@@ -264,7 +264,7 @@ class PartitionReader:
         self._next = offset
         return block
 
-    def _decode(self, piece: _Piece) -> Generator[Step, None, None]:
+    def _decode(self, piece: _RequestedPiece) -> Generator[Step, None, None]:
         """The blocks of the first piece. Its memory is free afterwards, even after an error."""
         assert self._decoder is not None
         decoder = self._decoder
@@ -290,7 +290,7 @@ class PartitionReader:
             while self._ahead and self._ahead[0].stretch is piece.stretch:
                 self._give_back(self._ahead.popleft())
 
-    def _size_of(self, rest: Bytes, piece: _Piece) -> int:
+    def _size_of(self, rest: Bytes, piece: _RequestedPiece) -> int:
         """The size of the batch that begins with ``rest``, at the end of the piece; 0 if its length has not arrived."""
         if len(rest) < _LENGTH_BYTES:
             return 0
@@ -301,7 +301,7 @@ class PartitionReader:
             raise SegmentError(piece.stretch.segment.key, position, self._next, rule)
         return size
 
-    def _joined(self, piece: _Piece, arrived: Bytes, carried: int) -> Bytes:
+    def _joined(self, piece: _RequestedPiece, arrived: Bytes, carried: int) -> Bytes:
         """The carried and the arrived bytes in one piece: before the range if they fit there."""
         if carried > HEAD_BYTES:
             return np.concatenate([*self._carry, arrived])
@@ -311,7 +311,7 @@ class PartitionReader:
             at += len(part)
         return piece.memory[HEAD_BYTES - carried : HEAD_BYTES + len(arrived)]
 
-    def _again(self, piece: _Piece, error: StoreError | SegmentError) -> None:
+    def _again(self, piece: _RequestedPiece, error: StoreError | SegmentError) -> None:
         """Continue at this offset after ``error``, or raise it if it persists.
 
         If the key has another version, or no object, the catalogue is refreshed: a repair may have made the segment
@@ -352,7 +352,7 @@ class PartitionReader:
         while self._ahead:
             self._give_back(self._ahead.popleft())
 
-    def _give_back(self, piece: _Piece) -> None:
+    def _give_back(self, piece: _RequestedPiece) -> None:
         """Return the memory of an unwanted piece, as soon as nothing is written to it any more."""
         piece.done.cancel()
         piece.done.add_done_callback(lambda _done: self._means.buffers.give(piece.memory))

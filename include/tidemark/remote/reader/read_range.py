@@ -102,7 +102,7 @@ def iter_range(
     >>> sum(rows.num_rows for rows in iter_range("orders", 0, storage="topics.yaml"))
     100
     """
-    with _Reader(storage, isolation_level, on_gap) as reader:
+    with _SingleThreadTier(storage, isolation_level, on_gap) as reader:
         known = reader.partition(topic, partition)
         start = known.start if start is None else start
         readable = known.end(committed=reader.committed)
@@ -166,14 +166,14 @@ def iter_time(
     wanted = _Interval(_milliseconds(start), _milliseconds(end))
     if lateness is not None and lateness < timedelta(0):
         raise ValueError(f"lateness {lateness} is negative: give how much older than one before it a record may be")
-    with _Reader(storage, isolation_level, on_gap) as reader:
+    with _SingleThreadTier(storage, isolation_level, on_gap) as reader:
         numbers = reader.tier.topics.partitions_for_topic(topic) if partitions is None else set(partitions)
         if not numbers:
             raise NotFound(topic, reader.tier.topics.unseen(topic))
         yield from reader.rows(reader.times(topic, sorted(numbers), wanted, lateness))
 
 
-class _Reader:
+class _SingleThreadTier:
     """A tier that this thread alone reads from."""
 
     def __init__(self, storage: Storage | str | Path, isolation_level: IsolationLevel, on_gap: OnGap) -> None:

@@ -26,7 +26,7 @@ _SMALL: Final = 1 << 20
 _ONE_TRY: Final[RetryConfig] = {"max_retries": 0, "retry_timeout": timedelta(minutes=3)}
 
 
-class Clients:
+class ObstoreClients:
     """Clients by the time that their requests may take. Thread-safe; made again when credentials are refused.
 
     obstore limits a client's requests alike, so there is one for each size of request: up to 1 MiB, up to a part,

@@ -48,7 +48,8 @@ def _opened(url: str, options_json: str, base: str, traffic: Hashable) -> Object
 def _installed() -> tuple[Any, Any]:
     """The modules that need obstore."""
     try:
-        from tidemark.store.obstore import store as object_store, clients as object_store_clients
+        from tidemark.store.obstore import clients as object_store_clients
+        from tidemark.store.obstore import store as object_store
     except ModuleNotFoundError as error:
         if error.name != "obstore":
             raise

@@ -25,7 +25,7 @@ from crc32c import crc32c as crc32c_of
 from tidemark.errors import AccessDenied, BucketMissing, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.retry import Retry
 from tidemark.store.base import Fetched, ObjectInfo, check_key, check_size
-from tidemark.store.obstore.clients import Clients
+from tidemark.store.obstore.clients import ObstoreClients
 from tidemark.store.obstore.errors import FAILURES, translated
 from tidemark.store.options import StoreOptions
 from tidemark.store.retrying import repeating
@@ -56,7 +56,7 @@ class ObjectStore:
     def __init__(
         self,
         url: str,
-        clients: Clients,
+        clients: ObstoreClients,
         options: StoreOptions,
         traffic: Traffic,
         now: Callable[[], datetime],

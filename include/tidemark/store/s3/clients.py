@@ -12,8 +12,8 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
 from tidemark.errors import ConfigError
-from tidemark.store.s3 import credentials as s3_credentials
 from tidemark.store.options import StoreOptions
+from tidemark.store.s3 import credentials as s3_credentials
 from tidemark.store.s3.models import session
 from tidemark.store.s3.timeouts import TimeLimits, pool_classes
 from tidemark.store.traffic import FreeTraffic, Traffic
@@ -26,7 +26,7 @@ _ADDRESSING = {None: "auto", True: "path", False: "virtual"}
 _NOBODY = FreeTraffic()
 
 
-class Clients:
+class S3Clients:
     """A client for writes, and one for reads, which sign no hash of a body. Both keep to the limits. Thread-safe.
 
     A client keeps the credentials that it was made with, or their absence; those of a role it renews by itself.
@@ -102,11 +102,11 @@ class Clients:
 
 
 @cache
-def _shared(connection: str, traffic: Hashable, _source: object) -> Clients:
-    return Clients(StoreOptions.model_validate_json(connection), cast("Traffic", traffic))
+def _shared(connection: str, traffic: Hashable, _source: object) -> S3Clients:
+    return S3Clients(StoreOptions.model_validate_json(connection), cast("Traffic", traffic))
 
 
-def clients(options: StoreOptions, traffic: Traffic = _NOBODY) -> Clients:
+def clients(options: StoreOptions, traffic: Traffic = _NOBODY) -> S3Clients:
     """The process's clients for these options. Raises ConfigError if AWS's settings allow none."""
     return _shared(options.model_dump_json(), cast("Hashable", traffic), s3_credentials.source())
 

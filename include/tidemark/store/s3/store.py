@@ -25,7 +25,7 @@ from tidemark.store.body import ReplyBody
 from tidemark.store.options import MULTIPART_FROM, StoreOptions
 from tidemark.store.retrying import repeating
 from tidemark.store.s3.checksums import decoded, encoded
-from tidemark.store.s3.clients import Clients
+from tidemark.store.s3.clients import S3Clients
 from tidemark.store.s3.errors import FAILURES, translated
 from tidemark.store.s3.multipart import Upload, exactly
 
@@ -35,7 +35,7 @@ _READ_BACK = 8 << 20
 class S3Store:
     """A bucket; each request is tried once."""
 
-    def __init__(self, bucket: str, clients: Clients, options: StoreOptions) -> None:
+    def __init__(self, bucket: str, clients: S3Clients, options: StoreOptions) -> None:
         self.url = f"s3://{bucket}"
         self._clients = clients
         self._multipart_from = options.multipart_from or MULTIPART_FROM

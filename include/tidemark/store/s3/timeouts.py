@@ -79,7 +79,9 @@ class TimedSocket:
         """The file that replies are read from."""
         assert mode == "rb"
         raw = self._sock.makefile("rb", buffering=0)
-        return _Reader(self, raw, eof_is_error=True) if buffering == 0 else io.BufferedReader(_Reader(self, raw))
+        return (
+            _TimedReader(self, raw, eof_is_error=True) if buffering == 0 else io.BufferedReader(_TimedReader(self, raw))
+        )
 
     def settimeout(self, seconds: float | None) -> None:
         """Do nothing: the limits of this class hold."""
@@ -111,7 +113,7 @@ class TimedSocket:
         return Overrun(f"was not over after {self._allowed:g} s (store.deadline, and its bytes at store.min_rate)")
 
 
-class _Reader(io.RawIOBase):
+class _TimedReader(io.RawIOBase):
     """The bytes that a timed socket receives.
 
     ``eof_is_error`` is for the unbuffered file on which botocore awaits ``100 Continue``: at the end of the stream it
