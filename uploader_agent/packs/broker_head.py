@@ -90,17 +90,17 @@ class BrokerHead:
             self._begin()
 
     def check(self) -> None:
-        """Check that the store still has the known head, so that damage is found even without new batches.
+        """Check that the store still has the known head, or still none, so that damage is found without new batches.
 
-        Sends one HEAD; none if the head was put since the last check, or never. Raises StoreError.
+        Sends one HEAD; none if the head was put since the last check. Raises StoreError.
         """
         confirmed, self._confirmed = self._confirmed, False
-        if confirmed or not self._known or self._etag is None:
+        if confirmed or not self._known:
             return
         try:
             self._known = self.store.head(self.key).etag == self._etag
         except NotFound:
-            self._known = False
+            self._known = self._etag is None
 
     def put(self, entries: HeadEntries) -> None:
         """Store ``entries`` in place of the known head.

@@ -142,6 +142,20 @@ def test_it_is_made_again_although_nothing_is_new(world: World, damage: Damage) 
     assert spans(world) == [(0, 30)]
 
 
+def test_an_object_that_appears_where_there_was_no_head_is_replaced(world: World) -> None:
+    """Nothing is packed, and nothing is new: an agent that needs the heads to fill a hole must not wait for that."""
+    world.disk.partition().segment(0, b"")
+    with world.agent(freshness=FRESHNESS) as agent:
+        tick(agent)
+        look_after_heads(agent)
+        assert not list(world.store.inner.list(world.control.head(1)))
+        world.store.inner.put(world.control.head(1), b"no head")
+        look_after_heads(agent)
+        look_after_heads(agent)
+    assert kept(world) == [b"no head"]
+    assert entries(world) == []
+
+
 def test_a_head_that_was_put_since_is_not_looked_at(world: World) -> None:
     partition = world.disk.partition()
     partition.segment(0, records(0, 30))
