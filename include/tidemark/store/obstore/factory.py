@@ -36,7 +36,7 @@ def _opened(url: str, options_json: str, base: str, traffic: Hashable) -> Object
     scheme, _, bucket = url.partition("://")
     store: ObjectStore = object_store.ObjectStore(
         url,
-        clients.Clients(partial(clients.CONNECT[scheme], bucket, base), options),
+        clients.ObstoreClients(partial(clients.CONNECT[scheme], bucket, base), options),
         options,
         cast("Traffic", traffic),
         partial(clients.store_time, f"{base}/", options),
