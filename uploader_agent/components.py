@@ -102,6 +102,7 @@ class Components:
             self.metrics.truncated.inc,
             self.hold,
             ForeignEpochs(broker.node_id, authority or NoAuthority(), self.metrics, runtime.monotonic).judge,
+            lambda tp: self.packs.settled_head(destinations.bucket(tp)),
             search_interval=settings.scan_interval.total_seconds(),
             runtime=runtime,
         )

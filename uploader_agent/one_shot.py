@@ -40,6 +40,7 @@ class OneShot:
             stalls = stalls + 1 if planned == before else 0
             before = planned
             parts.queue.wait_idle()
+            parts.packs.settle_awaited()
         if parts.settings.fill.enabled:
             parts.filler.turn(self._leadership.partitions)
         parts.drain()

@@ -78,6 +78,8 @@ class HeadObject:
 
     entries: Head
     etag: str | None
+    settled: bool = False
+    """Whether this process has put it: no earlier PUT can take effect any more."""
 
 
 class SealingAgent(ABC):

@@ -364,6 +364,13 @@ RULES = {
         " what compaction has left.",
         compacted=True,
     ),
+    "own head again before a seal": Rule(
+        258164,
+        "before a compacted log is sealed, a process that has not put its broker's head, or does not know the outcome,"
+        " puts it again",
+        "A PUT of the head takes effect after the agent has read the head. The seal has what compaction has left.",
+        compacted=True,
+    ),
     "packs count to the end of the run": Rule(
         40,
         "a run is compared with packs up to its end, not only up to the last batch that compaction has left",

@@ -85,7 +85,24 @@ class Agent(SealingAgent):
             head.etag = yield self._store.replace(key, entries, head.etag)
         else:
             head.etag = yield self._store.overwrite(key, entries)
-        head.entries = entries
+        head.entries, head.settled = entries, True
+
+    def _settle_head(self, view: View) -> Steps[None]:
+        """Put the head again unless this process has put it, and take over what it says of the partition."""
+        assert view.watermark is not None
+        if not view.leads or all(broker != self.broker for _, broker in view.watermark.tails):
+            return
+        head = yield from self._read_head()
+        if not head.settled:
+            yield from self._put_head(head, head.entries)
+        for entry in head.entries:
+            if entry.topic != view.topic:
+                continue
+            if entry.epoch != view.epoch:
+                view.inherited[entry.epoch, self.broker] = entry
+            elif entry.last != view.last:
+                self._view = None  # a late PUT has arrived before the head was put again
+                raise Changed
 
     # -- a new leader --------------------------------------------------------------------------------------------------
 
@@ -159,6 +176,8 @@ class Agent(SealingAgent):
             at = best[0]
 
     def _as_packed(self, view: View, start: int, log: Log, end: int) -> Steps[Log]:
+        if self._cluster.compacted and self._rules("own head again before a seal"):
+            yield from self._settle_head(view)
         if self._cluster.compacted and self._rules("heads again before a seal"):
             yield from self._read_heads_again(view)
         packed: dict[int, Batch] = {}

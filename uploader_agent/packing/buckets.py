@@ -80,6 +80,22 @@ class PackBuckets:
         for bucket, members in _by_bucket(partitions):
             self.of(bucket).packer.look(members)
 
+    def settled_head(self, bucket: Bucket) -> int | None:
+        """The version of the settled head of ``bucket``; None if it is not settled, and it is then settled soon."""
+        found = self.of(bucket)
+        head = found.packer.head
+        if head.settled:
+            return head.version
+        head.awaited = True
+        found.thread.maintain()
+        return None
+
+    def settle_awaited(self) -> None:
+        """Settle the heads that seals wait for, while no thread packs."""
+        for bucket in self.all:
+            if bucket.packer.head.awaited:
+                bucket.head_maintenance.look()
+
     def forget(self, tps: Collection[TopicPartition]) -> None:
         """Drop partitions that this broker no longer leads, or leads under another epoch."""
         for bucket in self.all:

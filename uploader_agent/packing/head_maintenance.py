@@ -51,6 +51,8 @@ class HeadMaintenance:
         try:
             head.check()
             head.make_whole()
+            if head.awaited:
+                head.settle()
             self.left = frozenset(self._look_at(head, led))
         except TidemarkError as error:
             logger.warning("head_not_kept", key=head.key, error=str(error))

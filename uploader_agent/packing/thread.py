@@ -58,6 +58,12 @@ class PackThread:
             self._wanted |= {partition.tp: partition for partition in partitions}
             self._changed.notify_all()
 
+    def maintain(self) -> None:
+        """Maintain the head now."""
+        with self._changed:
+            self._maintain_at = 0.0
+            self._changed.notify_all()
+
     def forget(self, tps: Collection[TopicPartition]) -> None:
         """Drop partitions that this broker no longer leads, or leads under another epoch."""
         with self._changed:

@@ -3,6 +3,9 @@
 Another version under the key means that another process of the same broker writes it, or that a write with a lost reply
 has arrived. Then it is read again, and every partition continues from it. An object that is no head of this broker was
 written by something else: its bytes are kept aside, and the head is made again in place of exactly that version.
+
+A PUT without a known outcome, of this process or of a killed one, may still take effect after the head was read. It
+fails once this process has replaced the head itself. Seals of compacted logs wait for that, see :attr:`settled`.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ _LONGEST_RULE = 1000
 
 
 class BrokerHead:
-    """For one thread, except :attr:`damage`. ``version`` increases with each reading or recovery of the head."""
+    """For one thread, except :attr:`damage`, :attr:`settled` and :attr:`awaited`.
+
+    ``version`` increases with each reading or recovery of the head.
+    """
 
     def __init__(self, bucket: Bucket, open_store: OpenStore, broker: int, recover: Recover, runtime: Runtime) -> None:
         self.control = bucket.control
@@ -42,6 +48,13 @@ class BrokerHead:
         self.version = 0
         self.damage: DamagedHead | None = None
         """The last damage that was found; for any thread."""
+        self.awaited = False
+        """True if a seal waits until the head is settled; set by any thread."""
+        self.settled = False
+        """True if this process has put the known head, so that no earlier PUT can take effect any more.
+
+        False while the head is being put.
+        """
         self._url = bucket.url
         self._open_store = open_store
         self._broker = broker
@@ -89,6 +102,13 @@ class BrokerHead:
         else:
             self._begin()
 
+    def settle(self) -> None:
+        """Make the head whole, and put it again unless it is settled. Raises as :meth:`make_whole` and :meth:`put`."""
+        self.awaited = False
+        self.make_whole()
+        if not self.settled:
+            self.put(self._entries)
+
     def check(self) -> None:
         """Check that the store still has the known head, or still none, so that damage is found without new batches.
 
@@ -101,6 +121,7 @@ class BrokerHead:
             self._known = self.store.head(self.key).etag == self._etag
         except NotFound:
             self._known = self._etag is None
+        self.settled = self.settled and self._known
 
     def put(self, entries: HeadEntries) -> None:
         """Store ``entries`` in place of the known head.
@@ -117,6 +138,7 @@ class BrokerHead:
             written_at=self._runtime.utc_now(),
         )
         key, body = format_.render(head, self.control, entries.lines)
+        self.settled = False
         try:
             etag = self.store.put(key, body, crc32c=crc32c(body), if_match=self._etag, if_none_match=self._etag is None)
         except PreconditionFailed:
@@ -131,7 +153,7 @@ class BrokerHead:
             self._known = False  # it may have been written
             raise
         self._etag, self._entries = etag, entries.copy()
-        self._known = self._confirmed = True
+        self._known = self._confirmed = self.settled = True
 
     def _know(self, entries: HeadEntries, etag: str | None) -> None:
         """Continue from ``entries``, which were read."""

@@ -24,7 +24,8 @@ class Context:
     ``resolve`` returns a topic's incarnation and its place in the store, ``bucket`` the bucket of packs. ``sleep``
     waits some seconds, or fewer when the agent stops. ``on_truncated`` counts logs that elections cut off.
     ``is_foreign`` returns True if an ``offset.wm`` that fences a leadership has an epoch that the cluster never gave.
-    While a partition has holes, the store is searched every ``search_interval`` seconds.
+    ``settled_head`` returns the version of this broker's head if no earlier PUT of it can take effect any more; otherwise
+    None, and the head is settled soon. While a partition has holes, the store is searched every ``search_interval`` seconds.
     """
 
     broker: int
@@ -36,6 +37,7 @@ class Context:
     on_truncated: Callable[[], object]
     hold: Hold
     is_foreign: Callable[[TopicPartition, Led, StoredWatermark], bool]
+    settled_head: Callable[[TopicPartition], int | None]
     search_interval: float = 0.0
     runtime: Runtime = MACHINE
 

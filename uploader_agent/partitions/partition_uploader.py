@@ -214,13 +214,14 @@ class PartitionUploader:
         assert self.local.offsets is not None
         remote, seen = self._remote, self._observed(self.local.offsets)
         base, lineage = work.base_offset, self.lineage()
-        packed_end = self._packed.packed_below(work.end)  # read before the packed parts
+        head, packed_end = self._settled_head(seen), self._packed.packed_below(work.end)  # before the packed parts
         parts = self._sources.parts(self.route, self._packed, self._unread_brokers(seen), lineage, base)
         has_log = remote.has_log(base)
         before = StoredBefore(remote.watermark, remote.open_before(base), has_log=has_log, packed=parts)
 
         def judge(scanned: ScannedSegment, known: Lineage) -> Lineage:
-            if seen.may_compact and (packed_end is None or self._packed.packed_below(work.end) != packed_end):
+            same = self._settled_head(seen) == head and self._packed.packed_below(work.end) == packed_end
+            if seen.may_compact and (packed_end is None or not same):
                 raise SegmentChanged(f"{self._folder}: batches below {work.end} are being packed: they are sealed then")
             return self._judge(scanned, known)
 
@@ -234,15 +235,26 @@ class PartitionUploader:
             remote.add(stored, self.lineage())
         return stored
 
+    def _settled_head(self, seen: Observed) -> int | None:
+        """The version of this broker's head, if it may name batches of a compacted log; otherwise None.
+
+        Raises SegmentChanged while a late PUT of the head may still take effect. Its outcome was unknown, or the process
+        was killed meanwhile. A reader would then land records that compaction has removed here.
+        """
+        if not seen.may_compact or self._context.broker not in self._tail_brokers:
+            return None
+        version = self._context.settled_head(self._tp)
+        if version is None:
+            raise SegmentChanged(f"{self._folder}: this broker's head is to be put again before the log is sealed")
+        return version
+
     def _unread_brokers(self, seen: Observed) -> frozenset[int]:
         """The brokers with heads that may name ranges that the tail does not know.
 
-        For a compacted log, all other brokers are asked again: a deposed leader may since have named batches that
-        compaction has removed here.
+        For a compacted log, all heads are read again: a deposed leader, or a late PUT of this broker's head, may since
+        have named batches that compaction has removed here.
         """
-        if self._packed.joined is None:
-            return self._tail_brokers
-        return self._tail_brokers - {self._context.broker} if seen.may_compact else frozenset()
+        return self._tail_brokers if self._packed.joined is None or seen.may_compact else frozenset()
 
     def _packed_entries(self) -> list[HeadEntry]:
         """The entries in the heads of all brokers that may have packed offsets of this log.
