@@ -373,7 +373,10 @@ class SealingAgent(ABC):
             yield from self._create(aborts_key(topic, stem), aborts)
         manifest = Manifest(stem, base, end, bool(aborts), self._whole(view, log, end), open_end)
         if self._rules("nothing is replaced"):
-            yield from self._create(manifest_key(topic, stem), manifest)
+            try:
+                yield store.create(manifest_key(topic, stem), manifest)
+            except Conflict:
+                manifest = (yield store.get(manifest_key(topic, stem))).value  # another agent's, of the same bytes
         else:
             there: Stored | None = yield store.get(manifest_key(topic, stem))
             yield store.replace(manifest_key(topic, stem), manifest, there.etag if there else None)

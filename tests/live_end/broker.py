@@ -53,10 +53,11 @@ class Replica:
         self.lineage = Lineage((*kept, (epoch, start)))
 
     def cut(self, end: int) -> None:
-        """Truncate the log."""
+        """Truncate the log. Its end stays where it is cut, even if compaction has left no batch right before that."""
+        end = min(end, self.end)
         self.log = [batch for batch in self.log if batch.next <= end]
         self.log_start = min(self.log_start, end)
-        self.lineage = self.lineage.truncated(self.end)
+        self.lineage = self.lineage.truncated(end)
         self.hw = min(self.hw, self.end)
         self.aborts = [one for one in self.aborts if one.last < self.end]
         self.rolls = [offset for offset in self.rolls if offset <= self.end]

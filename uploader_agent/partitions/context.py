@@ -24,8 +24,9 @@ class Context:
     ``resolve`` returns a topic's incarnation and its place in the store, ``bucket`` the bucket of packs. ``sleep``
     waits some seconds, or fewer when the agent stops. ``on_truncated`` counts logs that elections cut off.
     ``is_foreign`` returns True if an ``offset.wm`` that fences a leadership has an epoch that the cluster never gave.
-    ``settled_head`` returns the version of this broker's head if no earlier PUT of it can take effect any more; otherwise
-    None, and the head is settled soon. While a partition has holes, the store is searched every ``search_interval`` seconds.
+    ``settled_head`` returns the version of this broker's head if no earlier PUT of it can take effect any more;
+    otherwise None, and the head is settled soon. While a partition has holes, the store is searched every
+    ``search_interval`` seconds.
     """
 
     broker: int
