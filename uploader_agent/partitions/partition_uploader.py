@@ -238,8 +238,8 @@ class PartitionUploader:
     def _settled_head(self, seen: Observed) -> int | None:
         """The version of this broker's head, if it may name batches of a compacted log; otherwise None.
 
-        Raises SegmentChanged while a late PUT of the head may still take effect: its outcome was unknown, or its process
-        was killed. Readers would then land records that compaction has removed here.
+        Raises SegmentChanged while a PUT of the head may still take effect: its outcome was unknown, or its process was
+        killed. Readers would then land records that compaction has removed here.
         """
         if not seen.may_compact or self._context.broker not in self._tail_brokers:
             return None
