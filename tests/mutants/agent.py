@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _AGENT: Final = "tests.uploader_agent.test_agent"
 _ANSWERS: Final = "tests.uploader_agent.partitions.test_answers"
+_LATE: Final = "tests.uploader_agent.packs.test_late_heads"
 _LEADERS: Final = "tests.uploader_agent.packs.test_leaders"
 _PACKER: Final = "tests.uploader_agent.packs.test_packer"
 _PARTS: Final = "tests.uploader_agent.packs.test_parts"
@@ -208,6 +209,13 @@ AGENT: Final = (
         "if self._rules.compare_packs and self._seen.may_compact and not scanned.damage:",
         "if False:",
         (f"{_LEADERS}::test_what_compaction_has_removed_since_is_sealed_from_the_packs",),
+    ),
+    Mutant(
+        "a compacted log is sealed once no earlier PUT of the own head can take effect",
+        "uploader_agent/packing/buckets.py",
+        "if head.settled:",
+        "if True:",
+        (f"{_LATE}::test_it_fails_once_a_new_process_seals_a_compacted_log",),
     ),
     Mutant(
         "packs hold more also where compaction has removed the end of a run",

@@ -81,13 +81,18 @@ class PackBuckets:
             self.of(bucket).packer.look(members)
 
     def settled_head(self, bucket: Bucket) -> int | None:
-        """The version of the settled head of ``bucket``; None if it is not settled, and it is then settled soon."""
+        """The version of the settled head of ``bucket``; None if it is not settled, and it is then settled soon.
+
+        Raises the error of the last try to settle it.
+        """
         found = self.of(bucket)
         head = found.packer.head
         if head.settled:
             return head.version
         head.awaited = True
         found.thread.maintain()
+        if head.not_settled is not None:
+            raise head.not_settled
         return None
 
     def settle_awaited(self) -> None:

@@ -50,9 +50,10 @@ class HeadMaintenance:
         head, led = self._packer.head, self._led()
         try:
             head.check()
-            head.make_whole()
             if head.awaited:
                 head.settle()
+            else:
+                head.make_whole()
             self.left = frozenset(self._look_at(head, led))
         except TidemarkError as error:
             logger.warning("head_not_kept", key=head.key, error=str(error))

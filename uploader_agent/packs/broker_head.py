@@ -16,7 +16,7 @@ from functools import cached_property
 import structlog
 from crc32c import crc32c
 
-from tidemark.errors import FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
+from tidemark.errors import FormatError, NotFound, PreconditionFailed, StoreError, TidemarkError, UnknownOutcome
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw import head as format_
 from tidemark.formats.raw.head import DamagedVersion, Head
@@ -36,7 +36,7 @@ _LONGEST_RULE = 1000
 
 
 class BrokerHead:
-    """For one thread, except :attr:`damage`, :attr:`settled` and :attr:`awaited`.
+    """For one thread, except the attributes that are for any.
 
     ``version`` increases with each reading or recovery of the head.
     """
@@ -50,10 +50,12 @@ class BrokerHead:
         """The last damage that was found; for any thread."""
         self.awaited = False
         """True if a seal waits until the head is settled; set by any thread."""
+        self.not_settled: TidemarkError | None = None
+        """The error of the last :meth:`settle`, if it has failed; for any thread."""
         self.settled = False
         """True if this process has put the known head, so that no earlier PUT can take effect any more.
 
-        False while the head is being put.
+        False while the head is being put. For any thread.
         """
         self._url = bucket.url
         self._open_store = open_store
@@ -104,10 +106,14 @@ class BrokerHead:
 
     def settle(self) -> None:
         """Make the head whole, and put it again unless it is settled. Raises as :meth:`make_whole` and :meth:`put`."""
-        self.awaited = False
-        self.make_whole()
-        if not self.settled:
-            self.put(self._entries)
+        self.awaited, self.not_settled = False, None
+        try:
+            self.make_whole()
+            if not self.settled:
+                self.put(self._entries)
+        except TidemarkError as error:
+            self.not_settled = error
+            raise
 
     def check(self) -> None:
         """Check that the store still has the known head, or still none, so that damage is found without new batches.

@@ -197,7 +197,8 @@ def test_nothing_is_sealed_of_a_compacted_topic_before_it_is_made_again(begun: W
     spoil(begun)
     head = begun.control.head(1)
     with failing(begun, lambda operation, key: (operation, key) == ("put", head), AccessDenied(head, "planted")):
-        begun.once(freshness=FRESHNESS)
+        agent = begun.once(freshness=FRESHNESS)
+        assert "AccessDenied" in (agent.leadership.partitions[T].error or "")
     assert not [name for name in begun.names() if name.endswith(".log")]
     no_errors(begun.once(freshness=FRESHNESS))
     assert begun.stored(0) == records(0, 50)
