@@ -365,7 +365,7 @@ RULES = {
         compacted=True,
     ),
     "own head again before a seal": Rule(
-        258164,
+        3173,
         "before a compacted log is sealed, a process that has not put its broker's head, or does not know the outcome,"
         " puts it again",
         "A PUT of the head takes effect after the agent has read the head. The seal has what compaction has left.",
