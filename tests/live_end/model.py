@@ -280,7 +280,7 @@ RULES = {
         "The manifest describes other bytes than those that are stored.",
     ),
     "adopt what holds as much": Rule(
-        2281,
+        7542,
         "a stored .log is not adopted that lacks records of packs; the run gets a name of its own",
         "A .log whose agent died lacks what packs hold, since that agent did not know them. Rows land that raw does "
         "not keep.",
