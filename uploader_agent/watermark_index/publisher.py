@@ -170,7 +170,7 @@ class IndexPublisher:
             active_base_offset=active.base_offset if active else None,
             active_first_timestamp=active.first_timestamp if active else None,
             active_max_timestamp=active.max_timestamp if active else None,
-            tail_end=packed if packed > remote.sealed_end else None,
+            tail_end=packed if packed > remote.next_offset else None,
             packs_known=packs_known,
             freshness=partition.freshness,
             oldest_unstored=age if age is None else round(age, 3),
