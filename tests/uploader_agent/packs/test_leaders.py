@@ -14,6 +14,7 @@ from tests.uploader_agent.packs.packing import (
     care,
     content,
     entries,
+    failing,
     look_after_heads,
     pack_and_create_again,
     pack_once,
@@ -26,7 +27,7 @@ from tests.uploader_agent.packs.packing import (
 from tests.uploader_agent.repair.test_gaps import gap_reasons
 from tests.uploader_agent.test_agent import no_errors, remove
 from tests.uploader_agent.tested_agent import TestedAgent
-from tidemark.errors import SlowDown
+from tidemark.errors import SlowDown, UnknownOutcome
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.kafka_log import Lineage, parse_txn_index, scan_batches
@@ -538,6 +539,22 @@ def test_what_is_not_read_yet_is_not_said_to_be_unpacked(world: World, second: W
         after = said(agent, second)
     assert (before.next_offset, before.stored_end, before.oldest_unstored) == (0, None, None)
     assert (after.next_offset, after.stored_end, after.oldest_unstored) == (0, 50, 0.0)
+
+
+def test_a_packed_tail_is_said_until_offset_wm_has_passed_it(world: World) -> None:
+    """Its seal is stored, and ``offset.wm`` does not have it yet."""
+    partition = world.disk.partition()
+    partition.segment(0, records(0, 50))
+    world.metadata.default_high = 50
+    with world.agent(freshness=FRESHNESS) as agent:
+        tick(agent)
+        partition.roll(50)
+        key = world.keys().watermark
+        with failing(world, lambda operation, name: (operation, name) == ("put", key), UnknownOutcome(key, "cut")):
+            agent.upload_once()
+        assert [(one.base, one.end) for one in seals(world)] == [(0, 50)]
+        entry = said(agent, world)
+    assert (entry.next_offset, entry.uploaded_end, entry.stored_end) == (0, 50, 50)
 
 
 def test_without_former_leaders_it_is_known_at_once_that_nothing_is_packed(world: World) -> None:
