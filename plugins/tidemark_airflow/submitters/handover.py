@@ -47,7 +47,7 @@ def handed_over(aws: AccessSource | None, named: Mapping[str, NamedConnection]) 
         return
     _sweep()
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))  # mode 0700
-    ended = threading.Event()
+    ended, writing = threading.Event(), threading.Lock()
     try:
         given: dict[str, str] = {}
         if named:
@@ -56,10 +56,11 @@ def handed_over(aws: AccessSource | None, named: Mapping[str, NamedConnection]) 
         if aws is not None:
             keys = folder / "keys.json"
             given |= _profile(folder, keys, aws)
-            threading.Thread(target=_keep, args=(aws, keys, ended), name="handover", daemon=True).start()
+            threading.Thread(target=_keep, args=(aws, keys, ended, writing), name="handover", daemon=True).start()
         yield given
     finally:
-        ended.set()
+        with writing:  # a file that is written while the folder is removed would stay
+            ended.set()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -82,15 +83,16 @@ def _profile(folder: Path, keys: Path, aws: AccessSource) -> dict[str, str]:
     return given
 
 
-def _keep(aws: AccessSource, keys: Path, ended: threading.Event) -> None:
+def _keep(aws: AccessSource, keys: Path, ended: threading.Event, writing: threading.Lock) -> None:
     """Write the keys again whenever they have changed."""
     written = keys.read_bytes()
     while not ended.wait(_RENEW_SECONDS):
         try:
             current = _keys(aws)
-            if current != written and not ended.is_set():
-                _write(keys, current)
-                written = current
+            with writing:
+                if current != written and not ended.is_set():
+                    _write(keys, current)
+                    written = current
         except Exception:
             # The job has the last keys, which are valid for a while; the provider may raise anything.
             log.exception("the credentials of the job were not renewed; tried again in %.0f s", _RENEW_SECONDS)
