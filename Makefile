@@ -145,7 +145,7 @@ format: env-dev ## Format the code and fix what can be fixed safely
 	$(ENV)/dev/bin/ruff format .
 
 # A journal names the slowest tests; that of test-full lets a run that was interrupted go on. pytest's 5: nothing was left to run.
-test: env lint class-data browser ## Environments, lint, types and all tests but the long ones
+test: env style types class-data browser ## Environments, style, types and all tests but the long ones; the house rules are among them
 	@echo "== tests, and beside them those with Airflow, whose output follows"
 	@export TIDEMARK_JOURNAL="$${TIDEMARK_JOURNAL:-$(STATE)/tests.jsonl}"; test -n "$${TIDEMARK_FULL:-}" || rm -f "$$TIDEMARK_JOURNAL"; \
 	$(AIRFLOW) -m pytest $(PYTEST_ARGS) tests/plugins tests/dags >$(STATE)/airflow-tests.log 2>&1 & beside=$$!; \
