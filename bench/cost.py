@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from tidemark.formats.raw.pack import MOST_UNSEALED_RANGES
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS
-from tidemark.onboarding.costs import DAYS, RANGES, Line, PerLanding, PerSegment, Prices
+from tidemark.onboarding.costs import DAYS, Line, PerLanding, PerSegment, Prices
 from tidemark.words import duration
-
-GATHERED: Final = 60
-"""Seconds for which an agent gathers quiet tails for a pack."""
+from uploader_agent.packing.ticks import GATHERING
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,9 @@ def _live_lines(fleet: Fleet, each: PerLanding, prices: Prices) -> Iterator[Line
     """The month's requests for packs and live landings; a landing comes once within each ``freshness``."""
     landings = 86_400 * DAYS / fleet.freshness
     packed = 2 * PACKS_PER_FRESHNESS * fleet.brokers * landings
-    sealed = fleet.live_partitions * landings * PACKS_PER_FRESHNESS / RANGES * PerSegment().put
+    sealed = fleet.live_partitions * landings * PACKS_PER_FRESHNESS / MOST_UNSEALED_RANGES * PerSegment().put
     yield Line(f"packs and heads, every {duration(fleet.freshness / PACKS_PER_FRESHNESS)}", packed, packed * prices.put)
-    yield Line(f"seals of packed partitions, after {RANGES} ranges", sealed, sealed * prices.put)
+    yield Line(f"seals of packed partitions, after {MOST_UNSEALED_RANGES} ranges", sealed, sealed * prices.put)
     of_broker = each.head_get + PACKS_PER_FRESHNESS * each.pack_get
     of_partition = each.partition_get + PACKS_PER_FRESHNESS * each.range_get
     read = landings * (fleet.brokers * of_broker + fleet.live_partitions * of_partition)
@@ -83,14 +82,14 @@ def _live_lines(fleet: Fleet, each: PerLanding, prices: Prices) -> Iterator[Line
 def _quiet_lines(fleet: Fleet, each: PerSegment, prices: Prices) -> Iterator[Line]:
     """The month's requests for partitions that pause, if their brokers' pauses are spread out evenly.
 
-    A pack and a head take all tails that become quiet within :data:`GATHERED`. A partition that pauses is sealed within
+    A pack and a head take all tails that become quiet within GATHERING. A partition that pauses is sealed within
     a day, once for all its pauses.
     """
     month = 86_400 * DAYS
     pauses = fleet.pausing_partitions * fleet.pauses * DAYS
-    packed = 2 * min(pauses, fleet.brokers * month / GATHERED)
+    packed = 2 * min(pauses, fleet.brokers * month / GATHERING)
     sealed = fleet.pausing_partitions * min(fleet.pauses, 1) * DAYS * each.put
-    yield Line(f"packs and heads of quiet tails, within {GATHERED} s", packed, packed * prices.put)
+    yield Line(f"packs and heads of quiet tails, within {GATHERING:.0f} s", packed, packed * prices.put)
     yield Line("seals of partitions that paused, after a day", sealed, sealed * prices.put)
 
 

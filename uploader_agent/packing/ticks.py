@@ -20,7 +20,7 @@ from uploader_agent.runtime import Runtime
 _PATIENCE = 1.0
 """Seconds for which a tick waits for the broker's answers. A partition with a later answer is packed after it."""
 
-_GATHERING = 60.0
+GATHERING = 60.0
 """Seconds for which a quiet tail waits for others to become quiet, or a tenth of ``tail_after`` if that is less."""
 
 
@@ -66,7 +66,7 @@ class Ticks:
     def add_quiet(self, partition: LedPartition, tail_after: float) -> None:
         """Pack the tail of ``partition`` soon, since nothing was appended for ``tail_after`` seconds."""
         self._quiet[partition.tp] = partition
-        self._next = min(self._next, self._clock() + min(_GATHERING, tail_after / 10))
+        self._next = min(self._next, self._clock() + min(GATHERING, tail_after / 10))
 
     def turn(self) -> set[TopicPartition]:
         """Begin and end the ticks that are due; return the partitions that have changed on the disk."""

@@ -34,10 +34,6 @@ class PerSegment:
     put: float = 5
 
 
-RANGES: Final = 256
-"""Ranges of a partition after which it is sealed."""
-
-
 @dataclass(frozen=True)
 class PerLanding:
     """Requests of a live landing: for a broker's head and each pack, for a partition, for a topic's commit.

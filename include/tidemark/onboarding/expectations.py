@@ -8,8 +8,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 
+from tidemark.formats.raw.pack import MOST_UNSEALED_RANGES
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS
-from tidemark.onboarding.costs import DAYS, RANGES, Line, PerLanding, PerSegment, Prices
+from tidemark.onboarding.costs import DAYS, Line, PerLanding, PerSegment, Prices
 from tidemark.onboarding.facts import TopicFacts
 from tidemark.onboarding.sample import Sample
 from tidemark.topics import TopicSettings
@@ -99,7 +100,7 @@ def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions
     if topic.freshness is None:
         landings = min(landings, segments)
     else:
-        segments = max(segments, partitions * landings * PACKS_PER_FRESHNESS / RANGES)
+        segments = max(segments, partitions * landings * PACKS_PER_FRESHNESS / MOST_UNSEALED_RANGES)
     yield _puts("segments: objects, manifests, watermarks", segments * PerSegment().put, prices)
     yield _puts("landings: plans and commits", landings * each.topic_put, prices)
     gets = landings * (each.topic_get + (partitions if topic.freshness else 0)) + segments
