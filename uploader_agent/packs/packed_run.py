@@ -53,13 +53,18 @@ def known_ranges(
 def known_lineage(lineage: Lineage, entries: Iterable[HeadEntry], ranges: Iterable[PackedRange]) -> Lineage:
     """``lineage``, extended below its first start, where retention has cut it, from heads and packs.
 
-    Two logs with a common epoch are the same up to its end in the log that ends it first (KIP-101).
+    Two logs with a common epoch are the same up to its end in the log that ends it first (KIP-101). So all batches that
+    a leadership on ``lineage`` has packed below its own end lie on it.
     """
     packed = sorted((packed.range for packed in ranges), key=lambda range_: range_.first, reverse=True)
     for known in (*(entry.lineage for entry in entries), *(range_.epochs for range_ in packed)):
         older = Lineage(tuple((epoch, start) for epoch, start in known if epoch >= 0))
         if {epoch for epoch, _ in older.entries} & {epoch for epoch, _ in lineage.entries}:
             lineage = lineage.with_history(older)
+    for range_ in packed:
+        ending = lineage.end_offset(range_.leader_epoch, range_.next)
+        if ending is not None and ending[0] == range_.leader_epoch:
+            lineage = lineage.with_batches(entry for entry in range_.epochs if entry[1] < ending[1])
     return lineage
 
 
@@ -188,7 +193,7 @@ def fullest(
 def _opened(
     store: Store, ranges: Sequence[PackedRange], start: int, open_at: OpenAt
 ) -> tuple[UnfinishedTransaction, ...]:
-    """The transactions open at ``start``: from ``open_at``, the range that ends there, or the range around it."""
+    """The transactions open at ``start``: from ``open_at``, or a range that ends there, begins there, or has it."""
     known = _known(ranges, start, open_at)
     if known is not None:
         return known
@@ -207,5 +212,7 @@ def _known(ranges: Iterable[PackedRange], at: int, open_at: OpenAt) -> tuple[Unf
     known = open_at(at)
     if known is not None:
         return known
-    ends = (packed.range for packed in ranges if packed.range.next == at)
-    return next((tuple(txn.unfinished for txn in range_.open) for range_ in ends), None)
+    ends = [packed.range.open for packed in ranges if packed.range.next == at]
+    begins = [packed.range.open_before for packed in ranges if packed.range.first == at]
+    opened = next((found for found in (*ends, *begins) if found is not None), None)
+    return None if opened is None else tuple(transaction.unfinished for transaction in opened)

@@ -104,8 +104,8 @@ def read(files: SegmentFiles, wanted: WantedRange) -> tuple[RangeContent, Packed
         batches = _batches(files, segment, place, size, lineage, opened, wanted)
         if batches.next <= lineage.entries[0][1]:
             return None
-        content = _content(batches, wanted)
-        items = len(batches.epochs) + len(batches.opened) + len(batches.aborts)
+        content = _content(batches, wanted, opened)
+        items = len(batches.epochs) + len(opened) + len(batches.opened) + len(batches.aborts)
         length = line_bytes(content) if items > _FEW else 0
         if length <= MOST_LINE:
             return content, batches
@@ -116,7 +116,7 @@ def read(files: SegmentFiles, wanted: WantedRange) -> tuple[RangeContent, Packed
     return None
 
 
-def _content(batches: PackedBatches, wanted: WantedRange) -> RangeContent:
+def _content(batches: PackedBatches, wanted: WantedRange, opened: tuple[UnfinishedTransaction, ...]) -> RangeContent:
     return RangeContent(
         topic=wanted.tp.topic,
         topic_id=wanted.topic_id,
@@ -126,6 +126,7 @@ def _content(batches: PackedBatches, wanted: WantedRange) -> RangeContent:
         epochs=batches.epochs,
         leader_epoch=wanted.leader_epoch,
         open=tuple(map(OpenTransaction.of, batches.opened)),
+        open_before=None if wanted.previous else tuple(map(OpenTransaction.of, opened)),
         aborts=batches.aborts,
         max_timestamp=batches.max_timestamp,
         compacted=wanted.compacted,

@@ -87,14 +87,14 @@ class _Chain:
         return None if is_sealed else entry
 
     def _lineage(self) -> Lineage:
-        """The lineage of the leadership's log: from ``offset.wm`` if that has the epoch, else from the batches.
+        """The lineage of the leadership's log: from ``offset.wm`` if that has the epoch, and from the batches.
 
         The batches do not show the start of the leader's own epoch if it has packed none of its own.
         """
         epoch = self.last.leader_epoch
         stored = tuple(entry for entry in self.sealed.lineage.entries if entry[0] <= epoch)
         if stored and stored[-1][0] == epoch:
-            return Lineage(stored)
+            return Lineage(stored).with_batches(self.starts.items())
         packed = sorted({**dict(self.last.epochs), **self.starts}.items())
         known = tuple(entry for entry in packed if entry[0] >= 0)
         return Lineage(known if known and known[-1][0] == epoch else (*known, (epoch, self.last.next)))

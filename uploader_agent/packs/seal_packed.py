@@ -19,6 +19,7 @@ from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.local_run import LocalRun, open_before, open_run
 from uploader_agent.upload.segment_upload import Rules, StoredBefore, UploadRoute, upload_run
+from uploader_agent.upload.validation import ScannedSegment
 
 logger = structlog.get_logger(__name__)
 
@@ -46,8 +47,15 @@ def seal_packed(
         seen = dataclasses.replace(seen, cleanup_policy="compact")
     parts = tuple(packed.range.part for packed in ranges)
     before = StoredBefore(remote.watermark, run.opened, has_log=remote.has_log(start), packed=parts)
-    rules = Rules(lambda _scanned, judged: judged, compare_packs=False)
+    rules = Rules(_judge, compare_packs=False)
     return _seal(route, start, run.end, run.data, lineage, seen, rules, before)
+
+
+def _judge(scanned: ScannedSegment, lineage: Lineage) -> Lineage:
+    """Return ``lineage``; raise SegmentChanged for batches that are not on it, which were undamaged when packed."""
+    if scanned.damage is not None:
+        raise SegmentChanged(f"batches of packs do not agree with {lineage.entries}: {scanned.damage}")
+    return lineage
 
 
 def seal_fuller(

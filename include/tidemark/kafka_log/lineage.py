@@ -73,6 +73,20 @@ class Lineage:
             return Lineage((*before, *rest))
         return Lineage((*before, *self.entries))
 
+    def with_batches(self, epochs: Iterable[tuple[int, int]]) -> Lineage:
+        """This lineage with what batches on it show: epochs that it lacks, and earlier starts of its own epochs.
+
+        Both are missing between the end of an older lineage and the start to which retention had moved this one when it
+        was extended. ``epochs`` have the base offset of the first batch of each.
+        """
+        entries = dict(self.entries)
+        for epoch, start in epochs:
+            before = max((known for known in entries if known < epoch), default=None)
+            after = min((known for known in entries if known >= epoch), default=None)
+            if before is not None and after is not None and entries[before] < start < entries[after]:
+                entries[epoch] = start
+        return Lineage(tuple(sorted(entries.items())))
+
     def divergence(self, other: Lineage, end: int | None = None) -> int | None:
         """The first offset below ``end`` that the two logs do not share; None if there is none.
 

@@ -174,6 +174,27 @@ def test_truncation_keeps_what_lies_below(lineage: Lineage, end: int) -> None:
     assert all(start < end for _, start in cut.entries)
 
 
+@pytest.mark.parametrize(
+    ("epochs", "whole"),
+    [
+        ([(1, 6)], ((0, 0), (1, 6), (2, 9))),
+        ([(1, 6), (2, 8)], ((0, 0), (1, 6), (2, 8))),
+        ([(2, 10)], ((0, 0), (2, 9))),
+        ([(-1, 0), (0, 0), (3, 20)], ((0, 0), (2, 9))),
+        ([(1, 9)], ((0, 0), (2, 9))),
+    ],
+)
+def test_batches_show_what_a_lineage_lacks(epochs: list[tuple[int, int]], whole: tuple[tuple[int, int], ...]) -> None:
+    assert Lineage(((0, 0), (2, 9))).with_batches(epochs) == Lineage(whole)
+
+
+@given(lineages(), st.data())
+def test_a_lineage_is_whole_with_the_batches_that_it_lacks(lineage: Lineage, data: st.DataObject) -> None:
+    ends = {lineage.entries[0], lineage.entries[-1]} if lineage.entries else set()
+    known = [entry for entry in lineage.entries if entry in ends or data.draw(st.booleans())]
+    assert Lineage(tuple(known)).with_batches(lineage.entries) == lineage
+
+
 @given(lineages(), lineages())
 def test_history_changes_nothing_that_was_known(newer: Lineage, older: Lineage) -> None:
     whole = newer.with_history(older)

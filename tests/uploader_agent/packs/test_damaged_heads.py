@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.tidemark.kafka_log.build import transactional
 from tests.uploader_agent.fakes import ID, T, World, records
 from tests.uploader_agent.packs.packing import (
     FRESHNESS,
@@ -32,6 +33,7 @@ from tidemark.errors import AccessDenied, UnknownOutcome
 from tidemark.formats import object_sizes
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.head import HeadEntry
+from tidemark.formats.raw.watermark import render
 from uploader_agent.broker.admin import Led
 
 OTHER = TopicPartition("orders", 1)
@@ -185,6 +187,47 @@ def test_what_only_packs_have_is_sealed_from_them(begun: World) -> None:
         no_errors(agent)
     assert gap_reasons(begun) == []
     assert content(begun) == records(0, 70)
+
+
+def test_packs_state_the_transactions_open_where_the_store_begins(world: World) -> None:
+    """Retention has removed the start of the transaction, and then all that was packed."""
+    partition = world.disk.partition()
+    partition.snapshot(100, {7: 90})
+    partition.segment(100, transactional(100, 7, 5))
+    world.metadata.log_start = 100
+    pack_once(world, 105)
+    partition.segment(105, records(105, 115))
+    remove(partition, 100)
+    world.metadata.default_high, world.metadata.log_start = 115, 105
+    no_errors(world.once(freshness=FRESHNESS, tail_after="0s"))
+    opened = world.manifest(100).open_transactions
+    assert [(transaction.producer_id, transaction.first_offset) for transaction in opened] == [(7, 90)]
+
+
+@pytest.mark.parametrize("epochs", [((3, 0), (5, 60)), ((3, 0), (4, 50), (5, 60))], ids=["no epoch 4", "a late start"])
+def test_packs_state_the_epochs_that_retention_has_removed(world: World, epochs: tuple[tuple[int, int], ...]) -> None:
+    """``offset.wm`` was written when retention had removed an epoch that it did not know, or the start of it."""
+    partition = world.disk.partition()
+    partition.lineage([(3, 0), (4, 30), (5, 60)])
+    batches = records(0, 30) + records(30, 60, epoch=4) + records(60, 80, epoch=5)
+    partition.segment(0, batches)
+    world.metadata.leads = {T: Led(5, ID)}
+    pack_once(world, 80)
+    base, watermark = world.watermark()
+    world.store.inner.put(world.keys().watermark, render(base, watermark.model_copy(update={"lineage": epochs})))
+    partition.lineage([(5, 80)])
+    partition.segment(80, records(80, 90, epoch=5))
+    remove(partition, 0)
+    spoil(world)
+    world.metadata.default_high, world.metadata.log_start = 90, 80
+    with world.agent(freshness=FRESHNESS, tail_after="0s") as agent:
+        look_after_heads(agent)
+        assert [one.lineage for one in entries(world)] == [((3, 0), (4, 30), (5, 60))]
+        agent.upload_once()
+        no_errors(agent)
+    assert gap_reasons(world) == []
+    assert content(world) == batches + records(80, 90, epoch=5)
+    assert world.watermark()[1].lineage == ((3, 0), (4, 30), (5, 60))
 
 
 def test_nothing_is_sealed_of_a_compacted_topic_before_it_is_made_again(begun: World) -> None:

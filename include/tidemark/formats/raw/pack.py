@@ -105,7 +105,8 @@ class RangeContent(Model):
     message formats 0 and 1. ``leader_epoch`` is that of the leadership that packs. ``open`` are the transactions that
     are open at the end, ``aborts`` the transactions with a marker, at ``last_offset``, in the range. ``max_timestamp``
     is that of the batches, markers included (milliseconds since 1970, None without such a batch). ``compacted`` is true
-    if compaction may have removed offsets. ``previous`` is the partition's last range of this leadership.
+    if compaction may have removed offsets. ``previous`` is the partition's last range of this leadership; the first one
+    has ``open_before`` in its place, the transactions that are open at ``first`` (None in ranges with ``previous``).
     """
 
     topic: Topic
@@ -116,6 +117,7 @@ class RangeContent(Model):
     epochs: LineagePairs = Field(min_length=1)
     leader_epoch: int = Field(ge=0)
     open: tuple[OpenTransaction, ...] = ()
+    open_before: tuple[OpenTransaction, ...] | None = None
     aborts: tuple[Aborted, ...] = ()
     max_timestamp: int | None
     compacted: bool = False
