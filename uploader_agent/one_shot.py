@@ -53,7 +53,7 @@ class OneShot:
                 if partition.segments:
                     partition.uploader.learn()
             except TidemarkError as error:
-                partition.error = f"{type(error).__name__}: {error}"
+                partition.failed(f"{type(error).__name__}: {error}")
         surveyed = [partition for partition in self._leadership.partitions.values() if partition.remote.surveyed]
         self._parts.packs.look(partition for partition in surveyed if partition.uploader.tails)
 
@@ -83,7 +83,7 @@ class OneShot:
         """Have each tail sealed up to the first known high watermark; records appended later are left."""
         for partition in self._leadership.partitions.values():
             if partition.packed.seal_to is None and partition.offsets is not None:
-                partition.packed.seal_to = partition.offsets.high_watermark
+                partition.packed.seal_up_to(partition.offsets.high_watermark)
 
     def _offer(self) -> dict[TopicPartition, list[PartitionJob]]:
         """Queue all planned jobs, and return them by partition."""

@@ -82,7 +82,7 @@ class Packer:
     def resume(self, partition: LedPartition, own: HeadEntry | None) -> None:
         """Continue from this leadership's entry in the head, which differs from the known one."""
         partition.packed.resume(own)
-        self._plan_again(partition)
+        self._revisit(partition)
 
     def forget(self, tp: TopicPartition) -> None:
         """Drop the state of a partition that this broker no longer leads."""
@@ -101,7 +101,7 @@ class Packer:
         try:
             step()
         except NotPackable as error:
-            partition.packed.error = str(error)
+            partition.packed.failed(str(error))
             self._to_be_sealed(partition, partition.high_watermark or 0, str(error))
         except Exception as error:  # noqa: BLE001 - an error of one partition must not stop the others
             self._paused[partition.tp] = self._runtime.monotonic() + self._has_failed(partition, error)
@@ -122,7 +122,8 @@ class Packer:
         self._missed.add(partition.tp)
         self.backlog.failed(error)
         pause, message = self._failures.failed(partition.tp, error)
-        partition.packed.error = message or partition.packed.error
+        if message:
+            partition.packed.failed(message)
         return pause
 
     def _list_tail(self, partition: LedPartition) -> None:
@@ -134,15 +135,9 @@ class Packer:
             self._to_be_sealed(partition, partition.high_watermark or 0, reason)
 
     def _to_be_sealed(self, partition: LedPartition, end: int, reason: str) -> None:
-        if end > (partition.packed.seal_to or 0):
-            partition.packed.seal_to = end
+        if partition.packed.seal_up_to(end):
             logger.debug("tail_to_be_sealed", partition=str(partition.tp), end=end, reason=reason)
-            self._plan_again(partition)
-
-    def _plan_again(self, partition: LedPartition) -> None:
-        """Have the loop plan the partition soon, or with the next scan."""
-        partition.restless = True
-        self._revisit(partition)
+            self._revisit(partition)
 
     # -- all partitions ------------------------------------------------------------------------------------------------
 
@@ -213,8 +208,8 @@ class Packer:
 
         self._try(tick.partition, read)
         if not ranges:
-            tick.partition.packed.stuck_at = tick.start
-            self._plan_again(tick.partition)
+            tick.partition.packed.found_no_range(tick.start)
+            self._revisit(tick.partition)
             return None
         return ranges[0] if self._has_room(tick, ranges[0][1]) else None
 
@@ -239,8 +234,9 @@ class Packer:
         if not large and not long:
             return True
         end = batches.first if before.ranges else partition.high_watermark or 0
-        partition.packed.error = f"its seals are late: {before} are packed, and no reader takes more"
-        self._to_be_sealed(partition, end, partition.packed.error)
+        error = f"its seals are late: {before} are packed, and no reader takes more"
+        partition.packed.failed(error)
+        self._to_be_sealed(partition, end, error)
         return False
 
     # -- the head ------------------------------------------------------------------------------------------------------
@@ -258,9 +254,7 @@ class Packer:
         if not tick.packed:
             return
         partition.packed.advance(tick.packed, tick.sealed_end)
-        partition.packed.error = None
         self.backlog.packed(partition)
-        partition.ages.forget(partition.stored_end)
         self._failures.succeeded(partition.tp, wrote=True)
         self._metrics.packed_ranges.inc(len(tick.packed))
         self._metrics.packed_bytes.inc(tick.size)

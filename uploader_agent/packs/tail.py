@@ -1,7 +1,7 @@
 """The packed and not yet sealed tail of one partition under one leadership.
 
-The packer writes it, the workers that seal read it, and the loop and the watermark index report it. Each method is one
-atomic step.
+The thread of the partition's bucket owns it: that thread packs and keeps the head. The workers that seal read it, and
+the loop and the watermark index report it. Each method is one atomic step.
 """
 
 from __future__ import annotations
@@ -61,19 +61,16 @@ class Packed(NamedTuple):
 
 
 class Tail:
-    """The tail. Thread-safe. ``joined`` is the version of this broker's head that it continues from, or None."""
+    """The tail. Thread-safe."""
 
     def __init__(self) -> None:
-        self.joined: int | None = None
-        self.error: str | None = None
-        """The reason that nothing was packed at the last try."""
-        self.seal_to: int | None = None
-        """The offset up to which the partition is to be sealed, although its segment is active."""
-        self.stuck_at: int | None = None
-        """The offset from which no range could be read at the last try."""
-        self.known = False
-        """True once the tail is known, from heads or from this broker's former index."""
-        self.changes = 0
+        self._joined: int | None = None
+        self._error: str | None = None
+        self._seal_to: int | None = None
+        self._stuck_at: int | None = None
+        self._is_known = False
+        self._changes = 0
+        self._plan_requests = 0
         self._packing_from: int | None = None
         self._lock = threading.Lock()
         self._last: _Last | None = None
@@ -85,15 +82,71 @@ class Tail:
         self._trusted_end = 0
         """The end of the tail in a former index, until this broker's head has been read; 0 from then on."""
 
+    # -- the last try to pack -------------------------------------------------------------------------------------------
+
+    @property
+    def error(self) -> str | None:
+        """The reason that nothing was packed at the last try; None after a range was packed."""
+        return self._error
+
+    @property
+    def seal_to(self) -> int | None:
+        """The offset up to which the partition is to be sealed, although its segment is active."""
+        return self._seal_to
+
+    @property
+    def stuck_at(self) -> int | None:
+        """The offset from which no range could be read at the last try."""
+        return self._stuck_at
+
+    @property
+    def plan_requests(self) -> int:
+        """Increases when the loop is to plan the partition again: with the next scan, if the wake-up is lost."""
+        return self._plan_requests
+
+    def failed(self, error: str) -> None:
+        """Note the reason that nothing was packed."""
+        self._error = error
+
+    def found_no_range(self, start: int) -> None:
+        """Note that no range could be read from ``start`` on."""
+        with self._lock:
+            self._stuck_at = start
+            self._plan_requests += 1
+
+    def seal_up_to(self, end: int) -> bool:
+        """Have the partition sealed up to ``end``; False if that or more was wanted before."""
+        with self._lock:
+            if end <= (self._seal_to or 0):
+                return False
+            self._seal_to = end
+            self._plan_requests += 1
+            return True
+
     # -- the start of a new leader or a new process --------------------------------------------------------------------
+
+    @property
+    def known(self) -> bool:
+        """True once the tail is known, from heads or from this broker's former index."""
+        return self._is_known
+
+    @property
+    def joined(self) -> int | None:
+        """The version of this broker's head that the tail continues from; None before it was read."""
+        return self._joined
+
+    @property
+    def changes(self) -> int:
+        """Increases with each change of the packed offsets."""
+        return self._changes
 
     def trust(self, tail_end: int) -> None:
         """Assume the end of the tail in this broker's former index, until its head has been read."""
         with self._lock:
-            if self.joined is None and self._former is None:
+            if self._joined is None and self._former is None:
                 self._trusted_end = tail_end
-                self.known = True
-                self.changes += 1
+                self._is_known = True
+                self._changes += 1
 
     def agrees(self, tail_end: int | None) -> bool:
         """True if the tail is the one in the stored head, where this leadership's entry ends at ``tail_end``."""
@@ -105,8 +158,9 @@ class Tail:
         with self._lock:
             self._last = self._known = None
             self._former, self._trusted_end = own, 0
-            self.known = True
-            self.changes += 1
+            self._is_known = True
+            self._changes += 1
+            self._plan_requests += 1
 
     def join(self, version: int, own: HeadEntry | None, inherited: Iterable[HeadEntry], lineage: Lineage) -> None:
         """Continue from this leadership's entry in the stored head, and from the tails of former leaders."""
@@ -114,9 +168,9 @@ class Tail:
             self._last = self._known = None
             self._former, self._trusted_end = own, 0
             self._inherited = tuple((live_end(entry, lineage), entry) for entry in inherited)
-            self.joined = version
-            self.known = True
-            self.changes += 1
+            self._joined = version
+            self._is_known = True
+            self._changes += 1
 
     # -- packing -------------------------------------------------------------------------------------------------------
 
@@ -170,13 +224,14 @@ class Tail:
                 self._last = _Last(range_.next, at.pack, at.position, at.length, range_.place, range_.opened)
             if self._known is not None:
                 self._known.forget(sealed_end)
-            self.changes += 1
+            self._error = None
+            self._changes += 1
 
     def drop_own(self) -> None:
         """Note that the head no longer has this leadership's entry, since all of it is sealed."""
         with self._lock:
             self._last = self._known = self._former = None
-            self.changes += 1
+            self._changes += 1
 
     # -- sealing -------------------------------------------------------------------------------------------------------
 

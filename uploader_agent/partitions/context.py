@@ -49,7 +49,8 @@ class LocalLog:
 
     ``segments`` are held or on the disk, by base offset, the last one active. ``offsets`` come from the broker or its
     checkpoint. ``disk_start`` is the base offset of the first segment on the disk; None without one. ``observed_start``
-    is its value at the time of the ``offsets``.
+    is its value at the time of the ``offsets``. ``replicas`` are the brokers that have a replica, as metadata names
+    them. ``packs`` is true if ``offset.wm`` lists this leadership among those that may have packed from its claim on.
     """
 
     segments: tuple[LocalSegment, ...] = ()
@@ -57,6 +58,8 @@ class LocalLog:
     cleanup_policy: str = UNKNOWN_POLICY
     disk_start: int | None = None
     observed_start: int | None = None
+    replicas: tuple[int, ...] = ()
+    packs: bool = False
 
     @property
     def rotated(self) -> Intervals:

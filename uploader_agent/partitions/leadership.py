@@ -254,8 +254,7 @@ class Leadership:
             partition.apply_freshness(self._freshness_of(tp.topic))
             if tp in self._former:
                 partition.trust_index(self._former[tp])
-        partition.uploader.replicas = leader.replicas
-        partition.apply_policy(self._policies.get(tp.topic, UNKNOWN_POLICY))
+        partition.apply_metadata(leader.replicas, self._policies.get(tp.topic, UNKNOWN_POLICY))
         return partition
 
     def _belongs(self, folder: Path, led: Led) -> bool:

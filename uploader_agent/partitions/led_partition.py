@@ -1,7 +1,8 @@
 """A led partition: its state on the disk and the broker, and the jobs that follow.
 
 The loop's thread owns it: it looks at the disk, takes the broker's answers and plans jobs. Workers carry them out
-(:class:`PartitionUploader`). Both need the state of the store, which is in :class:`RemoteState`.
+(:class:`PartitionUploader`), and write the state of the store (:class:`RemoteState`). The thread of the bucket packs,
+and writes the state of the packs (:class:`Tail`). docs/agent-design.md has a table of all threads.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ class LedPartition:
         """The promised seconds from append to query; None if the tail is packed only when it is quiet."""
         self.looked_at = context.runtime.monotonic()
         self.ages = Ages(self.looked_at)
+        """The ends of the log at several times, if the topic has a ``freshness``."""
         self.confirmed: Confirmed | None = None
         """The high watermark that the broker has answered under this leadership."""
-        self.restless = True
-        """True if the last plan had a job or a wait, or something has changed since."""
-        self.error: str | None = None
-        """The error of the last job; written by the worker that carried it out."""
+        self._error: str | None = None
+        self._is_busy = True  # True before the first plan, and if the last one had a job or a wait
+        self._plan_requests = 0  # of the packs, at the last plan
         self.observation: Observation | None = None
         """The broker's last answer; replaced as a whole, since other threads read it."""
         self.pace = Pace()
@@ -69,6 +70,24 @@ class LedPartition:
     def changes(self) -> int:
         """Increases with each change in the known state of store and broker."""
         return self._observations + self.remote.changes + self.packed.changes
+
+    @property
+    def restless(self) -> bool:
+        """True before the first plan, if the last one had a job or a wait, and if the packs call for another one."""
+        return self._is_busy or self._plan_requests != self.packed.plan_requests
+
+    @property
+    def error(self) -> str | None:
+        """The error of the last job; None if it succeeded."""
+        return self._error
+
+    def failed(self, error: str) -> None:
+        """Note the error of a job. For the worker that carried it out."""
+        self._error = error
+
+    def succeeded(self) -> None:
+        """Note that a job succeeded. For the worker that carried it out."""
+        self._error = None
 
     @property
     def segments(self) -> tuple[LocalSegment, ...]:
@@ -102,6 +121,7 @@ class LedPartition:
         self.looked_at = self._monotonic()
         listed = self.disk.look()
         if self.freshness is not None and not self._has_grown() and (end := self._log_end) is not None:
+            self.ages.forget(self.stored_end)
             self.ages.note(self.looked_at, end)
         if listed or self._holding:
             final, written = self.remote.final, self.remote.watermark
@@ -159,12 +179,11 @@ class LedPartition:
     def apply_freshness(self, freshness: float | None) -> None:
         """Set the topic's freshness in seconds; None to pack its tail only when it is quiet."""
         self.freshness = freshness if self.packs else None
-        self.uploader.packs = self.freshness is not None
+        self.uploader.local = replace(self.uploader.local, packs=self.freshness is not None)
 
-    def apply_policy(self, cleanup_policy: str) -> None:
-        """Set the topic's ``cleanup.policy``."""
-        if cleanup_policy != self.uploader.local.cleanup_policy:
-            self.uploader.local = replace(self.uploader.local, cleanup_policy=cleanup_policy)
+    def apply_metadata(self, replicas: tuple[int, ...], cleanup_policy: str) -> None:
+        """Set the brokers that have a replica, and the topic's ``cleanup.policy``."""
+        self.uploader.local = replace(self.uploader.local, replicas=replicas, cleanup_policy=cleanup_policy)
 
     @property
     def outdated(self) -> bool:
@@ -270,8 +289,9 @@ class LedPartition:
         A tail is sealed if its last append was before ``quiet_before``, in seconds since 1970, or if much of it is
         packed; if ``quiet_before`` is None, only if much of it is packed.
         """
+        self._plan_requests = self.packed.plan_requests
         jobs = self._plan(quiet_before)
-        self.restless = bool(jobs or self.remote.gaps or self.has_news or self.pending())
+        self._is_busy = bool(jobs or self.remote.gaps or self.has_news or self.pending())
         return jobs
 
     def _plan(self, quiet_before: float | None) -> list[Job]:

@@ -56,10 +56,6 @@ class PartitionUploader:
     ) -> None:
         """``remote`` has the state of the store, ``packed`` of the packs. The owner keeps :attr:`local` current."""
         self.local = LocalLog()
-        self.replicas: tuple[int, ...] = ()
-        """The brokers that have a replica, as metadata names them."""
-        self.packs = False
-        """True if ``offset.wm`` is to list this leadership among those that may have packed."""
         self._tp = tp
         self._led = led
         self._folder = folder
@@ -72,6 +68,7 @@ class PartitionUploader:
         self._search = Search(context.control_store, context.control, context.search_interval, context.runtime)
         self._writing = context.runtime.lock()  # held by the worker that writes offset.wm
         self._unwritten = True
+        self._tail_wanted = False  # until offset.wm lists this leadership's tail
 
     @property
     def route(self) -> UploadRoute:
@@ -130,7 +127,7 @@ class PartitionUploader:
     def list_tail(self) -> None:
         """Have ``offset.wm`` of a claimed partition list this leadership in ``tails``, before anything is packed."""
         if not self.may_pack:
-            self.packs = self._unwritten = True
+            self._tail_wanted = self._unwritten = True
             self.publish()
 
     @property
@@ -262,7 +259,7 @@ class PartitionUploader:
         These are the brokers that ``offset.wm`` lists, and all replicas: a leader of another branch may have dropped
         tails from ``offset.wm`` to which this log has returned.
         """
-        return self._sources.entries(self.route, {self._context.broker, *self.replicas, *self._tail_brokers})
+        return self._sources.entries(self.route, {self._context.broker, *self.local.replicas, *self._tail_brokers})
 
     def _seal_fuller(self, work: SealRun, seen: Observed, rules: Rules, before: StoredBefore) -> StoredManifest | None:
         """Seal ``work`` with its records that only packs still have."""
@@ -362,6 +359,7 @@ class PartitionUploader:
                 cut = {"next_offset": new.next_offset, "was": end, "leader_epoch": new.leader_epoch}
                 logger.warning("log_truncated", partition=str(self._tp), **cut)
             self._remote.vouch(written)
+            self._tail_wanted = self._tail_wanted and self._own_pair not in new.tails
             named = Intervals((gap.start, gap.end) for gap in (*new.gaps, *new.acknowledged_gaps))
             self._context.hold.recorded(self._tp, self._led.topic_id, named)
             return
@@ -401,7 +399,7 @@ class PartitionUploader:
             holding,
             passed,
             (foreign.watermark.leader_epoch,) if foreign else (),
-            packs=self.packs,
+            packs=self.local.packs or self._tail_wanted,
         )
 
     def _evidence(self, before: StoredWatermark | None, previous: Watermark | None) -> Evidence:

@@ -85,13 +85,14 @@ class UploadWorkers:
             self._measure()
             try:
                 again = 0.0 if self._carry_out(task) else None
-                task.partition.error = None
+                task.partition.succeeded()
                 self._failures.succeeded(tp, wrote=segment)
                 self._health.finished(segment=segment)
             except Exception as error:  # noqa: BLE001 - an error of one partition must not stop the others
                 slow_down = isinstance(error, SlowDown)
                 retry_after, message = self._failures.failed(tp, error)
-                task.partition.error = message or task.partition.error
+                if message:
+                    task.partition.failed(message)
                 self._health.failed(f"{tp}: {type(error).__name__}: {error}", segment=segment)
                 again = retry_after
             finally:

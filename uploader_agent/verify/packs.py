@@ -58,7 +58,7 @@ def compare_packs(
     done = 0
     for wanted in places.values():
         store, keys = next(iter(wanted.values())).uploader.where
-        brokers = {broker, *(replica for partition in wanted.values() for replica in partition.uploader.replicas)}
+        brokers = {broker, *(replica for partition in wanted.values() for replica in partition.uploader.local.replicas)}
         gathered: list[PackedRange] = []
         listed = _listed(store, keys.control, brokers)
         while packs := list(islice(listed, _AT_A_TIME)):

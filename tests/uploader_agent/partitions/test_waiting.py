@@ -163,7 +163,7 @@ def test_reasons_name_the_last_error_the_gap_and_the_leadership(world: World) ->
     world.disk.partition(other)
     world.disk.partition(elsewhere, topic_id=OTHER_ID)
     with surveyed(world, 200) as (agent, partition):
-        partition.error = "AccessDenied: told so"
+        partition.failed("AccessDenied: told so")
         assert "and the next one comes after a pause: AccessDenied: told so" in look(agent)["rotated"].reason
         leaders = {T: Leader(1, partition.led), elsewhere: Leader(1, Led(3, "xkU3OEVBNTcwNTJENDM2Qk"))}
         agent.leadership.learn(LeadersAnswer(utc_now(), 0.0, leaders, {}))

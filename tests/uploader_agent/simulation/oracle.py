@@ -122,12 +122,19 @@ class Oracle:
             data = read_range_bytes(self.packs, one)
             if not partition.is_log(*spans[-1], data):
                 return f"{one.range} has other bytes than the log"
-            for base, batch in split(data).items():
-                if len(batch) >= len(partition.packed.get(base, b"")):
+            batches = split(data)
+            sealed = self._sealed(partition) if batches.keys() - partition.packed.keys() else Intervals()
+            for base, batch in batches.items():
+                if base not in sealed and len(batch) >= len(partition.packed.get(base, b"")):
                     partition.packed[base] = batch
         name = PartitionOfId(partition.kafka_id, partition.at.partition)
         self._named[name] = self._named.get(name, Intervals()) | Intervals(spans)
         return None
+
+    def _sealed(self, partition: Partition) -> Intervals:
+        """The offsets of seals; readers take them before a range that a head names later, since they read heads first."""
+        assert self.store is not None
+        return Intervals((seal.base_offset, seal.next_offset) for seal in _manifests(partition, self.store))
 
     def missing(self, store: SimulatedStore, since: float) -> list[str]:
         """What of "everything stored, everything told" is missing; observations must be from ``since`` or later."""
@@ -175,8 +182,7 @@ class Oracle:
         assert self.store is not None
         missing = Intervals([(0, entry.least_stored_end)]) - self._done(partition, self.store)
         if missing:  # a manifest may be there before offset.wm tells of it
-            sealed = Intervals((one.base_offset, one.next_offset) for one in _manifests(partition, self.store))
-            missing = missing - sealed - self._packed(partition, self.store)
+            missing = missing - self._sealed(partition) - self._packed(partition, self.store)
         if missing:
             yield f"{missing} is neither sealed nor packed nor in a gap"
         former = self._packed(partition, self.store, before=entry.leader_epoch)
