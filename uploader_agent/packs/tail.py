@@ -82,7 +82,7 @@ class Tail:
         self._trusted_end = 0
         """The end of the tail in a former index, until this broker's head has been read; 0 from then on."""
 
-    # -- the last try to pack -------------------------------------------------------------------------------------------
+    # -- the last try to pack ------------------------------------------------------------------------------------------
 
     @property
     def error(self) -> str | None:

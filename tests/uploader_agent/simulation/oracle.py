@@ -132,7 +132,7 @@ class Oracle:
         return None
 
     def _sealed(self, partition: Partition) -> Intervals:
-        """The offsets of seals; readers take them before a range that a head names later, since they read heads first."""
+        """The offsets of seals. Readers take them before ranges that a head names later: they read heads first."""
         assert self.store is not None
         return Intervals((seal.base_offset, seal.next_offset) for seal in _manifests(partition, self.store))
 
