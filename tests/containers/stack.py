@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import pytest
 import yaml
+from deltalake import DeltaTable
 from kafka import KafkaProducer
 
 from tests.containers.engine import FOLDER, Engine, running_engine
@@ -159,9 +160,10 @@ def _keys(role: str) -> tuple[str, str]:
 
 def _landed(topic: str) -> list[Row]:
     deployment = load_topics(ROOT / "include" / "topics.yaml")
-    delta = open_delta(open_topic_table(deployment, deployment.topic(topic)))
-    if delta is None:
+    table = open_topic_table(deployment, deployment.topic(topic))
+    if open_delta(table) is None:
         return []
+    delta = DeltaTable(table.url, storage_options=table.delta_options)
     columns = ("kafka_partition", "kafka_offset", "kafka_value")
     found = delta.to_pyarrow_table(columns=list(columns)).to_pylist()
     return [(row["kafka_partition"], row["kafka_offset"], row["kafka_value"]) for row in found]
