@@ -13,7 +13,7 @@ from tests.support.raw_builder import RawBuilder
 from tidemark import Mode
 from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.kafka_log import scan_batches
-from tidemark.raw.objects import aborts_of, fetched_marks, incarnations, manifests, marks_of, read_segment
+from tidemark.raw.objects import aborts_of, incarnations, manifests, read_segment, read_watermark
 from tidemark.raw.segments import Segment
 from tidemark.store import Store, open_store
 
@@ -27,9 +27,9 @@ def resealed(world: World, folder: Path, topic: str, parts: int, rng: random.Ran
     raw.times = True
     for partition in range(parts):
         known, keys = raw.partition(partition), raw.keys(partition)
-        fetched = fetched_marks(source, keys)
-        assert fetched is not None
-        watermark = marks_of(fetched.body, keys, raw.lives.incarnations[0].topic_id).watermark
+        found = read_watermark(source, keys, raw.lives.incarnations[0].topic_id)
+        assert found is not None
+        watermark = found.watermark
         known.lineage, known.leader_epoch = watermark.lineage, watermark.leader_epoch
         segments = stored(source, keys)
         batches = [one for segment in segments for one in batches_of(source, segment)]

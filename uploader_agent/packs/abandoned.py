@@ -14,6 +14,7 @@ from tidemark.formats.raw.head import EntryKey, HeadEntry
 from tidemark.formats.raw.pack import PackedRange
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.kafka_log import Lineage
+from tidemark.raw.objects import StoredWatermark
 from tidemark.raw.packs import live_end
 from tidemark.store import Store
 from uploader_agent.broker.admin import Offsets
@@ -25,7 +26,6 @@ from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.incarnations import TopicIncarnation
 from uploader_agent.stored.manifests import Observed
 from uploader_agent.stored.remote_state import RemoteState
-from uploader_agent.stored.watermark import StoredWatermark
 from uploader_agent.upload.segment_upload import UploadRoute
 
 logger = structlog.get_logger(__name__)

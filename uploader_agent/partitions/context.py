@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
 from tidemark.intervals import Intervals
+from tidemark.raw.objects import StoredWatermark
 from tidemark.store import Store
 from uploader_agent.broker.admin import UNKNOWN_POLICY, Led, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment
@@ -14,7 +15,6 @@ from uploader_agent.hold import Hold
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.stored.destinations import Bucket
 from uploader_agent.stored.incarnations import TopicIncarnation
-from uploader_agent.stored.watermark import StoredWatermark
 
 
 @dataclass(frozen=True, slots=True)

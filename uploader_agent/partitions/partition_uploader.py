@@ -20,6 +20,7 @@ from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
+from tidemark.raw.objects import StoredWatermark
 from tidemark.store import Store
 from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged
@@ -33,7 +34,7 @@ from uploader_agent.stored.gaps import Evidence
 from uploader_agent.stored.manifests import Observed, StoredManifest
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.stored.stored_log import StoredLog
-from uploader_agent.stored.watermark import StoredWatermark, WatermarkState
+from uploader_agent.stored.watermark import WatermarkState
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.segment_upload import PacksDiffer, Rules, StoredBefore, UploadRoute, upload
 from uploader_agent.upload.validation import ScannedSegment
@@ -398,7 +399,7 @@ class PartitionUploader:
             remote.history(lineage),
             holding,
             passed,
-            (foreign.watermark.leader_epoch,) if foreign else (),
+            (foreign.leader_epoch,) if foreign else (),
             packs=self.local.packs or self._tail_wanted,
         )
 

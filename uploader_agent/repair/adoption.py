@@ -22,7 +22,7 @@ from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import SegmentManifest, compacts
 from tidemark.kafka_log import Lineage
-from tidemark.raw.objects import ListedObject
+from tidemark.raw.objects import ListedObject, OtherWatermark, StoredWatermark, find_watermark
 from uploader_agent.broker.admin import checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.disk.segment_files import PartitionFiles
@@ -32,7 +32,7 @@ from uploader_agent.stored.lineage import KnownLineages, OffLineage
 from uploader_agent.stored.manifests import Facts, Observed
 from uploader_agent.stored.objects import find, put_derived
 from uploader_agent.stored.stored_log import StoredLog
-from uploader_agent.stored.watermark import OtherWatermark, StoredWatermark, WatermarkState
+from uploader_agent.stored.watermark import WatermarkState
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 
 Outcome = Literal["would adopt", "adopted", "as it was", "left"]
@@ -90,7 +90,7 @@ class Adoption:
             PreconditionFailed: another program writes there now: stop the other uploader.
             StoreError: the store failed; earlier segments are done.
         """
-        other = watermark.find(self._store, self._keys)
+        other = find_watermark(self._store, self._keys)
         if isinstance(other, StoredWatermark):
             return
         listed = listing.list_segments(self._store, self._keys, 0)

@@ -21,6 +21,7 @@ from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.raw.objects import StoredWatermark
 from tidemark.store import Store
 from uploader_agent.broker.admin import UNKNOWN_POLICY, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment, find_segments
@@ -29,7 +30,6 @@ from uploader_agent.stored import listing, manifests, watermark
 from uploader_agent.stored.lineage import KnownLineages, OffLineage, lineage_of
 from uploader_agent.stored.manifests import Observed, StoredManifest
 from uploader_agent.stored.objects import put_derived
-from uploader_agent.stored.watermark import StoredWatermark
 from uploader_agent.upload.eligibility import SealRun, rotated_runs
 from uploader_agent.upload.segment_upload import Diverged, Rules, StoredBefore, UploadRoute, upload
 from uploader_agent.upload.validation import ScannedSegment

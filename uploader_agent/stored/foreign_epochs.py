@@ -25,10 +25,10 @@ from typing import Final
 import structlog
 
 from tidemark.formats.keys import TopicPartition
+from tidemark.raw.objects import StoredWatermark
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
 from uploader_agent.broker.authority import Authority, MetadataMark
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.stored.watermark import StoredWatermark
 
 logger = structlog.get_logger(__name__)
 

@@ -15,10 +15,11 @@ from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.raw.objects import StoredWatermark
 from uploader_agent.stored import gaps
 from uploader_agent.stored.manifests import StoredManifest
 from uploader_agent.stored.stored_log import StoredLog
-from uploader_agent.stored.watermark import StoredWatermark
+from uploader_agent.stored.watermark import ForeignWatermark
 
 
 class Coverage(NamedTuple):
@@ -128,7 +129,7 @@ class RemoteState:
             return self._log.stored
 
     @property
-    def foreign(self) -> StoredWatermark | None:
+    def foreign(self) -> ForeignWatermark | None:
         """A foreign object under the key of ``offset.wm``, which may only be replaced."""
         with self._lock:
             return self._log.foreign

@@ -13,10 +13,11 @@ from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.raw.objects import StoredWatermark
 from tidemark.store import Store
 from uploader_agent.stored import gaps, listing, manifests, watermark
 from uploader_agent.stored.manifests import StoredManifest
-from uploader_agent.stored.watermark import IsForeign, StoredWatermark
+from uploader_agent.stored.watermark import ForeignWatermark, IsForeign
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class StoredLog:
 
     broker: int
     stored: StoredWatermark | None = None
-    foreign: StoredWatermark | None = None
+    foreign: ForeignWatermark | None = None
     """A foreign object under the key of ``offset.wm``, which may only be replaced."""
     segments: dict[SegmentName, StoredSegment] = field(default_factory=dict)
     logs: set[SegmentName] = field(default_factory=set)
@@ -179,8 +180,7 @@ def load(
         StoreError: the store failed.
     """
     current = watermark.fence(store, keys, topic_id, leader_epoch, is_foreign)
-    foreign = current is not None and current.foreign
-    state = StoredLog(broker, None if foreign else current, current if foreign else None)
+    state = StoredLog(broker, foreign=current) if isinstance(current, ForeignWatermark) else StoredLog(broker, current)
     first = 0
     if state.stored is not None:
         first = state.stored.base_offset

@@ -20,6 +20,7 @@ from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.watermark import MOST_TAILS, Watermark
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
+from tidemark.raw.objects import OtherWatermark, StoredWatermark, find_watermark
 from tidemark.store import Store
 from uploader_agent.clock import utc_now
 
@@ -30,19 +31,10 @@ class Fenced(TidemarkError):
     """A leader with a higher epoch has written the watermark: this agent must leave the partition alone."""
 
 
-class StoredWatermark(NamedTuple):
-    """``offset.wm`` as the store has it."""
+class ForeignWatermark(NamedTuple):
+    """An ``offset.wm`` whose leader epoch the cluster never gave: it fences no leader, and its content is void."""
 
-    base_offset: int
-    watermark: Watermark
-    etag: str
-    foreign: bool = False
-    """True if the cluster never gave its leader epoch: it then fences no leader, and its content is ignored."""
-
-
-class OtherWatermark(NamedTuple):
-    """The ``offset.wm`` of one line that another uploader wrote; ``etag`` is its ETag."""
-
+    leader_epoch: int
     etag: str
 
 
@@ -151,27 +143,13 @@ def says_more(new: Watermark, old: Watermark | None) -> bool:
     return old is None or new != old.model_copy(update={"broker": new.broker, "written_at": new.written_at})
 
 
-def find(store: Store, keys: PartitionKeys) -> StoredWatermark | OtherWatermark | None:
-    """The stored watermark, even if another uploader wrote it; None if there is none.
-
-    Raises:
-        FormatError: it does not parse.
-    """
-    try:
-        body, etag = store.get(keys.watermark, limit=Watermark.most_bytes)
-    except NotFound:
-        return None
-    base_offset, watermark = format_.parse(body, keys.watermark)
-    return OtherWatermark(etag) if watermark is None else StoredWatermark(base_offset, watermark, etag)
-
-
 def read(store: Store, keys: PartitionKeys) -> StoredWatermark | None:
     """The stored watermark; None if there is none.
 
     Raises:
         FormatError: it does not parse, or another uploader wrote it.
     """
-    stored = find(store, keys)
+    stored = find_watermark(store, keys)
     if isinstance(stored, OtherWatermark):
         rule = "was written by another uploader: stop it, since two must never share a prefix, and take the prefix over"
         raise FormatError(keys.watermark, f"{rule} with tidemark-agent adopt")
@@ -180,19 +158,23 @@ def read(store: Store, keys: PartitionKeys) -> StoredWatermark | None:
 
 def fence(
     store: Store, keys: PartitionKeys, topic_id: str | None, leader_epoch: int, is_foreign: IsForeign
-) -> StoredWatermark | None:
+) -> StoredWatermark | ForeignWatermark | None:
     """The result of :func:`read`. Raises :class:`Fenced` if a later leader wrote it, unless it ``is_foreign``."""
     stored = read(store, keys)
     if stored and stored.watermark.topic_id == topic_id and stored.watermark.leader_epoch > leader_epoch:
         if is_foreign(stored):
-            return stored._replace(foreign=True)
+            return ForeignWatermark(stored.watermark.leader_epoch, stored.etag)
         theirs = f"broker {stored.watermark.broker} leads it under epoch {stored.watermark.leader_epoch}"
         raise Fenced(f"{keys.watermark}: {theirs}, and this broker's epoch is {leader_epoch}")
     return stored
 
 
 def write(
-    store: Store, keys: PartitionKeys, base_offset: int, watermark: Watermark, before: StoredWatermark | None
+    store: Store,
+    keys: PartitionKeys,
+    base_offset: int,
+    watermark: Watermark,
+    before: StoredWatermark | ForeignWatermark | None,
 ) -> StoredWatermark:
     """Write ``watermark`` if the store still has ``before``. A foreign ``before`` is copied aside first.
 
@@ -200,7 +182,7 @@ def write(
         PreconditionFailed: the store has another version; read it and decide again.
         ContinuityError: ``watermark`` would move back.
     """
-    if before is not None and before.foreign:
+    if isinstance(before, ForeignWatermark):
         _copy_aside(store, keys, before)
     elif before is not None and not watermark.supersedes(before.watermark):
         raise ContinuityError(f"{keys.watermark}: {watermark.order} must not follow {before.watermark.order}")
@@ -231,7 +213,7 @@ def put(
     return StoredWatermark(base_offset, watermark, etag)
 
 
-def _copy_aside(store: Store, keys: PartitionKeys, foreign: StoredWatermark) -> None:
+def _copy_aside(store: Store, keys: PartitionKeys, foreign: ForeignWatermark) -> None:
     """Keep ``foreign`` as evidence."""
     folder = keys.control.foreign_watermarks(keys.place, keys.partition)
     target = f"{folder}{foreign.etag.strip(chr(34))}/{WATERMARK_NAME}"

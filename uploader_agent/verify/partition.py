@@ -14,18 +14,18 @@ from tidemark.formats.raw import tombstones
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw import objects
-from tidemark.raw.heads import Heads
+from tidemark.raw.heads import Heads, PartitionLook
+from tidemark.raw.objects import StoredWatermark
 from tidemark.store import Store
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, checksum, file_name
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.stored import gaps
-from uploader_agent.stored.watermark import StoredWatermark
+from uploader_agent.stored import gaps, watermark
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.local_run import open_run
 from uploader_agent.verify.findings import Severity, VerifyFinding
 from uploader_agent.verify.segment import Checked, check
-from uploader_agent.verify.tails import CheckedTail, check_tail, read_watermark
+from uploader_agent.verify.tails import CheckedTail, check_tail
 
 Item = TypeVar("Item")
 
@@ -109,18 +109,19 @@ class _Verification:
     def run(self) -> VerifyVerdict:
         """Check segments, packs, holes and the watermark in turn; findings are reported as they come."""
         store, keys = self._partition.uploader.where
-        stored, tail = read_watermark(self._heads, store, keys), CheckedTail()
+        look = self._heads.look(store, keys, lambda: watermark.read(store, keys))
+        stored, tail = look.stored if look else None, CheckedTail()
         live = self._partition.uploader.lineage()
         if stored is not None:
-            live = live.with_history(Lineage(stored.watermark.lineage))
+            live = live.with_history(stored.lineage)
             self._line_1 = stored.base_offset
             self._report_gaps(stored)
         for checked in self._check_segments(store, keys, live):
             self._take(checked)
         self._take_removed(store, keys)
-        if stored is not None:
-            tail = self._check_tail(stored, store, keys, live)
-            self._check_holes(stored, keys)
+        if look is not None:
+            tail = self._check_tail(look, store, keys, live)
+            self._check_holes(look.stored, keys)
         self._check_lag(stored)
         offsets = self._partition.offsets
         return VerifyVerdict(
@@ -179,12 +180,12 @@ class _Verification:
         except FormatError as error:
             self.say(VerifyFinding(Severity.CORRUPT, 0, 0, error.name, error.rule, wrong=True))
 
-    def _check_tail(self, stored: StoredWatermark, store: Store, keys: PartitionKeys, live: Lineage) -> CheckedTail:
+    def _check_tail(self, look: PartitionLook, store: Store, keys: PartitionKeys, live: Lineage) -> CheckedTail:
         """Check the packed offsets beyond the segments."""
-        current = stored.watermark
+        current = look.stored.watermark
         known = self._covered | gaps.offsets(current.gaps) | gaps.offsets(current.acknowledged_gaps)
         sealed_end = known.contiguous_from(current.next_offset)
-        tail = check_tail(self._heads, store, keys, stored, live, sealed_end, deep=self._deep)
+        tail = check_tail(look, store, keys, live, sealed_end, deep=self._deep)
         for finding in tail.findings:
             self.say(finding)
         for part in tail.covered - self._covered:

@@ -1,7 +1,6 @@
 """Checks the packed tail of a partition: heads and packs exist, they are whole, and they leave no hole.
 
-The tail is found as a reader finds it, from the heads of the brokers that ``offset.wm`` lists. The heads are read
-before ``offset.wm``.
+The tail is found as a reader finds it, from the heads of the brokers that ``offset.wm`` lists.
 """
 
 from __future__ import annotations
@@ -14,11 +13,9 @@ from tidemark.formats.keys import PartitionKeys
 from tidemark.formats.raw.pack import PackedRange, read_range_bytes
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, scan_batches
-from tidemark.raw.heads import Heads
+from tidemark.raw.heads import PartitionLook
 from tidemark.raw.packs import chain, live_end, live_part
 from tidemark.store import Store
-from uploader_agent.stored import watermark
-from uploader_agent.stored.watermark import StoredWatermark
 from uploader_agent.verify.findings import Severity, VerifyFinding
 
 
@@ -34,26 +31,10 @@ class CheckedTail:
     findings: list[VerifyFinding] = field(default_factory=list)
 
 
-def read_watermark(heads: Heads, store: Store, keys: PartitionKeys) -> StoredWatermark | None:
-    """``offset.wm``, read after the heads that it lists; None if there is none. Raises StoreError, FormatError."""
-    return heads.read_before(
-        store, keys, lambda: watermark.read(store, keys), lambda stored: stored.watermark.tail_brokers
-    )
-
-
 def check_tail(
-    heads: Heads,
-    store: Store,
-    keys: PartitionKeys,
-    stored: StoredWatermark,
-    lineage: Lineage,
-    sealed_end: int,
-    *,
-    deep: bool,
+    look: PartitionLook, store: Store, keys: PartitionKeys, lineage: Lineage, sealed_end: int, *, deep: bool
 ) -> CheckedTail:
-    """Check the packed offsets beyond ``sealed_end``. ``stored`` comes from :func:`read_watermark`.
-
-    ``deep`` reads the bytes of the ranges.
+    """Check the packed offsets beyond ``sealed_end``. ``deep`` reads the bytes of the ranges.
 
     Raises:
         StoreError: the store failed.
@@ -67,9 +48,10 @@ def check_tail(
             VerifyFinding(Severity.CORRUPT, sealed_end, sealed_end, error.name, error.rule, wrong=True)
         )
 
-    current = stored.watermark
+    for error in look.errors:
+        report(error)
     seen: set[tuple[str, int]] = set()
-    for entry in heads.entries(keys, current.topic_id, current.tail_brokers, report):
+    for entry in look.entries:
         end = live_end(entry, lineage)
         if end > max(tail.end, sealed_end):
             tail.end, tail.head = end, keys.control.head(entry.last.name.broker)

@@ -16,11 +16,11 @@ from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
 from tidemark.formats.raw.acknowledgements import read, words
 from tidemark.formats.raw.gaps import Acknowledgement, Gap
 from tidemark.formats.raw.incarnations import Incarnation
-from tidemark.formats.raw.watermark import parse
 from tidemark.formats.raw.watermark_index import merge
 from tidemark.formats.table.index_cache import read_indexes
 from tidemark.intervals import Intervals
 from tidemark.raw import objects
+from tidemark.raw.objects import OtherWatermark
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.identity import identity
 from tidemark.table.delta_table import TopicTable
@@ -159,11 +159,10 @@ def _incarnations(store: Store, control: ControlKeys, topic: str) -> tuple[Incar
 
 
 def _in_watermark(store: Store, keys: PartitionKeys) -> tuple[Gap, ...] | None:
-    fetched = objects.fetched_marks(store, keys)
-    if fetched is None:
+    stored = objects.find_watermark(store, keys)
+    if stored is None:
         return None
-    watermark = parse(fetched.body, keys.watermark)[1]
-    return watermark.gaps if watermark else ()
+    return () if isinstance(stored, OtherWatermark) else stored.watermark.gaps
 
 
 def _in_indexes(store: Store, control: ControlKeys, tp: TopicPartition, topic_id: str | None) -> tuple[Gap, ...]:

@@ -8,7 +8,7 @@ and nothing is retried.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -19,23 +19,31 @@ from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.watermark import Watermark, parse
-from tidemark.kafka_log import AbortedTransaction, parse_txn_index
+from tidemark.kafka_log import AbortedTransaction, Lineage, parse_txn_index
 from tidemark.raw.segments import Segment, segment_of
-from tidemark.store import Fetched, ObjectInfo, Store
+from tidemark.store import ObjectInfo, Store
 
 LOOK_BACK: Final = (1 << 12, 1 << 18, 1 << 24, 1 << 31)
 """Distances below an offset at which to look for its segment; a segment spans less than 2^31 offsets."""
 
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+class StoredWatermark(NamedTuple):
+    """``offset.wm`` as the store has it. Line 1 is the ``base_offset`` of the last segment below the first hole."""
 
-
-class Marks(NamedTuple):
-    """Both lines of ``offset.wm``: the base of the last segment below the first hole, and the watermark."""
-
-    line_1: int
+    base_offset: int
     watermark: Watermark
+    etag: str
+
+    @property
+    def lineage(self) -> Lineage:
+        """The newest lineage."""
+        return Lineage(self.watermark.lineage)
+
+
+class OtherWatermark(NamedTuple):
+    """The ``offset.wm`` of one line that another uploader wrote; ``etag`` is its ETag."""
+
+    etag: str
 
 
 class ListedObject(NamedTuple):
@@ -55,29 +63,41 @@ def incarnations(store: Store, control: ControlKeys, topic: str) -> TopicIncarna
         return TopicIncarnations(topic=topic)
 
 
-def fetched_marks(store: Store, keys: PartitionKeys) -> Fetched | None:
-    """The current ``offset.wm``; None while nothing contiguous is uploaded."""
+def find_watermark(
+    store: Store, keys: PartitionKeys, known: StoredWatermark | None = None
+) -> StoredWatermark | OtherWatermark | None:
+    """The current ``offset.wm``, whoever wrote it; None if there is none. It is ``known`` if that is still there.
+
+    Raises:
+        FormatError: it does not parse.
+    """
     try:
-        return store.get(keys.watermark, limit=Watermark.most_bytes)
+        body, etag = store.get(keys.watermark, limit=Watermark.most_bytes)
     except NotFound:
         return None
+    if known is not None and known.etag == etag:
+        return known
+    base_offset, watermark = parse(body, keys.watermark)
+    return OtherWatermark(etag) if watermark is None else StoredWatermark(base_offset, watermark, etag)
 
 
-def marks_of(body: bytes, keys: PartitionKeys, topic_id: str | None) -> Marks:
-    """The content of ``offset.wm`` for the incarnation ``topic_id``.
+def read_watermark(
+    store: Store, keys: PartitionKeys, topic_id: str | None, known: StoredWatermark | None = None
+) -> StoredWatermark | None:
+    """The :func:`find_watermark` of the incarnation ``topic_id``; None while nothing contiguous is uploaded.
 
     Raises:
         FormatError: the object does not parse, has Pinterest's format, or is of another incarnation.
     """
-    key = keys.watermark
-    line_1, watermark = parse(body, key)
-    if watermark is None:
+    key, stored = keys.watermark, find_watermark(store, keys, known)
+    if isinstance(stored, OtherWatermark):
         raise FormatError(
             key, "has no second line: Pinterest's uploader wrote it; take its prefix over with tidemark-agent adopt"
         )
-    if watermark.topic_id != topic_id:
-        raise FormatError(key, f"topic id is {watermark.topic_id}, and that of this incarnation {topic_id}")
-    return Marks(line_1, watermark)
+    if stored is not None and stored.watermark.topic_id != topic_id:
+        rule = f"topic id is {stored.watermark.topic_id}, and that of this incarnation {topic_id}"
+        raise FormatError(key, rule)
+    return stored
 
 
 def listed(store: Store, keys: PartitionKeys, first: int = 0, end: int | None = None) -> Iterator[ListedObject]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from tidemark.formats.keys import PartitionKeys
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.kafka_log import Lineage
+from tidemark.raw.objects import StoredWatermark
 from tidemark.raw.segments import Segment
 from tidemark.raw.tails import Tails
 
@@ -28,17 +29,21 @@ class RawPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """Both lines of ``offset.wm``, and the tails that it lists; their heads were read before it."""
+    """``offset.wm``, and the tails that it lists; their heads were read before it."""
 
     part: RawPartition
-    line_1: int
-    watermark: Watermark
+    stored: StoredWatermark
     tails: Tails
+
+    @property
+    def watermark(self) -> Watermark:
+        """Line 2 of ``offset.wm``."""
+        return self.stored.watermark
 
     @property
     def lineage(self) -> Lineage:
         """The newest lineage."""
-        return Lineage(self.watermark.lineage)
+        return self.stored.lineage
 
     @property
     def end(self) -> int:

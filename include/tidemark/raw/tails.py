@@ -1,9 +1,4 @@
-"""Tails as segments: the ranges of packs behind a partition's seals, in the form that readers of seals use.
-
-A reader takes ``offset.wm``, whose ``tails`` name the brokers that may have packed; then the heads of these brokers;
-then ``offset.wm`` again, and if that names others, again; and the manifests last. In another order a seal and a shorter
-tail may replace a longer one between two reads, and the offsets between seem to be missing (docs/architecture.md).
-"""
+"""Tails as segments: the ranges of packs behind a partition's seals, in the form that readers of seals use."""
 
 from __future__ import annotations
 

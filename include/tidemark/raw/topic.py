@@ -1,6 +1,6 @@
 """The raw objects of one topic: its incarnations, watermarks, seals, packed ranges, aborts and index cuts.
 
-:mod:`tidemark.raw.objects` and :mod:`tidemark.raw.tails` read them: heads first, then the watermark, then manifests.
+A partition is read in the order of :mod:`tidemark.raw.heads`: :meth:`RawTopic.view` before :meth:`RawTopic.segments`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidemark.kafka_log.scan import scan_batches
 from tidemark.raw import objects
 from tidemark.raw.byte_ranges import TARGET_BYTES, BatchCut
 from tidemark.raw.heads import LiveEnd, Unread
-from tidemark.raw.objects import LOOK_BACK, Marks
+from tidemark.raw.objects import LOOK_BACK, StoredWatermark
 from tidemark.raw.partition import PartitionView, RawPartition, SegmentWindow
 from tidemark.raw.segments import Segment, SegmentPiece, agrees, cover, live_until
 from tidemark.raw.stored_bytes import PIECE_BYTES
@@ -130,28 +130,23 @@ class RawTopic:
 
     def watermark(self, part: RawPartition) -> Watermark | None:
         """The partition's watermark; None while nothing contiguous is uploaded."""
-        marks = self.marks(part)
-        return marks.watermark if marks else None
+        stored = self.stored_watermark(part)
+        return stored.watermark if stored else None
 
-    def marks(self, part: RawPartition) -> Marks | None:
-        """Both lines of ``offset.wm``: the base of the last segment below the first hole, and the watermark."""
-        fetched = objects.fetched_marks(self._store(part.keys.endpoint.store), part.keys)
-        return objects.marks_of(fetched.body, part.keys, part.topic_id) if fetched else None
+    def stored_watermark(self, part: RawPartition) -> StoredWatermark | None:
+        """The partition's ``offset.wm``; None while nothing contiguous is uploaded."""
+        return objects.read_watermark(self._store(part.keys.endpoint.store), part.keys, part.topic_id)
 
     def view(self, part: RawPartition) -> PartitionView | None:
-        """The state of the partition: its ``offset.wm`` and its tails; None while there is no ``offset.wm``.
-
-        The heads are read first. If ``offset.wm`` then lists other brokers, their heads are read, and it is read again.
-        """
-        keys, heads = part.keys, self._live_end.heads
-        store = self._store(keys.endpoint.store)
-        marks = heads.read_before(store, keys, lambda: self.marks(part), lambda read: read.watermark.tail_brokers)
-        if marks is None:
+        """The state of the partition: its ``offset.wm`` and its tails; None while there is no ``offset.wm``."""
+        store, live_end = self._store(part.keys.endpoint.store), self._live_end
+        look = live_end.heads.look(store, part.keys, lambda: self.stored_watermark(part))
+        if look is None:
             return None
-        entries = heads.entries(keys, part.topic_id, marks.watermark.tail_brokers, self.unread.add)
-        lineage, lines = Lineage(marks.watermark.lineage), self._live_end.lines
-        tails = Tails(store, keys, entries, lineage, self.unread.add, lines.read)
-        return PartitionView(part, *marks, tails)
+        for error in look.errors:
+            self.unread.add(error)
+        tails = Tails(store, part.keys, look.entries, look.stored.lineage, self.unread.add, live_end.lines.read)
+        return PartitionView(part, look.stored, tails)
 
     def first(self, part: RawPartition, start: int) -> int:
         """The start of raw: ``start``, unless retention has removed the segments there."""

@@ -8,10 +8,11 @@ from tidemark.config import hint
 from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.raw.objects import incarnations
+from tidemark.raw.partition import RawPartition
 from tidemark.remote.catalog.heads import HeadsByPlace
 from tidemark.remote.catalog.log_ends import Observations
 from tidemark.remote.catalog.offset_lookup import IndexObjects
-from tidemark.remote.catalog.partition import PartitionPlace, RemotePartition
+from tidemark.remote.catalog.partition import RemotePartition
 from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.catalog.stretch import OffsetForTime, Stretch
 
@@ -39,12 +40,12 @@ class RemoteTopics:
             return None
         number, incarnation = numbered
         keys = PartitionKeys(endpoint, self.storage.cluster, incarnation.place, partition)
-        place = PartitionPlace(topic, partition, number, incarnation.topic_id, keys)
+        part = RawPartition(number, incarnation.topic_id, keys)
 
         def observe(number: int, partition: int, highest: int) -> tuple[int, datetime] | None:
             return self._observations.log_end(topic, number, partition, highest)
 
-        remote = RemotePartition(self.storage, place, self._indexes, self._heads, observe)
+        remote = RemotePartition(self.storage, topic, part, self._indexes, self._heads, observe)
         remote.refresh()
         return remote
 

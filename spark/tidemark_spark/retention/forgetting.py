@@ -186,8 +186,8 @@ class _Forgetting:
             return None
         endpoint = resolver_of(self.deployment.raw).resolve(self.cluster, topic, partition)
         keys = PartitionKeys(endpoint, self.cluster, place, partition)
-        fetched = objects.fetched_marks(open_store(endpoint.store, self.deployment.store), keys)
-        return objects.marks_of(fetched.body, keys, self.topic_id).watermark.start_offset if fetched else None
+        stored = objects.read_watermark(open_store(endpoint.store, self.deployment.store), keys, self.topic_id)
+        return stored.watermark.start_offset if stored else None
 
     def _check_old(self, topic: str, packed_at: Iterable[datetime], now: datetime) -> None:
         newest = max(packed_at, default=now - SETTLED)

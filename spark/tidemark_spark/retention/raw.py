@@ -131,15 +131,14 @@ class _Run:
 
     def _keeping(self, part: RawPartition, state: PartitionState) -> Keeping | str:
         """The rules for the partition's segments, or the reason why all of them stay."""
-        window, marks = self.table.topic.retention.raw, self.raw.marks(part)
+        window, stored = self.table.topic.retention.raw, self.raw.stored_watermark(part)
         if window is None:
             return "it is kept for ever"
-        if marks is None:
+        if stored is None:
             return "it has no offset.wm"
-        line_1, watermark = marks
         classed = self.classed[part.key].offsets() if part.key in self.classed else Classed().offsets()
         ahead = self.table.topic.sane_timestamps.ahead
-        keeping = Keeping(state, watermark, line_1, classed, self.busy, self.now - window, ahead)
+        keeping = Keeping(state, stored.watermark, stored.base_offset, classed, self.busy, self.now - window, ahead)
         return keeping.partition_stays() or keeping
 
 

@@ -16,7 +16,7 @@ from tidemark.formats.raw.manifest import SegmentDamage
 from tidemark.planning import find_plan, plan_ingest, read_plan, write_plan
 from tidemark.planning.code_digest import code_digest
 from tidemark.raw import topic as raw
-from tidemark.raw.objects import Marks
+from tidemark.raw.objects import StoredWatermark
 from tidemark.raw.partition import PartitionView, RawPartition
 from tidemark.raw.topic import RawTopic
 
@@ -92,13 +92,13 @@ def test_partitions_without_news_are_not_read(world: World, monkeypatch: pytest.
     world.raw.segment([simple(3)], 1)
     world.raw.publish()
     read: list[int] = []
-    real = RawTopic.marks
+    real = RawTopic.stored_watermark
 
-    def marks(self: RawTopic, part: RawPartition) -> Marks | None:
+    def stored_watermark(self: RawTopic, part: RawPartition) -> StoredWatermark | None:
         read.append(part.keys.partition)
         return real(self, part)
 
-    monkeypatch.setattr(RawTopic, "marks", marks)
+    monkeypatch.setattr(RawTopic, "stored_watermark", stored_watermark)
     assert [one.partition for one in plan_ingest(world.table).partitions] == [1]
     assert read == [1]
 

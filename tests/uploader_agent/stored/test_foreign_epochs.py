@@ -10,12 +10,12 @@ import pytest
 from tests.uploader_agent.fakes import ID, T, World, records
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark import parse, render
+from tidemark.raw.objects import StoredWatermark
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
 from uploader_agent.broker.authority import MetadataMark
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.stored import foreign_epochs
 from uploader_agent.stored.foreign_epochs import PAUSE, ForeignEpochs
-from uploader_agent.stored.watermark import StoredWatermark
 
 FORGED = 1 << 30
 OURS = Led(3, ID)

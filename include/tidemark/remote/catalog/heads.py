@@ -3,9 +3,6 @@
 A look is one listing of the heads of a store and prefix, however many partitions ask. A head is read when a partition
 asks for it and its ETag has changed: one GET for each broker. The last ranges of many partitions lie in one pack, and
 their lines in its footer: one GET reads those of all partitions that have asked.
-
-A reader asks for heads first, and reads ``offset.wm`` then (docs/architecture.md, "The live end"). So a head that was
-read some seconds ago is not wrong, but only incomplete.
 """
 
 from __future__ import annotations
@@ -20,8 +17,9 @@ from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError
 from tidemark.formats.keys import ControlKeys, Endpoint
 from tidemark.formats.raw import head
-from tidemark.formats.raw.head import HeadEntry, PartitionOfId
+from tidemark.formats.raw.head import PartitionOfId
 from tidemark.formats.raw.pack import PackedRange, RangePointer, range_of_line
+from tidemark.raw.heads import Entries
 from tidemark.remote.catalog.storage import Storage
 from tidemark.store import Store
 
@@ -39,7 +37,7 @@ class _ReadHead(NamedTuple):
     """A head as it was listed under an ETag."""
 
     etag: str
-    entries: Mapping[PartitionOfId, tuple[HeadEntry, ...]]
+    entries: Entries
 
 
 class _Footer(NamedTuple):
@@ -62,26 +60,25 @@ class HeadCache:
         self._asked: set[PartitionOfId] = set()
         self._footers: dict[str, _Footer] = {}
 
-    def entries(self, wanted: PartitionOfId, brokers: Collection[int]) -> tuple[HeadEntry, ...]:
-        """Entries of a partition in the heads of ``brokers``.
+    def read(self, wanted: PartitionOfId, brokers: Collection[int]) -> Mapping[int, Entries]:
+        """The heads of ``brokers``, for the partition ``wanted``.
 
-        A head that does not parse has none, with one warning: its broker's packs are read once they are sealed.
+        A head that does not parse has no entries, with one warning: its broker's packs are read once they are sealed.
 
         Raises:
             StoreError: the heads cannot be listed or read.
         """
         if not brokers:
-            return ()
+            return {}
         with self._lock:
             self._asked.add(wanted)
             if time.monotonic() - self._looked_at >= self._seconds:
                 self._look()
-            keys = {self._control.head(broker): broker for broker in sorted(brokers)}
-            listed = {key: broker for key, broker in keys.items() if key in self._etags}
-            unread = {key: broker for key, broker in listed.items() if key not in self._kept}
-            for key, entries in zip(unread, in_parallel(self._read, list(unread.values())), strict=True):
-                self._kept[key] = _ReadHead(self._etags[key], entries)
-            return tuple(entry for key in listed for entry in self._kept[key].entries.get(wanted, ()))
+            keys = {broker: self._control.head(broker) for broker in sorted(brokers)}
+            unread = [broker for broker, key in keys.items() if key in self._etags and key not in self._kept]
+            for broker, entries in zip(unread, in_parallel(self._read, unread), strict=True):
+                self._kept[keys[broker]] = _ReadHead(self._etags[keys[broker]], entries)
+            return {broker: self._kept[key].entries if key in self._kept else {} for broker, key in keys.items()}
 
     def line(self, store: Store, control: ControlKeys, pointer: RangePointer) -> PackedRange:
         """The line of ``pointer``, like :func:`tidemark.formats.raw.pack.read_range_line`; lines around it are kept."""
@@ -113,7 +110,7 @@ class HeadCache:
         self._kept = {key: kept for key, kept in self._kept.items() if self._etags.get(key) == kept.etag}
         self._looked_at = began
 
-    def _read(self, broker: int) -> Mapping[PartitionOfId, tuple[HeadEntry, ...]]:
+    def _read(self, broker: int) -> Entries:
         try:
             version = head.load(self._store, self._control, broker)
         except FormatError as error:

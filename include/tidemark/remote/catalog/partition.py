@@ -1,8 +1,7 @@
-"""A stored partition. It reads heads, then the watermark, then a listing, then the manifests that are needed.
+"""A stored partition. It looks at heads and watermark, then lists the segments, then reads the manifests it needs.
 
-Everything below the watermark is in the listing, since an agent writes the watermark last. A head's tail begins where
-the seals ended when it was written, so that nothing is between them if the seals are read later. Overlaps, replacements
-and dead branches are resolved by lineage, as in plans (:mod:`tidemark.raw.segments`).
+Everything below the watermark is in the listing, since an agent writes the watermark last. Overlaps, replacements and
+dead branches are resolved by lineage, as in plans (:mod:`tidemark.raw.segments`).
 """
 
 from __future__ import annotations
@@ -11,18 +10,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from tidemark.errors import FormatError, NotFound, OutOfRange, PreconditionFailed
-from tidemark.formats.keys import ControlKeys, PartitionKeys
+from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.acknowledgements import acknowledged
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.head import HeadEntry, PartitionOfId
+from tidemark.formats.raw.head import PartitionOfId
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import AbortedTransaction, Lineage
-from tidemark.raw.objects import Marks, fetched_marks, first_left, marks_of
+from tidemark.kafka_log import AbortedTransaction
+from tidemark.raw.heads import PartitionLook, look_at_partition
+from tidemark.raw.objects import StoredWatermark, first_left, read_watermark
+from tidemark.raw.partition import RawPartition
 from tidemark.raw.segments import Segment, SegmentPiece
 from tidemark.remote.catalog.aborted_transactions import Aborts, Verdicts
 from tidemark.remote.catalog.heads import HeadsByPlace
@@ -49,25 +50,6 @@ Observe = Callable[[int, int, int], tuple[int, datetime] | None]
 """(incarnation, partition, highest leader epoch) → the log end that an agent last saw, and when."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionPlace:
-    """A partition of one incarnation, and the place of its objects."""
-
-    topic: str
-    partition: int
-    incarnation: int
-    topic_id: str | None
-    keys: PartitionKeys
-
-
-class _Looked(NamedTuple):
-    """``offset.wm`` and its ETag, and the partition's entries in the heads that were read before it."""
-
-    marks: Marks
-    etag: str
-    entries: tuple[HeadEntry, ...]
-
-
 class RemotePartition:
     """A partition of one incarnation in the remote tier.
 
@@ -77,17 +59,23 @@ class RemotePartition:
     """
 
     def __init__(
-        self, storage: Storage, place: PartitionPlace, indexes: IndexObjects, heads: HeadsByPlace, observe: Observe
+        self,
+        storage: Storage,
+        topic: str,
+        part: RawPartition,
+        indexes: IndexObjects,
+        heads: HeadsByPlace,
+        observe: Observe,
     ) -> None:
         """Start with nothing read: refresh the partition once."""
-        self.topic, self.partition = place.topic, place.partition
-        self.incarnation, self.topic_id = place.incarnation, place.topic_id
-        self._storage, self._keys = storage, place.keys
-        self._store = storage.store(place.keys.endpoint.store)
+        self.topic, self.partition = topic, part.keys.partition
+        self.incarnation, self.topic_id = part.incarnation, part.topic_id
+        self._storage, self._keys = storage, part.keys
+        self._store = storage.store(part.keys.endpoint.store)
         self._indexes, self._observe = indexes, observe
-        self._heads = heads.of(place.keys.endpoint)
-        self._tail = PackedTail(self._store, place.keys, self._heads.line)
-        self._segments = StoredSegments(self._store, place.keys)
+        self._heads = heads.of(part.keys.endpoint)
+        self._tail = PackedTail(self._store, part.keys, self._heads.line)
+        self._segments = StoredSegments(self._store, part.keys)
         self._sources = Sources(self._segments)
         self._aborts = Aborts(self._store, self.invalidate)
         self._refreshing = threading.Lock()
@@ -105,14 +93,14 @@ class RemotePartition:
         """
         with self._refreshing:
             before = self._view
-            looked = self._look(before)
-            if looked is None:
+            look = self._look(before)
+            if look is None:
                 self._view = WatermarkView(branch=before.branch)
                 return
-            now = self._same(before) if looked.etag == before.etag else self._moved(before, looked)
+            now = self._same(before) if look.stored is before.stored else self._moved(before, look.stored)
             start = self._first_left(before, now, start_seconds)
             sealed = max(start, now.sealed)
-            tail = self._tail.pieces(looked.entries, now.lineage, sealed, now.missing)
+            tail = self._tail.pieces(look.entries, now.lineage, sealed, now.missing)
             end = tail.pieces[-1].end if tail.pieces else sealed
             now = replace(now, start=start, sealed=sealed, tail=tail, end=end)
             if (now.etag, now.end, now.tail) != (before.etag, before.end, before.tail):
@@ -128,51 +116,34 @@ class RemotePartition:
         self._buried_at = began
         return start
 
-    def _look(self, before: WatermarkView) -> _Looked | None:
-        """Read the heads and then the watermark; again while it names brokers with heads that were not read before."""
-        brokers: frozenset[int] = frozenset()
-        named = before.brokers
-        while True:
-            brokers |= named
-            entries = self._entries(brokers)
-            fetched = fetched_marks(self._store, self._keys)
-            if fetched is None:
-                return None
-            if before.watermark is not None and fetched.etag == before.etag:
-                marks = Marks(before.line_1, before.watermark)
-            else:
-                marks = marks_of(fetched.body, self._keys, self.topic_id)
-            named = marks.watermark.tail_brokers
-            if named <= brokers:
-                return _Looked(marks, fetched.etag, entries)
-
-    def _entries(self, brokers: frozenset[int]) -> tuple[HeadEntry, ...]:
-        if self.topic_id is None:
-            return ()  # a topic without an id is never packed
-        return self._heads.entries(PartitionOfId(self.topic_id, self.partition), brokers)
+    def _look(self, before: WatermarkView) -> PartitionLook | None:
+        wanted = PartitionOfId(self.topic_id or "", self.partition)
+        return look_at_partition(
+            self.partition,
+            before.brokers,
+            lambda brokers: self._heads.read(wanted, brokers),
+            lambda: read_watermark(self._store, self._keys, self.topic_id, before.stored),
+        )
 
     def _same(self, before: WatermarkView) -> WatermarkView:
         """The view with the same watermark: a person may have acknowledged gaps."""
-        if before.watermark is None or not before.gaps:
+        if before.stored is None or not before.gaps:
             return before
-        gaps, passed = split(before.watermark, self._acknowledged())
-        return replace(before, gaps=gaps, passed=passed, sealed=readable_end(before.watermark, passed))
+        gaps, passed = split(before.stored.watermark, self._acknowledged())
+        return replace(before, gaps=gaps, passed=passed, sealed=readable_end(before.stored.watermark, passed))
 
-    def _moved(self, before: WatermarkView, looked: _Looked) -> WatermarkView:
+    def _moved(self, before: WatermarkView, stored: StoredWatermark) -> WatermarkView:
         """The view with another watermark and the segments listed since; without its tail."""
-        line_1, watermark = looked.marks
+        watermark = stored.watermark
         gaps, passed = split(watermark, self._acknowledged() if watermark.gaps else Intervals())
         sealed = readable_end(watermark, passed)
         filled = before.missing - passed - offsets_of(gaps)
-        lineage = Lineage(watermark.lineage)
-        left = left_branch(before, lineage, sealed)
-        again = before.watermark is None or left or line_1 < before.line_1 or bool(filled)
-        self._segments.relist(0 if again else min(before.line_1, self._segments.newest))
+        left = left_branch(before, stored.lineage, sealed)
+        known = before.stored
+        again = known is None or left or stored.base_offset < known.base_offset or bool(filled)
+        self._segments.relist(0 if known is None or again else min(known.base_offset, self._segments.newest))
         return WatermarkView(
-            watermark=watermark,
-            lineage=lineage,
-            line_1=line_1,
-            etag=looked.etag,
+            stored=stored,
             start=watermark.start_offset,
             gaps=gaps,
             passed=passed,
@@ -209,8 +180,8 @@ class RemotePartition:
 
     def observed_log_end(self) -> tuple[int, datetime] | None:
         """The log end offset that the leader's agent last saw, and when; None if no agent has reported it."""
-        watermark = self._view.watermark
-        highest = sys.maxsize if watermark is None else watermark.leader_epoch  # no leader has a later one yet
+        stored = self._view.stored
+        highest = sys.maxsize if stored is None else stored.watermark.leader_epoch  # no leader has a later one yet
         return self._observe(self.incarnation, self.partition, highest)
 
     def invalidate(self, segment: Segment) -> None:

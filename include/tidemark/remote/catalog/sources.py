@@ -34,13 +34,13 @@ class Sources:
 
     def unrecorded(self, view: WatermarkView, offset: int) -> Gap:
         """The hole at ``offset`` that no agent knows: a segment below the watermark is missing."""
-        assert view.watermark is not None
+        assert view.stored is not None
         after = self._segments.next_piece(offset, view.sealed, view.lineage)
         fields = {
             "from": offset,
             "to": min(after.start if after else view.sealed, view.clear_until(offset)),
             "reason": "unknown",
-            "detected_at": view.watermark.written_at,
+            "detected_at": view.stored.watermark.written_at,
         }
         return Gap.model_validate(fields)
 

@@ -10,6 +10,7 @@ from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
+from tidemark.raw.objects import StoredWatermark
 from tidemark.raw.segments import SegmentPiece
 from tidemark.remote.catalog.aborted_transactions import Verdicts
 from tidemark.remote.catalog.tail import TailPieces
@@ -21,15 +22,11 @@ _FOR_EVER = 1 << 63
 class WatermarkView:
     """A partition at one moment. ``gaps`` are not acknowledged, ``passed`` are acknowledged gaps.
 
-    ``lineage`` is the leader's whole lineage. Below ``sealed`` seals hold the offsets, from there on the ranges of
-    ``tail``, without a hole. ``end`` is the offset after the last readable one. Up to ``stable`` all transactions are
-    decided.
+    Below ``sealed`` seals hold the offsets, from there on the ranges of ``tail``, without a hole. ``end`` is the offset
+    after the last readable one. Up to ``stable`` all transactions are decided.
     """
 
-    watermark: Watermark | None = None
-    lineage: Lineage = field(default_factory=Lineage)
-    line_1: int = 0
-    etag: str = ""
+    stored: StoredWatermark | None = None
     start: int = 0
     gaps: tuple[Gap, ...] = ()
     passed: Intervals = field(default_factory=Intervals)
@@ -41,9 +38,19 @@ class WatermarkView:
     verdicts: Verdicts = field(default_factory=Verdicts, compare=False)
 
     @property
+    def etag(self) -> str:
+        """The ETag of ``offset.wm``; empty without one."""
+        return self.stored.etag if self.stored is not None else ""
+
+    @property
+    def lineage(self) -> Lineage:
+        """The leader's whole lineage."""
+        return self.stored.lineage if self.stored is not None else Lineage()
+
+    @property
     def brokers(self) -> frozenset[int]:
         """The brokers that may have packed offsets that are not sealed."""
-        return self.watermark.tail_brokers if self.watermark is not None else frozenset()
+        return self.stored.watermark.tail_brokers if self.stored is not None else frozenset()
 
     @property
     def missing(self) -> Intervals:
@@ -67,7 +74,7 @@ class WatermarkView:
 
     def diverged(self, offset: int, leader_epoch: int) -> int | None:
         """The offset below ``offset`` at which the log left the branch of ``leader_epoch``; None if it did not."""
-        if self.watermark is None or leader_epoch < 0:
+        if self.stored is None or leader_epoch < 0:
             return None
         ended = self.lineage.end_offset(leader_epoch, _FOR_EVER)
         return ended[1] if ended is not None and ended[1] < offset else None
@@ -75,7 +82,7 @@ class WatermarkView:
 
 def left_branch(before: WatermarkView, lineage: Lineage, sealed: int) -> bool:
     """True if offsets that ``before`` had, its tail's too, are taken back, or of another epoch now."""
-    if before.watermark is None:
+    if before.stored is None:
         return False
     return sealed < before.sealed or before.lineage.divergence(lineage, before.end) is not None
 
