@@ -46,7 +46,7 @@ def resealed(world: World, folder: Path, topic: str, parts: int, rng: random.Ran
 
 def stored(store: Store, keys: PartitionKeys) -> list[Segment]:
     """All segments, of which each begins where the one before ended."""
-    found = [read_segment(store, entry.info.key) for entry in manifests(store, keys)]
+    found = [read_segment(store, keys, entry.name) for entry in manifests(store, keys)]
     segments = [one for one in found if one is not None]
     assert [one.base for one in segments] == [0, *(one.end for one in segments[:-1])]
     return segments

@@ -10,11 +10,12 @@ import structlog
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.pack import PackedRange
 from tidemark.kafka_log import Lineage
+from tidemark.raw.objects import StoredManifest
 from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.packs.packed_files import PackedFiles
 from uploader_agent.packs.packed_run import known_lineage, read_fuller_run, read_run
-from uploader_agent.stored.manifests import Observed, StoredManifest
+from uploader_agent.stored.manifests import Observed
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.local_run import LocalRun, open_before, open_run

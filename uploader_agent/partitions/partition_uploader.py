@@ -20,7 +20,7 @@ from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
-from tidemark.raw.objects import StoredWatermark
+from tidemark.raw.objects import StoredManifest, StoredWatermark
 from tidemark.store import Store
 from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged
@@ -31,7 +31,7 @@ from uploader_agent.partitions.context import Context, LocalLog
 from uploader_agent.repair.gap_search import Search, SearchInput
 from uploader_agent.stored import gaps, stored_log, watermark
 from uploader_agent.stored.gaps import Evidence
-from uploader_agent.stored.manifests import Observed, StoredManifest
+from uploader_agent.stored.manifests import Observed
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.stored.watermark import WatermarkState

@@ -22,7 +22,7 @@ from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import SegmentManifest, compacts
 from tidemark.kafka_log import Lineage
-from tidemark.raw.objects import ListedObject, OtherWatermark, StoredWatermark, find_watermark
+from tidemark.raw.objects import ListedObject, OtherWatermark, StoredWatermark, find_watermark, read_manifest
 from uploader_agent.broker.admin import checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.disk.segment_files import PartitionFiles
@@ -105,7 +105,7 @@ class Adoption:
             self._write_watermark(other)
 
     def _adopt(self, log: ListedObject, after: int | None, other: OtherWatermark | None) -> AdoptionRow:
-        stored = manifests.read(self._store, self._keys, log.name)
+        stored = read_manifest(self._store, self._keys, log.name)
         if stored is not None and _describes(stored.manifest, log):
             self._stored.add(stored, self._lineage)
             return self._row(log, stored.manifest.next_offset, "as it was")

@@ -21,6 +21,7 @@ from tidemark.formats.raw.pack import PackedRange, read_footer
 from tidemark.kafka_log import Lineage
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.raw import objects
+from tidemark.raw.objects import REACH, StoredManifest, read_manifest
 from tidemark.raw.sealed_packs import bounds
 from tidemark.store import ObjectInfo
 from uploader_agent import __version__
@@ -30,7 +31,6 @@ from uploader_agent.repair.splice import Edit, batches_of, edits, spliced
 from uploader_agent.repair.transactions import Undecided, open_at, tell_following
 from uploader_agent.stored import listing, manifests, watermark
 from uploader_agent.stored.destinations import Destinations
-from uploader_agent.stored.manifests import StoredManifest
 from uploader_agent.stored.objects import Summed, find, put_derived, replace
 from uploader_agent.upload.packed_parts import PartsOfRun
 from uploader_agent.upload.validation import ScannedSegment, scan
@@ -86,9 +86,9 @@ class FromPacks:
             return
         first, after = bounds(packed.range for packed in ranges)
         first, after = max(first, start), min(after, end)
-        listed = listing.list_segments(self._store, self._keys, max(0, first - listing.REACH), after)
+        listed = listing.list_segments(self._store, self._keys, max(0, first - REACH), after)
         for entry in reversed(listed.manifests):
-            stored = manifests.read(self._store, self._keys, entry.name)
+            stored = read_manifest(self._store, self._keys, entry.name)
             if stored is None or stored.manifest.state != "whole" or stored.manifest.next_offset <= first:
                 continue
             base, following = stored.manifest.base_offset, stored.manifest.next_offset

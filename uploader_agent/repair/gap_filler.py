@@ -18,6 +18,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import IndexEntry, parse_index
 from tidemark.formats.table.index_cache import IndexCache, ReadError
 from tidemark.intervals import Interval, Intervals
+from tidemark.raw.objects import StoredManifest
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.hold import Hold
@@ -27,7 +28,6 @@ from uploader_agent.runtime import EventLike
 from uploader_agent.settings import FillSettings
 from uploader_agent.stored import gaps, watermark
 from uploader_agent.stored.destinations import Destinations
-from uploader_agent.stored.manifests import StoredManifest
 from uploader_agent.upload.segment_upload import UploadRoute
 
 logger = structlog.get_logger(__name__)

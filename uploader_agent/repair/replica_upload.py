@@ -21,14 +21,14 @@ from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.kafka_log.names import MAX_OFFSET
-from tidemark.raw.objects import StoredWatermark
+from tidemark.raw.objects import REACH, StoredManifest, StoredWatermark, read_manifest
 from tidemark.store import Store
 from uploader_agent.broker.admin import UNKNOWN_POLICY, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment, find_segments
 from uploader_agent.disk.segment_files import SegmentChanged, file_name
 from uploader_agent.stored import listing, manifests, watermark
 from uploader_agent.stored.lineage import KnownLineages, OffLineage, lineage_of
-from uploader_agent.stored.manifests import Observed, StoredManifest
+from uploader_agent.stored.manifests import Observed
 from uploader_agent.stored.objects import put_derived
 from uploader_agent.upload.eligibility import SealRun, rotated_runs
 from uploader_agent.upload.segment_upload import Diverged, Rules, StoredBefore, UploadRoute, upload
@@ -77,7 +77,7 @@ class Surroundings:
 def around(store: Store, keys: PartitionKeys, wanted: Interval) -> Surroundings:
     """Read ``offset.wm`` and the nearest manifests of its lineage beside ``wanted``, below and above."""
     stored = watermark.read(store, keys)
-    listed = listing.list_segments(store, keys, max(0, wanted.start - listing.REACH)).manifests
+    listed = listing.list_segments(store, keys, max(0, wanted.start - REACH)).manifests
     below = [entry.name for entry in reversed(listed) if entry.name.base < wanted.start]
     above = [entry.name for entry in listed if entry.name.base >= wanted.end]
     near = [live for names in (below, above) if (live := _nearest(store, keys, names, _lineage(stored))) is not None]
@@ -97,7 +97,7 @@ def _nearest(
 ) -> SegmentManifest | None:
     """The manifest of the first segment in ``names`` that does not begin on a dead branch."""
     for name in names:
-        stored = manifests.read(store, keys, name)
+        stored = read_manifest(store, keys, name)
         if stored is not None and manifests.begins_on(stored.manifest, lineage):
             return stored.manifest
     return None
@@ -139,7 +139,7 @@ class Replica:
 
     def _bring(self, work: SealRun, surroundings: Surroundings, high_watermark: int) -> StoredManifest | None:
         route, judge = self.route, partial(self._judge, work, surroundings)
-        stored = manifests.read(route.store, route.keys, SegmentName(work.base_offset))
+        stored = read_manifest(route.store, route.keys, SegmentName(work.base_offset))
         if stored is not None and not self.again and _has(stored.manifest, work.end, surroundings.lineage):
             return None
         seen = Observed(Offsets(high_watermark), surroundings.cleanup_policy, 0)

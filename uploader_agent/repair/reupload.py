@@ -19,14 +19,14 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.kafka_log.names import MAX_OFFSET
-from tidemark.raw.objects import ListedObject
+from tidemark.raw.objects import ListedObject, StoredManifest, read_manifest
 from uploader_agent.broker.admin import Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.repair.replica_upload import ALL_OFFSETS, Replica, Surroundings, around, bring_all, overlapping
 from uploader_agent.stored import listing, manifests
 from uploader_agent.stored.destinations import Destinations
 from uploader_agent.stored.lineage import OffLineage
-from uploader_agent.stored.manifests import Observed, StoredManifest
+from uploader_agent.stored.manifests import Observed
 from uploader_agent.stored.objects import find, put_derived
 from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.upload.eligibility import SealRun
@@ -124,7 +124,7 @@ class Reupload:
         known = StoredLog(self._route.broker)
         below = [name for name in names if name.base <= wanted.parts[0].start][-_NEAREST:]
         for name in [*below, *(name for name in names if name.base > wanted.parts[0].start)]:
-            base, stored, outcome = name.base, manifests.read(store, keys, name), _AS_IT_WAS
+            base, stored, outcome = name.base, read_manifest(store, keys, name), _AS_IT_WAS
             if stored is None or not _is_intact(self._route, stored):
                 outcome, opened = _REBUILT, known.open_before(base) or ()
                 rebuilds = name in logs and not dry_run

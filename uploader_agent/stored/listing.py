@@ -14,13 +14,8 @@ from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
 from tidemark.formats.raw.gaps import Gap
 from tidemark.intervals import Intervals
 from tidemark.raw import objects
-from tidemark.raw.objects import ListedObject
+from tidemark.raw.objects import REACH, ListedObject, StoredManifest, read_manifest
 from tidemark.store import Store
-from uploader_agent.stored import manifests
-from uploader_agent.stored.manifests import StoredManifest
-
-REACH = 1 << 31
-"""Offsets that a segment can span (Kafka's ``LogSegment.canConvertToRelativeOffset``)."""
 
 _SLACK = timedelta(hours=1)
 """The most difference between the clocks of a store and of an agent."""
@@ -77,4 +72,4 @@ def read_news(
         if etags.get(name) != info.etag
         and (name in near or name in etags or (since is not None and info.modified >= since - _SLACK))
     ]
-    return [manifest for name in chosen if (manifest := manifests.read(store, keys, name)) is not None]
+    return [manifest for name in chosen if (manifest := read_manifest(store, keys, name)) is not None]

@@ -1,12 +1,11 @@
-"""A segment's manifest: its content, and its writing as the last object of its segment."""
+"""A segment's manifest: its making, and its writing as the last object of its segment."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
 
-from tidemark.errors import NotFound, PreconditionFailed
+from tidemark.errors import PreconditionFailed
 from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName, TopicPartition
 from tidemark.formats.raw.manifest import (
     ObjectSum,
@@ -17,19 +16,13 @@ from tidemark.formats.raw.manifest import (
     compacts,
 )
 from tidemark.kafka_log import Lineage, SegmentSummary
+from tidemark.raw.objects import StoredManifest
 from tidemark.store import ObjectInfo, Store
 from uploader_agent import __version__
 from uploader_agent.broker.admin import UNKNOWN_POLICY, Offsets
 from uploader_agent.clock import utc_now
 from uploader_agent.disk.segment_files import Bytes, checksum
 from uploader_agent.stored.objects import Summed, create, replace
-
-
-class StoredManifest(NamedTuple):
-    """A manifest and the ETag under which the store has it."""
-
-    manifest: SegmentManifest
-    etag: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +88,6 @@ def build(
         objects=facts.objects,
         parts=facts.parts,
     )
-
-
-def read(store: Store, keys: PartitionKeys, name: SegmentName) -> StoredManifest | None:
-    """The manifest of the segment ``name``; None if there is none. Raises FormatError if it does not parse."""
-    try:
-        return StoredManifest(*SegmentManifest.load_version(store, keys.manifest(name)))
-    except NotFound:
-        return None
 
 
 def write(store: Store, keys: PartitionKeys, manifest: SegmentManifest) -> StoredManifest:

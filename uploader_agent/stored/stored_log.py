@@ -13,10 +13,9 @@ from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
-from tidemark.raw.objects import StoredWatermark
+from tidemark.raw.objects import REACH, StoredManifest, StoredWatermark, read_manifest
 from tidemark.store import Store
-from uploader_agent.stored import gaps, listing, manifests, watermark
-from uploader_agent.stored.manifests import StoredManifest
+from uploader_agent.stored import gaps, listing, watermark
 from uploader_agent.stored.watermark import ForeignWatermark, IsForeign
 
 
@@ -192,7 +191,7 @@ def load(
     listed = listing.list_segments(store, keys, first)
     state.logs.update(log.name for log in listed.logs)
     for name, _, info in listed.manifests:
-        stored = manifests.read(store, keys, name)
+        stored = read_manifest(store, keys, name)
         if stored is None:
             raise FormatError(info.key, "was listed, but cannot be read")
         state.add(stored, lineage)
@@ -200,5 +199,5 @@ def load(
 
 
 def _last_base_below(store: Store, keys: PartitionKeys, offset: int) -> int:
-    below = listing.list_segments(store, keys, max(0, offset - listing.REACH), offset).manifests
+    below = listing.list_segments(store, keys, max(0, offset - REACH), offset).manifests
     return below[-1].name.base if below else 0

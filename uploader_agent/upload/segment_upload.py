@@ -19,6 +19,7 @@ from tidemark.formats.keys import PartitionKeys, SegmentName, TopicPartition
 from tidemark.formats.raw.manifest import ObjectSum, PackedPart, SegmentManifest
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.kafka_log import Lineage, UnfinishedTransaction, scan_batches
+from tidemark.raw.objects import StoredManifest, read_manifest
 from tidemark.raw.stored_bytes import pieces
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.disk.batch_headers import headers
@@ -32,7 +33,7 @@ from uploader_agent.disk.segment_files import (
 from uploader_agent.hold import Hold
 from uploader_agent.stored import manifests
 from uploader_agent.stored.lineage import KnownLineages, OffLineage
-from uploader_agent.stored.manifests import Facts, Observed, StoredManifest
+from uploader_agent.stored.manifests import Facts, Observed
 from uploader_agent.stored.objects import PutDerived, Summed, create, create_derived
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.implausible_fields import doubt
@@ -249,7 +250,7 @@ class _SegmentUpload:
         None if the run is of another branch; without a manifest also if it is damaged, or lacks packed records.
         """
         route = self._route
-        stored = manifests.read(route.store, route.keys, name)
+        stored = read_manifest(route.store, route.keys, name)
         if stored is not None:
             if not manifests.begins_on(stored.manifest, lineage):
                 return None
@@ -288,7 +289,7 @@ class _SegmentUpload:
         store, keys = self._route.store, self._route.keys
         logger.error("segment_corrupt", file=self._path, **(scanned.damage.model_dump() if scanned.damage else {}))
         for sound in _names(self._base, scanned, lineage):
-            stored = manifests.read(store, keys, sound)
+            stored = read_manifest(store, keys, sound)
             if stored is not None and manifests.begins_on(stored.manifest, lineage):
                 return stored
         name = SegmentName.of_damage(self._base, scanned.crc32c)

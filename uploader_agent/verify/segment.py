@@ -8,9 +8,9 @@ from tidemark.errors import FormatError, NotFound, PreconditionFailed, SegmentEr
 from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.formats.raw.manifest import ObjectSum, SegmentManifest
 from tidemark.kafka_log import Lineage, SegmentScanner
+from tidemark.raw.objects import read_manifest
 from tidemark.raw.stored_bytes import pieces, read_checksum
 from tidemark.store import ObjectInfo, Store
-from uploader_agent.stored import manifests
 from uploader_agent.verify.findings import Severity, VerifyFinding
 
 
@@ -38,7 +38,7 @@ def check(store: Store, keys: PartitionKeys, name: SegmentName, live: Lineage, *
     """
     key, base_offset = keys.manifest(name), name.base
     try:
-        stored = manifests.read(store, keys, name)
+        stored = read_manifest(store, keys, name)
     except FormatError as error:
         wrong = VerifyFinding(Severity.CORRUPT, base_offset, base_offset, key, error.rule, wrong=True)
         return Checked(base_offset, base_offset, base_offset, findings=[wrong])

@@ -23,8 +23,11 @@ from tidemark.kafka_log import AbortedTransaction, Lineage, parse_txn_index
 from tidemark.raw.segments import Segment, segment_of
 from tidemark.store import ObjectInfo, Store
 
-LOOK_BACK: Final = (1 << 12, 1 << 18, 1 << 24, 1 << 31)
-"""Distances below an offset at which to look for its segment; a segment spans less than 2^31 offsets."""
+REACH: Final = 1 << 31
+"""Offsets that a segment can span (Kafka's ``LogSegment.canConvertToRelativeOffset``)."""
+
+LOOK_BACK: Final = (1 << 12, 1 << 18, 1 << 24, REACH)
+"""Distances below an offset at which to look for its segment."""
 
 
 class StoredWatermark(NamedTuple):
@@ -43,6 +46,13 @@ class StoredWatermark(NamedTuple):
 class OtherWatermark(NamedTuple):
     """The ``offset.wm`` of one line that another uploader wrote; ``etag`` is its ETag."""
 
+    etag: str
+
+
+class StoredManifest(NamedTuple):
+    """A manifest and the ETag under which the store has it."""
+
+    manifest: SegmentManifest
     etag: str
 
 
@@ -117,13 +127,18 @@ def manifests(store: Store, keys: PartitionKeys, first: int = 0, end: int | None
     return (entry for entry in listed(store, keys, first, end) if entry.extension == MANIFEST_EXTENSION)
 
 
-def read_segment(store: Store, key: str) -> Segment | None:
-    """The segment of the manifest under ``key``; None if there is no manifest."""
+def read_manifest(store: Store, keys: PartitionKeys, name: SegmentName) -> StoredManifest | None:
+    """The manifest of the segment ``name``; None if there is none. Raises FormatError if it does not parse."""
     try:
-        manifest = SegmentManifest.load(store, key)
+        return StoredManifest(*SegmentManifest.load_version(store, keys.manifest(name)))
     except NotFound:
         return None  # removed since the listing: counts as not listed
-    return segment_of(manifest, key, store.url)
+
+
+def read_segment(store: Store, keys: PartitionKeys, name: SegmentName) -> Segment | None:
+    """The segment ``name``; None if it has no manifest."""
+    stored = read_manifest(store, keys, name)
+    return segment_of(stored.manifest, keys.manifest(name), store.url) if stored is not None else None
 
 
 def aborts_of(store: Store, segment: Segment) -> list[AbortedTransaction]:

@@ -97,14 +97,10 @@ class SealsAround:
             StoreError: the store failed.
         """
         if name not in self._manifests:
-            try:
-                manifest = SegmentManifest.load(self.store, self.keys.manifest(name))
-            except NotFound:
-                self._manifests[name] = None
-            else:
-                log = manifest.objects.get(manifest.log_name)
-                right = manifest.state == "whole" and log is not None and log.etag == self.listed[name].log.etag
-                self._manifests[name] = manifest if right else None
+            stored = objects.read_manifest(self.store, self.keys, name)
+            whole = stored.manifest if stored is not None and stored.manifest.state == "whole" else None
+            log = whole.objects.get(whole.log_name) if whole is not None else None
+            self._manifests[name] = whole if log is not None and log.etag == self.listed[name].log.etag else None
         return self._manifests[name]
 
     def listing(self, range_: Range) -> SegmentName | None:

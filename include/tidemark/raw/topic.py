@@ -245,7 +245,7 @@ class RawTopic:
         segments: list[Segment] = []
         size = 0
         while batch := list(islice(listed, _AT_ONCE)):
-            stored = in_parallel(lambda entry: objects.read_segment(store, entry.info.key), batch)
+            stored = in_parallel(lambda entry: objects.read_segment(store, part.keys, entry.name), batch)
             fresh = [self._judged(segment) for segment in stored if segment is not None and segment.end > start]
             segments += fresh
             size += sum(segment.size for segment in fresh)

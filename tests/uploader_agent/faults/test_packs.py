@@ -20,7 +20,7 @@ from tidemark.errors import FormatError
 from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.formats.raw.pack import PackedRange, read_footer, read_range_bytes
 from tidemark.kafka_log import scan_batches
-from uploader_agent.stored import manifests
+from tidemark.raw.objects import read_manifest
 
 
 class Tails:
@@ -107,7 +107,7 @@ def test_tails_are_packed_over_elections_and_restarts(
         assert tails.planned(end) == tails.on_disk(end)
     fleet.settle()
     assert tails.planned(end) == tails.on_disk(end)
-    sealed = [manifests.read(fleet.store, tails.keys, one.name) for one in reader.seals(fleet.store, tails.keys)]
+    sealed = [read_manifest(fleet.store, tails.keys, one.name) for one in reader.seals(fleet.store, tails.keys)]
     parts = sorted({(one.first, one.next, one.crc32c) for seal in sealed if seal for one in seal.manifest.parts})
     ranges = {(one.range.first, one.range.next, one.range.crc32c) for one in tails.ranges()}
     assert {*parts} <= ranges

@@ -8,11 +8,11 @@ from tidemark.formats.raw import head as head_format
 from tidemark.formats.raw.head import Head
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, scan_batches
-from tidemark.raw.objects import listed
+from tidemark.raw.objects import listed, read_manifest
 from tidemark.raw.segments import Segment, SegmentPiece, cover, segment_of
 from tidemark.raw.tails import Tails
 from tidemark.store import Store
-from uploader_agent.stored import manifests, watermark
+from uploader_agent.stored import watermark
 
 _ALL = 1 << 40
 
@@ -27,7 +27,7 @@ def heads(store: Store, control: ControlKeys) -> list[Head]:
 def seals(store: Store, keys: PartitionKeys) -> list[Segment]:
     """The partition's segments."""
     found = [one for one in listed(store, keys, 0, None) if one.extension == "manifest.json"]
-    stored = [(one.info.key, manifests.read(store, keys, one.name)) for one in found]
+    stored = [(one.info.key, read_manifest(store, keys, one.name)) for one in found]
     return [segment_of(one.manifest, key, store.url) for key, one in stored if one is not None]
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from tidemark.concurrency import in_parallel
 from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.kafka_log import Lineage
-from tidemark.raw.objects import LOOK_BACK, manifests, read_segment
+from tidemark.raw.objects import LOOK_BACK, REACH, manifests, read_segment
 from tidemark.raw.segments import Segment, SegmentPiece, live_until, whole_lineage
 from tidemark.remote.catalog.segment_table import ANY_TIME, SegmentTable
 from tidemark.store import Store
@@ -72,7 +72,7 @@ class StoredSegments:
         The nearest segment at or below ``offset`` is tried first: sequential reading costs one manifest per segment.
         """
         unknown = lineage.epoch_at(offset) is None
-        for names in _growing(self._table.reaching(offset, offset - LOOK_BACK[-1]), _AT_ONCE if unknown else 1):
+        for names in _growing(self._table.reaching(offset, offset - REACH), _AT_ONCE if unknown else 1):
             segments = [segment for segment in in_parallel(self.segment, names) if segment is not None]
             known = whole_lineage(lineage, Lineage(), segments) if unknown else lineage
             pieces = [SegmentPiece(segment, offset, live_until(segment, known, offset)) for segment in segments]
@@ -116,7 +116,7 @@ class StoredSegments:
             if known is not None:
                 self._read.move_to_end(name)
                 return known
-        segment = read_segment(self._store, self._keys.manifest(name))
+        segment = read_segment(self._store, self._keys, name)
         with self._lock:
             if segment is None:
                 self._table = self._table.without(name)
