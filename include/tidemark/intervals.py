@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, Self
 
 
 class Interval(NamedTuple):
@@ -22,6 +22,18 @@ class Interval(NamedTuple):
     def size(self) -> int:
         """Number of offsets."""
         return self.end - self.start
+
+
+class Bounded(Protocol):
+    """A thing with the offsets ``[start, end)``."""
+
+    @property
+    def start(self) -> int:
+        """The first offset."""
+
+    @property
+    def end(self) -> int:
+        """The offset after the last."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -37,6 +49,11 @@ class Intervals:
             ValueError: an interval ends before it starts.
         """
         object.__setattr__(self, "parts", tuple(_normalise(parts)))
+
+    @classmethod
+    def of(cls, bounded: Iterable[Bounded]) -> Self:
+        """The offsets of all ``bounded``."""
+        return cls((part.start, part.end) for part in bounded)
 
     def __iter__(self) -> Iterator[Interval]:
         return iter(self.parts)

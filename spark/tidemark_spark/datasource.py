@@ -258,7 +258,7 @@ class SegmentReader(DataSourceReader):
         view = raw.view(part)
         if view is None:
             return []
-        given_up = Intervals((gap.start, gap.end) for gap in view.watermark.acknowledged_gaps) | raw.acknowledged(part)
+        given_up = Intervals.of(view.watermark.acknowledged_gaps) | raw.acknowledged(part)
         start, end = max(0, self.bounds.from_offset), min(view.end, self.bounds.to_offset)
         wanted = Intervals([(start, max(start, end))]) - given_up
         reading, sealed = self._reading(raw, part, wanted), view.watermark.next_offset

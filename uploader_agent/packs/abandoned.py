@@ -87,7 +87,7 @@ class _AbandonedTail:
 
     def seal(self, lineage: Lineage, entries: list[HeadEntry]) -> RemoteState:
         """Seal the offsets that only the packs of ``entries`` have on ``lineage``; return the state of the store."""
-        lineage = lineage.with_history(Lineage(self._stored.watermark.lineage))
+        lineage = lineage.with_history(self._stored.lineage)
         remote = self._survey(lineage)
         while True:
             start = remote.sealed_end

@@ -175,7 +175,7 @@ class _Found:
         except FormatError as error:
             logger.warning("offset_wm_not_read", partition=str(tp), error=str(error))
             stored = None
-        return _Sealed(stored.watermark.next_offset, Lineage(stored.watermark.lineage)) if stored else _Sealed()
+        return _Sealed(stored.watermark.next_offset, stored.lineage) if stored else _Sealed()
 
 
 def _name(range_: Range) -> PartitionOfId:

@@ -15,7 +15,7 @@ import structlog
 
 from tidemark.errors import PreconditionFailed
 from tidemark.formats.keys import PartitionKeys, TopicPartition
-from tidemark.formats.raw.acknowledgements import acknowledged
+from tidemark.formats.raw.acknowledgements import acknowledged, split_acknowledged
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
@@ -148,7 +148,7 @@ class PartitionUploader:
     def holes(self) -> Intervals:
         """The offsets that neither the store nor the disk has undamaged, and that no person has acknowledged."""
         coverage, written = self._remote.coverage, self._remote.watermark
-        passed = gaps.offsets(written.acknowledged_gaps) if written else Intervals()
+        passed = Intervals.of(written.acknowledged_gaps) if written else Intervals()
         return (self._lost(coverage.present, coverage.start) | (coverage.damaged - coverage.present)) - passed
 
     def reconsider_gaps(self) -> None:
@@ -361,7 +361,7 @@ class PartitionUploader:
                 logger.warning("log_truncated", partition=str(self._tp), **cut)
             self._remote.vouch(written)
             self._tail_wanted = self._tail_wanted and self._own_pair not in new.tails
-            named = Intervals((gap.start, gap.end) for gap in (*new.gaps, *new.acknowledged_gaps))
+            named = Intervals.of((*new.gaps, *new.acknowledged_gaps))
             self._context.hold.recorded(self._tp, self._led.topic_id, named)
             return
 
@@ -381,13 +381,13 @@ class PartitionUploader:
         passed = previous.acknowledged_gaps if previous else ()
         known = (*(previous.gaps if previous else remote.gaps_found), *passed)
         # An acknowledged gap stays until the store has its offsets: if the disk has them, they may never be uploaded.
-        missing = self._lost(present, start) | (gaps.offsets(passed) - present)
+        missing = self._lost(present, start) | (Intervals.of(passed) - present)
         if not self._may_record_gaps:
-            missing, damaged = missing & gaps.offsets(known), damaged & gaps.offsets(known)
+            missing, damaged = missing & Intervals.of(known), damaged & Intervals.of(known)
             self._unwritten = True  # the claim comes first
         now = self._context.runtime.utc_now()
         all_gaps = gaps.find_gaps(missing, damaged - present, self._evidence(before, previous), known, now)
-        holding, passed = gaps.split(all_gaps, gaps.offsets(passed) | self._search.acknowledged)
+        holding, passed = split_acknowledged(all_gaps, Intervals.of(passed) | self._search.acknowledged)
         remote.find_gaps(holding)
         foreign = remote.foreign
         return WatermarkState(

@@ -71,7 +71,7 @@ class FromPacks:
         self._topic_id = known[-1].topic_id
         _, self._store, self._keys = destinations.resolve(tp, self._topic_id)
         stored = watermark.read(self._store, self._keys)
-        self._lineage = Lineage(stored.watermark.lineage) if stored else Lineage()
+        self._lineage = stored.lineage if stored else Lineage()
 
     def run(self, start: int = 0, end: int = MAX_OFFSET, *, dry_run: bool = False) -> Iterator[ReuploadRow]:
         """Make the segments whole that hold offsets of ``[start, end)``, from all existing packs; the last first.

@@ -26,7 +26,7 @@ from uploader_agent.observability.metrics import Metrics
 from uploader_agent.repair.replica_upload import Replica, Surroundings, around, bring_all, overlapping
 from uploader_agent.runtime import EventLike
 from uploader_agent.settings import FillSettings
-from uploader_agent.stored import gaps, watermark
+from uploader_agent.stored import watermark
 from uploader_agent.stored.destinations import Destinations
 from uploader_agent.upload.segment_upload import UploadRoute
 
@@ -144,7 +144,7 @@ class GapFiller:
             return 0
         _, store, keys = self._destinations.resolve(tp, entry.topic_id)
         replica = Replica(UploadRoute(tp, entry.topic_id, folder, store, keys, self._broker, self._hold), self._sleep)
-        for wanted in gaps.offsets(entry.gaps):
+        for wanted in Intervals.of(entry.gaps):
             works = [
                 work
                 for work in overlapping(replica.segments(), Intervals([wanted]), entry.high_watermark)
@@ -180,7 +180,7 @@ def _is_open(surroundings: Surroundings, entry: IndexEntry, wanted: Interval) ->
     if surroundings.stored is None:
         return True
     current = surroundings.stored.watermark
-    return current.topic_id == entry.topic_id and bool(gaps.offsets(current.gaps) & Intervals([wanted]))
+    return current.topic_id == entry.topic_id and bool(Intervals.of(current.gaps) & Intervals([wanted]))
 
 
 def _tp(entry: IndexEntry) -> TopicPartition:

@@ -83,13 +83,13 @@ def around(store: Store, keys: PartitionKeys, wanted: Interval) -> Surroundings:
     near = [live for names in (below, above) if (live := _nearest(store, keys, names, _lineage(stored))) is not None]
     lineages = [(Lineage(manifest.lineage), manifest.next_offset) for manifest in near]
     if stored is not None:
-        lineages.append((Lineage(stored.watermark.lineage), stored.watermark.next_offset))
+        lineages.append((stored.lineage, stored.watermark.next_offset))
     policies = {manifest.cleanup_policy for manifest in near}
     return Surroundings(stored, tuple(lineages), policies.pop() if len(policies) == 1 else UNKNOWN_POLICY)
 
 
 def _lineage(stored: StoredWatermark | None) -> Lineage:
-    return Lineage(stored.watermark.lineage) if stored else Lineage()
+    return stored.lineage if stored else Lineage()
 
 
 def _nearest(

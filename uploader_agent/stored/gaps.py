@@ -66,22 +66,6 @@ def find_gaps(
     return _joined(sorted(gaps, key=lambda gap: gap.start))
 
 
-def split(gaps: Iterable[Gap], acknowledged: Intervals) -> tuple[tuple[Gap, ...], tuple[Gap, ...]]:
-    """The gaps that hold the partition up, and the gaps that a person has acknowledged."""
-    holding: list[Gap] = []
-    passed: list[Gap] = []
-    for gap in gaps:
-        whole = offsets([gap])
-        holding += [gap.model_copy(update=part._asdict()) for part in whole - acknowledged]
-        passed += [gap.model_copy(update=part._asdict()) for part in whole & acknowledged]
-    return tuple(holding), tuple(passed)
-
-
-def offsets(gaps: Iterable[Gap]) -> Intervals:
-    """The offsets of all ``gaps``."""
-    return Intervals((gap.start, gap.end) for gap in gaps)
-
-
 def _corrupt(offsets: Intervals) -> list[Judged]:
     return [(part, "corrupt") for part in offsets]
 

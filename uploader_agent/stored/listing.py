@@ -60,7 +60,7 @@ def read_news(
 
     For holes in ``gaps``, only manifests written since may cover them; for others, the nearest ones below may too.
     """
-    recorded = Intervals((gap.start, gap.end) for gap in gaps)
+    recorded = Intervals.of(gaps)
     since = min((gap.detected_at for gap in gaps), default=None)
     near: set[SegmentName] = set()
     for hole in holes - recorded:

@@ -16,7 +16,6 @@ from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.raw.objects import StoredManifest, StoredWatermark
-from uploader_agent.stored import gaps
 from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.stored.watermark import ForeignWatermark
 
@@ -99,7 +98,7 @@ class RemoteState:
         with self._lock:
             if self._sealed_end is None or self._sealed_end[0] != self._changes:
                 stored = self._log.stored
-                passed = gaps.offsets(stored.watermark.acknowledged_gaps) if stored else Intervals()
+                passed = Intervals.of(stored.watermark.acknowledged_gaps) if stored else Intervals()
                 self._sealed_end = self._changes, (self._log.present | passed).contiguous_from(self._start)
             return self._sealed_end[1]
 

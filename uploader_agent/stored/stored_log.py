@@ -15,7 +15,7 @@ from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.raw.objects import REACH, StoredManifest, StoredWatermark, read_manifest
 from tidemark.store import Store
-from uploader_agent.stored import gaps, listing, watermark
+from uploader_agent.stored import listing, watermark
 from uploader_agent.stored.watermark import ForeignWatermark, IsForeign
 
 
@@ -94,7 +94,7 @@ class StoredLog:
     @property
     def _readable_below(self) -> Intervals:
         """``below`` without the gaps that the watermark passes because a person acknowledged them."""
-        return self.below - gaps.offsets(self.stored.watermark.acknowledged_gaps) if self.stored else self.below
+        return self.below - Intervals.of(self.stored.watermark.acknowledged_gaps) if self.stored else self.below
 
     @property
     def damaged(self) -> Intervals:

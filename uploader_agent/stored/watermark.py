@@ -60,7 +60,7 @@ class WatermarkState:
 
 def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
     """The watermark of the known state. Before anything is stored, it ends at its start."""
-    passed = Intervals((gap.start, gap.end) for gap in view.acknowledged_gaps)
+    passed = Intervals.of(view.acknowledged_gaps)
     contiguous = (view.present | passed).contiguous_from(view.start)
     lineage = view.lineage.with_history(Lineage(previous.lineage) if previous else Lineage())
     own = (view.leader_epoch, view.broker) if view.packs else None

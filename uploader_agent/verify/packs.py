@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
 
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.keys import ControlKeys, Endpoint, TopicPartition
+from tidemark.formats.raw.head import PartitionOfId
 from tidemark.formats.raw.pack import PackedRange, read_footer
 from tidemark.kafka_log import Lineage
 from tidemark.raw.sealed_packs import Lacking, SealsAround, bounds
@@ -25,13 +25,6 @@ _AT_A_TIME = 16
 
 _MOST_RANGES = 20_000
 """Ranges that are compared at a time: some 3 KiB each."""
-
-
-class _Id(NamedTuple):
-    """A partition as packs name it."""
-
-    topic_id: str
-    partition: int
 
 
 def compare_packs(
@@ -50,11 +43,11 @@ def compare_packs(
         StoreError: the store failed.
     """
     findings: dict[TopicPartition, list[VerifyFinding]] = {}
-    places: dict[Endpoint, dict[_Id, LedPartition]] = {}
+    places: dict[Endpoint, dict[PartitionOfId, LedPartition]] = {}
     for partition in partitions:
         if partition.led.topic_id is not None:
             wanted = places.setdefault(partition.uploader.where[1].endpoint, {})
-            wanted[_Id(partition.led.topic_id, partition.tp.partition)] = partition
+            wanted[PartitionOfId(partition.led.topic_id, partition.tp.partition)] = partition
     done = 0
     for wanted in places.values():
         store, keys = next(iter(wanted.values())).uploader.where
@@ -81,7 +74,9 @@ def _listed(store: Store, control: ControlKeys, brokers: Iterable[int]) -> Itera
         yield from (info for info in store.list(control.packs(broker)) if control.pack_of(info.key) is not None)
 
 
-def _ranges(store: Store, wanted: Mapping[_Id, LedPartition], info: ObjectInfo) -> list[PackedRange] | VerifyFinding:
+def _ranges(
+    store: Store, wanted: Mapping[PartitionOfId, LedPartition], info: ObjectInfo
+) -> list[PackedRange] | VerifyFinding:
     """The wanted ranges of a pack; none of a pack that retention has deleted in the meantime."""
     try:
         footer = read_footer(store, info.key, info.size)
@@ -89,18 +84,18 @@ def _ranges(store: Store, wanted: Mapping[_Id, LedPartition], info: ObjectInfo) 
         return []
     except FormatError as error:
         return VerifyFinding(Severity.CORRUPT, 0, 0, error.name, error.rule, wrong=True)
-    return [packed for packed in footer if _Id(packed.range.topic_id, packed.range.partition) in wanted]
+    return [packed for packed in footer if PartitionOfId(packed.range.topic_id, packed.range.partition) in wanted]
 
 
 def _compare(
     gathered: Iterable[PackedRange],
-    wanted: Mapping[_Id, LedPartition],
+    wanted: Mapping[PartitionOfId, LedPartition],
     pool: ThreadPoolExecutor,
     findings: dict[TopicPartition, list[VerifyFinding]],
 ) -> None:
-    groups: dict[_Id, list[PackedRange]] = {}
+    groups: dict[PartitionOfId, list[PackedRange]] = {}
     for packed in gathered:
-        groups.setdefault(_Id(packed.range.topic_id, packed.range.partition), []).append(packed)
+        groups.setdefault(PartitionOfId(packed.range.topic_id, packed.range.partition), []).append(packed)
     partitions = [wanted[name] for name in groups]
     for partition, lacking in zip(partitions, pool.map(_lacking, partitions, groups.values()), strict=True):
         findings.setdefault(partition.tp, []).extend(lacking)

@@ -20,7 +20,7 @@ from tidemark.store import Store
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, checksum, file_name
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.stored import gaps, watermark
+from uploader_agent.stored import watermark
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.local_run import open_run
 from uploader_agent.verify.findings import Severity, VerifyFinding
@@ -183,7 +183,7 @@ class _Verification:
     def _check_tail(self, look: PartitionLook, store: Store, keys: PartitionKeys, live: Lineage) -> CheckedTail:
         """Check the packed offsets beyond the segments."""
         current = look.stored.watermark
-        known = self._covered | gaps.offsets(current.gaps) | gaps.offsets(current.acknowledged_gaps)
+        known = self._covered | Intervals.of(current.gaps) | Intervals.of(current.acknowledged_gaps)
         sealed_end = known.contiguous_from(current.next_offset)
         tail = check_tail(look, store, keys, live, sealed_end, deep=self._deep)
         for finding in tail.findings:
@@ -228,7 +228,7 @@ class _Verification:
         Line 1 names a segment, or the start while no segment lies below the next offset.
         """
         current = stored.watermark
-        listed = gaps.offsets(current.gaps) | gaps.offsets(current.acknowledged_gaps)
+        listed = Intervals.of(current.gaps) | Intervals.of(current.acknowledged_gaps)
         uncovered = self._covered.missing(current.start_offset, current.next_offset) - listed
         acknowledged = self._partition.uploader.acknowledged() if uncovered else Intervals()
         for hole in uncovered & acknowledged:

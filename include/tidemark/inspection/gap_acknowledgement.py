@@ -75,7 +75,7 @@ class GapsOf:
         if start >= end:
             raise NotAGap(f"{start} to {end}: TO is the offset after the last lost one, so it must be above FROM")
         standing = self.standing(start, end)
-        others = Intervals((gap.start, gap.end) for gap in standing).missing(start, end)
+        others = Intervals.of(standing).missing(start, end)
         if others:
             named = ", ".join(f"{part.start} to {part.end}" for part in others)
             gaps = ", ".join(f"{gap.start} to {gap.end} ({gap.reason})" for gap in standing) or "none"
@@ -85,7 +85,7 @@ class GapsOf:
 
     def standing(self, start: int, end: int) -> tuple[Gap, ...]:
         """All open gaps. The gaps of the runs are read only if the agent's do not cover ``[start, end)``."""
-        if not Intervals((gap.start, gap.end) for gap in self.open).missing(start, end):
+        if not Intervals.of(self.open).missing(start, end):
             return self.open
         from tidemark.planning.lost_gaps import lost  # needed for the runs' gaps alone
 

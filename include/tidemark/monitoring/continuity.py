@@ -54,7 +54,7 @@ def _partition(health: PartitionHealth, account: dict[str, Any] | None) -> dict[
     """The partition's account (an empty one if nothing landed), with the gaps and the lag above it."""
     landed = health.landed or 0
     gaps = {
-        name: Intervals((gap.start, gap.end) for gap in health.gaps if (gap.reason == "corrupt") is (name == "corrupt"))
+        name: Intervals.of(gap for gap in health.gaps if (gap.reason == "corrupt") is (name == "corrupt"))
         for name in ("lost", "corrupt")
     }
     base = account or _nothing_landed(health)

@@ -80,7 +80,7 @@ class PartitionHealth(Model):
     @property
     def missing(self) -> int:
         """The number of offsets in open gaps."""
-        return Intervals((gap.start, gap.end) for gap in self.gaps).size
+        return Intervals.of(self.gaps).size
 
 
 class TopicHealth(Model):

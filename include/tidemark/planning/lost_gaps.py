@@ -28,7 +28,7 @@ def lost(table: TopicTable, incarnation: int, partition: int) -> tuple[Gap, ...]
     decision = decision_of(table, raw, part, ledger, TARGET_BYTES) if part else None
     if decision is None:
         return ()
-    still_lost = Intervals((gap.start, gap.end) for gap in decision.plan.gaps)
+    still_lost = Intervals.of(decision.plan.gaps)
     return tuple(
         gap.model_copy(update={"start": start, "end": end})
         for gap in state.gaps

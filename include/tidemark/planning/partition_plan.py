@@ -191,7 +191,7 @@ def _held(known: KnownPartition, gaps: tuple[Gap, ...]) -> Decision:
 def _acknowledged(known: KnownPartition) -> Intervals:
     """The offsets that a person acknowledged as lost; for a branch that is left, none above the cut."""
     acknowledged = known.acknowledged.clip(0, known.cut.at) if known.cut else known.acknowledged
-    return acknowledged | Intervals((gap.start, gap.end) for gap in known.watermark.acknowledged_gaps)
+    return acknowledged | Intervals.of(known.watermark.acknowledged_gaps)
 
 
 def _found_before(known: KnownPartition, pieces: list[SegmentPiece]) -> tuple[Gap, ...] | None:

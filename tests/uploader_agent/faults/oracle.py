@@ -228,7 +228,7 @@ class _Judge:
             for offset, record in (one for base in alive for one in log.records[base]):
                 if offset < watermark.next_offset and live.setdefault(offset, record) != record:
                     self._verdict.wrong(f"offset {offset} is there twice with different content")
-        passed = Intervals((gap.start, gap.end) for gap in watermark.acknowledged_gaps)
+        passed = Intervals.of(watermark.acknowledged_gaps)
         for hole in (Intervals(spoken) | passed).missing(watermark.start_offset, watermark.next_offset):
             self._verdict.wrong(f"offsets [{hole.start}, {hole.end}) lie below next_offset and are not there")
         return live
@@ -243,7 +243,7 @@ class _Judge:
         segments = [segment_of(one.manifest, one.key, self._store.url) for one in logs]
         by_segment = {id(segment): log for segment, log in zip(segments, logs, strict=True)}
         lineage = whole_lineage(Lineage(watermark.lineage), Lineage(), segments)
-        passed = Intervals((gap.start, gap.end) for gap in watermark.acknowledged_gaps)
+        passed = Intervals.of(watermark.acknowledged_gaps)
         wanted = Intervals([(watermark.start_offset, watermark.next_offset)]) - passed
         pieces, hole = cover(segments, lineage, wanted)
         if hole is not None:
@@ -262,7 +262,7 @@ class _Judge:
 
     def _check_records(self, watermark: Watermark, live: Mapping[int, Digest]) -> None:
         truth = self._truth
-        lost = Intervals((gap.start, gap.end) for gap in (*watermark.gaps, *watermark.acknowledged_gaps))
+        lost = Intervals.of((*watermark.gaps, *watermark.acknowledged_gaps))
         newest = {key: offset for offset, key in sorted(truth.keys.items())}
         missing = []
         for offset, record in truth.acknowledged.items():

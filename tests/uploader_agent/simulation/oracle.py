@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +12,6 @@ from tests.uploader_agent.simulation.clock import START
 from tests.uploader_agent.simulation.store import SimulatedStore
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
-from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.head import EntryKey, Head, HeadEntry, PartitionOfId
 from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.manifest import SegmentManifest
@@ -235,8 +234,8 @@ class Oracle:
         """What ``offset.wm`` records as lost, or the index while there is none."""
         watermark, entry = _watermark(partition, store), self.entries.get(partition.at)
         if watermark is not None:
-            return _offsets(watermark.gaps)
-        return _offsets(entry.gaps if entry is not None and entry.topic_id == partition.kafka_id else ())
+            return Intervals.of(watermark.gaps)
+        return Intervals.of(entry.gaps if entry is not None and entry.topic_id == partition.kafka_id else ())
 
     def _packed(self, partition: Partition, store: SimulatedStore, before: float = float("inf")) -> Intervals:
         """What a reader finds in packs beyond ``next_offset``: of leaderships that ``offset.wm`` lists.
@@ -274,17 +273,13 @@ class Oracle:
             if base in present and len(sealed.get(base, b"")) < len(batch):
                 yield f"{partition.at}: the batch at {base} was packed, and its seal lacks records of it"
         entry, legal = self.entries.get(partition.at), Intervals(partition.retired)
-        gaps = _offsets(watermark.gaps if watermark else entry.gaps if entry else ())
+        gaps = Intervals.of(watermark.gaps if watermark else entry.gaps if entry else ())
         self.gaps += sum(gap.end - gap.start for gap in gaps)
         lost = Intervals([(0, partition.high_watermark)]) - present - gaps - self._packed(partition, store)
         if lost - legal:
             yield f"{partition.at}: {lost} is neither stored nor in a gap; retention took {legal}"
         if gaps - legal:
             yield f"{partition.at}: the gaps {gaps} are more than retention took: {legal}"
-
-
-def _offsets(gaps: Iterable[Gap]) -> Intervals:
-    return Intervals((gap.start, gap.end) for gap in gaps)
 
 
 def _manifests(partition: Partition, store: SimulatedStore) -> Iterator[SegmentManifest]:

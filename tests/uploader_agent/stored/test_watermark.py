@@ -9,13 +9,14 @@ import pytest
 from tests.uploader_agent.fakes import CLUSTER, ID
 from tidemark.errors import ContinuityError, FormatError, PreconditionFailed, UnknownOutcome
 from tidemark.formats.keys import Endpoint, PartitionKeys
+from tidemark.formats.raw.acknowledgements import split_acknowledged
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.store import LocalStore
 from uploader_agent.stored import watermark
-from uploader_agent.stored.gaps import Evidence, find_gaps, split
+from uploader_agent.stored.gaps import Evidence, find_gaps
 from uploader_agent.stored.watermark import Fenced, WatermarkState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -115,7 +116,7 @@ def test_a_gap_s_reason_and_time_are_decided_once() -> None:
 
 
 def test_gaps_are_split_by_what_people_said() -> None:
-    assert split([gap(0, 100)], Intervals([(20, 50)])) == ((gap(0, 20), gap(50, 100)), (gap(20, 50),))
+    assert split_acknowledged([gap(0, 100)], Intervals([(20, 50)])) == ((gap(0, 20), gap(50, 100)), (gap(20, 50),))
 
 
 class Flaky(LocalStore):

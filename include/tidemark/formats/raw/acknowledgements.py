@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tidemark.errors import FormatError
 from tidemark.formats.keys import ControlKeys, PartitionKeys
-from tidemark.formats.raw.gaps import Acknowledgement
+from tidemark.formats.raw.gaps import Acknowledgement, Gap
 from tidemark.intervals import Intervals
 from tidemark.store import Store
 
@@ -22,7 +24,18 @@ def words(store: Store, control: ControlKeys, keys: PartitionKeys) -> list[Ackno
 
 def acknowledged(store: Store, control: ControlKeys, keys: PartitionKeys) -> Intervals:
     """The offsets of all :func:`words`."""
-    return Intervals((word.start, word.end) for word in words(store, control, keys))
+    return Intervals.of(words(store, control, keys))
+
+
+def split_acknowledged(gaps: Iterable[Gap], acknowledged: Intervals) -> tuple[tuple[Gap, ...], tuple[Gap, ...]]:
+    """The parts of ``gaps`` that hold the partition up, and the parts that a person has acknowledged."""
+    holding: list[Gap] = []
+    passed: list[Gap] = []
+    for gap in gaps:
+        whole = Intervals.of([gap])
+        holding += [gap.model_copy(update=part._asdict()) for part in whole - acknowledged]
+        passed += [gap.model_copy(update=part._asdict()) for part in whole & acknowledged]
+    return tuple(holding), tuple(passed)
 
 
 def read(store: Store, control: ControlKeys, keys: PartitionKeys, key: str) -> Acknowledgement:

@@ -110,7 +110,7 @@ def listed(store: Store, keys: PartitionKeys) -> list[Removed]:
 
 def removed(store: Store, keys: PartitionKeys) -> Intervals:
     """The offsets of the segments that retention has removed, or began to. Raises errors of :func:`listed`."""
-    return Intervals((stone.start, stone.end) for stone in listed(store, keys))
+    return Intervals.of(listed(store, keys))
 
 
 def read(store: Store, keys: PartitionKeys, key: str) -> Tombstone:

@@ -37,9 +37,8 @@ from tidemark.remote.catalog.time_lookup import first_at
 from tidemark.remote.catalog.watermark_view import (
     WatermarkView,
     left_branch,
-    offsets_of,
+    open_and_passed,
     readable_end,
-    split,
 )
 
 _ATTEMPTS: Final = 3
@@ -129,15 +128,15 @@ class RemotePartition:
         """The view with the same watermark: a person may have acknowledged gaps."""
         if before.stored is None or not before.gaps:
             return before
-        gaps, passed = split(before.stored.watermark, self._acknowledged())
+        gaps, passed = open_and_passed(before.stored.watermark, self._acknowledged())
         return replace(before, gaps=gaps, passed=passed, sealed=readable_end(before.stored.watermark, passed))
 
     def _moved(self, before: WatermarkView, stored: StoredWatermark) -> WatermarkView:
         """The view with another watermark and the segments listed since; without its tail."""
         watermark = stored.watermark
-        gaps, passed = split(watermark, self._acknowledged() if watermark.gaps else Intervals())
+        gaps, passed = open_and_passed(watermark, self._acknowledged() if watermark.gaps else Intervals())
         sealed = readable_end(watermark, passed)
-        filled = before.missing - passed - offsets_of(gaps)
+        filled = before.missing - passed - Intervals.of(gaps)
         left = left_branch(before, stored.lineage, sealed)
         known = before.stored
         again = known is None or left or stored.base_offset < known.base_offset or bool(filled)
@@ -276,7 +275,7 @@ class RemotePartition:
         if (now.etag, now.start) != (view.etag, view.start):
             return self._at(now, offset, min(end, now.end))
         gap = self._sources.unrecorded(now, at)
-        given_up = offsets_of([gap]) & self._acknowledged()
+        given_up = Intervals.of([gap]) & self._acknowledged()
         if not given_up:
             return gap
         with self._refreshing:

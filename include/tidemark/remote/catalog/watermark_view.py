@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tidemark.formats.raw.acknowledgements import split_acknowledged
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
@@ -55,7 +55,7 @@ class WatermarkView:
     @property
     def missing(self) -> Intervals:
         """All missing offsets of the watermark, acknowledged or not."""
-        return offsets_of(self.gaps) | self.passed
+        return Intervals.of(self.gaps) | self.passed
 
     def packed(self, offset: int) -> SegmentPiece | None:
         """The tail's piece from ``offset`` on; None if that does not lie in the tail."""
@@ -94,24 +94,17 @@ def readable_end(watermark: Watermark, passed: Intervals) -> int:
     """
     start = watermark.start_offset
     present = Intervals([(start, max(start, watermark.next_offset)), *watermark.ranges_above])
-    missing = offsets_of((*watermark.gaps, *watermark.acknowledged_gaps))
+    missing = Intervals.of((*watermark.gaps, *watermark.acknowledged_gaps))
     limit = (present | missing).contiguous_from(start)
     readable = present.clip(start, max(start, limit)) - passed
     return readable.parts[-1].end if readable else start
 
 
-def split(watermark: Watermark, acknowledged: Intervals) -> tuple[tuple[Gap, ...], Intervals]:
+def open_and_passed(watermark: Watermark, acknowledged: Intervals) -> tuple[tuple[Gap, ...], Intervals]:
     """(the gaps that still stop readers, the offsets that a person acknowledged as lost).
 
     An acknowledgement may be newer than the watermark. If it covers offsets that are not missing, these are read.
     """
-    passed = offsets_of(watermark.acknowledged_gaps) | (offsets_of(watermark.gaps) & acknowledged)
-    holding: list[Gap] = []
-    for gap in watermark.gaps:
-        holding += [gap.model_copy(update=part._asdict()) for part in offsets_of([gap]) - passed]
-    return tuple(holding), passed
-
-
-def offsets_of(gaps: Iterable[Gap]) -> Intervals:
-    """The offsets of ``gaps``."""
-    return Intervals((gap.start, gap.end) for gap in gaps)
+    passed = Intervals.of(watermark.acknowledged_gaps)
+    holding, passed_since = split_acknowledged(watermark.gaps, acknowledged | passed)
+    return holding, passed | Intervals.of(passed_since)
