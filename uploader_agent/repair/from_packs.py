@@ -29,7 +29,7 @@ from uploader_agent.disk.segment_files import Bytes, checksum
 from uploader_agent.repair.reupload import Outcome, ReuploadRow
 from uploader_agent.repair.splice import Edit, batches_of, edits, spliced
 from uploader_agent.repair.transactions import Undecided, open_at, tell_following
-from uploader_agent.stored import listing, manifests, watermark
+from uploader_agent.stored import manifests, watermark
 from uploader_agent.stored.destinations import Destinations
 from uploader_agent.stored.objects import Summed, find, put_derived, replace
 from uploader_agent.upload.packed_parts import PartsOfRun
@@ -86,8 +86,8 @@ class FromPacks:
             return
         first, after = bounds(packed.range for packed in ranges)
         first, after = max(first, start), min(after, end)
-        listed = listing.list_segments(self._store, self._keys, max(0, first - REACH), after)
-        for entry in reversed(listed.manifests):
+        listed = [*objects.manifests(self._store, self._keys, max(0, first - REACH), after)]
+        for entry in reversed(listed):
             stored = read_manifest(self._store, self._keys, entry.name)
             if stored is None or stored.manifest.state != "whole" or stored.manifest.next_offset <= first:
                 continue

@@ -21,12 +21,13 @@ from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.raw import objects
 from tidemark.raw.objects import REACH, StoredManifest, StoredWatermark, read_manifest
 from tidemark.store import Store
 from uploader_agent.broker.admin import UNKNOWN_POLICY, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment, find_segments
 from uploader_agent.disk.segment_files import SegmentChanged, file_name
-from uploader_agent.stored import listing, manifests, watermark
+from uploader_agent.stored import manifests, watermark
 from uploader_agent.stored.lineage import KnownLineages, OffLineage, lineage_of
 from uploader_agent.stored.manifests import Observed
 from uploader_agent.stored.objects import put_derived
@@ -77,7 +78,7 @@ class Surroundings:
 def around(store: Store, keys: PartitionKeys, wanted: Interval) -> Surroundings:
     """Read ``offset.wm`` and the nearest manifests of its lineage beside ``wanted``, below and above."""
     stored = watermark.read(store, keys)
-    listed = listing.list_segments(store, keys, max(0, wanted.start - REACH)).manifests
+    listed = [*objects.manifests(store, keys, max(0, wanted.start - REACH))]
     below = [entry.name for entry in reversed(listed) if entry.name.base < wanted.start]
     above = [entry.name for entry in listed if entry.name.base >= wanted.end]
     near = [live for names in (below, above) if (live := _nearest(store, keys, names, _lineage(stored))) is not None]

@@ -10,9 +10,10 @@ from tidemark.formats.keys import PartitionKeys
 from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, SegmentManifest
 from tidemark.formats.raw.pack import PackedRange
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.raw import objects
 from tidemark.raw.objects import REACH, StoredManifest, read_manifest
 from tidemark.store import Store
-from uploader_agent.stored import listing, manifests
+from uploader_agent.stored import manifests
 from uploader_agent.stored.lineage import KnownLineages
 from uploader_agent.stored.objects import PutDerived, Summed, find, put_derived
 from uploader_agent.stored.stored_log import StoredLog
@@ -39,7 +40,7 @@ def open_at(
     if base == 0:
         return ()
     below = StoredLog(manifest.broker)
-    for entry in listing.list_segments(store, keys, max(0, base - REACH), base).manifests[-_NEAREST:]:
+    for entry in [*objects.manifests(store, keys, max(0, base - REACH), base)][-_NEAREST:]:
         stored = read_manifest(store, keys, entry.name)
         if stored is not None:
             below.add(stored, own)
@@ -90,8 +91,7 @@ def _behind(store: Store, keys: PartitionKeys, after: SegmentManifest, lineage: 
     """The segments behind ``after`` on ``lineage``, each beginning at the end of the one before."""
     at = after.next_offset
     while True:
-        listed = listing.list_segments(store, keys, at, at + 1).manifests
-        read = (read_manifest(store, keys, entry.name) for entry in listed)
+        read = (read_manifest(store, keys, entry.name) for entry in objects.manifests(store, keys, at, at + 1))
         sound = (stored for stored in read if stored is not None and stored.manifest.state == "whole")
         following = next((stored for stored in sound if manifests.begins_on(stored.manifest, lineage)), None)
         if following is None:

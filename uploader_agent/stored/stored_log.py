@@ -13,6 +13,7 @@ from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.raw import objects
 from tidemark.raw.objects import REACH, StoredManifest, StoredWatermark, read_manifest
 from tidemark.store import Store
 from uploader_agent.stored import listing, watermark
@@ -199,5 +200,4 @@ def load(
 
 
 def _last_base_below(store: Store, keys: PartitionKeys, offset: int) -> int:
-    below = listing.list_segments(store, keys, max(0, offset - REACH), offset).manifests
-    return below[-1].name.base if below else 0
+    return max((entry.name.base for entry in objects.manifests(store, keys, max(0, offset - REACH), offset)), default=0)
