@@ -1,1 +1,1 @@
-"""A partition in the store: its objects, manifests, watermark, gaps and incarnations."""
+"""A partition in the store, as its writer needs it: objects, manifests, watermark, gaps and incarnations."""

@@ -1,8 +1,8 @@
 """Reads the agents' objects of a partition: watermark, manifests, transaction indexes, acknowledgements.
 
 Relies on the agent's order of writing: a segment's manifest comes after its other objects, and the watermark after the
-manifests that it covers. So a reader that reads the watermark first finds everything below it. Nothing is cached here,
-and nothing is retried.
+manifests that it covers. So a reader that reads the watermark before the manifests finds everything below it.
+:mod:`tidemark.raw.heads` has the whole order. Nothing is cached here, and nothing is retried.
 """
 
 from __future__ import annotations
