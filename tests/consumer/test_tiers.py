@@ -558,7 +558,7 @@ def test_a_topic_that_no_agent_has_seen_is_named_once(
 
         def told() -> list[str]:
             assert consumer.poll(100) == {}
-            return [one.getMessage() for one in caplog.records if one.name == "tidemark.consumer.unseen_topics"]
+            return [one.getMessage() for one in caplog.records if one.name == "tidemark.consumer.consumer"]
 
         wait_until(lambda: bool(told()), what="the warning")
         consumer.poll(500)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,14 +15,13 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.endpoints import resolver_of
-from tidemark.errors import ConfigError
+from tidemark.errors import ConfigError, TidemarkError
 from tidemark.store import open_store
 from tidemark.terminal import Output, columns
 from uploader_agent.broker.admin import AdminMetadata, connect
 from uploader_agent.broker.authority import Authority, NoAuthority, QuorumAuthority, ZooKeeperAuthority
 from uploader_agent.broker.leadership_hints import LeadershipHints, NoHints
 from uploader_agent.broker.properties import Broker, read_broker
-from uploader_agent.cli.directory_lock import lock_directories
 from uploader_agent.components import Components
 from uploader_agent.disk.watcher import DirectoryWatcher
 from uploader_agent.observability.log_config import configure
@@ -39,6 +40,10 @@ ConfigOption = Annotated[
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="text for people, json for programs.")]
 TopicOption = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")]
 DEFAULT_CONFIG = Path("/etc/tidemark/agent.yaml")
+
+
+class AlreadyRunning(TidemarkError):
+    """Another agent works on one of the directories."""
 
 
 def broker_of(settings: AgentSettings) -> Broker:
@@ -119,6 +124,26 @@ def _hints(settings: AgentSettings, broker: Broker) -> LeadershipHints:
     from uploader_agent.broker.zookeeper import ZooKeeperHints
 
     return ZooKeeperHints({**broker.zookeeper, **settings.broker.zookeeper})
+
+
+def lock_directories(folders: Iterable[Path]) -> ExitStack:
+    """Lock all ``folders`` until the result is closed: a second agent on one of them refuses to start.
+
+    The lock is taken on the directories themselves (``flock`` on a descriptor that is open for reading). So nothing is
+    written in ``log.dirs``, the lock holds across containers and state directories, and it ends with the process.
+
+    Raises:
+        AlreadyRunning: names the directory that another agent has locked.
+    """
+    with ExitStack() as stack:
+        for folder in sorted({folder.resolve() for folder in folders}):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise AlreadyRunning(f"{folder}: another agent works on this directory; stop it first") from error
+        return stack.pop_all()
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,12 +22,12 @@ from tidemark.consumer.offset_reset import Queries
 from tidemark.consumer.poll_results import Arrow, PolledRecords
 from tidemark.consumer.tier_metadata import Scouts
 from tidemark.consumer.tier_selection import TierRules, TierSelector
-from tidemark.consumer.unseen_topics import UnseenTopics
 from tidemark.consumer.wakeup import Wakeup
-from tidemark.errors import GapError, WakeupError
+from tidemark.errors import GapError, TidemarkError, WakeupError
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.reader.tier import RemoteTier
+from tidemark.remote.topics import RemoteTopics
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,33 @@ _PREPARE_SLICE_MS: Final = 1000
 
 Before a join it commits. It needs time for that, or records that were read come again after the rebalance.
 """
+
+
+class UnseenTopics:
+    """Warnings, once for each topic, about topics that no agent has seen, for a consumer of the remote tier alone.
+
+    An unknown topic is no error, as for ``KafkaConsumer``: it may be created later. ``run`` runs work that waits for
+    storage.
+    """
+
+    def __init__(self, topics: RemoteTopics, run: Callable[[Callable[[], Any]], None]) -> None:
+        self._topics = topics
+        self._run = run
+        self._looked_for: set[str] = set()
+
+    def look(self, wanted: Collection[str]) -> None:
+        """Look soon for the topics of ``wanted`` that are new here."""
+        new = set(wanted) - self._looked_for
+        self._looked_for |= new
+        for topic in new:
+            self._run(partial(self._look, topic))
+
+    def _look(self, topic: str) -> None:
+        try:
+            if not self._topics.partitions_for_topic(topic):
+                log.warning("%s: %s; waiting for it", topic, self._topics.unseen(topic))
+        except TidemarkError:  # the poll that needs storage raises it; the next poll looks again
+            self._looked_for.discard(topic)
 
 
 class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has no types

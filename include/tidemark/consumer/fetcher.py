@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol
 
 from kafka import errors as kafka_errors
@@ -19,8 +20,7 @@ from kafka.structs import OffsetAndMetadata
 from tidemark.consumer.delivery import BlockDelivery
 from tidemark.consumer.fetcher_offsets import TieredOffsets
 from tidemark.consumer.kafka_rows import KafkaRows
-from tidemark.consumer.metrics import TierCounts
-from tidemark.consumer.modes import Tier
+from tidemark.consumer.modes import TIERS, Tier
 from tidemark.consumer.offset_reset import Queries
 from tidemark.consumer.tier_metadata import Scouts
 from tidemark.consumer.tier_selection import TierSelector
@@ -55,6 +55,31 @@ class Deferred(NamedTuple):
     tp: TopicPartition
     offset: int
     error: Exception
+
+
+@dataclass
+class Count:
+    """Delivered records; for Kafka also received bytes (compressed) and responses."""
+
+    records: int = 0
+    bytes: int = 0
+    requests: int = 0
+
+
+class TierCounts:
+    """Counts since the consumer was made. A partition's counts continue when it is assigned again."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[TopicPartition, Tier], Count] = {}
+
+    def of(self, tp: TopicPartition, tier: Tier) -> Count:
+        """The count of a partition and tier; may be changed."""
+        return self._counts.setdefault((tp, tier), Count())
+
+    def shown(self) -> dict[str, dict[str, dict[str, int]]]:
+        """``{"orders-0": {"kafka": {"records": …}, "remote": {…}}}``."""
+        partitions = dict.fromkeys(tp for tp, _ in self._counts)
+        return {f"{tp.topic}-{tp.partition}": {tier: asdict(self.of(tp, tier)) for tier in TIERS} for tp in partitions}
 
 
 class TieredFetcher(TieredOffsets):

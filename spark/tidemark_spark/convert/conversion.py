@@ -6,11 +6,12 @@ concurrent runs write the same objects. Memory is bounded by one window of a seg
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import groupby, pairwise
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,6 @@ from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.store import open_store
 from tidemark.table.evidence import MAX_RUNS, EvidenceRow
-from tidemark_spark.convert import pack_outages
 from tidemark_spark.convert.classify import BatchVerdict, PartitionRules, Run, judge, missing
 from tidemark_spark.convert.date_partitioner import numbers
 from tidemark_spark.convert.guard import decoded, pass_on
@@ -29,6 +29,15 @@ from tidemark_spark.convert.row_order import ascending
 from tidemark_spark.convert.row_sink import Sink
 from tidemark_spark.convert.segment_reader import ReadWindow, windows
 from tidemark_spark.model import Job, Outcome, Stop
+
+_OUTAGE_SECONDS: Final = 15.0
+"""Seconds in which a pack that the store failed to return is not requested again: less than between two landings.
+
+Many ranges of a landing, of many partitions and topics, lie in the same pack. If each of them waited for the store as
+long as the first, ranges of other packs would also land late.
+"""
+_outages: dict[tuple[str, str], tuple[float, str]] = {}
+"""By store and key of the pack: the time of its last failure in this worker, and the reason."""
 
 
 def converted(job: Job, task: ConversionTask) -> Outcome:
@@ -78,7 +87,7 @@ class Conversion:
     def run(self) -> Stop | None:
         """Convert all ranges in order; returns the reason for an early end, or None."""
         wanted = self._task.ranges
-        outages = ((number, pack_outages.known(part)) for number, part in enumerate(wanted) if self._may_wait(part))
+        outages = ((number, _known_outage(part)) for number, part in enumerate(wanted) if self._may_wait(part))
         end, outage = next(((number, reason) for number, reason in outages if reason), (len(wanted), None))
         with closing(read_ahead(wanted[:end], self._job.options)) as ranges:
             for number, (part, ahead) in enumerate(ranges):
@@ -105,7 +114,7 @@ class Conversion:
             except StoreError as error:
                 if not self._may_wait(part):
                     raise
-                pack_outages.note(part, error)
+                _note_outage(part, error)
                 return Stop(self.next_offset, part.to_offset, "unread", str(error))
             if window is None:
                 break
@@ -161,6 +170,20 @@ class Conversion:
         if verdict.records is not None and count != verdict.records:
             raise ContinuityError(f"{part.key}: headers announce {verdict.records} records, {count} were found")
         return verdict.span - count
+
+
+def _note_outage(part: SegmentRange, error: StoreError) -> None:
+    """Remember that the pack of ``part`` could not be read."""
+    now = time.monotonic()
+    for pack in [pack for pack, (at, _) in _outages.items() if now - at >= _OUTAGE_SECONDS]:
+        del _outages[pack]
+    _outages[part.store, part.key] = now, str(error)
+
+
+def _known_outage(part: SegmentRange) -> str | None:
+    """The reason why the pack of ``part`` could recently not be read; None if there was no such failure."""
+    at, reason = _outages.get((part.store, part.key), (0.0, None))
+    return reason if reason is not None and time.monotonic() - at < _OUTAGE_SECONDS else None
 
 
 def _folded(runs: list[Run]) -> list[Run]:

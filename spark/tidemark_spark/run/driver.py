@@ -29,7 +29,6 @@ from tidemark_spark.model import Execute, Job, Outcome
 from tidemark_spark.run.accounting import TableChange, account
 from tidemark_spark.run.commit import check_fresh, check_hands, publish
 from tidemark_spark.run.delta_log import check_columns
-from tidemark_spark.run.expired_evidence import expired
 from tidemark_spark.run.success_markers import update_markers
 
 _PARSING: Final = {"ingest", "rebuild", "replay", "repair"}
@@ -76,7 +75,7 @@ def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> tuple[RunResult,
     with _timed(seconds, "publish"):
         change = account(plan, outcomes)
         if plan.kind == "retain":
-            change = change._replace(evidence=tuple(expired(table, plan)))
+            change = change._replace(evidence=tuple(_expired(table, plan)))
         elif plan.kind == "repair":
             change = change._replace(evidence=(*change.evidence, *_no_more(_checked(table, plan, change.evidence))))
         elif plan.kind in {"rebuild", "replay"}:
@@ -96,6 +95,31 @@ def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> tuple[RunResult,
     unknown = largest(change.unknown, MOST_UNKNOWN)
     result = _summed(plan, landed, change.evidence, read, seconds, _unread(plan, outcomes), unknown)
     return result.model_copy(update={"bytes_written": sum(file.size for file in change.files)}), ledger
+
+
+def _expired(table: TopicTable, plan: RunPlan) -> list[EvidenceRow]:
+    """Rows of class ``expired`` for the offsets that ``plan`` removes, and rows that supersede set-aside rows.
+
+    Raises:
+        ContinuityError: the evidence and the files have different numbers of rows.
+    """
+    standing, replaced = EffectiveEvidence.of(table), frozenset(plan.replaced)
+    counted = dict.fromkeys(plan.removes, 0)
+    evidence: list[EvidenceRow] = []
+    for row in standing.evidence():
+        if row.offset_class not in PARSED or row.file not in replaced:
+            continue
+        removed = row._replace(offset_class="expired", file=None)
+        evidence.append(removed)
+        if row.offset_class == "landed":
+            counted[row.file] += row.rows
+        else:
+            evidence.append(removed._replace(offset_class="superseded", file=row.file))
+    for path, count in counted.items():
+        if path in standing.live and standing.live[path].rows != count:
+            rows = standing.live[path].rows
+            raise ContinuityError(f"{table.url}/{path}: has {rows} rows, but evidence counts {count}")
+    return sorted(evidence, key=lambda row: (row.incarnation, row.partition, row.first, row.next, row.offset_class))
 
 
 def _empty(plan: RunPlan) -> RunResult:

@@ -18,7 +18,7 @@ from tidemark.formats.table.unread_status import UnreadStatus
 from tidemark.planning import plan_rebuild
 from tidemark.store import LocalStore
 from tidemark_spark.cli import land_live
-from tidemark_spark.convert import pack_outages
+from tidemark_spark.convert import conversion
 from tidemark_spark.live.landing import LONGEST_PAUSE
 from tidemark_spark.run.driver import run
 
@@ -51,7 +51,7 @@ def live(tmp_path: Path) -> LiveWorld:
 
 @pytest.fixture
 def outage(monkeypatch: pytest.MonkeyPatch) -> Outage:
-    monkeypatch.setattr(pack_outages, "_failed", {})
+    monkeypatch.setattr(conversion, "_outages", {})
     return Outage(monkeypatch)
 
 
@@ -106,7 +106,7 @@ def test_a_pack_that_is_not_given_stops_its_partitions_alone(
     assert outage.reads[pack] == served + (2 if asked_by_each else 1)
 
     outage.packs = set()
-    monkeypatch.setattr(pack_outages, "SECONDS", 0.0)
+    monkeypatch.setattr(conversion, "_OUTAGE_SECONDS", 0.0)
     assert land(live)["orders"] == "landed"
     assert ends(live, "orders") == [3, 3, 3]
     if error is not NotFound:

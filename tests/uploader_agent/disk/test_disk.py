@@ -1,4 +1,4 @@
-"""What lies on disk, what may go of it, and the locks on it."""
+"""What lies on disk, and what may go of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Intervals
 from uploader_agent.broker.admin import Led
 from uploader_agent.broker.properties import read_broker
-from uploader_agent.cli.directory_lock import AlreadyRunning, lock_directories
 from uploader_agent.disk.active_segment import ActiveReader
 from uploader_agent.disk.log_dirs import LocalSegment, find_partitions, find_segments, topic_id_of
 from uploader_agent.disk.segment_files import Bytes, PartitionFiles, SegmentChanged, checksum
@@ -150,17 +149,6 @@ def test_segment_that_changes_while_it_is_read_is_judged_anew(world: World) -> N
     assert (world.stored(0), world.stored(50)) == (records(0, 100), records(50, 100, epoch=4))
     assert (world.manifest(0).lineage, world.manifest(50).lineage) == (((3, 0),), ((3, 0), (4, 50)))
     assert world.watermark()[1].next_offset == 100
-
-
-def test_second_agent_refuses_to_start(world: World) -> None:
-    before = sorted(world.disk.log_dirs[0].rglob("*"))
-    with (
-        lock_directories([*world.disk.log_dirs, world.root]),
-        pytest.raises(AlreadyRunning, match="another agent works on"),
-    ):
-        lock_directories([world.disk.log_dirs[0]])
-    assert sorted(world.disk.log_dirs[0].rglob("*")) == before
-    lock_directories(world.disk.log_dirs).close()
 
 
 def test_the_active_segment_is_followed(world: World) -> None:

@@ -15,7 +15,6 @@ from tidemark.formats.raw.watermark_index import WatermarkIndex
 from uploader_agent.broker.admin import Led
 from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.packing.ticks import Ticks
-from uploader_agent.packs.ages import Ages
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import OffsetsAnswer
 from uploader_agent.runtime import MACHINE, Runtime
@@ -160,17 +159,6 @@ def test_what_retention_took_from_the_disk_is_a_gap_and_not_a_tail_that_waits(wo
         append(partition, 26, records(26, 30))
         led.look()
         assert led.unstored_age(clock.now) == 100.0
-
-
-def test_ages_forget_what_is_stored_and_stay_few() -> None:
-    ages = Ages(0.0)
-    assert ages.since(0) == 0.0
-    for number in range(100):
-        ages.note(float(number), number)
-    assert ages.since(99) == 99.0
-    assert ages.since(50) <= 50.0, "never younger than it is"
-    ages.forget(98)
-    assert ages.since(98) == 98.0
 
 
 def test_the_index_tells_of_packs(world: World) -> None:

@@ -24,7 +24,7 @@ from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.observability.health import HttpServer
 from uploader_agent.partitions import lag
-from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.partitions.led_partition import Ages, LedPartition
 from uploader_agent.partitions.poller import LeadersAnswer
 from uploader_agent.partitions.waiting import Wait, Waits, why_unpacked
 
@@ -230,3 +230,14 @@ def test_status_names_what_waits(world: World, capsys: pytest.CaptureFixture[str
         cli._report(agent.components, Output.json)
         [wait] = json.loads(capsys.readouterr().out)["waiting"]
         assert (wait["topic"], wait["partition"], wait["kind"]) == ("orders", 0, "rotated")
+
+
+def test_ages_forget_what_is_stored_and_stay_few() -> None:
+    ages = Ages(0.0)
+    assert ages.since(0) == 0.0
+    for number in range(100):
+        ages.note(float(number), number)
+    assert ages.since(99) == 99.0
+    assert ages.since(50) <= 50.0, "never younger than it is"
+    ages.forget(98)
+    assert ages.since(98) == 98.0
