@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics
+from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, writes
 from tidemark.inspection.gap_acknowledgement import GapsOf, gaps_of
 from tidemark.table.delta_table import open_topic_table
 from tidemark.terminal import Output
@@ -20,6 +20,7 @@ def _not_empty(text: str) -> str:
     return text
 
 
+@writes
 def acknowledge_gap(
     topic: TopicName,
     partition: Annotated[int, typer.Argument(min=0, help="The partition's number.")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,7 @@ from tidemark.cli.consume import consume
 from tidemark.cli.continuity import continuity
 from tidemark.cli.incidents import incidents
 from tidemark.cli.lineage import lineage
-from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, iso_dates
+from tidemark.cli.options import DEFAULT_TOPICS, WRITING, As, Cluster, TopicName, Topics, iso_dates
 from tidemark.cli.read_models import files_of, landed_of, opened, status_of
 from tidemark.cli.restore import restore
 from tidemark.cli.schema import schema_app
@@ -27,12 +28,8 @@ from tidemark.terminal import Output
 
 Folder = Literal["dags", "jobs", "deploy"]
 """The names of :data:`tidemark.installation.FILES`."""
-_HELP = (
-    "What Tidemark's tables and its remote tier hold, and whether its configuration is right. Only acknowledge-gap, "
-    "backfill, restore, schema dismiss and topics add write."
-)
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=_HELP)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(config_app, name="config")
 app.add_typer(schema_app, name="schema")
 app.add_typer(brokersets_app, name="brokersets")
@@ -116,6 +113,24 @@ app.command(
     epilog="Example: tidemark restore orders --to-topic orders-again --create --bootstrap broker-1:9092 "
     "--from 2026-11-20 --to 2026-11-21 --verify"
 )(restore)
+
+
+def commands(group: typer.Typer, prefix: str = "") -> Iterator[tuple[str, Callable[..., None]]]:
+    """Name and function of each command of ``group`` and of its groups: ``schema dismiss``."""
+    for command in group.registered_commands:
+        function = command.callback
+        assert function is not None, "registered by its function"
+        yield prefix + (command.name or function.__name__.replace("_", "-")), function
+    for below in group.registered_groups:
+        assert below.typer_instance is not None, "registered by its app"
+        yield from commands(below.typer_instance, f"{prefix}{below.name} ")
+
+
+_writing = sorted(name for name, function in commands(app) if function in WRITING)
+app.info.help = (
+    "What Tidemark's tables and its remote tier hold, and whether its configuration is right. Only "
+    f"{', '.join(_writing[:-1])} and {_writing[-1]} write."
+)
 
 
 def _landed_line(status: dict[str, Any]) -> str:

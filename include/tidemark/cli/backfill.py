@@ -15,7 +15,7 @@ from tidemark.backfill.report import BackfillReport
 from tidemark.backfill.report_tables import text
 from tidemark.backfill.request import DEFAULTS, report_name
 from tidemark.cli.airflow_client import TOKEN, Airflow, read_token
-from tidemark.cli.options import As
+from tidemark.cli.options import As, writes
 from tidemark.terminal import Output
 
 DAG: Final = "tidemark_backfill"
@@ -32,6 +32,7 @@ class BackfillMode(StrEnum):
     schema = "schema"
 
 
+@writes
 def backfill(
     topics: Annotated[list[str], typer.Argument(metavar="CLUSTER/TOPIC...", help="The topics.")],
     first: Annotated[datetime, typer.Option("--from", formats=["%Y-%m-%d"], help="The first date, inclusive.")],

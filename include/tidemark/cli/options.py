@@ -1,11 +1,12 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the mark of commands that write."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 import yaml
@@ -17,6 +18,18 @@ from tidemark.topics import load_topics
 
 if TYPE_CHECKING:
     from tidemark.remote.catalog.storage import Storage
+
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+WRITING: Final[set[Callable[..., None]]] = set()
+"""The functions of commands that write; the help of ``tidemark`` names them."""
+
+
+def writes(command: Command) -> Command:
+    """Mark ``command`` as one that writes: to a store, Kafka, Airflow or the topics file. All others only read."""
+    WRITING.add(command)
+    return command
 
 
 def iso_dates(values: list[str] | None) -> list[str] | None:

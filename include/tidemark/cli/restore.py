@@ -26,6 +26,7 @@ from tidemark.cli.options import (
     client_settings,
     need_consumer_extra,
     storage_of,
+    writes,
 )
 from tidemark.errors import ConfigError, RestoreError
 from tidemark.formats.keys import check_topic
@@ -47,6 +48,7 @@ class Compression(StrEnum):
     zstd = "zstd"
 
 
+@writes
 def restore(
     topic: Annotated[str, typer.Argument(help="The topic whose history is restored.")],
     to_topic: Annotated[str, typer.Option("--to-topic", metavar="NAME", help="The topic to write to.")],

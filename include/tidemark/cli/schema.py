@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics
+from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, writes
 from tidemark.errors import ConfigError
 from tidemark.formats.table.schema_state import SchemaChange, SchemaState
 from tidemark.monitoring.incidents import in_utc
@@ -40,6 +40,7 @@ def show(topic: TopicName, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = N
 
 
 @schema_app.command(epilog="Example: tidemark schema dismiss orders --version 7")
+@writes
 def dismiss(
     topic: TopicName,
     version: Annotated[int, typer.Option(help="The version that waits; see `tidemark schema show`.")],

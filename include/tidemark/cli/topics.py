@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tidemark.cli.brokersets import DEFAULT_BROKERSETS, BrokersetsPath, duration
-from tidemark.cli.options import DEFAULT_TOPICS, ClientConfig, Topics, client_settings
+from tidemark.cli.options import DEFAULT_TOPICS, ClientConfig, Topics, client_settings, writes
 from tidemark.config import http_url
 from tidemark.errors import ConfigError
 from tidemark.onboarding.options import (
@@ -64,6 +64,7 @@ def _group() -> None:
     "tidemark topics add prod/orders --branch add-orders   "
     "tidemark topics add prod/orders --create --rate 20MiB --bootstrap broker-1:9092"
 )
+@writes
 def add(
     topic: Annotated[str, typer.Argument(metavar="[CLUSTER/]TOPIC", help="The topic, and its cluster.")],
     topics: Topics = DEFAULT_TOPICS,

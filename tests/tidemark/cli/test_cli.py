@@ -12,7 +12,8 @@ import pytest
 
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import simple, transactional
-from tidemark import cli
+from tidemark import cli, installation
+from tidemark.store.local import LocalStore
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
@@ -109,3 +110,17 @@ def test_an_unknown_topic_or_file_is_a_configuration_error(landed: World, capsys
 
 def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(capsys, "--version")[:2] == (0, f"{version('tidemark-kafka')}\n")
+
+
+def test_the_help_names_the_commands_that_write(capsys: pytest.CaptureFixture[str]) -> None:
+    code, output, _ = call(capsys, "--help")
+    words = " ".join(output.split())
+    assert (code, "Only acknowledge-gap, backfill, restore, schema dismiss and topics add write." in words) == (0, True)
+
+
+def test_a_command_that_writes_without_the_mark_is_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installation, "folder", lambda _: LocalStore(tmp_path).put("key", b""))
+    with pytest.raises(AssertionError, match="tidemark paths writes: mark its function"):
+        call(capsys, "paths")
