@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from tidemark.parsers.settings import (
     FunctionParser,
     JsonParser,
     ParserSettings,
+    ProtobufParser,
     check_names,
     followed_by,
 )
@@ -30,41 +32,57 @@ class NoColumns:
         return Parsed(rows.select([]))
 
 
+def _json(settings: JsonParser) -> Parser:
+    from tidemark.parsers.json.batch import JsonColumns
+
+    return JsonColumns(settings)
+
+
+def _avro(settings: AvroParser) -> Parser:
+    from tidemark.parsers.avro.parser import AvroColumns
+
+    return AvroColumns(settings)
+
+
+def _protobuf(settings: ProtobufParser) -> Parser:
+    from tidemark.parsers.protobuf.parser import ProtobufColumns
+
+    return ProtobufColumns(settings)
+
+
+def _function(settings: FunctionParser) -> Parser:
+    from tidemark.parsers.function import FunctionColumns
+
+    return FunctionColumns(settings)
+
+
+PARSERS: Final[dict[str, Callable[[Any], Parser]]] = {
+    "bytes": lambda _settings: NoColumns(),
+    "json": _json,
+    "avro": _avro,
+    "protobuf": _protobuf,
+    "function": _function,
+}
+"""Functions that make a parser from its settings, by the kind of :data:`tidemark.parsers.settings.ParserSettings`."""
+
+
 def parser_of(settings: ParserSettings, topic: str) -> Parser:
     """The parser of ``settings``; a library is loaded only for the kind that needs it.
 
     Raises:
         ConfigError: a schema cannot become columns of a table, or a function cannot be imported; names ``topic``.
     """
+    name, followed = f"topic {topic}", followed_by(settings)
+    if followed is not None:
+        rule = (
+            f"schema: no schema of the subject {followed.subject} was adopted yet: a run of ingest.py asks the registry"
+        )
+        raise ConfigError(name, [(f"parser.{settings.kind}", rule)])
     try:
-        parser = _made(settings)
+        parser = PARSERS[settings.kind](settings)
         if not isinstance(settings, BytesParser):
             check_names(parser.columns.names)
             check_event_type(parser.columns, settings.event_time)
     except ValueError as error:
-        raise ConfigError(f"topic {topic}", [(f"parser.{settings.kind}", str(error))]) from error
+        raise ConfigError(name, [(f"parser.{settings.kind}", str(error))]) from error
     return parser
-
-
-def _made(settings: ParserSettings) -> Parser:
-    followed = followed_by(settings)
-    if followed is not None:
-        rule = "was adopted yet: a run of ingest.py asks the registry"
-        raise ValueError(f"schema: no schema of the subject {followed.subject} {rule}")
-    if isinstance(settings, BytesParser):
-        return NoColumns()
-    if isinstance(settings, JsonParser):
-        from tidemark.parsers.json.batch import JsonColumns
-
-        return JsonColumns(settings)
-    if isinstance(settings, AvroParser):
-        from tidemark.parsers.avro.parser import AvroColumns
-
-        return AvroColumns(settings)
-    if isinstance(settings, FunctionParser):
-        from tidemark.parsers.function import FunctionColumns
-
-        return FunctionColumns(settings)
-    from tidemark.parsers.protobuf.parser import ProtobufColumns
-
-    return ProtobufColumns(settings)

@@ -7,6 +7,7 @@ documentation says: it shows what is sent, and not what the platforms do.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from tests.plugins.submitters.platform_server import JOB, THERE, TOKEN, Kept, Platform, Request, run, use
 from tests.plugins.world import CLUSTER
 from tests.support.glue import REGION, GlueServer
+from tests.support.paths import ROOT
 from tidemark.errors import ConfigError
 from tidemark_airflow.operators.spark_job import JobOperator
 from tidemark_airflow.submitters import choice, emr_serverless
@@ -32,6 +34,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:ProvidersManager.hooks is deprec
 CONTEXT = cast("Context", {})
 SECRET = "token-of-the-platform"
 ROLE = "arn:aws:iam::123456789012:role/jobs"
+
+
+def test_each_type_of_connection_has_a_row_on_the_page() -> None:
+    page = (ROOT / "docs" / "airflow.md").read_text(encoding="utf-8")
+    table = page.partition("\n## Where Spark runs\n")[2].partition("\n\n#")[0]
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == {conn_type for conn_type, _ in choice._KINDS}
 
 
 # EMR Serverless

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tidemark.cli import options
 from tidemark.cli.app import app, commands
-from tidemark.cli.options import WRITING
 from tidemark.store.local import LocalStore
 
 
@@ -22,10 +22,9 @@ def command_of(frame: FrameType | None, reading: dict[CodeType, str]) -> str | N
     return reading[frame.f_code] if frame is not None else None
 
 
-@pytest.fixture(autouse=True)
-def only_marked_commands_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail the test in which a command has written to a store and is not marked."""
-    reading = {function.__code__: name for name, function in commands(app) if function not in WRITING}
+def refuse_unmarked_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the change of a store fail if a command that is not marked makes it."""
+    reading = {function.__code__: name for name, function in commands(app) if function not in options.WRITING}
 
     def written(store: LocalStore, *arguments: Any, real: Callable[..., Any], **more: Any) -> Any:
         result = real(store, *arguments, **more)
@@ -35,3 +34,8 @@ def only_marked_commands_write(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for change in ("put", "copy", "delete"):
         monkeypatch.setattr(LocalStore, change, partialmethod(written, real=getattr(LocalStore, change)))
+
+
+@pytest.fixture(autouse=True)
+def only_marked_commands_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_unmarked_writes(monkeypatch)

@@ -11,10 +11,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
+import yaml
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from tests.support.bounded import bounded
@@ -25,7 +26,8 @@ from tests.tidemark.parsers.test_avro import FULL, RECORD, encoded, framed
 from tests.tidemark.parsers.test_json import COLUMNS
 from tests.tidemark.parsers.test_protobuf import order, order_file
 from tidemark.parsers.base import Parsed, Parser
-from tidemark.parsers.factory import parser_of
+from tidemark.parsers.factory import PARSERS, parser_of
+from tidemark.parsers.settings import ParserSettings
 
 MEMORY = 1 << 30
 SECONDS = 600
@@ -158,6 +160,13 @@ KINDS: dict[str, tuple[str, Callable[[random.Random], bytes]]] = {
         _json,
     ),
 }
+
+
+def test_each_kind_of_settings_has_a_parser_and_is_fuzzed() -> None:
+    union, *_ = get_args(ParserSettings)
+    kinds = [get_args(settings.model_fields["kind"].annotation)[0] for settings in get_args(union)]
+    assert [*PARSERS] == kinds
+    assert {yaml.safe_load(text)["kind"] for text, _ in KINDS.values()} == set(kinds)
 
 
 @pytest.mark.timeout(1800)
