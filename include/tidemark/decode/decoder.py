@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tidemark.decode.batch_headers import Headers, as_array
 from tidemark.decode.decompress import Arena
-from tidemark.decode.kernel import NO_TOTALS, RECORD_RULES, Columns, Totals, parse_batches
+from tidemark.decode.kernel import ERROR_WIDTH, NO_TOTALS, RECORD_RULES, RULE, Columns, RecordTotals, parse_batches
 from tidemark.decode.messages_v0_v1 import decode_legacy
 from tidemark.decode.schema import SCHEMA, TIMESTAMP_TYPE, array, constant_text, headers_column, variable
 from tidemark.decode.uncompressed_runs import DEFAULT_LIMITS, Chunk, DecodeLimits, Refuse, chunks
@@ -91,51 +91,54 @@ def _decode_v2(
     to_offset: int,
     limits: DecodeLimits,
     refuse: Refuse,
-) -> Iterator[tuple[Columns, Totals]]:
+) -> Iterator[tuple[Columns, RecordTotals]]:
     arena = Arena(limits.arena_bytes)
     for chunk in chunks(buffer, headers, position, limits, arena, refuse):
         columns, totals = _columns(chunk, from_offset, to_offset, refuse)
         del chunk
         arena.shrink()  # free the memory of a large batch before its rows are used
-        if totals[0]:
+        if totals.rows:
             yield columns, totals
             del columns
 
 
-def _columns(chunk: Chunk, from_offset: int, to_offset: int, refuse: Refuse) -> tuple[Columns, Totals]:
-    errors = np.zeros((len(chunk.headers), 2), np.int64)
+def _columns(chunk: Chunk, from_offset: int, to_offset: int, refuse: Refuse) -> tuple[Columns, RecordTotals]:
+    errors = np.zeros((len(chunk.headers), ERROR_WIDTH), np.int64)
     totals = parse_batches(*chunk, from_offset, to_offset, errors, False, Columns.sized(NO_TOTALS))
-    for index in np.flatnonzero(errors[:, 0]):
+    for index in np.flatnonzero(errors[:, RULE]):
         rule, record = errors[index].tolist()
         refuse(chunk.headers[index], f"record {record} of the batch: {RECORD_RULES[rule]}")
     columns = Columns.sized(totals)
-    if totals[0]:
+    if totals.rows:
         parse_batches(*chunk, from_offset, to_offset, errors, True, columns)
     return columns, totals
 
 
 def _record_batch(
-    columns: Columns, totals: Totals, partition: int, incarnation: int, timestamp_type: str
+    columns: Columns, totals: RecordTotals, partition: int, incarnation: int, timestamp_type: str
 ) -> pa.RecordBatch:
     """Columns as Arrow, without a copy; validity bits only for columns with nulls."""
-    rows = totals[0]
-    no_timestamp, no_key, no_value, no_header_value = totals[6:]
+    rows = totals.rows
     header_keys = variable(pa.string(), columns.header_key_offsets, columns.header_key_data)
     header_values = variable(
         pa.binary(),
         columns.header_value_offsets,
         columns.header_value_data,
-        columns.header_value_bits if no_header_value else None,
+        columns.header_value_bits if totals.null_header_values else None,
     )
     arrays = {
         "kafka_incarnation": array(pa.int32(), np.full(rows, incarnation, np.int32)),
         "kafka_partition": array(pa.int32(), np.full(rows, partition, np.int32)),
         "kafka_offset": array(pa.int64(), columns.offset),
-        "kafka_timestamp": array(TIMESTAMP_TYPE, columns.timestamp, columns.timestamp_bits if no_timestamp else None),
+        "kafka_timestamp": array(
+            TIMESTAMP_TYPE, columns.timestamp, columns.timestamp_bits if totals.null_timestamps else None
+        ),
         "kafka_timestamp_type": constant_text(timestamp_type, rows),
-        "kafka_key": variable(pa.binary(), columns.key_offsets, columns.key_data, columns.key_bits if no_key else None),
+        "kafka_key": variable(
+            pa.binary(), columns.key_offsets, columns.key_data, columns.key_bits if totals.null_keys else None
+        ),
         "kafka_value": variable(
-            pa.binary(), columns.value_offsets, columns.value_data, columns.value_bits if no_value else None
+            pa.binary(), columns.value_offsets, columns.value_data, columns.value_bits if totals.null_values else None
         ),
         "kafka_headers": headers_column(columns.header_offsets, header_keys, header_values),
         "kafka_leader_epoch": array(pa.int32(), columns.leader_epoch),

@@ -24,11 +24,10 @@ from tidemark.kafka_log.batch import APPEND_TIME
 MIN_RECORD_BYTES: Final = 7
 """A record has at least seven fields of a byte: length, attributes, two deltas, key and value length, header count."""
 
-Totals = tuple[int, int, int, int, int, int, int, int, int, int]
-"""Rows; bytes of keys and of values; headers; bytes of header keys and of header values; nulls among timestamps, keys,
-values and header values."""
+RULE, RECORD = range(2)
+"""Entries of a batch's error: the broken rule, or 0, and the number of the record that breaks it."""
 
-NO_TOTALS: Final[Totals] = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+ERROR_WIDTH: Final = 2
 
 _MAX_INT64 = (1 << 63) - 1
 _MIN_INT64 = -(1 << 63)
@@ -57,6 +56,24 @@ RECORD_RULES: Final = {
 }
 
 
+class RecordTotals(NamedTuple):
+    """Rows; bytes of keys and values; headers and their bytes; numbers of nulls."""
+
+    rows: int
+    key_bytes: int
+    value_bytes: int
+    headers: int
+    header_key_bytes: int
+    header_value_bytes: int
+    null_timestamps: int
+    null_keys: int
+    null_values: int
+    null_header_values: int
+
+
+NO_TOTALS: Final = RecordTotals(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
 class Columns(NamedTuple):
     """The buffers that the second pass fills: data, Arrow offsets (one more than rows) and validity bits."""
 
@@ -78,7 +95,7 @@ class Columns(NamedTuple):
     header_value_bits: NDArray[np.uint8]
 
     @classmethod
-    def sized(cls, totals: Totals) -> Columns:
+    def sized(cls, totals: RecordTotals) -> Columns:
         """Buffers of exactly the sizes in ``totals``."""
         rows, key_bytes, value_bytes, headers, header_key_bytes, header_value_bytes, *_ = totals
 
@@ -132,22 +149,22 @@ def parse_batches(
     errors: NDArray[np.int64],
     fill: bool,
     columns: Columns,
-) -> Totals:
+) -> RecordTotals:
     """Parse the records of batch k, at ``memory[starts[k]:ends[k]]`` with header ``headers[k]``, for every k.
 
     Rows with offsets outside [from_offset, to_offset) are checked and left out. The first pass (not ``fill``) sets
-    ``errors[k]`` to (rule, record number); the second must follow on the same memory, and skips batches with an error.
+    ``errors[k]``; the second must follow on the same memory, and skips batches with an error.
     """
     totals = NO_TOTALS
     for index in range(len(starts)):
-        if errors[index, 0] == _OK:
+        if errors[index, RULE] == _OK:
             rule, record, after = _parse_batch(
                 memory, starts[index], ends[index], headers[index], from_offset, to_offset, fill, columns, totals
             )
             if rule == _OK:
                 totals = after
-            errors[index, 0] = rule
-            errors[index, 1] = record
+            errors[index, RULE] = rule
+            errors[index, RECORD] = record
     return totals
 
 
@@ -161,8 +178,8 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
     to_offset: int,
     fill: bool,
     columns: Columns,
-    totals: Totals,
-) -> tuple[int, int, Totals]:
+    totals: RecordTotals,
+) -> tuple[int, int, RecordTotals]:
     """(the broken rule, the record that breaks it, ``totals`` with this batch added)."""
     rows, keys, values, headers, header_keys, header_values, no_time, no_key, no_value, no_header_value = totals
     append_time = header.attributes & APPEND_TIME != 0
@@ -259,7 +276,9 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
     return (
         _OK,
         0,
-        (rows, keys, values, headers, header_keys, header_values, no_time, no_key, no_value, no_header_value),
+        RecordTotals(
+            rows, keys, values, headers, header_keys, header_values, no_time, no_key, no_value, no_header_value
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tidemark.decode.batch_headers import Headers, scan_headers
 from tidemark.decode.decompress import Arena, CorruptRecords, Decompressor
-from tidemark.decode.kernel import NO_TOTALS, Columns, Totals
+from tidemark.decode.kernel import NO_TOTALS, Columns, RecordTotals
 from tidemark.decode.schema import representable
 from tidemark.decode.uncompressed_runs import DecodeLimits, Refuse
 from tidemark.errors import SegmentError
@@ -46,7 +46,7 @@ def decode_legacy(
     to_offset: int,
     limits: DecodeLimits,
     refuse: Refuse,
-) -> Iterator[tuple[Columns, Totals]]:
+) -> Iterator[tuple[Columns, RecordTotals]]:
     """Decode the messages of these entries with offsets in [from_offset, to_offset), like the v2 decoder."""
     view = buffer.data
     messages: list[LegacyMessage] = []
@@ -150,7 +150,7 @@ def _xxh32_short(data: bytes) -> int:
     return value ^ value >> 16
 
 
-def _to_columns(messages: list[LegacyMessage]) -> tuple[Columns, Totals]:
+def _to_columns(messages: list[LegacyMessage]) -> tuple[Columns, RecordTotals]:
     keys = [message.key for message in messages]
     values = [message.value for message in messages]
     milliseconds = np.array([message.timestamp for message in messages], np.int64)
@@ -168,8 +168,15 @@ def _to_columns(messages: list[LegacyMessage]) -> tuple[Columns, Totals]:
         value_bits=_bits([value is not None for value in values]),
         header_offsets=np.zeros(len(messages) + 1, np.int32),
     )
-    nulls = (int(np.count_nonzero(~fits)), keys.count(None), values.count(None), 0)
-    return columns, (len(messages), len(columns.key_data), len(columns.value_data), 0, 0, 0, *nulls)
+    totals = NO_TOTALS._replace(
+        rows=len(messages),
+        key_bytes=len(columns.key_data),
+        value_bytes=len(columns.value_data),
+        null_timestamps=int(np.count_nonzero(~fits)),
+        null_keys=keys.count(None),
+        null_values=values.count(None),
+    )
+    return columns, totals
 
 
 def _offsets(fields: list[bytes | None]) -> NDArray[np.int32]:

@@ -35,7 +35,18 @@ SEEDS: Final = (0, 0x9E3779B97F4A7C15)
 
 _LOW_SEED, _HIGH_SEED = (np.uint64(seed) for seed in SEEDS)
 _ALL_ONES = np.uint64(LANE_MASK)
-_FIXED_BYTES = 32
+_FIXED: Final = np.dtype(
+    [
+        ("incarnation", "<i4"),
+        ("partition", "<i4"),
+        ("offset", "<i8"),
+        ("timestamp", "<i8"),
+        ("headers", "<i4"),
+        ("nulls", "<i4"),
+    ]
+)
+"""The fields of a row that have a fixed size, as they are hashed."""
+_FIXED_BYTES: Final = _FIXED.itemsize
 
 
 Number = TypeVar("Number", np.int32, np.int64)
@@ -55,22 +66,21 @@ def row_hash_sum(rows: pa.RecordBatch) -> int:
 
     Raises ValueError for a column of another type than in :data:`tidemark.decode.schema.SCHEMA`: cast it first.
     """
-    fixed = np.zeros((len(rows), _FIXED_BYTES), np.uint8)
+    fixed = np.zeros(len(rows), _FIXED)
     timestamp = _column(rows, "kafka_timestamp", TIMESTAMP_TYPE)
     key = _column(rows, "kafka_key", pa.binary())
     value = _column(rows, "kafka_value", pa.binary())
     headers = _column(rows, "kafka_headers", HEADERS_TYPE)
     header_offsets = _numbers(headers, np.int32, len(rows) + 1)
-    words = fixed.view(np.int32)
-    words[:, 0] = _fixed(rows, "kafka_incarnation", pa.int32(), np.int32)
-    words[:, 1] = _fixed(rows, "kafka_partition", pa.int32(), np.int32)
-    fixed.view(np.int64)[:, 1] = _fixed(rows, "kafka_offset", pa.int64(), np.int64)
-    fixed.view(np.int64)[:, 2] = np.where(_valid(timestamp), _numbers(timestamp, np.int64, len(rows)), 0)
-    words[:, 6] = np.diff(header_offsets)
-    words[:, 7] = ~_valid(timestamp) * 1 + ~_valid(key) * 2 + ~_valid(value) * 4
+    fixed["incarnation"] = _fixed(rows, "kafka_incarnation", pa.int32(), np.int32)
+    fixed["partition"] = _fixed(rows, "kafka_partition", pa.int32(), np.int32)
+    fixed["offset"] = _fixed(rows, "kafka_offset", pa.int64(), np.int64)
+    fixed["timestamp"] = np.where(_valid(timestamp), _numbers(timestamp, np.int64, len(rows)), 0)
+    fixed["headers"] = np.diff(header_offsets)
+    fixed["nulls"] = ~_valid(timestamp) * 1 + ~_valid(key) * 2 + ~_valid(value) * 4
     entries: pa.StructArray = headers.values  # type: ignore[attr-defined]  # the stubs know lists only by their class
     arguments = (
-        fixed.reshape(-1),
+        fixed.view(np.uint8),
         _variable(key),
         _variable(value),
         header_offsets,

@@ -24,16 +24,16 @@ def aborted_mask(headers: Headers, aborted: Iterable[AbortedTransaction]) -> NDA
     """
     data = headers["attributes"] & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL
     mask = np.zeros(len(headers), np.bool_)
-    ordered = np.array(sorted(set(aborted)), np.int64).reshape(-1, 4)
-    producers, starts = np.unique(ordered[:, 0], return_index=True)
-    bounds = np.append(starts, len(ordered))
+    producer_ids, firsts, lasts, _ = np.array(sorted(set(aborted)), np.int64).reshape(-1, 4).T
+    producers, starts = np.unique(producer_ids, return_index=True)
+    bounds = np.append(starts, len(producer_ids))
     candidates = np.flatnonzero(data & np.isin(headers["producer_id"], producers))
     order = candidates[np.argsort(headers["producer_id"][candidates], kind="stable")]
     sorted_ids = headers["producer_id"][order]
     for number, producer in enumerate(producers):
         batches = order[np.searchsorted(sorted_ids, producer) : np.searchsorted(sorted_ids, producer, "right")]
-        transactions = ordered[bounds[number] : bounds[number + 1]]
+        own = slice(bounds[number], bounds[number + 1])
         offsets = headers["base_offset"][batches]
-        places = np.searchsorted(transactions[:, 1], offsets, "right") - 1
-        mask[batches] = (places >= 0) & (offsets <= transactions[places, 2])
+        places = np.searchsorted(firsts[own], offsets, "right") - 1
+        mask[batches] = (places >= 0) & (offsets <= lasts[own][places])
     return mask

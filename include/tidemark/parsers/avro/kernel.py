@@ -48,13 +48,24 @@ KEY = 17
 NULLS = 18
 """Argument: the number of columns that are null."""
 
-ARGUMENTS: Final = 4
-WIDTH: Final = 2 + ARGUMENTS
-"""Width of an operation: its code, its column or -1 if no column takes the value, and its arguments."""
+CODE, COLUMN, ARGUMENT = range(3)
+"""Entries of an operation: its code, its column or -1 if no column takes the value, and its first argument."""
 
-FRAME: Final = 5
-"""Width of a list that is being read: position and level around it, its items' first operation, the number of items
+SIZE = 3
+"""Further entry of FIXED_DECIMAL."""
+VALUE_BRANCH, VALUE_COLUMNS, AFTER = range(3, 6)
+"""Further entries of UNION."""
+AT_NEXT = 3
+"""Further entry of ARRAY."""
+
+WIDTH: Final = 6
+"""Width of an operation; what it does not use is 0."""
+
+OUTER_POSITION, OUTER_LEVEL, FIRST_OPERATION, LEFT, FIRST_POSITION = range(5)
+"""Entries of a list that is being read: position and level around it, its items' first operation, the number of items
 left in the block, and the position of the first item."""
+
+FRAME_WIDTH: Final = 5
 
 _MAX_KEYS = 64
 _MAX_SHORT = 8
@@ -109,9 +120,9 @@ def _read_record(  # noqa: C901  # one loop: numba pays for state that goes thro
     here = slots.starts[0] + position
     stride = slots.strides[0]
     while True:
-        operation = program[place, 0]
-        column = program[place, 1]
-        argument = program[place, 2]
+        operation = program[place, CODE]
+        column = program[place, COLUMN]
+        argument = program[place, ARGUMENT]
         place += 1
         value = 0
         if operation in (LONG, INT, ENUM, MILLIS):
@@ -137,7 +148,7 @@ def _read_record(  # noqa: C901  # one loop: numba pays for state that goes thro
             value = bytes_slot(at, size)
             at += size
             if operation == KEY and column >= 0:
-                first = here - position + frames[depth - 1, 4] + column * stride
+                first = here - position + frames[depth - 1, FIRST_POSITION] + column * stride
                 last = here + column * stride
                 if last - first > _MAX_KEYS:
                     return _UNREAD
@@ -146,12 +157,12 @@ def _read_record(  # noqa: C901  # one loop: numba pays for state that goes thro
                         return _UNREAD
         elif operation == UNION:
             branch, at = varint(data, at, end, 10)
-            if at < 0 or branch < 0 or (branch != argument and branch != program[place - 1, 3]):
+            if at < 0 or branch < 0 or (branch != argument and branch != program[place - 1, VALUE_BRANCH]):
                 return _UNREAD
             if branch == argument:
                 if column >= 0:
-                    put_nulls(slots, here + column * stride, stride, program[place - 1, 4])
-                place = program[place - 1, 5]
+                    put_nulls(slots, here + column * stride, stride, program[place - 1, VALUE_COLUMNS])
+                place = program[place - 1, AFTER]
             continue
         elif operation == DOUBLE:
             if end - at < 8:
@@ -175,7 +186,7 @@ def _read_record(  # noqa: C901  # one loop: numba pays for state that goes thro
             value = bytes_slot(at, argument)
             at += argument
         elif operation in (DECIMAL, FIXED_DECIMAL):
-            size = program[place - 1, 3]
+            size = program[place - 1, SIZE]
             if operation == DECIMAL:
                 size, at = varint(data, at, end, 10)
             if at < 0 or size < 0 or size > end - at or size > _MAX_SHORT:
@@ -191,16 +202,16 @@ def _read_record(  # noqa: C901  # one loop: numba pays for state that goes thro
             put_nulls(slots, here + column * stride, stride, argument)
             continue
         elif operation == ARRAY:
-            frames[depth, 0] = position
-            frames[depth, 1] = level
-            frames[depth, 2] = place
-            frames[depth, 3] = 0
-            frames[depth, 4] = slots.lengths[argument] if argument >= 0 else 0
+            frames[depth, OUTER_POSITION] = position
+            frames[depth, OUTER_LEVEL] = level
+            frames[depth, FIRST_OPERATION] = place
+            frames[depth, LEFT] = 0
+            frames[depth, FIRST_POSITION] = slots.lengths[argument] if argument >= 0 else 0
             depth += 1
-            place = program[place - 1, 3]
+            place = program[place - 1, AT_NEXT]
             continue
         elif operation == NEXT:
-            left = frames[depth - 1, 3]
+            left = frames[depth - 1, LEFT]
             if left == 0:
                 left, at = varint(data, at, end, 10)
                 if at < 0 or left == _MIN_INT64:
@@ -215,16 +226,16 @@ def _read_record(  # noqa: C901  # one loop: numba pays for state that goes thro
                     left = -left
             if left == 0:
                 depth -= 1
-                position = frames[depth, 0]
-                level = frames[depth, 1]
+                position = frames[depth, OUTER_POSITION]
+                level = frames[depth, OUTER_LEVEL]
                 here = slots.starts[level] + position
                 stride = slots.strides[level]
                 if column < 0:
                     continue
                 value = int(slots.lengths[argument])
             else:
-                frames[depth - 1, 3] = left - 1
-                place = frames[depth - 1, 2]
+                frames[depth - 1, LEFT] = left - 1
+                place = frames[depth - 1, FIRST_OPERATION]
                 if argument >= 0:
                     if slots.lengths[argument] == slots.strides[argument]:
                         return int(argument)

@@ -62,7 +62,7 @@ def block_reader(writer: Any, reader: Any, fields: list[pa.Field[Any]]) -> Block
         raise Unsupported("has more levels, or larger values, than a program") from error
 
     def loop(data: NDArray[np.uint8], starts: Indices, ends: Indices, slots: Slots, good: Bits) -> int:
-        frames = np.zeros((program.depth + 1, op.FRAME), np.int64)
+        frames = np.zeros((program.depth + 1, op.FRAME_WIDTH), np.int64)
         before = np.zeros(len(table.layout.columns), np.int64)
         level: int = op.read_records(data, starts, ends, operations, frames, before, slots, good)
         return level
@@ -200,7 +200,7 @@ class _Program(DeclaredTypes):
         [branch] = (number for number in range(len(branches)) if number != null)
         made = self.add(op.UNION, node, null, branch, 0 if node is None else node.count)
         self.value(branches[branch], reader, kind, node)
-        made[-1] = len(self.operations)
+        made[op.AFTER] = len(self.operations)
 
     def _record(self, writer: Any, reader: Any, kind: pa.DataType | None, node: Node | None) -> None:
         if node is not None and node is not self._root:
@@ -236,7 +236,7 @@ class _Program(DeclaredTypes):
             self.add(op.KEY, text)
         inner = kind.value_type if isinstance(kind, pa.ListType) else getattr(kind, "item_type", None)
         self.value(writer[key], reader.get(key), inner, item)
-        made[3] = len(self.operations)
+        made[op.AT_NEXT] = len(self.operations)
         self.add(op.NEXT, node, level)
 
     def _simple(self, name: str, declared: Any, kind: pa.DataType | None, node: Node | None) -> None:

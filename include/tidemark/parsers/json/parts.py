@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.parsers.base import bounds
-from tidemark.parsers.json.parts_kernel import DECIMAL, JSON_TEXT, quote_parts
+from tidemark.parsers.json.parts_kernel import DECIMAL, JSON_TEXT, KEY_WIDTH, quote_parts
 from tidemark.parsers.settings import JsonColumn
 
 LARGEST: Final = 1 << 20
@@ -41,7 +41,7 @@ class PartQuotes:
         _number(tree, names, nodes)
         self._names = np.frombuffer(bytes(names), np.uint8)
         self._first = np.cumsum([0, *map(len, nodes)], dtype=np.int64)
-        self._keys = np.array([key for node in nodes for key in node], np.int64).reshape(-1, 3)
+        self._keys = np.array([key for node in nodes for key in node], np.int64).reshape(-1, KEY_WIDTH)
 
     def quoted(self, values: pa.Array[Any]) -> Quoted:
         """Quote the parts in ``values``, documents without control characters and of at most MAX_DEPTH levels."""

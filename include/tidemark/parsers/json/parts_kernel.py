@@ -34,6 +34,11 @@ DECIMAL: Final = -2
 _OTHER: Final = -3
 """The value of a key: the next node of the columns' paths, or one of these."""
 
+_NAME, _NAME_END, _VALUE = range(3)
+"""Entries of a key: start and end of its name in ``names``, and its value."""
+
+KEY_WIDTH: Final = 3
+
 _SPACE, _QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS, _PLUS, _POINT, _ZERO, _NINE = b' "\\,:-+.09'
 _OPENING, _CLOSING, _OPENING_LIST, _CLOSING_LIST, _BRACKET_BIT = b"{}[] "
 _SLASH, _SMALL_A, _SMALL_B, _SMALL_E, _SMALL_F, _SMALL_N, _SMALL_R, _SMALL_T, _SMALL_U = b"/abefnrtu"
@@ -60,8 +65,7 @@ def quote_parts(
 ) -> None:
     """Write the documents to ``made``, which has twice their size; an ``odd`` document has no bytes there.
 
-    The keys of a node of the columns' paths are ``keys[first[node]:first[node + 1]]``: start and end of the name in
-    ``names``, and the value below.
+    The keys of a node of the columns' paths are ``keys[first[node]:first[node + 1]]``.
     """
     outer = np.empty(MAX_DEPTH + 1, np.int64)
     to = 0
@@ -143,13 +147,13 @@ def _below(
 ) -> int:
     """The value of the key ``data[at:end]``: a node, JSON_TEXT, DECIMAL or _OTHER."""
     for key in range(first, last):
-        start = keys[key, 0]
-        if keys[key, 1] - start == end - at:
+        start = keys[key, _NAME]
+        if keys[key, _NAME_END] - start == end - at:
             same = True
             for place in range(end - at):
                 same &= data[at + place] == names[start + place]
             if same:
-                return int(keys[key, 2])
+                return int(keys[key, _VALUE])
     return _OTHER
 
 

@@ -46,10 +46,16 @@ LEVEL, FIELDS, FIELD_COUNT, LOOKUP, LOOKUP_SIZE, INITS, INIT_COUNT, REQUIRED, RE
 message; its required columns; and for a map's entry, which has column 0 of its level, the column and the kind of its
 key, else -1."""
 
+INIT_COLUMN, INIT_SLOT, INIT_NULLS = range(3)
+"""Entries of a column's beginning: the column, a slot, and the number of columns that are null instead, or 0."""
+
+OUTER_MESSAGE, OUTER_END = range(2)
+"""Entries of a frame: the message around the message that is being read, and its end."""
+
 FIELD_WIDTH: Final = 10
 MESSAGE_WIDTH: Final = 11
 INIT_WIDTH: Final = 3
-"""Width of a column's beginning: the column, a slot, and the number of columns that are null instead, or 0."""
+FRAME_WIDTH: Final = 2
 
 WHERE, WHICH, ROWS, LAST = range(4)
 """Entries of an unknown field: its message, its number, the number of rows that have it, and the last of them."""
@@ -84,7 +90,7 @@ class Tables(NamedTuple):
     required: Indices
     enums: Indices
     frames: NDArray[np.int64]
-    """Memory for the messages around the message that is being read, and their ends."""
+    """Memory for the messages around the message that is being read."""
     before: Indices
     """Memory for lengths of levels."""
     unknown: NDArray[np.int64]
@@ -146,8 +152,8 @@ def _read_message(  # noqa: C901  # one loop: numba pays for state, and for tupl
             if depth == 0:
                 return _READ
             depth -= 1
-            message = tables.frames[depth, 0]
-            end = tables.frames[depth, 1]
+            message = tables.frames[depth, OUTER_MESSAGE]
+            end = tables.frames[depth, OUTER_END]
             level = messages[message, LEVEL]
             here = starts[level] + lengths[level] - 1
             stride = strides[level]
@@ -198,8 +204,8 @@ def _read_message(  # noqa: C901  # one loop: numba pays for state, and for tupl
         elif fields[field, MEMBER_COUNT] > 0 and _has_another(fields[field], tables.members, slots.valid, here, stride):
             return _UNREAD
         if kind == MESSAGE:
-            tables.frames[depth, 0] = message
-            tables.frames[depth, 1] = end
+            tables.frames[depth, OUTER_MESSAGE] = message
+            tables.frames[depth, OUTER_END] = end
             depth += 1
             message = fields[field, FIRST]
             end = stop
@@ -236,11 +242,11 @@ def _read_message(  # noqa: C901  # one loop: numba pays for state, and for tupl
 def _begin(message: Indices, inits: NDArray[np.int64], slots: Slots, here: int, stride: int) -> None:
     """Put the content of a message before its first field."""
     for index in range(message[INITS], message[INITS] + message[INIT_COUNT]):
-        column = here + inits[index, 0] * stride
-        if inits[index, 2] > 0:
-            put_nulls(slots, column, stride, inits[index, 2])
+        column = here + inits[index, INIT_COLUMN] * stride
+        if inits[index, INIT_NULLS] > 0:
+            put_nulls(slots, column, stride, inits[index, INIT_NULLS])
         else:
-            put(slots, column, inits[index, 1])
+            put(slots, column, inits[index, INIT_SLOT])
 
 
 @helper

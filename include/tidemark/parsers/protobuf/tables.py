@@ -60,13 +60,13 @@ def block_reader(message: Descriptor, columns: pa.Schema) -> BlockReader:
         np.array(builder.members, np.int64),
         np.array(builder.required, np.int64),
         np.array(builder.enums, np.int64),
-        np.zeros((0, 2), np.int64),
+        np.zeros((0, op.FRAME_WIDTH), np.int64),
         np.zeros(0, np.int64),
         np.zeros((op.MOST_UNKNOWN, op.UNKNOWN_WIDTH), np.int64),
     )
 
     def loop(data: NDArray[np.uint8], starts: Indices, ends: Indices, slots: Slots, good: Bits) -> int:
-        frames = np.zeros((_MAX_DEPTH + 1, 2), np.int64)
+        frames = np.zeros((_MAX_DEPTH + 1, op.FRAME_WIDTH), np.int64)
         before = np.zeros(len(builder.layout.columns), np.int64)
         tables = made._replace(frames=frames, before=before)
         level: int = op.read_messages(data, starts, ends, tables, slots, good)
