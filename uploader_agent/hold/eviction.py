@@ -30,7 +30,7 @@ class Space(NamedTuple):
     free: int
 
 
-def to_yield(
+def to_evict(
     costs: Sequence[Cost[Key]], space: Space | None, *, share: float, min_free: float, max_age: timedelta
 ) -> list[Key]:
     """The sets of one file system to evict, oldest first, until all bounds hold.

@@ -37,7 +37,7 @@ from uploader_agent.settings import HoldSettings
 
 logger = structlog.get_logger(__name__)
 
-YIELDED = "yielded.json"
+EVICTED = "yielded.json"
 
 
 class HoldLook(NamedTuple):
@@ -74,7 +74,7 @@ class Hold:
         self._metrics = metrics
         links = settings.links if settings.enabled else ()
         self._shelf = HeldSegments(links, raise_limit() if descriptors is None else descriptors)
-        self._evicted = EvictedOffsets(state_dir / YIELDED)
+        self._evicted = EvictedOffsets(state_dir / EVICTED)
         self._limits = HoldLimits(settings, log_dirs, self._shelf, self._evicted, metrics, runtime.monotonic, space)
         self._unheld: dict[Owner, int] = {}
         self._ignored: dict[Owner, set[int]] = {}
@@ -120,7 +120,7 @@ class Hold:
         """Release the held segments that end at or below the offset ``below``: the store has them."""
         self._release((tp, topic_id), Intervals([(0, below)]))
 
-    def yielded(self, tp: TopicPartition, topic_id: str | None) -> Intervals:
+    def evicted(self, tp: TopicPartition, topic_id: str | None) -> Intervals:
         """The offsets that were evicted to stay within the bounds: a gap there gets the reason ``staging_full``."""
         return self._evicted.get((tp, topic_id))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from uploader_agent.hold.evicted_offsets import EvictedOffsets, Owner
-from uploader_agent.hold.eviction import Cost, Space, to_yield
+from uploader_agent.hold.eviction import Cost, Space, to_evict
 from uploader_agent.hold.held_segments import HeldKey, HeldSegments
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.settings import HoldSettings
@@ -73,7 +73,7 @@ class HoldLimits:
     def _beyond(self, device: int, costs: list[Cost[HeldKey]]) -> list[HeldKey]:
         bounds = self.settings
         space = self._space_on(device)
-        return to_yield(costs, space, share=bounds.max, min_free=bounds.min_free, max_age=bounds.max_age)
+        return to_evict(costs, space, share=bounds.max, min_free=bounds.min_free, max_age=bounds.max_age)
 
     def _space_on(self, device: int) -> Space | None:
         """The space of the log directory's file system; None if it cannot be read, for example on a failed disk."""
@@ -92,7 +92,7 @@ class HoldLimits:
                 continue
             self._shelf.drop(key)
             evicted.append((key.owner, (note.base_offset, note.next_offset)))
-            self._metrics.yielded.inc()
+            self._metrics.evicted.inc()
             logger.error(
                 "held_segment_evicted",
                 partition=str(note.tp),

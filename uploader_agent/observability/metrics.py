@@ -123,7 +123,7 @@ class Metrics:
         self.unheld_segments = self._gauge(
             "unheld_segments", "Segments that wait for their upload and could not be held: retention may delete them."
         )
-        self.yielded = self._counter(
+        self.evicted = self._counter(
             "yielded_segments", "Held segments that were evicted to stay within the limits of hold."
         )
 

@@ -180,7 +180,7 @@ class PartitionUploader:
         incarnation, store, keys = self._context.resolve(self._tp, self._led.topic_id)
         log = self._load(store, keys)
         hold = self._context.hold
-        evicted = [part.start for part in hold.yielded(self._tp, self._led.topic_id)]
+        evicted = [part.start for part in hold.evicted(self._tp, self._led.topic_id)]
         bases = [
             *(name.base for name in log.segments),
             *evicted,
@@ -408,7 +408,7 @@ class PartitionUploader:
         if before and previous:
             cut = Intervals([(previous.next_offset, before.watermark.next_offset)])
         return Evidence(
-            yielded=self._context.hold.yielded(self._tp, self._led.topic_id),
+            evicted=self._context.hold.evicted(self._tp, self._led.topic_id),
             cut=cut,
             log_start=local.offsets.log_start_offset if local.offsets else None,
             disk_start=local.observed_start,

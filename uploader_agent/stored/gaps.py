@@ -19,13 +19,13 @@ Judged = tuple[Interval, GapReason]
 class Evidence:
     """The evidence of the reasons for which offsets are missing.
 
-    ``yielded`` offsets were held, and evicted to keep the hold's bounds. ``cut`` offsets were uploaded, then cut off by
-    a new leader's lineage. ``log_start`` is the broker's; None if the broker could not be asked. ``disk_start`` is the
-    base of the first segment that was on the disk BEFORE the broker answered. Between the two only a lost disk explains
-    a hole; above ``disk_start`` the broker may have moved its log start since.
+    ``evicted`` offsets were held until the bounds of ``hold`` were reached. ``cut`` offsets were uploaded, then cut off
+    by a new leader's lineage. ``log_start`` is the broker's; None if the broker could not be asked. ``disk_start`` is
+    the base of the first segment that was on the disk BEFORE the broker answered. Between the two only a lost disk
+    explains a hole; above ``disk_start`` the broker may have moved its log start since.
     """
 
-    yielded: Intervals = field(default_factory=Intervals)
+    evicted: Intervals = field(default_factory=Intervals)
     cut: Intervals = field(default_factory=Intervals)
     log_start: int | None = None
     disk_start: int | None = None
@@ -35,7 +35,7 @@ class Evidence:
         log_start = self.log_start or 0
         disk_start = log_start if self.disk_start is None or self.log_start is None else self.disk_start
         proofs: list[tuple[GapReason, Intervals]] = [
-            ("staging_full", self.yielded),
+            ("staging_full", self.evicted),
             ("unclean_election", self.cut),
             ("deleted_before_upload", Intervals([(0, log_start)])),
             ("failed_disk", Intervals([(log_start, max(log_start, disk_start))])),

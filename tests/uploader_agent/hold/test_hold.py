@@ -26,7 +26,7 @@ from uploader_agent.disk.log_dirs import find_segments
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged
 from uploader_agent.hold import Hold, backends, discovery
 from uploader_agent.hold.backends import HEADROOM, MOST, budget
-from uploader_agent.hold.eviction import Cost, Space, to_yield
+from uploader_agent.hold.eviction import Cost, Space, to_evict
 from uploader_agent.hold.held_segments import HeldKey
 from uploader_agent.hold.taking import ends_at
 from uploader_agent.observability.metrics import Metrics
@@ -615,12 +615,12 @@ def test_the_oldest_go_until_all_bounds_hold(
     share: float, min_free: float, free: int, ages: tuple[float, ...], gone: list[str]
 ) -> None:
     costs = [cost("new", 100, 3.0, ages[2]), cost("old", 100, 1.0, ages[0]), cost("middle", 100, 2.0, ages[1])]
-    given_up = to_yield(costs, Space(1000, free), share=share, min_free=min_free, max_age=timedelta(minutes=1))
-    assert given_up == gone
-    assert to_yield(costs, None, share=0, min_free=1, max_age=timedelta(minutes=2)) == []
+    evicted = to_evict(costs, Space(1000, free), share=share, min_free=min_free, max_age=timedelta(minutes=1))
+    assert evicted == gone
+    assert to_evict(costs, None, share=0, min_free=1, max_age=timedelta(minutes=2)) == []
 
 
-def test_what_is_given_up_is_a_gap_with_its_reason(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_evicted_is_a_gap_with_its_reason(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (world.root / "state").mkdir()
     partition = world.disk.partition()
     partition.fill(0, end=100)
@@ -640,18 +640,18 @@ def test_what_is_given_up_is_a_gap_with_its_reason(world: World, monkeypatch: py
         assert held(agent) == [(200, 300), (300, 400), (400, 500)]
         assert metric(agent, "yielded_segments_total") == 1
         assert 2 * size < metric(agent, "held_bytes") <= 2.5 * size
-        assert agent.hold.yielded(T, ID) == Intervals([(100, 200)])
+        assert agent.hold.evicted(T, ID) == Intervals([(100, 200)])
     # After a restart what was held by descriptors alone is gone as well: that has another reason.
     world.metadata.log_start = 400
     agent = world.once(hold=BOUNDLESS)
     no_errors(agent)
     assert gaps(world) == [(100, 200, "staging_full"), (200, 400, "deleted_before_upload")]
-    assert not agent.hold.yielded(T, ID), "the watermark says so now"
+    assert not agent.hold.evicted(T, ID), "the watermark says so now"
     world.once(hold=BOUNDLESS)
     assert gaps(world) == [(100, 200, "staging_full"), (200, 400, "deleted_before_upload")]
 
 
-def test_what_is_given_up_before_the_first_upload_is_a_gap_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_evicted_before_the_first_upload_is_a_gap_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (world.root / "state").mkdir()
     partition = world.disk.partition()
     partition.fill(0, 100, 200, end=300)

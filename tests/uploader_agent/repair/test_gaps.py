@@ -60,7 +60,7 @@ def test_what_holding_gave_up_has_its_name(world: World, monkeypatch: pytest.Mon
     """Told by what was held, with the exact offsets; the rest of the hole by the broker's log start."""
     with_hole(world)
     with world.agent() as agent:
-        monkeypatch.setattr(agent.hold, "yielded", lambda _at, _id: Intervals([(150, 180)]))
+        monkeypatch.setattr(agent.hold, "evicted", lambda _at, _id: Intervals([(150, 180)]))
         agent.upload_once()
     assert gap_reasons(world) == [
         (100, 150, "deleted_before_upload"),
