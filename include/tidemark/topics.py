@@ -273,7 +273,7 @@ class Deployment(Settings):
             clusters = ", ".join(topic.cluster for topic in named)
             rule = f"{name} is a topic of several clusters, {clusters}: name one of them"
         elif cluster is not None and cluster not in self.clusters:
-            rule = f"no topic is of a cluster {cluster}; {hint(cluster, self.clusters)}"
+            rule = f"no topic belongs to a cluster {cluster}; {hint(cluster, self.clusters)}"
         else:
             rule = f"{name} is not a topic of the file; {hint(name, [topic.topic for topic in self.topics])}"
         raise ConfigError("the topics file", [("topics", rule)])

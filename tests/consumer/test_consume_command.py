@@ -57,7 +57,7 @@ def test_a_group_goes_on_where_it_stopped(made: History, capsys: Capture, tmp_pa
         assert [told(one) for one in [*first, *rest] if one["partition"] == partition] == expected
     assert consume(capsys, made, *options) == []
     code, _, errors = call(capsys, "consume", made.topic, *options, "--from", "7", "--topics", made.topics_file)
-    assert (code, "can only be beginning or end" in errors) == (2, True)
+    assert (code, "must be beginning or end" in errors) == (2, True)
     settings = tmp_path / "client.yaml"
     settings.write_text("security_protocol: PLAINTEXT\nauto_offset_reset: latest\n")
     code, _, errors = call(

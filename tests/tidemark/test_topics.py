@@ -217,7 +217,7 @@ def test_an_unknown_topic_is_named_beside_what_may_be_meant() -> None:
         ("nope", None, "nope is not a topic of the file; there are clicks, orders"),
         ("order", None, "order is not a topic of the file; did you mean orders?"),
         ("clicks", None, "clicks is a topic of several clusters, west, demo: name one of them"),
-        ("clicks", "wst", "no topic is of a cluster wst; did you mean west?"),
+        ("clicks", "wst", "no topic belongs to a cluster wst; did you mean west?"),
         ("orders", "west", "orders is not a topic of the file"),
     ):
         with pytest.raises(ConfigError, match=re.escape(told)):

@@ -67,7 +67,7 @@ FAULTS = {
         {"broker": {"properties": "BROKER", "client": {"security_protocol": "TLS"}}},
     ),
     "a listener of no protocol": Fault(
-        "listener.security.protocol.map: does not say the protocol of CLIENTS",
+        "listener.security.protocol.map: does not name the protocol of CLIENTS",
         broker=BROKER.replace("PLAINTEXT:", "CLIENTS:"),
     ),
     "a map of listeners that is none": Fault(
@@ -78,13 +78,13 @@ FAULTS = {
     "another broker's directory": Fault("node.id: meta.properties and", meta=META.replace("id=1", "id=2")),
     "a directory of no known version": Fault("version 9 is neither 0 nor 1", meta="version=9\n"),
     "a state directory that cannot be": Fault(
-        "state_dir cannot be made: Not a directory: '/dev/null/state'",
+        "state_dir cannot be created: Not a directory: '/dev/null/state'",
         {"state_dir": "/dev/null/state"},
         code=1,
         of=(("upload-once",), ("run",)),
     ),
     "an address that is not here": Fault(
-        "http: 192.0.2.1:80 cannot be listened on",
+        "http: cannot listen on 192.0.2.1:80",
         {"http": {"host": "192.0.2.1", "port": 80}},
         code=1,
         of=(("run",),),
@@ -104,10 +104,10 @@ FAULTS = {
     ),
     "no such partition": Fault("orders-7: has no directory in", code=1, of=(("reupload", "orders", "7"),)),
     "no such partition to adopt": Fault(
-        "has no such partition in", code=1, of=(("adopt", "orders", "--partition", "7"),)
+        "has no such partition: run this on", code=1, of=(("adopt", "orders", "--partition", "7"),)
     ),
     "a topic that the file leaves out": Fault(
-        "the agent's file leaves out __orders", of=(("plan", "--topic", "__orders"), ("verify", "--topic", "__orders"))
+        "the agent's file excludes __orders", of=(("plan", "--topic", "__orders"), ("verify", "--topic", "__orders"))
     ),
     "a number that is none": Fault("should be a valid integer", of=(("reupload", "orders", "x"),)),
     "an output of no kind": Fault("--output", of=(("status", "-o", "xml"), ("config", "check", "-o", "xml"))),

@@ -71,7 +71,7 @@ def run(config: ConfigOption = DEFAULT_CONFIG) -> None:
             try:
                 server = HttpServer(host, port, components.health, metrics.registry, agent.waiting)
             except OSError as error:
-                raise OSError(error.errno, f"http: {host}:{port} cannot be listened on: {error.strerror}") from error
+                raise OSError(error.errno, f"http: cannot listen on {host}:{port}: {error.strerror}") from error
             stack.enter_context(server)
             logger.info("http_listening", host=host, port=server.port)
         for number in (signal.SIGTERM, signal.SIGINT):

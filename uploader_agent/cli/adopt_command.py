@@ -45,7 +45,7 @@ def adopt(
     wanted = [tp for tp in partitions_here(broker.log_dirs, topic) if not partition or tp.partition in partition]
     if not wanted:
         where = ", ".join(map(str, broker.log_dirs))
-        raise FormatError(topic, f"has no such partition in {where}: run this on a broker that has a replica")
+        raise FormatError(topic, f"{where} has no such partition: run this on a broker that has a replica")
     with closing(metadata_of(settings, broker)) as metadata:
         policy = metadata.cleanup_policy([topic]).get(topic, UNKNOWN_POLICY)
     answer, progress, done, left = CommandAnswer(output), Progress(), 0, False

@@ -51,7 +51,9 @@ def broker_of(settings: AgentSettings) -> Broker:
     path = settings.broker.properties
     broker = read_broker(path, settings.broker.bootstrap)
     if broker.security_protocol not in PROTOCOLS and "security_protocol" not in settings.broker.client:
-        rule = f"does not say the protocol of {broker.security_protocol}; or set broker.client.security_protocol"
+        rule = (
+            f"does not name the protocol of {broker.security_protocol}; add it, or set broker.client.security_protocol"
+        )
         raise ConfigError(str(path), [("listener.security.protocol.map", rule)])
     return broker
 
@@ -142,7 +144,7 @@ def lock_directories(folders: Iterable[Path]) -> ExitStack:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise AlreadyRunning(f"{folder}: another agent works on this directory; stop it first") from error
+                raise AlreadyRunning(f"{folder}: another agent uses this directory; stop it first") from error
         return stack.pop_all()
 
 
@@ -154,7 +156,7 @@ def locked(settings: AgentSettings, notifier: Notifier | None = None) -> Iterato
     try:
         settings.state_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OSError(error.errno, f"state_dir cannot be made: {error.strerror}", str(settings.state_dir)) from error
+        raise OSError(error.errno, f"state_dir cannot be created: {error.strerror}", str(settings.state_dir)) from error
     links = [folder for folder in settings.hold.links if folder.is_dir()]
     with (
         lock_directories([*broker.log_dirs, settings.state_dir, *links]),
@@ -169,7 +171,7 @@ def surveyed(settings: AgentSettings, topics: list[str] | None = None) -> Iterat
     configure(settings)
     others = [topic for topic in topics or () if not settings.accepts_topic(topic)]
     if others:
-        raise typer.BadParameter(f"the agent's file leaves out {', '.join(others)}", param_hint="--topic")
+        raise typer.BadParameter(f"the agent's file excludes {', '.join(others)}", param_hint="--topic")
     if topics:
         settings = settings.model_copy(update={"include": tuple(map(re.escape, topics))})
     broker = broker_of(settings)

@@ -16,7 +16,7 @@ from tidemark.topics import load_topics
 
 def _not_empty(text: str) -> str:
     if not text.strip():
-        raise typer.BadParameter("must say something")
+        raise typer.BadParameter("must not be empty")
     return text
 
 

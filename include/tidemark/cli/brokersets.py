@@ -110,7 +110,7 @@ def cluster_brokersets(path: Path, cluster: str | None) -> tuple[str, tuple[Brok
     file = load_brokersets(path)
     if cluster is None:
         if len(file.clusters) != 1:
-            rule = f"has several clusters, {', '.join(file.clusters)}: say which one with --cluster"
+            rule = f"has several clusters ({', '.join(file.clusters)}): choose one with --cluster"
             raise ConfigError(str(path), [("clusters", rule)])
         [cluster] = file.clusters
     return cluster, file.of_cluster(cluster)

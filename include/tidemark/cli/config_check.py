@@ -51,7 +51,10 @@ def check(
     refused write, or a wrong clock of this host, is reported and does not change the exit code.
     """
     if agents and offline:
-        raise typer.BadParameter("asks the store; leave out one of the two", param_hint="--agents with --offline")
+        raise typer.BadParameter(
+            "contradict each other: --agents asks the store; leave one of them out",
+            param_hint="--agents with --offline",
+        )
     deployment = load_topics(topics)
     summary = summary_of(deployment)
     checks = [] if offline else [*_asked(deployment, client_config), *_of_agents(deployment, asked=agents)]

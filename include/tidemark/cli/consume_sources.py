@@ -71,7 +71,8 @@ def batches_of_kafka(
     reset = asked.first.default.kind
     if group and (reset not in {"beginning", "end"} or asked.first.partitions):
         raise ConfigError(
-            "--from", [("", "can only be beginning or end with --group, for what it has not committed yet")]
+            "--from",
+            [("", "must be beginning or end with --group: it applies where the group has no committed offset")],
         )
     try:
         with closing(
@@ -89,7 +90,7 @@ def batches_of_kafka(
             yield from _of_group(asked, consumer) if group else _limited(asked.limit, _of_spans(asked, consumer))
     except KafkaError as error:
         place = f"{asked.topic} at {', '.join(settings['bootstrap_servers'])}"
-        raise BrokerError(f"{place}: {error}; do the brokers run, and is --bootstrap right?") from error
+        raise BrokerError(f"{place}: {error}; check --bootstrap, and that the brokers run") from error
 
 
 def _limited(limit: int | None, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
@@ -188,9 +189,9 @@ def _until(rows: pa.RecordBatch, end: int | None) -> pa.RecordBatch:
 
 def _partitions(asked: Asked, existing: Collection[int] | None) -> list[int]:
     if not existing:
-        raise ConfigError(asked.topic, [("", "there is no such topic, neither in the remote tier nor at the brokers")])
+        raise ConfigError(asked.topic, [("", "does not exist, neither in the remote tier nor on the brokers")])
     missing = sorted(set(asked.partitions) - set(existing))
     if missing:
-        rule = f"has partitions {', '.join(map(str, sorted(existing)))}, and not {missing[0]}"
+        rule = f"there is no partition {missing[0]}; the topic has {', '.join(map(str, sorted(existing)))}"
         raise ConfigError(asked.topic, [("--partition", rule)])
     return sorted(set(asked.partitions) or existing)

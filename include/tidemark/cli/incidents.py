@@ -34,7 +34,7 @@ def incidents(
     deployment = load_topics(topics)
     names = [name for name in deployment.clusters if cluster in {None, name}]
     if not names:
-        rule = f"no topic is of a cluster {cluster}; {hint(str(cluster), deployment.clusters)}"
+        rule = f"no topic belongs to a cluster {cluster}; {hint(str(cluster), deployment.clusters)}"
         raise ConfigError(str(topics), [("--cluster", rule)])
     recorded = [read_incidents(deployment, name).incidents for name in names]
     stale = [entry.cluster for entry in recorded if utc_now() - entry.at > _STALE]

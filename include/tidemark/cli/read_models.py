@@ -98,7 +98,7 @@ def landed_of(topics: Path, cluster: str | None) -> list[dict[str, Any]]:
     if not tables:
         raise ConfigError(
             str(topics),
-            [("--cluster", f"no topic is of a cluster {cluster}; {hint(str(cluster), deployment.clusters)}")],
+            [("--cluster", f"no topic belongs to a cluster {cluster}; {hint(str(cluster), deployment.clusters)}")],
         )
     around = {name: outside_tables(deployment, name) for name in {table.topic.cluster for table in tables}}
     statuses = in_parallel(lambda table: _status(table, around[table.topic.cluster]), tables)

@@ -147,7 +147,7 @@ def _unescaped(delimiter: str) -> bytes:
     while position < len(delimiter):
         pair = delimiter[position : position + 2]
         if delimiter[position] == "\\" and pair not in _ESCAPES:
-            rule = f"{delimiter!r}: after a backslash only n, r, t, 0 and another one may stand"
+            rule = f"{delimiter!r}: a backslash must be followed by n, r, t, 0 or another backslash"
             raise ConfigError("--delimiter", [("", rule)])
         text += _ESCAPES.get(pair, delimiter[position])
         position += 2 if pair in _ESCAPES else 1

@@ -167,7 +167,7 @@ def _checked(target: str) -> str:
 
 def _config(pairs: list[str] | tuple[str, ...], *, create: bool) -> dict[str, str]:
     if pairs and not create:
-        raise ConfigError("--config", [("", "is for a topic that --create makes")])
+        raise ConfigError("--config", [("", "applies only with --create")])
     split = [pair.partition("=") for pair in pairs]
     for name, equals, _ in split:
         if not (name and equals):

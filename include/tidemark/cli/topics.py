@@ -144,7 +144,9 @@ def add(
         duration(freshness, "--freshness")
     speed = None if rate is None else byte_rate(rate, "--rate")
     if yes and not create:
-        raise ConfigError("--yes", [("", "is for --create; --write, --patch and --branch change the topics file")])
+        raise ConfigError(
+            "--yes", [("", "applies only with --create; --write, --patch and --branch change the topics file")]
+        )
     if create:
         each = byte_rate(partition_rate, "--partition-rate")
         wanted = WantedTopic(cluster, name, speed, each, partitions, replication_factor, brokerset)

@@ -79,9 +79,9 @@ def create(
     """
     check_request(OnboardingRequest(topics, wanted.cluster, wanted.topic), deployment, None)
     if wanted.rate is None:
-        raise ConfigError("--create", [("--rate", "is needed: the bytes a second that the topic will have")])
+        raise ConfigError("--create", [("--rate", "is required: the bytes per second that the topic will receive")])
     if client is None:
-        raise ConfigError("--create", [("--bootstrap", "is needed, or bootstrap in the topics file")])
+        raise ConfigError("--create", [("--bootstrap", "is required, unless the topics file has bootstrap")])
     known = load_brokersets(brokersets).of_cluster(wanted.cluster)
     if wanted.brokerset is not None:
         known = (brokerset_named(known, wanted.brokerset),)
@@ -101,7 +101,7 @@ def create(
         show(Creation(wanted, balanced, _command(wanted.topic, best, ",".join(client["bootstrap_servers"]))))
         if not best.fits:
             rule = (
-                "no brokerset has room for it: some broker would exceed its capacity; add a brokerset, or choose a rate"
+                "no brokerset has room for it: some broker would exceed its capacity; add a brokerset, or lower --rate"
             )
             raise ConfigError("--create", [("", rule)])
         if execute:

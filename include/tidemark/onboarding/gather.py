@@ -50,7 +50,7 @@ def facts_and_sample(
             if sample is None and source != "raw":
                 sample = kafka.sample(request.topic, facts.partitions, records)
     elif sample is None:
-        rule = "the agents have stored no record of it; give --bootstrap, or bootstrap in the topics file, to ask Kafka"
+        rule = "no record of it is stored; to ask Kafka, give --bootstrap, or set bootstrap in the topics file"
         raise ConfigError(name, [("", rule)])
     return facts, sample
 

@@ -87,13 +87,13 @@ def check_request(request: OnboardingRequest, deployment: Deployment, facts: Top
         except ValueError as error:
             problems.append(("", str(error)))
     if any((known.cluster, known.topic) == (request.cluster, request.topic) for known in deployment.topics):
-        problems.append(("", f"is in {request.path} already"))
+        problems.append(("", f"is already in {request.path}"))
     if facts is not None and (facts.internal or request.topic.startswith("__")):
-        problems.append(("", "is a topic of Kafka's own"))
+        problems.append(("", "is an internal topic of Kafka"))
     if facts is not None and facts.compacted and not request.compacted:
         rule = (
             f"is {facts.config['cleanup.policy']}: Kafka removes records that later ones replace, so the table would "
-            "have what was left when segments were uploaded; --compacted makes a table of these changes"
+            "have only the records that were left when segments were uploaded; --compacted accepts that"
         )
         problems.append(("cleanup.policy", rule))
     if problems:
@@ -132,7 +132,7 @@ def onboard(
     parser = proposal.settings
     if setting is not None:
         if parser is None:
-            raise ConfigError("--event-time", [("", "values that are kept as bytes have no column; leave it out")])
+            raise ConfigError("--event-time", [("", "values that are kept as bytes have no columns; leave it out")])
         parser = {**parser, "event_time": dict(setting_of(setting))}
     after, topic = settled(parser)
     trial = tried(_adopted(topic), rows, now)

@@ -61,7 +61,7 @@ class FileChange(NamedTuple):
             raise ConfigError("--branch", [("", f"{self.path} is not in a git repository; use --patch or --write")])
         _git(top, ["check-ref-format", "--branch", branch])
         name = self.path.resolve().relative_to(top).as_posix()
-        self._check_unchanged(_git(top, ["show", f"HEAD:{name}"]), "is not committed as it is; commit it first")
+        self._check_unchanged(_git(top, ["show", f"HEAD:{name}"]), "differs from HEAD; commit it first")
         for path in needed:
             _check_committed(top, path)
         mode = _git(top, ["ls-tree", "HEAD", "--", name]).split()[0]
@@ -83,11 +83,13 @@ class FileChange(NamedTuple):
 def _check_committed(top: Path, path: Path) -> None:
     name = path.resolve()
     if not name.is_relative_to(top):
-        raise ConfigError(str(path), [("", f"is outside of the repository {top}, so a branch cannot have it")])
+        raise ConfigError(str(path), [("", f"is outside the repository {top}, so a branch cannot contain it")])
     blob = _git(top, ["hash-object", "--", str(name)]).strip()
     listed = _git(top, ["ls-tree", "HEAD", "--", name.relative_to(top).as_posix()]).split()
     if len(listed) < 3 or listed[2] != blob:
-        raise ConfigError(str(path), [("", "is not committed as it is, and the topic needs it; commit it first")])
+        raise ConfigError(
+            str(path), [("", "is not in HEAD, or differs from it, and the topic needs it; commit it first")]
+        )
 
 
 def _top(path: Path) -> Path | None:
@@ -103,7 +105,7 @@ def _git(top: Path, arguments: Sequence[str], more: Mapping[str, str] | None = N
     done = _run(arguments, top, more or {}, given)
     if done.returncode:
         message = " ".join((done.stderr or done.stdout).split())
-        raise ConfigError("--branch", [(f"git {arguments[0]}", f"failed: {message or 'without a message'}")])
+        raise ConfigError("--branch", [(f"git {arguments[0]}", f"failed: {message or 'git gave no reason'}")])
     return done.stdout
 
 

@@ -73,7 +73,7 @@ def _format(topic: str, detected: Detected, hints: ProposalHints) -> Format:
     if hints.descriptors is not None:
         return "protobuf"
     if not detected.values:
-        raise _unclear(topic, "has no record to tell a format from; produce some, or state --format")
+        raise _unclear(topic, "has no record that shows its format; produce some, or state --format")
     if detected.shape == "json":
         return "json"
     if detected.framing == "confluent":
@@ -84,7 +84,7 @@ def _format(topic: str, detected: Detected, hints: ProposalHints) -> Format:
     if detected.shape == "protobuf":
         rule = "values look like Protobuf: give --descriptors FILE and --message NAME, or state --format"
         raise _unclear(topic, rule)
-    raise _unclear(topic, "no format is recognized in its values: state --format, with --schema FILE for Avro")
+    raise _unclear(topic, "the format of its values is not recognized: state --format, with --schema FILE for Avro")
 
 
 def _json(topic: str, detected: Detected, sample: Sample | None, hints: ProposalHints) -> ParserProposal:
@@ -97,7 +97,7 @@ def _json(topic: str, detected: Detected, sample: Sample | None, hints: Proposal
             continue  # counted as refused when the parser is tried
     columns = infer(documents)
     if not columns.columns:
-        raise _unclear(topic, "no JSON object with a field is in the sample, so there are no columns; state --format")
+        raise _unclear(topic, "the sample has no JSON object with a field, so there are no columns; state --format")
     settings: dict[str, Any] = {"kind": "json", "columns": [column.settings for column in columns.columns]}
     if detected.framing == "confluent":
         settings["framing"] = "confluent"
@@ -159,7 +159,7 @@ def _message(topic: str, sample: Sample | None, written: Written | None) -> str:
         except (RefusedRecord, DecodeError, ValueError, IndexError):
             continue
         return ".".join(names)
-    raise _unclear(topic, "no record tells which message it is: give --message NAME")
+    raise _unclear(topic, "no record names its message: give --message NAME")
 
 
 def _with_misfits(settings: dict[str, Any], hints: ProposalHints) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def test_status_without_a_topic_has_a_line_of_each(landed: World, capsys: pytest
     [found] = json.loads(output)
     assert (found["topic"], found["rows"]) == ("west/clicks", 0)
     code, _, errors = call(capsys, "status", "--topics", landed.topics_file, "--cluster", "wst")
-    assert (code, "no topic is of a cluster wst; did you mean west?" in errors) == (2, True)
+    assert (code, "no topic belongs to a cluster wst; did you mean west?" in errors) == (2, True)
 
 
 def test_check_accepts_a_good_file_and_names_what_is_wrong(landed: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,7 +139,7 @@ def test_ranges(options: list[str], first: list[int], second: list[int], plain: 
     [
         (["--from", "yesterday"], "--from"),
         (["--from", "1", "--from", "2"], "is given twice"),
-        (["--partition", "7"], "and not 7"),
+        (["--partition", "7"], "there is no partition 7"),
         (["--follow", "--to", "3"], "never ends"),
         (["--group", "g"], "needs --bootstrap"),
         (["--file", "/nowhere/at/all"], "cannot be written"),

@@ -79,7 +79,7 @@ def test_a_topic_of_json_is_added_with_columns_and_event_time(place: Path) -> No
     assert (place / "topics.yaml").read_text().startswith(before)
     left = [one for one in (place / "lake").rglob("*") if ".tidemark-store" not in one.parts]
     assert left == [], "the probe leaves nothing but the directory's own lock"
-    assert "is in" in command(place, "east/orders")[2]
+    assert "is already in" in command(place, "east/orders")[2]
 
 
 def test_the_report_says_what_a_person_needs(place: Path) -> None:
@@ -234,23 +234,23 @@ def _zigzag(number: int) -> bytes:
 @pytest.mark.parametrize(
     ("values", "arguments", "told"),
     [
-        (orders(), ("east/clicks",), "is in "),
+        (orders(), ("east/clicks",), "is already in"),
         (orders(), ("east/orders", "--table", "clicks"), "table clicks appears twice"),
         (orders(), ("east/or/ders",), ""),
         (orders(), ("east/orders", "--event-time", "nothing"), "nothing is not one of the columns"),
         (orders(), ("east/orders", "--event-time", "id"), "its unit is needed"),
         (orders(), ("east/orders", "--rate", "fast"), "--rate: 'fast' must be a size"),
         (orders(), ("east/orders", "--rate", "0MB/s"), "must be a size above 0"),
-        (orders(), ("east/orders", "--yes"), "--yes: is for --create"),
+        (orders(), ("east/orders", "--yes"), "--yes: applies only with --create"),
         (orders(), ("east/orders", "--freshness", "1s"), "freshness"),
         (orders(), ("east/orders", "--format", "avro"), "needs the table's schema"),
-        (orders(), ("west/orders", "--from", "raw"), "the agents have stored no record"),
-        (orders(), ("east/orders", "--create"), "--rate: is needed"),
-        (orders(), ("east/clicks", "--create"), "topics.yaml already"),
-        ([b"\xff\xfe"] * 3, ("east/orders",), "no format is recognized"),
+        (orders(), ("west/orders", "--from", "raw"), "no record of it is stored"),
+        (orders(), ("east/orders", "--create"), "--rate: is required"),
+        (orders(), ("east/clicks", "--create"), "is already in"),
+        ([b"\xff\xfe"] * 3, ("east/orders",), "the format of its values is not recognized"),
         ([b"\x08\x01"] * 3, ("east/orders",), "look like Protobuf"),
         ([b"text"] * 3, ("east/orders", "--format", "json"), "no JSON object"),
-        ([None] * 3, ("east/orders",), "has no record to tell a format from"),
+        ([None] * 3, ("east/orders",), "has no record that shows its format"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_by_name(

@@ -70,8 +70,8 @@ def test_what_a_commit_would_lose_or_overwrite_is_refused(
     cases = [
         (change, "x y", [], "check-ref-format"),
         (change, "main", [], "update-ref"),
-        (change, "x", [repository / "new.avsc"], "is not committed as it is"),
-        (FileChange(path, "other", AFTER), "x", [], "is not committed as it is"),
+        (change, "x", [repository / "new.avsc"], "is not in HEAD, or differs from it"),
+        (FileChange(path, "other", AFTER), "x", [], "differs from HEAD"),
     ]
     for one, branch, needed, told in cases:
         with pytest.raises(ConfigError, match=told):

@@ -12,7 +12,7 @@ def test_second_agent_refuses_to_start(world: World) -> None:
     before = sorted(world.disk.log_dirs[0].rglob("*"))
     with (
         lock_directories([*world.disk.log_dirs, world.root]),
-        pytest.raises(AlreadyRunning, match="another agent works on"),
+        pytest.raises(AlreadyRunning, match="another agent uses this directory"),
     ):
         lock_directories([world.disk.log_dirs[0]])
     assert sorted(world.disk.log_dirs[0].rglob("*")) == before

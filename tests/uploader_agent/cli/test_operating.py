@@ -60,7 +60,7 @@ def test_a_second_agent_refuses_to_start(operated: Operated) -> None:
         operated.await_covered(agent, 200)
         operated.configure(state_dir=str(operated.root / "another"))
         assert operated.once() == 1
-        assert "another agent works on this directory" in operated.log()
+        assert "another agent uses this directory" in operated.log()
         assert agent.running
 
 

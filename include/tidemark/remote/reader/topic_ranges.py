@@ -64,7 +64,7 @@ def remote_partitions(topics: RemoteTopics, topic: str, chosen: Collection[int])
         raise ConfigError(topic, [("", topics.unseen(topic))])
     missing = sorted(set(chosen) - known)
     if missing:
-        rule = f"the remote tier has partitions {', '.join(map(str, sorted(known)))}, and not {missing[0]}"
+        rule = f"there is no partition {missing[0]}; the remote tier has {', '.join(map(str, sorted(known)))}"
         raise ConfigError(topic, [("--partition", rule)])
     partitions = [topics.partition(topic, number) for number in sorted(set(chosen) or known)]
     return [partition for partition in partitions if partition is not None]
