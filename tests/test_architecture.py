@@ -45,7 +45,7 @@ FLOORS = {
         "runtime",
         "disk observability",
         "broker hold",
-        "stored",
+        "intake stored",
         "upload",
         "packs repair",
         "partitions",

@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
+import yaml
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError
 
@@ -35,6 +37,23 @@ def checked_client(bootstrap: str, settings: Mapping[str, Any], source: str, pla
     if wrong := [broker for broker in brokers if not _BROKER.fullmatch(broker.strip())]:
         raise ConfigError(place, [("", f"{wrong[0]!r} must be HOST:PORT; several are separated by commas")])
     return {**settings, "bootstrap_servers": brokers}
+
+
+def client_settings(bootstrap: str, file: Path | None, option: str) -> dict[str, Any]:
+    """kafka-python's settings for brokers, from the YAML ``file`` that a command's ``option`` names.
+
+    Raises:
+        ConfigError: the file cannot be read, or has other settings.
+    """
+    settings: object = {}
+    if file is not None:
+        try:
+            settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ConfigError(str(file), [(option, f"cannot be read: {error}")]) from error
+    if not isinstance(settings, dict):
+        raise ConfigError(str(file), [(option, "must be a mapping of kafka-python's settings")])
+    return checked_client(bootstrap, settings, str(file), "--bootstrap")
 
 
 class AdminClient(KafkaAdminClient):  # type: ignore[misc]  # kafka-python has no types

@@ -22,6 +22,7 @@ from uploader_agent.cli import status_table
 from uploader_agent.cli.adopt_command import adopt
 from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, OutputOption, locked, surveyed
 from uploader_agent.cli.config_check import config_app
+from uploader_agent.cli.copy_command import copy
 from uploader_agent.cli.inspect_commands import leaders, plan, verify_command
 from uploader_agent.cli.reload import Reload
 from uploader_agent.cli.reupload_command import reupload
@@ -113,6 +114,7 @@ app.command(epilog="Example: tidemark-agent leaders -c agent.yaml --output json"
 app.command("verify", epilog="Example: tidemark-agent verify -c agent.yaml --topic orders --deep")(verify_command)
 app.command(epilog="Example: tidemark-agent adopt orders --dry-run")(adopt)
 app.command(epilog="Example: tidemark-agent reupload orders 7 --from 81000 --to 82000 --dry-run")(reupload)
+app.command(epilog="Example: tidemark-agent copy --bootstrap kafka1:9092 --topic orders --to /var/spool/tidemark")(copy)
 
 
 def _report(components: Components, output: Output) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
-import yaml
 
 from tidemark.errors import ConfigError
 from tidemark.installation import need
@@ -97,14 +96,6 @@ def storage_of(topics: Path, topic: str, cluster: str | None) -> Storage:
 
 def client_settings(bootstrap: str, file: Path | None) -> dict[str, Any]:
     """kafka-python's settings for brokers. Raises ConfigError for a file with other settings."""
-    from tidemark.kafka_admin import checked_client
+    from tidemark import kafka_admin
 
-    settings: object = {}
-    if file is not None:
-        try:
-            settings = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigError(str(file), [("--client-config", f"cannot be read: {error}")]) from error
-    if not isinstance(settings, dict):
-        raise ConfigError(str(file), [("--client-config", "must be a mapping of kafka-python's settings")])
-    return checked_client(bootstrap, settings, str(file), "--bootstrap")
+    return kafka_admin.client_settings(bootstrap, file, "--client-config")

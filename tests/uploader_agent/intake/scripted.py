@@ -1,0 +1,259 @@
+"""A cluster of three scripted brokers, which keep Kafka's rules of elections, truncation and Fetch, and misbehave."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from typing_extensions import override
+
+from tests.tidemark.kafka_log.build import simple
+from tidemark.formats.keys import TopicPartition
+from tidemark.kafka_log import BatchHeader, Lineage, parse_leader_epoch_checkpoint, scan_batches
+from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
+from uploader_agent.intake.fetching import (
+    Cluster,
+    EpochEnd,
+    FetchAnswer,
+    Fetched,
+    PartitionRefused,
+    Refusal,
+    TopicLeaders,
+    Wanted,
+)
+
+ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAg"
+TOPIC = "orders"
+T = TopicPartition(TOPIC, 0)
+BROKERS = (1, 2, 3)
+
+
+class Replica:
+    """A log on a scripted broker: whole batches, and the lineage as the checkpoint has it."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.lineage = Lineage()
+        self.start = 0
+        self.end = 0
+        self.high_watermark = 0
+
+    def append(self, raw: bytes) -> None:
+        self.batches.append(raw)
+        self.end = header_of(raw).next_offset
+
+    def assign(self, epoch: int) -> None:
+        """Begin an epoch at the log end, as a broker that becomes leader; an epoch without a batch disappears."""
+        self.lineage = Lineage((*self.lineage.truncated(self.end).entries, (epoch, self.end)))
+
+    def truncate(self, end: int) -> None:
+        self.batches = [raw for raw in self.batches if header_of(raw).next_offset <= end]
+        if end < self.end:
+            self.end = header_of(self.batches[-1]).next_offset if self.batches else min(end, self.start)
+        self.lineage = self.lineage.truncated(self.end)
+        self.high_watermark = min(self.high_watermark, self.end)
+
+    def delete_below(self, start: int) -> None:
+        """DeleteRecords: the first epoch begins at the new log start; a batch that has the start stays."""
+        self.start = max(self.start, start)
+        self.batches = [raw for raw in self.batches if header_of(raw).next_offset > self.start]
+        kept = self.lineage.since(self.start).entries
+        if kept:
+            (epoch, begun), *rest = kept
+            self.lineage = Lineage(((epoch, max(begun, self.start)), *rest))
+
+
+def header_of(raw: bytes) -> BatchHeader:
+    [header] = scan_batches([raw], "batch", int.from_bytes(raw[:8], "big"))
+    return header
+
+
+class ScriptedCluster(Cluster):
+    """One topic of one partition on three brokers. ``now`` is the time; it passes while nothing is answered.
+
+    ``mischief`` has the probabilities of faults by name: cut, twice, lost, damaged, throttled.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.rng = random.Random(seed)
+        self.now = 0.0
+        self.topic_id = ID
+        self.exists = True
+        self.replicas = {broker: Replica() for broker in BROKERS}
+        self.leader, self.epoch = 1, 0
+        self.down: set[int] = set()
+        self.near: int | None = None
+        """The replica that the leader names to a request with a rack."""
+        self.mischief: dict[str, float] = {}
+        self.answer_bytes = 400
+        self.asked: list[Wanted] = []
+        self._due: list[FetchAnswer] = []
+        self.replicas[1].assign(0)
+
+    @property
+    def log(self) -> Replica:
+        """The leader's."""
+        return self.replicas[self.leader]
+
+    def produce(self, count: int = 1, *, commit: bool = True) -> None:
+        for _ in range(count):
+            self.log.append(simple(self.log.end, self.rng.randint(1, 4), leader_epoch=self.epoch))
+        if commit:
+            self.commit()
+
+    def commit(self, *followers: int) -> None:
+        """Let followers, or all, copy the leader's log, and raise the high watermark."""
+        for broker in followers or BROKERS:
+            self.sync(broker)
+        self.log.high_watermark = self.log.end
+        for broker in followers or BROKERS:
+            self.replicas[broker].high_watermark = self.log.end
+
+    def sync(self, broker: int) -> None:
+        """Let a follower truncate, and copy the leader's log, by the rules that are tested."""
+        replica = self.replicas[broker]
+        if replica is self.log:
+            return
+        cut = replica.lineage.divergence(self.log.lineage, min(replica.end, self.log.end))
+        replica.truncate(min(replica.end, self.log.end) if cut is None else cut)
+        if replica.end < self.log.start:
+            replica.batches, replica.end = [], self.log.start
+        replica.start = max(replica.start, self.log.start)
+        for raw in self.log.batches:
+            if header_of(raw).next_offset > replica.end:
+                replica.append(raw)
+        replica.end = self.log.end
+        replica.lineage = self.log.lineage
+        replica.delete_below(replica.start)
+
+    def elect(self, broker: int) -> None:
+        """Make ``broker`` the leader, with the log that it has."""
+        self.leader, self.epoch = broker, self.epoch + 1
+        self.log.assign(self.epoch)
+
+    def make_again(self) -> None:
+        """Delete the topic, and make it again: the same name, another id, epoch 0."""
+        self.topic_id, self.epoch, self.leader = OTHER_ID, 0, 1
+        self.replicas = {broker: Replica() for broker in BROKERS}
+        self.log.assign(0)
+
+    @override
+    def topic(self, name: str) -> TopicLeaders | None:
+        self._answerable(next(iter(set(BROKERS) - self.down), 1))
+        if not self.exists or name != TOPIC:
+            return None
+        return TopicLeaders(self.topic_id, {0: Leader(self.leader, Led(self.epoch, self.topic_id), BROKERS)})
+
+    @override
+    def epoch_end(self, tp: TopicPartition, leader: Leader, epoch: int) -> EpochEnd:
+        self._lead(tp, leader.broker, leader.led.leader_epoch)
+        return EpochEnd(*(self.log.lineage.end_offset(epoch, self.log.end) or (-1, -1)))
+
+    @override
+    def log_start(self, tp: TopicPartition, leader: Leader) -> int:
+        self._lead(tp, leader.broker, leader.led.leader_epoch)
+        return self.log.start
+
+    @override
+    def send(self, broker: int, wanted: Sequence[Wanted]) -> None:
+        self._answerable(broker)
+        assert broker not in {answer.broker for answer in self._due}, "two requests to one broker"
+        self.asked += wanted
+        if self._strikes("lost"):
+            self._due.append(FetchAnswer(broker, error=BrokerUnavailable("lost on the way")))
+            return
+        answer = FetchAnswer(broker, [self._part(part, first=index == 0) for index, part in enumerate(wanted)])
+        if self._strikes("throttled"):
+            answer = FetchAnswer(broker, throttled=self.rng.random())
+        self._due.append(answer)
+        if self._strikes("twice"):
+            self._due.append(answer)
+
+    @override
+    def answers(self, seconds: float) -> list[FetchAnswer]:
+        due, self._due = self._due, []
+        self.now += seconds if not due else seconds / 100
+        return due
+
+    def _part(self, wanted: Wanted, *, first: bool) -> Fetched:
+        replica = self.replicas[wanted.broker]
+        try:
+            if not self.exists or wanted.topic_id != self.topic_id:
+                raise PartitionRefused(wanted.tp, Refusal.TOPIC, "UNKNOWN_TOPIC_ID")
+            self._lead(wanted.tp, wanted.broker, wanted.leader_epoch, any_replica=True)
+            if not replica.start <= wanted.offset <= replica.end:
+                raise PartitionRefused(wanted.tp, Refusal.RANGE, "OFFSET_OUT_OF_RANGE")
+            diverges = False
+            if wanted.last_epoch >= 0:
+                found = replica.lineage.end_offset(wanted.last_epoch, replica.end)
+                if found is None:
+                    raise PartitionRefused(wanted.tp, Refusal.RANGE, "OFFSET_OUT_OF_RANGE")
+                diverges = found[0] < wanted.last_epoch or found[1] < wanted.offset
+        except PartitionRefused as refused:
+            return Fetched(wanted, refused=refused)
+        high_watermark = replica.high_watermark
+        if diverges:
+            return Fetched(wanted, high_watermark=high_watermark, diverges=True)
+        if wanted.near and wanted.broker == self.leader and self.near is not None:
+            return Fetched(wanted, high_watermark=high_watermark, near_replica=self.near, first=first)
+        records = self._records(replica, wanted.offset, first=first)
+        return Fetched(wanted, memoryview(records), high_watermark, first=first)
+
+    def _records(self, replica: Replica, offset: int, *, first: bool) -> bytes:
+        found = [
+            raw
+            for raw in replica.batches
+            if header_of(raw).next_offset > offset and header_of(raw).next_offset <= replica.high_watermark
+        ]
+        if not found:
+            return b""
+        records = b"".join(found)[: max(self.answer_bytes, len(found[0]) if first else 0)]
+        if self._strikes("cut") and len(records) > len(found[0]):
+            records = records[: self.rng.randint(len(found[0]), len(records))]
+        if self._strikes("damaged"):
+            at = self.rng.randrange(61, len(found[0]))
+            records = records[:at] + bytes([records[at] ^ 1]) + records[at + 1 :]
+        return records
+
+    def _lead(self, tp: TopicPartition, broker: int, epoch: int, *, any_replica: bool = False) -> None:
+        self._answerable(broker)
+        if not self.exists:
+            raise PartitionRefused(tp, Refusal.TOPIC, "UNKNOWN_TOPIC_OR_PARTITION")
+        if epoch > self.epoch:
+            raise PartitionRefused(tp, Refusal.LATER, "UNKNOWN_LEADER_EPOCH")
+        if epoch < self.epoch or (broker != self.leader and not any_replica):
+            raise PartitionRefused(tp, Refusal.LEADER, "FENCED_LEADER_EPOCH")
+
+    def _answerable(self, broker: int) -> None:
+        if broker in self.down:
+            raise BrokerUnavailable(f"broker {broker} is down")
+
+    def _strikes(self, fault: str) -> bool:
+        return self.rng.random() < self.mischief.get(fault, 0.0)
+
+
+def batches_in(folder: Path) -> list[bytes]:
+    """The batches of all segments of a directory, which must be whole."""
+    found: list[bytes] = []
+    for path in sorted(folder.glob("*.log")):
+        data = path.read_bytes()
+        headers = scan_batches([data], str(path), int(path.stem))
+        found += [data[header.position : header.end] for header in headers]
+    return found
+
+
+def lineage_in(folder: Path) -> Lineage:
+    path = folder / "leader-epoch-checkpoint"
+    return parse_leader_epoch_checkpoint(path.read_text(), str(path))
+
+
+def assert_follows(folder: Path, log: Replica) -> None:
+    """From the log start on, the spool has the leader's batches up to the high watermark, and its lineage."""
+    mine = [raw for raw in batches_in(folder) if header_of(raw).next_offset > log.start]
+    assert mine == [raw for raw in log.batches if header_of(raw).next_offset <= log.high_watermark]
+    ends = {header_of(before).next_offset <= header_of(after).base_offset for before, after in zip(mine, mine[1:])}
+    assert ends <= {True}
+    known = lineage_in(folder).since(log.start).entries
+    assert [(epoch, max(start, log.start)) for epoch, start in known] == [*log.lineage.entries]

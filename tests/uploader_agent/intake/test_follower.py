@@ -1,0 +1,434 @@
+"""A follower of a scripted cluster: the spool becomes the leader's log, whatever the brokers answer meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.tidemark.kafka_log.build import simple
+from tests.uploader_agent.intake.scripted import (
+    BROKERS,
+    TOPIC,
+    ScriptedCluster,
+    T,
+    assert_follows,
+    batches_in,
+    lineage_in,
+)
+from tests.uploader_agent.intake.test_spool import WRITES, Killed, Killer
+from tidemark.errors import BrokerError, FormatError
+from tidemark.kafka_log import Lineage
+from uploader_agent.broker.admin import BrokerUnavailable
+from uploader_agent.intake import follower as follower_module
+from uploader_agent.intake.copying import CopyRow, TopicCopy
+from uploader_agent.intake.fetching import Fetched, FrameTooLarge, PartitionRefused, Refusal
+
+ALL = ("cut", "twice", "lost", "damaged", "throttled")
+
+
+def copied(cluster: ScriptedCluster, root: Path, turns: int | None = None, *, follow: bool = False) -> CopyRow:
+    """The partition's row after a copy, or after so many of its turns."""
+    with closing(TopicCopy(cluster, TOPIC, root, segment_bytes=500, follow=follow, clock=lambda: cluster.now)) as copy:
+        counted = itertools.count()
+        copy.run(lambda: turns is not None and next(counted) >= turns)
+        [row] = copy.rows()
+        return row
+
+
+def test_a_log_is_copied_and_continued(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.produce(30)
+    row = copied(cluster, tmp_path)
+    assert row == CopyRow(str(T), "copied", 0, cluster.log.end, cluster.log.end, row.bytes, 1, 0, None)
+    assert row.bytes == sum(map(len, cluster.log.batches))
+    assert_follows(tmp_path / str(T), cluster.log)
+    asked = len(cluster.asked)
+    cluster.produce(3)
+    copied(cluster, tmp_path)
+    assert_follows(tmp_path / str(T), cluster.log)
+    assert [wanted.offset for wanted in cluster.asked[asked:]][0] == row.next_offset, "nothing is fetched twice"
+
+
+def test_an_empty_log_has_an_empty_segment(tmp_path: Path) -> None:
+    assert copied(ScriptedCluster(), tmp_path).state == "copied"
+    assert [path.name for path in (tmp_path / str(T)).glob("*.log")] == [f"{0:020d}.log"]
+
+
+@pytest.mark.parametrize("fault", ALL)
+def test_a_faulty_answer_costs_a_request_and_no_batch(tmp_path: Path, fault: str) -> None:
+    cluster = ScriptedCluster()
+    cluster.produce(40)
+    cluster.mischief = {fault: 0.5}
+    assert copied(cluster, tmp_path).state == "copied"
+    assert_follows(tmp_path / str(T), cluster.log)
+
+
+def test_batches_above_the_high_watermark_are_left(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.produce(5)
+    high = cluster.log.end
+    cluster.produce(5, commit=False)
+    row = copied(cluster, tmp_path)
+    assert (row.state, row.next_offset, row.high_watermark) == ("copied", high, high)
+    assert_follows(tmp_path / str(T), cluster.log)
+
+
+def test_a_batch_above_the_high_watermark_of_its_own_answer_is_not_taken(tmp_path: Path) -> None:
+    """No broker sends one: its offset is damaged, which no checksum covers."""
+    cluster = ScriptedCluster()
+    cluster.produce(2)
+    cluster.log.batches.append(simple(1000, leader_epoch=0))
+    cluster.log.high_watermark = 2000
+    send = cluster._part
+
+    def lower(*args: object, **options: object) -> Fetched:
+        return send(*args, **options)._replace(high_watermark=999)  # type: ignore[arg-type]
+
+    cluster._part = lower  # type: ignore[method-assign]
+    row = copied(cluster, tmp_path, 40)
+    assert row.next_offset == cluster.log.end
+    assert "reaches above the high watermark 999" in str(row.why)
+
+
+def test_epochs_are_walked_down_to_the_log_start(tmp_path: Path) -> None:
+    """Epochs without a batch are none; the answer below the first epoch repeats its start."""
+    cluster = ScriptedCluster()
+    for broker in (2, 3, 1, 2, 2, 1):
+        cluster.produce(3)
+        cluster.elect(broker)
+        if broker == 3:
+            cluster.elect(1)
+    cluster.produce(2)
+    copied(cluster, tmp_path)
+    assert_follows(tmp_path / str(T), cluster.log)
+    cluster.log.delete_below(cluster.log.lineage.entries[3][1] + 1)
+    fresh = tmp_path / "fresh"
+    copied(cluster, fresh)
+    assert lineage_in(fresh / str(T)) == cluster.log.lineage
+    assert_follows(fresh / str(T), cluster.log)
+
+
+def test_a_clean_election_keeps_the_spool(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.produce(10)
+    copied(cluster, tmp_path)
+    cluster.elect(2)
+    cluster.produce(10)
+    row = copied(cluster, tmp_path)
+    assert (row.leader, row.leader_epoch) == (2, 1)
+    assert_follows(tmp_path / str(T), cluster.log)
+
+
+def diverged(cluster: ScriptedCluster, root: Path) -> None:
+    """Broker 1 commits alone, and is copied; then broker 2, which lacks that, leads."""
+    cluster.produce(10)
+    cluster.produce(10, commit=False)
+    cluster.commit(1)
+    copied(cluster, root)
+    cluster.elect(2)
+
+
+@pytest.mark.parametrize("produced", [0, 3, 30])
+def test_an_unclean_election_cuts_the_spool(tmp_path: Path, produced: int) -> None:
+    cluster = ScriptedCluster()
+    diverged(cluster, tmp_path)
+    before = len(batches_in(tmp_path / str(T)))
+    cluster.produce(produced, commit=False)
+    cluster.commit(2, 3)
+    copied(cluster, tmp_path)
+    assert_follows(tmp_path / str(T), cluster.log)
+    assert before == 20
+    assert len(batches_in(tmp_path / str(T))) == 10 + produced
+
+
+def test_an_unclean_election_while_it_follows(tmp_path: Path) -> None:
+    """The leader fences the old epoch; a copy that has an end does not wait for offsets that are gone."""
+    cluster = ScriptedCluster()
+    cluster.produce(10)
+    cluster.produce(30, commit=False)
+    cluster.commit(1)
+    with closing(TopicCopy(cluster, TOPIC, tmp_path, segment_bytes=500, clock=lambda: cluster.now)) as copy:
+        counted = itertools.count()
+        copy.run(lambda: next(counted) > 5)
+        assert 0 < (copy.rows()[0].next_offset or 0) < cluster.log.end
+        cluster.elect(3)
+        cluster.commit(3)
+        copy.run(lambda: False)
+        assert copy.rows()[0].state == "copied"
+    assert_follows(tmp_path / str(T), cluster.log)
+
+
+def test_a_replica_that_has_not_truncated_is_not_believed(tmp_path: Path) -> None:
+    """Broker 1 still has the dead branch, below its old high watermark, and is the near replica of the new leader."""
+    cluster = ScriptedCluster()
+    cluster.produce(10)
+    cluster.produce(10, commit=False)
+    cluster.commit(1)
+    dead = cluster.log.batches[10:]
+    cluster.elect(2)
+    cluster.produce(4, commit=False)
+    cluster.commit(2, 3)
+    cluster.near = 1
+    # It does not check the epoch of what comes before either, as before version 12 of Fetch.
+    part = cluster._part
+
+    def without_check(wanted: object, *, first: bool) -> Fetched:
+        assert hasattr(wanted, "_replace")
+        found = part(wanted._replace(last_epoch=-1), first=first)
+        return found._replace(wanted=wanted)  # type: ignore[arg-type]
+
+    cluster._part = without_check  # type: ignore[method-assign, assignment]
+    assert copied(cluster, tmp_path).state == "copied"
+    assert {wanted.broker for wanted in cluster.asked} == {1, 2}
+    assert not set(dead) & set(batches_in(tmp_path / str(T)))
+    assert_follows(tmp_path / str(T), cluster.log)
+
+
+def test_a_near_replica_serves_and_one_that_lags_is_left(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.produce(20)
+    cluster.near = 3
+    assert copied(cluster, tmp_path).state == "copied"
+    assert len([wanted for wanted in cluster.asked if wanted.broker == 3]) > 5
+    cluster.produce(5, commit=False)
+    cluster.commit(1, 2)
+    cluster.asked.clear()
+    copied(cluster, tmp_path)
+    assert_follows(tmp_path / str(T), cluster.log)
+    assert [wanted.near for wanted in cluster.asked if wanted.broker == 1][-1] is False, "the leader was read itself"
+
+
+def test_a_near_replica_that_is_down_is_left(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.produce(20)
+    cluster.near = 3
+    cluster.down = {3}
+    assert copied(cluster, tmp_path).state == "copied"
+    assert_follows(tmp_path / str(T), cluster.log)
+
+
+def test_retention_that_passes_the_copy_leaves_a_range_out(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.produce(10)
+    before = copied(cluster, tmp_path).next_offset or 0
+    kept = batches_in(tmp_path / str(T))
+    cluster.produce(20)
+    cluster.log.delete_below(before + 20)
+    copied(cluster, tmp_path)
+    found = batches_in(tmp_path / str(T))
+    assert found[: len(kept)] == kept, "the batches below the log start were committed, and stay"
+    assert_follows(tmp_path / str(T), cluster.log)
+
+
+def test_retention_that_passes_a_copy_that_runs(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.produce(40)
+    with closing(TopicCopy(cluster, TOPIC, tmp_path, segment_bytes=500, clock=lambda: cluster.now)) as copy:
+        counted = itertools.count()
+        copy.run(lambda: next(counted) > 5)
+        reached = copy.rows()[0].next_offset or 0
+        cluster.log.delete_below(reached + 20)
+        copy.run(lambda: False)
+        assert copy.rows()[0].state == "copied"
+    assert_follows(tmp_path / str(T), cluster.log)
+
+
+def test_a_topic_that_is_made_again_ends_its_copy(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.produce(10)
+    with closing(TopicCopy(cluster, TOPIC, tmp_path, follow=True, clock=lambda: cluster.now)) as copy:
+        counted = itertools.count()
+        copy.run(lambda: next(counted) > 30)
+        kept = batches_in(tmp_path / str(T))
+        assert len(kept) == 10
+        cluster.make_again()
+        cluster.produce(3)
+        copy.run(lambda: False)
+        [row] = copy.rows()
+    assert row.state == "over"
+    assert "was deleted, or made again" in str(row.why)
+    assert batches_in(tmp_path / str(T)) == kept
+    with pytest.raises(FormatError, match="made again; move the directory away"):
+        copied(cluster, tmp_path)
+
+
+def test_a_lineage_of_a_topic_that_is_made_again_cuts_nothing(tmp_path: Path) -> None:
+    """Questions about epochs name the topic: they are answered for the successor, under the same epoch 0."""
+    cluster = ScriptedCluster()
+    cluster.produce(10)
+    copied(cluster, tmp_path)
+    kept = batches_in(tmp_path / str(T))
+    asked, start = cluster.log_start, lineage_in(tmp_path / str(T))
+
+    def made_again(*args: object) -> int:
+        cluster.make_again()
+        cluster.produce(2)
+        return asked(*args)  # type: ignore[arg-type]
+
+    cluster.log_start = made_again  # type: ignore[method-assign]
+    assert copied(cluster, tmp_path).state == "over"
+    assert batches_in(tmp_path / str(T)) == kept
+    assert lineage_in(tmp_path / str(T)) == start
+
+
+def test_a_broker_that_has_not_heard_of_the_topic_ends_nothing(tmp_path: Path) -> None:
+    """Metadata from a broker that is behind, while the leader answers."""
+    cluster = ScriptedCluster()
+    cluster.produce(20)
+    topic, counted = cluster.topic, itertools.count()
+    cluster.topic = lambda name: None if next(counted) in {1, 2, 3} else topic(name)  # type: ignore[method-assign]
+    assert copied(cluster, tmp_path).state == "copied"
+    assert_follows(tmp_path / str(T), cluster.log)
+
+
+def test_a_leader_that_is_behind_is_waited_for(tmp_path: Path) -> None:
+    """It knows neither the topic id nor the epoch yet: three times each, and then it answers."""
+    cluster = ScriptedCluster()
+    cluster.produce(20)
+    part, counted = cluster._part, itertools.count()
+
+    def behind(*args: object, **options: object) -> Fetched:
+        found = part(*args, **options)  # type: ignore[arg-type]
+        number = next(counted)
+        if number >= 6:
+            return found
+        refusal = Refusal.TOPIC if number < 3 else Refusal.LATER
+        return Fetched(found.wanted, refused=PartitionRefused(T, refusal, "behind"))
+
+    cluster._part = behind  # type: ignore[method-assign]
+    assert copied(cluster, tmp_path).state == "copied"
+    assert next(counted) > 6
+
+
+def test_errors_name_partition_rule_and_remedy(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.produce(3)
+    cluster.exists = False
+    with pytest.raises(BrokerError, match="orders: there is no such topic, or this user lacks DESCRIBE"):
+        copied(cluster, tmp_path)
+    cluster.exists = True
+    part = cluster._part
+    cluster._part = lambda wanted, **_: Fetched(  # type: ignore[method-assign, misc]
+        wanted, refused=PartitionRefused(T, Refusal.RIGHT, "TOPIC_AUTHORIZATION_FAILED")
+    )
+    row = copied(cluster, tmp_path)
+    assert row.state == "stopped"
+    assert row.why == (
+        "orders-0: it may not be read: TOPIC_AUTHORIZATION_FAILED; give this user READ and DESCRIBE on the topic"
+    )
+    cluster._part = part  # type: ignore[method-assign]
+    cluster.mischief = {"damaged": 1.0}
+    why = copied(cluster, tmp_path).why or ""
+    assert "the leader sent damage 5 times: orders-0 from broker 1: at byte 0, offset 0: the checksum is not" in why
+    assert "look at that broker's disk" in why
+    cluster.mischief, cluster.down = {}, {*BROKERS}
+    with pytest.raises(BrokerUnavailable, match="is down"):
+        copied(cluster, tmp_path)
+
+
+def test_a_copy_with_an_end_gives_up_on_brokers_that_stay_away(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.produce(3)
+    cluster.mischief = {"lost": 1.0}
+    with pytest.raises(BrokerUnavailable, match="orders-0: no batch came for 60 s: lost on the way"):
+        copied(cluster, tmp_path)
+
+
+def test_an_answer_beyond_the_limit_stops_its_partition(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.produce(3)
+    answers = cluster.answers
+    error = FrameTooLarge(T, 0, 200, 100)
+    cluster.answers = lambda seconds: [  # type: ignore[method-assign]
+        answer._replace(parts=[], error=error) for answer in answers(seconds)
+    ]
+    row = copied(cluster, tmp_path)
+    assert row.state == "stopped"
+    assert row.why == (
+        "orders-0: the answer from offset 0 on has 200 bytes, and at most 100 are accepted: "
+        "a batch there is larger than the largest message that was expected; raise --largest-message"
+    )
+
+
+def test_an_answer_of_zeros_is_damage(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.produce(3)
+    cluster._records = lambda *_, **__: bytes(300)  # type: ignore[method-assign]
+    row = copied(cluster, tmp_path)
+    assert "the answer from offset 0 on has no whole batch" in str(row.why)
+
+
+def test_a_log_whose_last_batches_were_compacted_away_ends(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.produce(10)
+    cluster.log.batches = cluster.log.batches[:7]
+    row = copied(cluster, tmp_path)
+    assert row.state == "copied"
+    assert (row.next_offset or 0) < (row.high_watermark or 0)
+
+
+def misfortune(cluster: ScriptedCluster, rng: random.Random) -> None:
+    """Something that may happen to a cluster."""
+    match rng.randrange(9):
+        case 0 | 1 | 2:
+            cluster.produce(rng.randint(1, 6))
+        case 3:
+            cluster.produce(rng.randint(1, 4), commit=False)
+            cluster.commit(cluster.leader)
+        case 4:
+            in_sync = [broker for broker in BROKERS if cluster.replicas[broker].end >= cluster.log.high_watermark]
+            cluster.elect(rng.choice(in_sync))
+        case 5:
+            broker = rng.choice(BROKERS)
+            cluster.elect(broker)
+            cluster.log.high_watermark = min(cluster.log.high_watermark, cluster.log.end)
+        case 6:
+            cluster.log.delete_below(rng.randint(cluster.log.start, cluster.log.high_watermark))
+        case 7:
+            cluster.near = rng.choice((None, *BROKERS))
+        case 8:
+            cluster.down = set(rng.sample(BROKERS, rng.randint(0, 1)))
+
+
+@pytest.mark.parametrize("case", range(40))
+def test_random_misfortunes(tmp_path: Path, seed: int, case: int, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
+    """Elections, clean and unclean, retention, replicas that have not truncated, bad answers, kills; then peace."""
+    rng = random.Random(f"{seed}:{case}")
+    cluster = ScriptedCluster(rng.randrange(1 << 30))
+    calls: dict[str, Callable[..., object]] = {name: getattr(os, name) for name in WRITES}
+    kills = 0
+    for _ in range(60 if full else 15):
+        for _ in range(rng.randint(0, 3)):
+            misfortune(cluster, rng)
+        cluster.mischief = {fault: rng.choice((0.0, 0.0, 0.2)) for fault in ALL}
+        killer = Killer(rng.choice((1000, rng.randint(0, 12))))
+        with monkeypatch.context() as patch:
+            for name, call in calls.items():
+                patch.setattr(os, name, killer.around(name, call))
+            try:
+                copied(cluster, tmp_path, rng.randint(1, 12))
+            except Killed:
+                kills += 1
+            except BrokerUnavailable:
+                continue
+    cluster.mischief, cluster.down = {}, set()
+    cluster.commit()
+    assert copied(cluster, tmp_path).state == "copied"
+    assert_follows(tmp_path / str(T), cluster.log)
+
+
+def test_the_epoch_of_a_compacted_replica_begins_above_the_log_start() -> None:
+    """A replica that copied a compacted log knows an epoch only from its first batch that is left."""
+    cluster = ScriptedCluster()
+    cluster.produce(4)
+    cluster.log.lineage = Lineage(((2, 5),))
+    cluster.epoch = 2
+    topic = cluster.topic(TOPIC)
+    assert topic is not None
+    assert follower_module.lineage_of(T, topic.leaders[0], cluster, 0)[1] == Lineage(((2, 5),))

@@ -1,0 +1,229 @@
+"""The spool: a kill between any two writes leaves a directory that a start accepts, with a prefix of the log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tidemark.kafka_log.build import simple
+from tests.uploader_agent.intake.scripted import ID, OTHER_ID, T, batches_in, header_of, lineage_in
+from tidemark.errors import FormatError
+from tidemark.kafka_log import Lineage
+from uploader_agent.disk.log_dirs import find_partitions, find_segments, topic_id_of
+from uploader_agent.intake.spool import PartitionSpool
+
+SEGMENT = 300
+WRITES = ("open", "pwrite", "ftruncate", "rename", "unlink", "mkdir")
+"""The system calls by which the spool changes its directory."""
+
+
+def opened(root: Path, topic_id: str = ID) -> PartitionSpool:
+    return PartitionSpool(root, T, topic_id, SEGMENT)
+
+
+def fill(spool: PartitionSpool, count: int, epoch: int = 0) -> list[bytes]:
+    """Append batches of three records, one by one."""
+    added = []
+    for _ in range(count):
+        assert spool.end is not None
+        raw = simple(spool.end, leader_epoch=epoch)
+        spool.append(memoryview(raw), spool.end, spool.end + 3)
+        added.append(raw)
+    return added
+
+
+def begun(root: Path, offset: int = 0) -> PartitionSpool:
+    spool = opened(root)
+    spool.follow(Lineage(((0, offset),)), None)
+    spool.begin(offset)
+    return spool
+
+
+def test_is_laid_out_as_a_brokers_directory(tmp_path: Path) -> None:
+    with begun(tmp_path) as spool:
+        batches = fill(spool, 7)
+        assert (spool.start, spool.end, spool.size) == (0, 21, sum(map(len, batches)))
+    assert find_partitions([tmp_path]).partitions == {T: spool.folder}
+    assert topic_id_of(spool.folder) == ID
+    assert (spool.folder / "partition.metadata").read_bytes() == b"version: 0\ntopic_id: %s" % ID.encode()
+    assert (spool.folder / "leader-epoch-checkpoint").read_bytes() == b"0\n1\n0 0\n"
+    segments = find_segments(spool.folder)
+    assert [segment.base_offset for segment in segments] == [0, 6, 12, 18], "two batches fit into a segment"
+    assert batches_in(spool.folder) == batches
+
+
+@pytest.mark.parametrize("rest", [b"\0" * 5000, b"\0" * 3, simple(6)[:-1], simple(6)[:20]])
+def test_a_start_cuts_off_a_partial_batch(tmp_path: Path, rest: bytes) -> None:
+    with begun(tmp_path) as spool:
+        batches = fill(spool, 2)
+    with next(spool.folder.glob("*.log")).open("ab") as file:
+        file.write(rest)
+    with opened(tmp_path) as again:
+        assert (again.end, again.data_end, again.size) == (6, 6, sum(map(len, batches)))
+        assert batches_in(again.folder) == batches
+        batches += fill(again, 3)
+    assert batches_in(again.folder) == batches
+
+
+def test_a_start_cuts_off_from_the_first_damaged_batch_on(tmp_path: Path) -> None:
+    """After a power loss a page may be missing with a later one there."""
+    with begun(tmp_path) as spool:
+        first, second = fill(spool, 2)
+    path = next(spool.folder.glob("*.log"))
+    path.write_bytes(first[:-8] + bytes(8) + second)
+    with opened(tmp_path) as again:
+        assert (again.start, again.end, again.data_end, again.size) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("cut", range(22))
+def test_a_cut_leaves_the_batches_below_it(tmp_path: Path, cut: int) -> None:
+    with begun(tmp_path) as spool:
+        batches = fill(spool, 7)
+        spool.follow(Lineage(((0, 0), (1, cut))) if cut else Lineage(((1, 0),)), cut)
+        kept = batches[: cut // 3]
+        assert batches_in(spool.folder) == kept
+        assert (spool.end, spool.data_end) == ((cut // 3 * 3, cut // 3 * 3) if cut else (None, 0))
+        assert spool.size == sum(map(len, kept))
+        if spool.end is None:
+            spool.begin(0)
+        kept += fill(spool, 4, 1)
+    assert batches_in(spool.folder) == kept
+    with opened(tmp_path) as again:
+        assert again.end == len(kept) * 3
+        assert again.lineage == lineage_in(again.folder)
+
+
+def test_a_log_start_within_a_batch(tmp_path: Path) -> None:
+    """The broker sends the batch that has the log start, whole."""
+    with begun(tmp_path, 500) as spool:
+        raw = simple(498, 5)
+        spool.append(memoryview(raw), 498, 503)
+    assert [path.stem for path in spool.folder.glob("*.log")] == [f"{498:020d}"]
+    with opened(tmp_path) as again:
+        assert (again.start, again.end, again.data_end) == (498, 503, 503)
+
+
+def test_a_range_that_is_gone_is_between_two_segments(tmp_path: Path) -> None:
+    with begun(tmp_path) as spool:
+        fill(spool, 2)
+        spool.begin(100)
+        assert (spool.end, spool.data_end) == (100, 6)
+    with opened(tmp_path) as again:
+        assert again.end == 6, "an empty segment above a range that is gone says nothing: the leader does"
+        again.begin(100)
+        raw = simple(99, 3)
+        again.append(memoryview(raw), 99, 102)
+        assert [segment.base_offset for segment in find_segments(again.folder)] == [0, 99]
+
+
+def test_offsets_of_a_segment_fit_31_bits(tmp_path: Path) -> None:
+    """Compaction may leave two batches that are far apart."""
+    far = (1 << 31) + 10
+    with begun(tmp_path) as spool:
+        fill(spool, 1)
+        raw = simple(far)
+        spool.append(memoryview(raw), far, far + 3)
+        assert [segment.base_offset for segment in find_segments(spool.folder)] == [0, 3]
+
+
+def test_another_incarnation_is_refused(tmp_path: Path) -> None:
+    begun(tmp_path).close()
+    with pytest.raises(FormatError, match=r"orders-0: holds the topic with the id .* move the directory away"):
+        opened(tmp_path, OTHER_ID)
+
+
+def test_a_directory_that_is_no_spool_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / str(T)
+    folder.mkdir()
+    (folder / f"{0:020d}.log").write_bytes(simple(0))
+    with pytest.raises(FormatError, match=r"has segments and no partition.metadata: choose another directory"):
+        opened(tmp_path)
+
+
+class Killed(BaseException):
+    """The process is dead: nothing after this call is written."""
+
+
+class Killer:
+    """Lets system calls pass until the ``last``; from then on each dies, and a write dies half-way through."""
+
+    def __init__(self, last: int) -> None:
+        self._left = last
+
+    def around(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **options: Any) -> Any:
+            if name == "open" and not args[1] & os.O_CREAT:
+                return call(*args, **options)
+            self._left -= 1
+            if self._left < 0:
+                if name == "pwrite" and self._left == -1:
+                    call(args[0], bytes(args[1])[: len(args[1]) // 2], args[2])
+                raise Killed
+            return call(*args, **options)
+
+        return counted
+
+
+@pytest.fixture
+def killed_after(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    calls = {name: getattr(os, name) for name in WRITES}
+
+    def arm(last: int) -> None:
+        killer = Killer(last)
+        for name, call in calls.items():
+            monkeypatch.setattr(os, name, killer.around(name, call) if last >= 0 else call)
+
+    yield arm
+    monkeypatch.undo()
+
+
+def life(root: Path, written: list[bytes]) -> None:
+    """A spool's life: it begins, grows over segments, is cut under another epoch, has a gap, and grows."""
+    with opened(root) as spool:
+        if spool.end is None:
+            spool.follow(Lineage(((0, 0),)), None)
+            spool.begin(0)
+        written += fill(spool, 5)
+        spool.follow(Lineage(((0, 0), (2, 9))), 9)
+        written += fill(spool, 3, 2)
+        spool.follow(Lineage(((0, 0), (2, 9), (3, 30))), None)
+        spool.begin(30)
+        written += fill(spool, 2, 3)
+
+
+def test_killed_between_any_two_writes(tmp_path: Path, killed_after: Callable[[int], None]) -> None:
+    """No batch stands beside a checkpoint that does not have its epoch, and a start goes on behind a whole batch."""
+    last = 0
+    while True:
+        root, written = tmp_path / str(last), list[bytes]()
+        root.mkdir()
+        killed_after(last)
+        try:
+            life(root, written)
+            ended = True
+        except Killed:
+            ended = False
+        killed_after(-1)
+        with opened(root) as spool:
+            found = batches_in(spool.folder)
+            headers = [header_of(raw) for raw in found]
+            assert (headers[-1].next_offset if headers else 0) == spool.data_end
+            assert all(before.next_offset <= after.base_offset for before, after in zip(headers, headers[1:]))
+            known = dict(spool.lineage.entries)
+            assert {header.leader_epoch for header in headers} <= known.keys()
+            if 2 in known:
+                assert not [raw for raw in headers if raw.leader_epoch == 0 and raw.next_offset > 9], (
+                    "cut before checkpoint"
+                )
+            assert not list(spool.folder.glob("*.tmp"))
+            if spool.end is None:
+                spool.begin(0)
+            fill(spool, 1)
+        if ended:
+            break
+        last += 1
+    assert last > 20

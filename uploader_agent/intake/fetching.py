@@ -1,0 +1,143 @@
+"""The questions of a follower, and the answers: what a cluster must be able to say about its topics and logs.
+
+:mod:`uploader_agent.intake.brokers` asks real brokers; tests have a scripted cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from tidemark.errors import BrokerError, TidemarkError
+from tidemark.formats.keys import TopicPartition
+from uploader_agent.broker.admin import Leader
+
+
+class Refusal(Enum):
+    """The reaction that a broker's error about a partition calls for."""
+
+    RANGE = "the log has no such offset"
+    LEADER = "another broker leads, or another epoch is current"
+    LATER = "the broker does not know the epoch or the offset yet"
+    TOPIC = "the broker knows no such topic id"
+    RIGHT = "the right is missing"
+    OTHER = "the broker failed"
+
+
+class PartitionRefused(TidemarkError):
+    """A broker refused a question about one partition, with Kafka's error ``code``."""
+
+    def __init__(self, tp: TopicPartition, refusal: Refusal, code: str) -> None:
+        super().__init__(f"{tp}: {refusal.value}: {code}")
+        self.refusal = refusal
+        self.code = code
+
+
+class FrameTooLarge(BrokerError):
+    """An answer is longer than the limit: its first batch is. Nothing of it was read, and the connection is closed."""
+
+    def __init__(self, tp: TopicPartition, offset: int, size: int, limit: int) -> None:
+        super().__init__(
+            f"{tp}: the answer from offset {offset} on has {size} bytes, and at most {limit} are accepted: "
+            f"a batch there is larger than the largest message that was expected; raise --largest-message"
+        )
+        self.tp = tp
+
+
+class FetchLimits(NamedTuple):
+    """Sizes in bytes: an answer, one partition's part of it, and the largest batch that is accepted beyond them."""
+
+    answer: int = 32 << 20
+    partition: int = 8 << 20
+    largest_message: int = 64 << 20
+
+    @property
+    def frame(self) -> int:
+        """The largest frame that is read: the first batch of an answer comes whole, however large it is (KIP-74)."""
+        return self.answer + self.largest_message + (1 << 20)
+
+
+class TopicLeaders(NamedTuple):
+    """A topic as a broker knows it: its id, and each partition's leader, which is broker -1 while there is none."""
+
+    topic_id: str
+    leaders: Mapping[int, Leader]
+
+
+class EpochEnd(NamedTuple):
+    """The largest epoch of the leader's log that is not above the one asked for, and the offset after it.
+
+    Both are -1 if the log has not begun the epoch.
+    """
+
+    epoch: int
+    end: int
+
+
+class Wanted(NamedTuple):
+    """A partition's part in a request: batches from ``offset`` on, of the log that ``leader_epoch`` leads.
+
+    ``last_epoch`` is that of the batch before ``offset``; -1 if there is none. With ``near`` the leader may name a
+    replica in the own rack in place of batches.
+    """
+
+    tp: TopicPartition
+    topic_id: str
+    broker: int
+    near: bool
+    offset: int
+    leader_epoch: int
+    last_epoch: int
+
+
+class Fetched(NamedTuple):
+    """A partition's part of an answer, to ``wanted``. ``records`` may end inside a batch.
+
+    ``first`` states that no other partition came before it in the request, so that the answer's size left room for it.
+    ``diverges`` states that the broker's log does not have ``last_epoch`` up to the offset.
+    """
+
+    wanted: Wanted
+    records: memoryview = memoryview(b"")
+    high_watermark: int = -1
+    near_replica: int = -1
+    diverges: bool = False
+    first: bool = False
+    refused: PartitionRefused | None = None
+
+
+class FetchAnswer(NamedTuple):
+    """A broker's answer, or the reason for which there is none. ``throttled`` are seconds to leave the broker alone."""
+
+    broker: int
+    parts: Sequence[Fetched] = ()
+    throttled: float = 0.0
+    error: TidemarkError | None = None
+
+
+class Cluster(Protocol):
+    """The cluster's brokers.
+
+    Methods raise BrokerUnavailable if a broker does not answer, and BrokerError if it refuses for good.
+    """
+
+    def topic(self, name: str) -> TopicLeaders | None:
+        """The topic as some broker knows it; None if that broker knows none of this name."""
+        ...
+
+    def epoch_end(self, tp: TopicPartition, leader: Leader, epoch: int) -> EpochEnd:
+        """The end of ``epoch`` in the log of ``leader``; the log end for its own epoch. Raises PartitionRefused."""
+        ...
+
+    def log_start(self, tp: TopicPartition, leader: Leader) -> int:
+        """The log start offset of ``leader``. Raises PartitionRefused."""
+        ...
+
+    def send(self, broker: int, wanted: Sequence[Wanted]) -> None:
+        """Send a Fetch request to a broker that has no other; all parts have the same ``near``."""
+        ...
+
+    def answers(self, seconds: float) -> Sequence[FetchAnswer]:
+        """Answers that are there, after a wait for the first one. Their records are valid until the next call."""
+        ...

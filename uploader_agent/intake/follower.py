@@ -1,0 +1,340 @@
+"""The follower of one partition: it copies its leader's log as a replica does, without being in any replica set.
+
+The leader alone says which batches are its log: a follower asks for the lineage under each leadership (KIP-101,
+KIP-320), cuts its own log where that leaves the leader's, and takes no batch that is not on it. Questions about epochs
+name the topic. So a lineage counts only after the leader has answered a Fetch by topic id under the same epoch: a topic
+that was made again in between is refused, before anything is cut.
+
+A broker answers a Fetch with committed batches only: nothing above a high watermark is ever taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from tidemark.errors import BrokerError, FormatError, SegmentError, TidemarkError
+from tidemark.formats.keys import TopicPartition
+from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner
+from uploader_agent.broker.admin import BrokerUnavailable, Leader
+from uploader_agent.intake.fetching import Cluster, Fetched, PartitionRefused, Refusal, TopicLeaders, Wanted
+from uploader_agent.intake.spool import PartitionSpool
+
+_PAUSE_SECONDS: Final = 0.25
+"""Time after a refusal before the next question."""
+
+_NEAR_SECONDS: Final = 10.0
+"""Time for which a near replica is read before the leader is asked again. One that gave nothing has fallen behind."""
+
+_SHUN_SECONDS: Final = 60.0
+"""Time for which the leader is read after a near replica has failed."""
+
+_MOST_DAMAGED: Final = 5
+"""Damaged answers in a row from the leader after which the partition stops: its log is damaged, not the way here."""
+
+
+class FollowerState(StrEnum):
+    """The states of a follower; in all but the last two it goes on by itself."""
+
+    WAITING = "waiting"
+    """The leader, or its lineage, is not known."""
+    PROVING = "proving"
+    """The lineage is known, and waits for an answer to a Fetch by topic id."""
+    FOLLOWING = "following"
+    """The spool is a prefix of the leader's log, and grows."""
+    OVER = "over"
+    """The topic was deleted, or made again."""
+    STOPPED = "stopped"
+    """Only a person can help."""
+
+
+class _Pending(NamedTuple):
+    """Changes of the spool that a lineage calls for. ``begin`` is the log start, if the spool has to begin there."""
+
+    lineage: Lineage
+    cut: int | None
+    begin: int | None
+    offset: int
+    """The offset from which batches will be needed."""
+
+
+class Follower:
+    """One partition of the incarnation ``topic_id``.
+
+    ``high_watermark`` and ``log_end`` are the leader's as it last stated them; None under a new leadership. ``idle``
+    counts the leader's answers in a row that had room for batches, and had none below the high watermark. ``error`` is
+    the last reason to wait or stop.
+    """
+
+    def __init__(self, tp: TopicPartition, topic_id: str, spool: PartitionSpool) -> None:
+        self.tp = tp
+        self.topic_id = topic_id
+        self.spool = spool
+        self.state = FollowerState.WAITING
+        self.leader: Leader | None = None
+        self.high_watermark: int | None = None
+        self.log_end: int | None = None
+        self.idle = 0
+        self.error: TidemarkError | None = None
+        self._in_doubt = False
+        """A leader has refused the topic id."""
+        self._pending: _Pending | None = None
+        self._proof: Wanted | None = None
+        """The request whose answer proves that the pending lineage is of this topic id: it was sent afterwards."""
+        self._paused_until = 0.0
+        self._near: int | None = None
+        self._near_until = 0.0
+        self._near_gave = False
+        self._shun_until = 0.0
+        self._damaged = 0
+
+    @property
+    def ended(self) -> bool:
+        """True if the follower does nothing more."""
+        return self.state in {FollowerState.OVER, FollowerState.STOPPED}
+
+    def asks_for_leader(self, now: float) -> bool:
+        """True if the follower needs :meth:`learn`."""
+        return self.state is FollowerState.WAITING and now >= self._paused_until
+
+    def learn(self, topic: TopicLeaders | None, cluster: Cluster, now: float) -> None:
+        """Take the topic as a broker knows it, and under a new leadership ask the leader for its lineage.
+
+        Raises BrokerError if a broker refuses for good.
+        """
+        if self.ended:
+            return
+        if topic is None or topic.topic_id != self.topic_id:
+            # That broker may be behind, so the leader must have refused the id as well.
+            if self._in_doubt:
+                self._end(FollowerState.OVER, TidemarkError(f"{self.tp}: the topic was deleted, or made again"))
+            return
+        leader = topic.leaders.get(self.tp.partition)
+        epoch = self.leader.led.leader_epoch if self.leader else -1
+        if leader is None or leader.broker < 0 or leader.led.leader_epoch < epoch:
+            self._pause(None, now)  # no leader, or news that are older than ours
+        elif self.state is FollowerState.WAITING or leader.led.leader_epoch > epoch:
+            self._take_leader(leader, cluster, now)
+
+    def wanted(self, now: float) -> Wanted | None:
+        """The part of the next request; None while there is nothing to ask for."""
+        if self.leader is None or now < self._paused_until:
+            return None
+        if self._proof is not None:
+            return self._proof
+        if self._pending is not None:
+            lineage, offset = self._pending.lineage, self._pending.offset
+        elif self.state is FollowerState.FOLLOWING and self.spool.end is not None:
+            lineage, offset = self.spool.lineage, self.spool.end
+        else:
+            return None
+        last_epoch = lineage.epoch_at(offset - 1) if offset else None
+        broker, near = self._source(now)
+        epoch = self.leader.led.leader_epoch
+        last = -1 if last_epoch is None else last_epoch
+        wanted = Wanted(self.tp, self.topic_id, broker, near, offset, epoch, last)
+        if self._pending is not None:
+            self._proof = wanted
+        return wanted
+
+    def take(self, part: Fetched, now: float) -> None:
+        """Take a part of an answer. It may be late, or come twice: then it is not what is wanted now."""
+        wanted = part.wanted
+        if self.leader is None or self.ended or wanted.leader_epoch != self.leader.led.leader_epoch:
+            return
+        from_leader = wanted.broker == self.leader.broker
+        if part.refused is not None:
+            self._refused(part.refused, now, from_leader=from_leader)
+            return
+        if wanted is self._proof:
+            self._prove()
+        if self.state is not FollowerState.FOLLOWING or wanted.offset != self.spool.end:
+            return
+        if part.diverges:
+            self._leave(None, now, from_leader=from_leader)
+            return
+        if from_leader:
+            self.high_watermark = part.high_watermark
+            if part.near_replica >= 0 and part.near_replica != self.leader.broker:
+                self._near, self._near_until, self._near_gave = part.near_replica, now + _NEAR_SECONDS, False
+                return
+        before = self.spool.end
+        self._append(part, now, from_leader=from_leader)
+        if self.spool.end != before:
+            self.idle, self._damaged, self.error = 0, 0, None
+            self._near_gave |= not from_leader
+        elif from_leader and part.first and not part.records and before < part.high_watermark:
+            self.idle += 1
+
+    def stop(self, error: TidemarkError) -> None:
+        """Stop for good, for a reason that only a person can remove."""
+        self._end(FollowerState.STOPPED, error)
+
+    def unanswered(self, error: TidemarkError, now: float) -> None:
+        """Take the news that the broker of the last request did not answer."""
+        if self.leader is not None and self._near is not None:
+            self._leave(error, now, from_leader=False)
+        else:
+            self._wait(error, now)
+
+    def _take_leader(self, leader: Leader, cluster: Cluster, now: float) -> None:
+        self.state, self._pending, self._proof = FollowerState.WAITING, None, None
+        try:
+            start = cluster.log_start(self.tp, leader)
+            log_end, lineage = lineage_of(self.tp, leader, cluster, start)
+        except PartitionRefused as refused:
+            self._refused(refused, now, from_leader=True)
+            return
+        except BrokerUnavailable as error:
+            self._wait(error, now)
+            return
+        self.leader, self.high_watermark, self.log_end, self.idle = leader, None, log_end, 0
+        self._near, self._pending = None, self._changes(lineage, start, log_end)
+        self.state = FollowerState.PROVING
+
+    def _changes(self, lineage: Lineage, start: int, log_end: int) -> _Pending:
+        """The changes of the spool under a lineage, and the offset from which it needs batches then."""
+        spool = self.spool
+        if spool.end is None:
+            return _Pending(lineage, None, start, start)
+        end = min(spool.end, log_end)
+        own = spool.lineage.truncated(spool.end)
+        diverged = own.divergence(lineage, end)
+        end = end if diverged is None else diverged
+        cut = end if end < spool.end else None
+        # Batches below the log start stay: they were committed, and their epochs are known from an older lineage.
+        whole = lineage.with_history(own.truncated(end)) if (spool.start or 0) < start else lineage
+        begin = max(start, end) if end < start or end <= (spool.start or 0) else None
+        return _Pending(whole, cut, begin, max(start, end))
+
+    def _prove(self) -> None:
+        """Apply the pending changes: the leader has answered for this topic id, so the lineage is of this topic."""
+        pending, self._pending, self._proof = self._pending, None, None
+        if pending is None:
+            return
+        self.spool.follow(pending.lineage, pending.cut)
+        if pending.begin is not None and (self.spool.end is None or self.spool.end < pending.begin):
+            self.spool.begin(pending.begin)
+        self.state, self._in_doubt = FollowerState.FOLLOWING, False
+
+    def _append(self, part: Fetched, now: float, *, from_leader: bool) -> None:
+        """Write the sound batches of the answer that continue the log and lie on the leader's lineage."""
+        spool = self.spool
+        assert spool.end is not None
+        begin = end = 0
+        base, following = None, spool.end
+        problem: TidemarkError | None = None
+        try:
+            for header in _headers(part, f"{self.tp} from broker {part.wanted.broker}"):
+                if header.next_offset <= following and base is None:
+                    begin = end = header.end  # the broker sends whole batches, from the one that has the offset
+                    continue
+                problem = self._unfit(header, part.high_watermark)
+                if problem is not None:
+                    break
+                base = header.base_offset if base is None else base
+                end, following = header.end, header.next_offset
+            else:
+                if base is None and part.first and part.records:
+                    problem = FormatError(str(self.tp), f"the answer from offset {spool.end} on has no whole batch")
+        except SegmentError as error:
+            problem = error
+        if base is not None:
+            spool.append(part.records[begin:end], base, following)
+        elif from_leader and isinstance(problem, FormatError):
+            self._damaged += 1
+            if self._damaged >= _MOST_DAMAGED:
+                remedy = "look at that broker's disk, or let another replica lead"
+                self.stop(BrokerError(f"{self.tp}: the leader sent damage {self._damaged} times: {problem}; {remedy}"))
+                return
+        if problem is not None:
+            self._leave(problem, now, from_leader=from_leader)
+
+    def _unfit(self, header: BatchHeader, high_watermark: int) -> TidemarkError | None:
+        """The reason for which a batch is not taken; None if it is fit."""
+        where = f"{self.tp}: the batch at offset {header.base_offset} under epoch {header.leader_epoch}"
+        if header.base_offset < self.spool.data_end:
+            return TidemarkError(f"{where} overlaps what is already there, up to {self.spool.data_end}")
+        # By its last offset: the log start, where a lineage begins, may lie within the batch.
+        if not self.spool.lineage.is_live(header.last_offset, header.leader_epoch):
+            return TidemarkError(f"{where} is not on the leader's lineage: a replica that has not truncated sent it")
+        if header.next_offset > high_watermark:
+            return TidemarkError(f"{where} reaches above the high watermark {high_watermark} of the same answer")
+        return None
+
+    def _source(self, now: float) -> tuple[int, bool]:
+        """The broker to fetch from, and whether it may name a near replica."""
+        assert self.leader is not None
+        if self._near is not None and self._pending is None:
+            if now < self._near_until:
+                return self._near, True
+            if not self._near_gave and (self.high_watermark or 0) > (self.spool.end or 0):
+                self._shun_until = now + _SHUN_SECONDS
+            self._near = None
+        return self.leader.broker, now >= self._shun_until
+
+    def _refused(self, refused: PartitionRefused, now: float, *, from_leader: bool) -> None:
+        match refused.refusal:
+            case Refusal.RIGHT:
+                remedy = "give this user READ and DESCRIBE on the topic"
+                self.stop(BrokerError(f"{self.tp}: it may not be read: {refused.code}; {remedy}"))
+            case Refusal.LATER if from_leader:
+                self._pause(refused, now)
+            case Refusal.TOPIC if from_leader:
+                self._in_doubt = True
+                self._wait(refused, now)
+            case _:
+                self._leave(refused, now, from_leader=from_leader)
+
+    def _leave(self, error: TidemarkError | None, now: float, *, from_leader: bool) -> None:
+        """Leave a near replica for the leader, or take the leadership again."""
+        if from_leader:
+            self._wait(error, now)
+        else:
+            self._near, self._shun_until = None, now + _SHUN_SECONDS
+            self.error = error
+
+    def _wait(self, error: TidemarkError | None, now: float) -> None:
+        self.state, self._pending, self._proof = FollowerState.WAITING, None, None
+        self._pause(error, now)
+
+    def _pause(self, error: TidemarkError | None, now: float) -> None:
+        self.error = error or self.error
+        self._paused_until = now + _PAUSE_SECONDS
+
+    def _end(self, state: FollowerState, error: TidemarkError) -> None:
+        self.state, self.error, self._pending = state, error, None
+
+
+def lineage_of(tp: TopicPartition, leader: Leader, cluster: Cluster, start: int) -> tuple[int, Lineage]:
+    """(log end, lineage) of the leader's log, which begins at ``start``: one question for each epoch, newest first.
+
+    Raises:
+        PartitionRefused: the broker does not lead under this epoch, or has not begun it.
+    """
+    current = leader.led.leader_epoch
+    epoch, log_end = cluster.epoch_end(tp, leader, current)
+    if epoch != current:
+        raise PartitionRefused(tp, Refusal.LATER, f"the leader's log has not begun epoch {current}")
+    entries: list[tuple[int, int]] = []
+    while epoch > 0:
+        below, begun = cluster.epoch_end(tp, leader, epoch - 1)
+        if entries and begun >= entries[0][1]:
+            break  # the log has no such epoch: the answer repeats the start of its first one
+        if begun < 0:
+            break
+        entries.insert(0, (epoch, begun))
+        if begun <= start:
+            break
+        epoch = below
+    else:
+        entries.insert(0, (0, start))  # nothing is below epoch 0 to ask for
+    return log_end, Lineage.of(entries, f"{tp}: the lineage that broker {leader.broker} states")
+
+
+def _headers(part: Fetched, name: str) -> Iterator[BatchHeader]:
+    """The headers of the whole batches of an answer, whose checksums are right. Raises SegmentError."""
+    records = part.records
+    base = int.from_bytes(records[:8], "big", signed=True) if len(records) > 8 else 0
+    return SegmentScanner(name, base).batches(records)

@@ -1,0 +1,232 @@
+"""The spool: the files of our own replicas, in the layout of a broker's log directory.
+
+Promises: a kill between any two writes leaves a directory that the next start accepts, with a prefix of the log.
+
+* ``partition.metadata`` is there before any other file, and an epoch is in the checkpoint before its first batch is in
+  a file.
+* A truncation cuts the files, the highest first, and only then replaces the checkpoint: a checkpoint that no longer
+  names a dead epoch never stands beside batches of that epoch.
+* A segment is on the disk before the next one begins, so a start checks and cuts the last one alone.
+
+One process writes a spool at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from tidemark.errors import FormatError, SegmentError
+from tidemark.formats.keys import TopicPartition
+from tidemark.kafka_log import Lineage, SegmentScanner, end_below, parse_leader_epoch_checkpoint
+from tidemark.kafka_log.batch import MAX_RELATIVE_OFFSET
+from uploader_agent.disk.log_dirs import PARTITION_METADATA, read_text, topic_id_of
+from uploader_agent.disk.segment_files import CHUNK, EPOCHS, file_name, log_bases
+
+_TEMPORARY: Final = ".tmp"
+
+
+class PartitionSpool:
+    """One partition's directory in the spool ``root``, with segments of about ``segment_bytes``.
+
+    ``end`` is the offset that the next batch is expected at; None while there is no segment. ``data_end`` is the offset
+    after the last batch, 0 without one. It differs from ``end`` where a segment begins above a range that the cluster
+    no longer has. ``size`` counts the bytes of all segments.
+    """
+
+    def __init__(self, root: Path, tp: TopicPartition, topic_id: str, segment_bytes: int) -> None:
+        """Open the directory, or make it; cut a partial batch off its end.
+
+        Raises:
+            FormatError: the directory holds another incarnation of the topic, or is no spool.
+            OSError: it cannot be read or written.
+        """
+        self.folder = root / str(tp)
+        self.lineage = Lineage()
+        self.end: int | None = None
+        self.data_end = 0
+        self.size = 0
+        self._segment_bytes = segment_bytes
+        self._bases: list[int] = []
+        self._last: int | None = None
+        """The descriptor of the last segment, which has ``_last_size`` bytes."""
+        self._last_size = 0
+        try:
+            self._recover(topic_id)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def start(self) -> int | None:
+        """The first segment's base; None while there is no segment."""
+        return self._bases[0] if self._bases else None
+
+    def append(self, batches: memoryview, base_offset: int, next_offset: int) -> None:
+        """Write whole ``batches`` with the offsets ``[base_offset, next_offset)`` at the end of the log.
+
+        They begin at ``end``. The first batch after a gap may begin below it: the log start can lie within a batch.
+        """
+        assert self.end is not None, "a spool has a segment before it has a batch"
+        assert self.data_end <= base_offset
+        full = self._last_size + len(batches) > self._segment_bytes
+        if self._last_size and (full or next_offset - 1 - self._bases[-1] > MAX_RELATIVE_OFFSET):
+            self.begin(self.end)
+        if base_offset < self._bases[-1]:
+            self._rename_last(base_offset)
+        assert self._last is not None
+        at, rest = self._last_size, batches
+        while rest:
+            written = os.pwrite(self._last, rest, at)
+            at, rest = at + written, rest[written:]
+        self.size += at - self._last_size
+        self._last_size, self.end, self.data_end = at, next_offset, next_offset
+
+    def begin(self, offset: int) -> None:
+        """Begin a segment at ``offset``: the log's first, the next, or the first above a range that is gone."""
+        if self._bases and not self._last_size:
+            self._rename_last(offset)
+        else:
+            self.sync()
+            self._close_last()
+            name = self.folder / file_name(offset, "log")
+            self._last = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self._bases.append(offset)
+            self._last_size = 0
+            self._sync_folder()
+        self.end = offset
+
+    def follow(self, lineage: Lineage, cut: int | None) -> None:
+        """Cut off all batches that reach above ``cut``, then replace the checkpoint by ``lineage``."""
+        if cut is not None:
+            self._cut(cut)
+        if lineage != self.lineage:
+            entries = "".join(f"{epoch} {start}\n" for epoch, start in lineage.entries)
+            self._replace(EPOCHS, f"0\n{len(lineage.entries)}\n{entries}")
+            self.lineage = lineage
+
+    def sync(self) -> None:
+        """Force the last segment's bytes to the disk; those of the others are there."""
+        if self._last is not None:
+            os.fsync(self._last)
+
+    def close(self) -> None:
+        """Close the last segment."""
+        self._close_last()
+
+    def _recover(self, topic_id: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for path in self.folder.glob(f"*{_TEMPORARY}"):
+            path.unlink()
+        names = [path.name for path in self.folder.iterdir()]
+        bases = sorted(log_bases(names))
+        found = topic_id_of(self.folder)
+        if found is None and bases:
+            raise FormatError(str(self.folder), f"has segments and no {PARTITION_METADATA}: choose another directory")
+        if found is None:
+            self._replace(PARTITION_METADATA, f"version: 0\ntopic_id: {topic_id}")
+        elif found != topic_id:
+            rule = f"holds the topic with the id {found}, and the cluster's topic of this name has {topic_id}"
+            raise FormatError(str(self.folder), f"{rule}: it was made again; move the directory away")
+        with suppress(FileNotFoundError):
+            path = self.folder / EPOCHS
+            self.lineage = parse_leader_epoch_checkpoint(read_text(path), str(path))
+        self._bases = bases
+        self.size = sum((self.folder / file_name(base, "log")).stat().st_size for base in bases)
+        self._open_last(None)
+
+    def _cut(self, offset: int) -> None:
+        """Cut off all batches that reach above ``offset``; without a segment that begins below it, none is left."""
+        while self._bases and self._bases[-1] >= offset:
+            self._remove_last()
+        self._open_last(offset)
+        self._sync_folder()
+
+    def _open_last(self, cut: int | None) -> None:
+        """Open the last segment that has a whole batch below ``cut``, and cut it there; empty later ones are removed.
+
+        A first segment may be empty: its name tells where the log begins.
+        """
+        while self._bases:
+            base = self._bases[-1]
+            if self._last is None:
+                self._last = os.open(self.folder / file_name(base, "log"), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            size = os.fstat(self._last).st_size
+            end, next_offset = self._whole(base) if cut is None else end_below(self._chunks(), self._name, base, cut)
+            if end < size:
+                os.ftruncate(self._last, end)
+                os.fsync(self._last)
+                self.size -= size - end
+            self._last_size, self.end = end, next_offset
+            self.data_end = next_offset if end else 0
+            if end or len(self._bases) == 1:
+                return
+            self._remove_last()
+        self.end, self.data_end, self._last_size = None, 0, 0
+
+    def _whole(self, base: int) -> tuple[int, int]:
+        """(byte, offset) after the last sound batch of the last segment: a power loss may leave zeros in a file."""
+        scanner = SegmentScanner(self._name, base)
+        with suppress(SegmentError):
+            for chunk in self._chunks():
+                scanner.feed(chunk)
+        summary = scanner.summary()
+        return summary.end, summary.next_offset
+
+    @property
+    def _name(self) -> str:
+        return str(self.folder / file_name(self._bases[-1], "log"))
+
+    def _chunks(self) -> Iterator[bytes]:
+        assert self._last is not None
+        at = 0
+        while chunk := os.pread(self._last, CHUNK, at):
+            yield chunk
+            at += len(chunk)
+
+    def _rename_last(self, base: int) -> None:
+        """Give the last segment, which is empty, another base."""
+        (self.folder / file_name(self._bases[-1], "log")).rename(self.folder / file_name(base, "log"))
+        self._bases[-1] = base
+        self._sync_folder()
+
+    def _remove_last(self) -> None:
+        self._close_last()
+        path = self.folder / file_name(self._bases[-1], "log")
+        self.size -= path.stat().st_size
+        path.unlink()
+        self._bases.pop()
+
+    def _close_last(self) -> None:
+        last, self._last = self._last, None
+        if last is not None:
+            os.close(last)
+
+    def _replace(self, name: str, text: str) -> None:
+        """Replace a small file as a whole."""
+        temporary = self.folder / f"{name}{_TEMPORARY}"
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(self.folder / name)
+        self._sync_folder()
+
+    def _sync_folder(self) -> None:
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
