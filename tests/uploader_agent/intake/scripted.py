@@ -196,7 +196,8 @@ class ScriptedCluster(Cluster):
         high_watermark = replica.high_watermark
         if diverges:
             return Fetched(wanted, high_watermark=high_watermark, diverges=True)
-        if wanted.near and wanted.broker == self.leader and self.near is not None:
+        if wanted.near and wanted.broker == self.leader and self.near not in {None, self.leader}:
+            assert self.near is not None
             return Fetched(wanted, high_watermark=high_watermark, near_replica=self.near, first=first)
         records = self._records(replica, wanted.offset, first=first)
         return Fetched(wanted, memoryview(records), high_watermark, first=first)
