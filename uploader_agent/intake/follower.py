@@ -50,13 +50,15 @@ class FollowerState(StrEnum):
 
 
 class _Pending(NamedTuple):
-    """Changes of the spool that a lineage calls for. ``begin`` is the log start, if the spool has to begin there."""
+    """Changes of the spool that a lineage calls for: a ``cut``, and a segment at the log ``start`` if it ends below.
+
+    ``offset`` is where batches are needed afterwards.
+    """
 
     lineage: Lineage
     cut: int | None
-    begin: int | None
+    start: int
     offset: int
-    """The offset from which batches will be needed."""
 
 
 class Follower:
@@ -205,8 +207,8 @@ class Follower:
         cut = end if end < spool.end else None
         # Batches below the log start stay: they were committed, and their epochs are known from an older lineage.
         whole = lineage.with_history(own.truncated(end)) if (spool.start or 0) < start else lineage
-        begin = max(start, end) if end < start or end <= (spool.start or 0) else None
-        return _Pending(whole, cut, begin, max(start, end))
+        emptied = cut is not None and cut <= (spool.start or 0)
+        return _Pending(whole, cut, start, start if emptied or end < start else end)
 
     def _prove(self) -> None:
         """Apply the pending changes: the leader has answered for this topic id, so the lineage is of this topic."""
@@ -214,8 +216,8 @@ class Follower:
         if pending is None:
             return
         self.spool.follow(pending.lineage, pending.cut)
-        if pending.begin is not None and (self.spool.end is None or self.spool.end < pending.begin):
-            self.spool.begin(pending.begin)
+        if self.spool.end is None or self.spool.end < pending.start:
+            self.spool.begin(pending.start)
         self.state, self._in_doubt = FollowerState.FOLLOWING, False
 
     def _append(self, part: Fetched, now: float, *, from_leader: bool) -> None:

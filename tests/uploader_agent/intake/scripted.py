@@ -71,12 +71,12 @@ def header_of(raw: bytes) -> BatchHeader:
 
 
 class ScriptedCluster(Cluster):
-    """One topic of one partition on three brokers. ``now`` is the time; it passes while nothing is answered.
+    """One topic on three brokers, whose ``partitions`` have one log. ``now`` is the time; it passes while nothing is answered.
 
     ``mischief`` has the probabilities of faults by name: cut, twice, lost, damaged, throttled.
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, partitions: int = 1) -> None:
         self.rng = random.Random(seed)
         self.now = 0.0
         self.topic_id = ID
@@ -88,7 +88,12 @@ class ScriptedCluster(Cluster):
         """The replica that the leader names to a request with a rack."""
         self.mischief: dict[str, float] = {}
         self.answer_bytes = 400
+        self.partitions = partitions
         self.asked: list[Wanted] = []
+        self.asked_first: list[Wanted] = []
+        self._throttled_until = dict.fromkeys(BROKERS, 0.0)
+        self.highest_start = 0
+        """The highest log start of any leader. An unclean election may bring back a lower one; the spool does not."""
         self._due: list[FetchAnswer] = []
         self.replicas[1].assign(0)
 
@@ -128,6 +133,13 @@ class ScriptedCluster(Cluster):
         replica.lineage = self.log.lineage
         replica.delete_below(replica.start)
 
+    def delete_below(self, start: int) -> None:
+        """DeleteRecords, of which the followers that have the offset learn."""
+        for replica in self.replicas.values():
+            if replica.end >= start:
+                replica.delete_below(start)
+        self.highest_start = max(self.highest_start, self.log.start)
+
     def elect(self, broker: int) -> None:
         """Make ``broker`` the leader, with the log that it has."""
         self.leader, self.epoch = broker, self.epoch + 1
@@ -144,7 +156,8 @@ class ScriptedCluster(Cluster):
         self._answerable(next(iter(set(BROKERS) - self.down), 1))
         if not self.exists or name != TOPIC:
             return None
-        return TopicLeaders(self.topic_id, {0: Leader(self.leader, Led(self.epoch, self.topic_id), BROKERS)})
+        leader = Leader(self.leader, Led(self.epoch, self.topic_id), BROKERS)
+        return TopicLeaders(self.topic_id, dict.fromkeys(range(self.partitions), leader))
 
     @override
     def epoch_end(self, tp: TopicPartition, leader: Leader, epoch: int) -> EpochEnd:
@@ -160,13 +173,16 @@ class ScriptedCluster(Cluster):
     def send(self, broker: int, wanted: Sequence[Wanted]) -> None:
         self._answerable(broker)
         assert broker not in {answer.broker for answer in self._due}, "two requests to one broker"
+        assert self.now >= self._throttled_until[broker], "a broker that throttles was not left alone"
         self.asked += wanted
+        self.asked_first.append(wanted[0])
         if self._strikes("lost"):
             self._due.append(FetchAnswer(broker, error=BrokerUnavailable("lost on the way")))
             return
         answer = FetchAnswer(broker, [self._part(part, first=index == 0) for index, part in enumerate(wanted)])
         if self._strikes("throttled"):
             answer = FetchAnswer(broker, throttled=self.rng.random())
+            self._throttled_until[broker] = self.now + answer.throttled
         self._due.append(answer)
         if self._strikes("twice"):
             self._due.append(answer)
@@ -174,27 +190,23 @@ class ScriptedCluster(Cluster):
     @override
     def answers(self, seconds: float) -> list[FetchAnswer]:
         due, self._due = self._due, []
-        self.now += seconds if not due else seconds / 100
+        # A broker keeps a request that it has no batch for.
+        self.now += seconds if not any(part.records for answer in due for part in answer.parts) else seconds / 100
         return due
 
     def _part(self, wanted: Wanted, *, first: bool) -> Fetched:
         replica = self.replicas[wanted.broker]
+        if not self.exists or wanted.topic_id != self.topic_id:
+            return Fetched(wanted, refused=PartitionRefused(wanted.tp, Refusal.TOPIC, "UNKNOWN_TOPIC_ID"))
         try:
-            if not self.exists or wanted.topic_id != self.topic_id:
-                raise PartitionRefused(wanted.tp, Refusal.TOPIC, "UNKNOWN_TOPIC_ID")
             self._lead(wanted.tp, wanted.broker, wanted.leader_epoch, any_replica=True)
-            if not replica.start <= wanted.offset <= replica.end:
-                raise PartitionRefused(wanted.tp, Refusal.RANGE, "OFFSET_OUT_OF_RANGE")
-            diverges = False
-            if wanted.last_epoch >= 0:
-                found = replica.lineage.end_offset(wanted.last_epoch, replica.end)
-                if found is None:
-                    raise PartitionRefused(wanted.tp, Refusal.RANGE, "OFFSET_OUT_OF_RANGE")
-                diverges = found[0] < wanted.last_epoch or found[1] < wanted.offset
         except PartitionRefused as refused:
             return Fetched(wanted, refused=refused)
+        last = replica.lineage.end_offset(wanted.last_epoch, replica.end) if wanted.last_epoch >= 0 else (-1, 1 << 62)
+        if not replica.start <= wanted.offset <= replica.end or last is None:
+            return Fetched(wanted, refused=PartitionRefused(wanted.tp, Refusal.RANGE, "OFFSET_OUT_OF_RANGE"))
         high_watermark = replica.high_watermark
-        if diverges:
+        if last[0] < wanted.last_epoch or last[1] < wanted.offset:
             return Fetched(wanted, high_watermark=high_watermark, diverges=True)
         if wanted.near and wanted.broker == self.leader and self.near not in {None, self.leader}:
             assert self.near is not None
@@ -250,11 +262,14 @@ def lineage_in(folder: Path) -> Lineage:
     return parse_leader_epoch_checkpoint(path.read_text(), str(path))
 
 
-def assert_follows(folder: Path, log: Replica) -> None:
+def assert_follows(folder: Path, cluster: ScriptedCluster) -> None:
     """From the log start on, the spool has the leader's batches up to the high watermark, and its lineage."""
-    mine = [raw for raw in batches_in(folder) if header_of(raw).next_offset > log.start]
-    assert mine == [raw for raw in log.batches if header_of(raw).next_offset <= log.high_watermark]
-    ends = {header_of(before).next_offset <= header_of(after).base_offset for before, after in zip(mine, mine[1:])}
-    assert ends <= {True}
+    log, since = cluster.log, max(cluster.log.start, cluster.highest_start)
+    mine = batches_in(folder)
+    assert [raw for raw in mine if header_of(raw).next_offset > since] == [
+        raw for raw in log.batches if since < header_of(raw).next_offset <= log.high_watermark
+    ]
+    above = [raw for raw in mine if header_of(raw).next_offset > log.start]
+    assert not set(above) - set(log.batches), "a batch is of a dead branch"
     known = lineage_in(folder).since(log.start).entries
     assert [(epoch, max(start, log.start)) for epoch, start in known] == [*log.lineage.entries]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -212,7 +213,7 @@ def test_killed_between_any_two_writes(tmp_path: Path, killed_after: Callable[[i
             found = batches_in(spool.folder)
             headers = [header_of(raw) for raw in found]
             assert (headers[-1].next_offset if headers else 0) == spool.data_end
-            assert all(before.next_offset <= after.base_offset for before, after in zip(headers, headers[1:]))
+            assert all(before.next_offset <= after.base_offset for before, after in itertools.pairwise(headers))
             known = dict(spool.lineage.entries)
             assert {header.leader_epoch for header in headers} <= known.keys()
             if 2 in known:
