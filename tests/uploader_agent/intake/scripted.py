@@ -71,8 +71,9 @@ def header_of(raw: bytes) -> BatchHeader:
 
 
 class ScriptedCluster(Cluster):
-    """One topic on three brokers, whose ``partitions`` have one log. ``now`` is the time; it passes while nothing is answered.
+    """One topic on three brokers, whose ``partitions`` have one log.
 
+    ``now`` is the time; it passes while nothing is answered. ``throttled_until`` is one client's.
     ``mischief`` has the probabilities of faults by name: cut, twice, lost, damaged, throttled.
     """
 
@@ -91,7 +92,7 @@ class ScriptedCluster(Cluster):
         self.partitions = partitions
         self.asked: list[Wanted] = []
         self.asked_first: list[Wanted] = []
-        self._throttled_until = dict.fromkeys(BROKERS, 0.0)
+        self.throttled_until: dict[int, float] = {}
         self.highest_start = 0
         """The highest log start of any leader. An unclean election may bring back a lower one; the spool does not."""
         self._due: list[FetchAnswer] = []
@@ -173,7 +174,7 @@ class ScriptedCluster(Cluster):
     def send(self, broker: int, wanted: Sequence[Wanted]) -> None:
         self._answerable(broker)
         assert broker not in {answer.broker for answer in self._due}, "two requests to one broker"
-        assert self.now >= self._throttled_until[broker], "a broker that throttles was not left alone"
+        assert self.now >= self.throttled_until.get(broker, 0.0), "a broker that throttles was not left alone"
         self.asked += wanted
         self.asked_first.append(wanted[0])
         if self._strikes("lost"):
@@ -182,7 +183,7 @@ class ScriptedCluster(Cluster):
         answer = FetchAnswer(broker, [self._part(part, first=index == 0) for index, part in enumerate(wanted)])
         if self._strikes("throttled"):
             answer = FetchAnswer(broker, throttled=self.rng.random())
-            self._throttled_until[broker] = self.now + answer.throttled
+            self.throttled_until[broker] = self.now + answer.throttled
         self._due.append(answer)
         if self._strikes("twice"):
             self._due.append(answer)

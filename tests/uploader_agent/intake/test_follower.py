@@ -37,6 +37,7 @@ ALL = ("cut", "twice", "lost", "damaged", "throttled")
 
 def copied(cluster: ScriptedCluster, root: Path, turns: int | None = None, *, follow: bool = False) -> CopyRow:
     """The partition's row after a copy, or after so many of its turns."""
+    cluster.throttled_until.clear()
     with closing(TopicCopy(cluster, TOPIC, root, segment_bytes=500, follow=follow, clock=lambda: cluster.now)) as copy:
         counted = itertools.count()
         copy.run(lambda: turns is not None and next(counted) >= turns)
