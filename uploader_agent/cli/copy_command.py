@@ -12,8 +12,7 @@ from typing import Annotated
 import typer
 
 from tidemark.terminal import Output, Progress
-from uploader_agent.cli.common import CommandAnswer, OutputOption
-from uploader_agent.cli.directory_lock import lock_directories
+from uploader_agent.cli.common import CommandAnswer, OutputOption, lock_directories
 
 
 def copy(

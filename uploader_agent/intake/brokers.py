@@ -51,7 +51,7 @@ from uploader_agent.intake.fetching import (
     Cluster,
     EpochEnd,
     FetchAnswer,
-    Fetched,
+    FetchedPart,
     FetchLimits,
     FrameTooLarge,
     PartitionRefused,
@@ -394,7 +394,7 @@ class _FetchConnection:
         return frame
 
 
-def _fetched(sent: Sequence[Wanted], answer: Any) -> Iterator[Fetched]:
+def _fetched(sent: Sequence[Wanted], answer: Any) -> Iterator[FetchedPart]:
     """The parts of an answer, with the parts of the request that they answer."""
     asked = {(_uuid(wanted.topic_id), wanted.tp.partition): wanted for wanted in sent}
     for topic in answer.responses:
@@ -403,7 +403,7 @@ def _fetched(sent: Sequence[Wanted], answer: Any) -> Iterator[Fetched]:
             if wanted is None:
                 continue
             diverging = part.diverging_epoch
-            yield Fetched(
+            yield FetchedPart(
                 wanted,
                 memoryview(part.records or b""),
                 part.high_watermark,

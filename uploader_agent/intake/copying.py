@@ -16,7 +16,7 @@ from tidemark.errors import BrokerError
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.intake.fetching import Cluster, FetchAnswer, FrameTooLarge, Wanted
-from uploader_agent.intake.follower import Follower, FollowerState
+from uploader_agent.intake.follower import FollowerState, PartitionFollower
 from uploader_agent.intake.spool import PartitionSpool
 
 SEGMENT_BYTES: Final = 64 << 20
@@ -72,8 +72,8 @@ class TopicCopy:
         if topic is None:
             raise BrokerError(f"{name}: there is no such topic, or this user lacks DESCRIBE on it")
         self._topic_id = topic.topic_id
-        self._followers: dict[TopicPartition, Follower] = {}
-        self._line: deque[Follower] = deque()
+        self._followers: dict[TopicPartition, PartitionFollower] = {}
+        self._line: deque[PartitionFollower] = deque()
         self._goals: dict[TopicPartition, int] = {}
         self._sent: dict[int, list[Wanted]] = {}
         """The request in flight to each broker."""
@@ -120,7 +120,7 @@ class TopicCopy:
             tp = TopicPartition(self._name, partition)
             if tp not in self._followers:
                 spool = PartitionSpool(self._root, tp, self._topic_id, self._segment_bytes)
-                self._followers[tp] = Follower(tp, self._topic_id, spool)
+                self._followers[tp] = PartitionFollower(tp, self._topic_id, spool)
                 self._line.append(self._followers[tp])
 
     def _ask_for_leaders(self) -> None:
@@ -179,11 +179,11 @@ class TopicCopy:
             self._line.remove(first)
             self._line.append(first)
 
-    def _is_done(self, follower: Follower) -> bool:
+    def _is_done(self, follower: PartitionFollower) -> bool:
         """True if nothing is left to copy of a partition."""
         return follower.ended or (not self._follow and self._is_copied(follower))
 
-    def _is_copied(self, follower: Follower) -> bool:
+    def _is_copied(self, follower: PartitionFollower) -> bool:
         if follower.state is not FollowerState.FOLLOWING or follower.high_watermark is None:
             return False
         goal = self._goals.setdefault(follower.tp, follower.high_watermark)
@@ -197,7 +197,7 @@ class TopicCopy:
         names = ", ".join(str(follower.tp) for follower in waiting)
         raise BrokerUnavailable(f"{names}: no batch came for {_PATIENCE_SECONDS:g} s: {'; '.join(sorted(reasons))}")
 
-    def _row(self, follower: Follower) -> CopyRow:
+    def _row(self, follower: PartitionFollower) -> CopyRow:
         spool, leader = follower.spool, follower.leader
         copied = not self._follow and not follower.ended and self._is_copied(follower)
         return CopyRow(

@@ -91,7 +91,7 @@ class Wanted(NamedTuple):
     last_epoch: int
 
 
-class Fetched(NamedTuple):
+class FetchedPart(NamedTuple):
     """A partition's part of an answer, to ``wanted``. ``records`` may end inside a batch.
 
     ``first`` states that no other partition came before it in the request, so that the answer's size left room for it.
@@ -111,7 +111,7 @@ class FetchAnswer(NamedTuple):
     """A broker's answer, or the reason for which there is none. ``throttled`` are seconds to leave the broker alone."""
 
     broker: int
-    parts: Sequence[Fetched] = ()
+    parts: Sequence[FetchedPart] = ()
     throttled: float = 0.0
     error: TidemarkError | None = None
 

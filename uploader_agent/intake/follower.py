@@ -18,7 +18,7 @@ from tidemark.errors import BrokerError, FormatError, SegmentError, TidemarkErro
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner
 from uploader_agent.broker.admin import BrokerUnavailable, Leader
-from uploader_agent.intake.fetching import Cluster, Fetched, PartitionRefused, Refusal, TopicLeaders, Wanted
+from uploader_agent.intake.fetching import Cluster, FetchedPart, PartitionRefused, Refusal, TopicLeaders, Wanted
 from uploader_agent.intake.spool import PartitionSpool
 
 _PAUSE_SECONDS: Final = 0.25
@@ -61,7 +61,7 @@ class _Pending(NamedTuple):
     offset: int
 
 
-class Follower:
+class PartitionFollower:
     """One partition of the incarnation ``topic_id``.
 
     ``high_watermark`` and ``log_end`` are the leader's as it last stated them; None under a new leadership. ``idle``
@@ -140,7 +140,7 @@ class Follower:
             self._proof = wanted
         return wanted
 
-    def take(self, part: Fetched, now: float) -> None:
+    def take(self, part: FetchedPart, now: float) -> None:
         """Take a part of an answer. It may be late, or come twice: then it is not what is wanted now."""
         wanted = part.wanted
         if self.leader is None or self.ended or wanted.leader_epoch != self.leader.led.leader_epoch:
@@ -220,7 +220,7 @@ class Follower:
             self.spool.begin(pending.start)
         self.state, self._in_doubt = FollowerState.FOLLOWING, False
 
-    def _append(self, part: Fetched, now: float, *, from_leader: bool) -> None:
+    def _append(self, part: FetchedPart, now: float, *, from_leader: bool) -> None:
         """Write the sound batches of the answer that continue the log and lie on the leader's lineage."""
         spool = self.spool
         assert spool.end is not None
@@ -335,7 +335,7 @@ def lineage_of(tp: TopicPartition, leader: Leader, cluster: Cluster, start: int)
     return log_end, Lineage.of(entries, f"{tp}: the lineage that broker {leader.broker} states")
 
 
-def _headers(part: Fetched, name: str) -> Iterator[BatchHeader]:
+def _headers(part: FetchedPart, name: str) -> Iterator[BatchHeader]:
     """The headers of the whole batches of an answer, whose checksums are right. Raises SegmentError."""
     records = part.records
     base = int.from_bytes(records[:8], "big", signed=True) if len(records) > 8 else 0

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka import TopicPartition as KafkaPartition
@@ -112,8 +113,9 @@ def assert_replica(cluster: KafkaCluster, topic: str, spool: Path, partition: in
 def send_all_kinds(cluster: KafkaCluster, topic: str) -> None:
     """Batches of all codecs, and transactions that are committed and aborted, in two partitions."""
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        compressed: dict[str, Any] = {"compression.type": codec}
         for partition in (0, 1):
-            send(cluster, topic, Book(), 30, partition=partition, size=1400, **{"compression.type": codec})
+            send(cluster, topic, Book(), 30, partition=partition, size=1400, **compressed)
     client = producer(cluster, **{"transactional.id": f"kinds-{topic}"})
     client.init_transactions(60)
     for number in range(6):
@@ -132,7 +134,17 @@ def test_all_kinds_of_batches_elections_and_deleted_records(cluster: KafkaCluste
     topic, spool = f"kinds-{cluster.version}", tmp_path / "spool"
     create(cluster, topic, [[1, 2, 3], [2, 3, 1]], **small(cluster))
     send_all_kinds(cluster, topic)
-    arguments = ["copy", "--bootstrap", cluster.bootstrap, "--topic", topic, "--to", spool, "-o", "json"]
+    arguments: list[str | Path] = [
+        "copy",
+        "--bootstrap",
+        cluster.bootstrap,
+        "--topic",
+        topic,
+        "--to",
+        spool,
+        "-o",
+        "json",
+    ]
     assert run_here(arguments, tmp_path / "log") == 0
     rows = [CopyRow(**json.loads(line)) for line in (tmp_path / "log").read_text().splitlines()]
     assert [(row.partition, row.state, row.leader) for row in rows] == [

@@ -16,7 +16,7 @@ from uploader_agent.intake.fetching import (
     Cluster,
     EpochEnd,
     FetchAnswer,
-    Fetched,
+    FetchedPart,
     PartitionRefused,
     Refusal,
     TopicLeaders,
@@ -195,25 +195,25 @@ class ScriptedCluster(Cluster):
         self.now += seconds if not any(part.records for answer in due for part in answer.parts) else seconds / 100
         return due
 
-    def _part(self, wanted: Wanted, *, first: bool) -> Fetched:
+    def _part(self, wanted: Wanted, *, first: bool) -> FetchedPart:
         replica = self.replicas[wanted.broker]
         if not self.exists or wanted.topic_id != self.topic_id:
-            return Fetched(wanted, refused=PartitionRefused(wanted.tp, Refusal.TOPIC, "UNKNOWN_TOPIC_ID"))
+            return FetchedPart(wanted, refused=PartitionRefused(wanted.tp, Refusal.TOPIC, "UNKNOWN_TOPIC_ID"))
         try:
             self._lead(wanted.tp, wanted.broker, wanted.leader_epoch, any_replica=True)
         except PartitionRefused as refused:
-            return Fetched(wanted, refused=refused)
+            return FetchedPart(wanted, refused=refused)
         last = replica.lineage.end_offset(wanted.last_epoch, replica.end) if wanted.last_epoch >= 0 else (-1, 1 << 62)
         if not replica.start <= wanted.offset <= replica.end or last is None:
-            return Fetched(wanted, refused=PartitionRefused(wanted.tp, Refusal.RANGE, "OFFSET_OUT_OF_RANGE"))
+            return FetchedPart(wanted, refused=PartitionRefused(wanted.tp, Refusal.RANGE, "OFFSET_OUT_OF_RANGE"))
         high_watermark = replica.high_watermark
         if last[0] < wanted.last_epoch or last[1] < wanted.offset:
-            return Fetched(wanted, high_watermark=high_watermark, diverges=True)
+            return FetchedPart(wanted, high_watermark=high_watermark, diverges=True)
         if wanted.near and wanted.broker == self.leader and self.near not in {None, self.leader}:
             assert self.near is not None
-            return Fetched(wanted, high_watermark=high_watermark, near_replica=self.near, first=first)
+            return FetchedPart(wanted, high_watermark=high_watermark, near_replica=self.near, first=first)
         records = self._records(replica, wanted.offset, first=first)
-        return Fetched(wanted, memoryview(records), high_watermark, first=first)
+        return FetchedPart(wanted, memoryview(records), high_watermark, first=first)
 
     def _records(self, replica: Replica, offset: int, *, first: bool) -> bytes:
         found = [

@@ -28,8 +28,8 @@ from tidemark.errors import BrokerError, FormatError
 from tidemark.kafka_log import Lineage
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.intake.copying import CopyRow, TopicCopy
-from uploader_agent.intake.fetching import Fetched, FrameTooLarge, PartitionRefused, Refusal
-from uploader_agent.intake.follower import Follower, FollowerState, lineage_of
+from uploader_agent.intake.fetching import FetchedPart, FrameTooLarge, PartitionRefused, Refusal
+from uploader_agent.intake.follower import FollowerState, PartitionFollower, lineage_of
 from uploader_agent.intake.spool import PartitionSpool
 
 ALL = ("cut", "twice", "lost", "damaged", "throttled")
@@ -101,7 +101,7 @@ def test_a_batch_above_the_high_watermark_of_its_own_answer_is_not_taken(tmp_pat
     cluster.log.high_watermark = 2000
     send = cluster._part
 
-    def lower(*args: object, **options: object) -> Fetched:
+    def lower(*args: object, **options: object) -> FetchedPart:
         return send(*args, **options)._replace(high_watermark=999)  # type: ignore[arg-type]
 
     cluster._part = lower  # type: ignore[method-assign]
@@ -192,12 +192,12 @@ def test_a_replica_that_has_not_truncated_is_not_believed(tmp_path: Path) -> Non
     # It does not check the epoch of what comes before either, as before version 12 of Fetch.
     part = cluster._part
 
-    def without_check(wanted: object, *, first: bool) -> Fetched:
+    def without_check(wanted: object, *, first: bool) -> FetchedPart:
         assert hasattr(wanted, "_replace")
         found = part(wanted._replace(last_epoch=-1), first=first)
         return found._replace(wanted=wanted)  # type: ignore[arg-type]
 
-    cluster._part = without_check  # type: ignore[method-assign, assignment]
+    cluster._part = without_check  # type: ignore[method-assign]
     assert copied(cluster, tmp_path).state == "copied"
     assert {wanted.broker for wanted in cluster.asked} == {1, 2}
     assert not set(dead) & set(batches_in(tmp_path / str(T)))
@@ -286,7 +286,7 @@ def test_a_lineage_of_a_topic_that_is_made_again_cuts_nothing(tmp_path: Path) ->
         cluster.produce(2)
         return asked(*args)  # type: ignore[arg-type]
 
-    cluster.log_start = made_again  # type: ignore[method-assign]
+    cluster.log_start = made_again  # type: ignore[method-assign, assignment]
     assert copied(cluster, tmp_path).state == "over"
     assert batches_in(tmp_path / str(T)) == kept
     assert lineage_in(tmp_path / str(T)) == start
@@ -308,13 +308,13 @@ def test_a_leader_that_is_behind_is_waited_for(tmp_path: Path) -> None:
     cluster.produce(20)
     part, counted = cluster._part, itertools.count()
 
-    def behind(*args: object, **options: object) -> Fetched:
+    def behind(*args: object, **options: object) -> FetchedPart:
         found = part(*args, **options)  # type: ignore[arg-type]
         number = next(counted)
         if number >= 6:
             return found
         refusal = Refusal.TOPIC if number < 3 else Refusal.LATER
-        return Fetched(found.wanted, refused=PartitionRefused(T, refusal, "behind"))
+        return FetchedPart(found.wanted, refused=PartitionRefused(T, refusal, "behind"))
 
     cluster._part = behind  # type: ignore[method-assign]
     assert copied(cluster, tmp_path).state == "copied"
@@ -329,7 +329,7 @@ def test_errors_name_partition_rule_and_remedy(tmp_path: Path) -> None:
         copied(cluster, tmp_path)
     cluster.exists = True
     part = cluster._part
-    cluster._part = lambda wanted, **_: Fetched(  # type: ignore[method-assign, misc]
+    cluster._part = lambda wanted, **_: FetchedPart(  # type: ignore[method-assign]
         wanted, refused=PartitionRefused(T, Refusal.RIGHT, "TOPIC_AUTHORIZATION_FAILED")
     )
     row = copied(cluster, tmp_path)
@@ -437,14 +437,14 @@ def test_news_of_an_older_leadership_and_late_answers_count_for_nothing(tmp_path
     cluster.produce(3)
     old = cluster.topic(TOPIC)
     with PartitionSpool(tmp_path, T, ID, 1000) as spool:
-        follower = Follower(T, ID, spool)
+        follower = PartitionFollower(T, ID, spool)
         follower.learn(old, cluster, 0.0)
         before = follower.wanted(0.0)
         assert before is not None
         cluster.elect(2)
         follower.learn(cluster.topic(TOPIC), cluster, 1.0)
         assert follower.state is FollowerState.PROVING
-        follower.take(Fetched(before, high_watermark=999), 1.0)
+        follower.take(FetchedPart(before, high_watermark=999), 1.0)
         assert (follower.state, follower.high_watermark) == (FollowerState.PROVING, None)
         follower.unanswered(BrokerUnavailable("gone"), 1.0)
         cluster.leader, cluster.epoch = 1, 0
