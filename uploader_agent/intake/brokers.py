@@ -16,6 +16,7 @@ import base64
 import io
 import selectors
 import socket
+import struct
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -129,6 +130,8 @@ class BrokerConnections(Cluster):
         self._bootstrap = tuple(self._addresses)
         self._failed: dict[int | str, float] = {}
         """When a broker failed last: the others are asked first."""
+        self._logged_in = False
+        """A broker has accepted the settings."""
         self._questions: dict[int | str, Any] = {}
         self._fetches: dict[int, _FetchConnection] = {}
         self._selector = selectors.DefaultSelector()
@@ -255,15 +258,19 @@ class BrokerConnections(Cluster):
         try:
             self._net.run(_connect, self._manager, address, connection)
         except (SaslAuthenticationFailedError, UnsupportedSaslMechanismError) as error:
-            rule = f"{address.host}:{address.port}: the broker refuses the login"
-            raise BrokerError(f"{rule}: {error}; correct the sasl_ settings of --config") from error
+            raise self._login_refused(address, str(error)) from error
         except (KafkaConfigurationError, AttributeError, TypeError, ValueError) as error:
             rule = "kafka-python does not take these settings to connect with"
             raise ConfigError("--config", [("", f"{rule}: {type(error).__name__}: {error}")]) from error
         except IncompatibleBrokerVersion as error:
             raise self._too_old(broker, error) from error
         except (KafkaError, OSError) as error:
+            # A broker closes the connection right behind its refusal, and kafka-python may lose that answer. The
+            # broker has told its versions, so it is there. Once a login was accepted, it is a broker that goes.
+            if connection.sasl_enabled and connection.broker_version_data is not None and not self._logged_in:
+                raise self._login_refused(address, "it closed the connection during the login") from error
             raise self._unavailable(broker, error) from error
+        self._logged_in = True
         return connection
 
     def _taken_over(self, broker: int) -> _FetchConnection:
@@ -282,7 +289,7 @@ class BrokerConnections(Cluster):
         except FrameTooLarge as error:
             self._drop(broker)
             return FetchAnswer(broker, error=error)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, IndexError, struct.error) as error:
             return self._lost(broker, error)
 
     def _lost(self, broker: int, error: Exception) -> FetchAnswer:
@@ -297,6 +304,10 @@ class BrokerConnections(Cluster):
         if isinstance(broker, int) and (fetches := self._fetches.pop(broker, None)) is not None:
             self._selector.unregister(fetches.socket)
             fetches.socket.close()
+
+    def _login_refused(self, address: _Address, reason: str) -> BrokerError:
+        rule = f"{address.host}:{address.port}: the broker refuses the login"
+        return BrokerError(f"{rule}: {reason}; correct the sasl_ settings of --config")
 
     def _unavailable(self, broker: int | str, error: Exception) -> BrokerUnavailable:
         return BrokerUnavailable(f"{self._at(broker)} cannot be asked: {type(error).__name__}: {error}")
@@ -352,7 +363,13 @@ class _FetchConnection:
         self.socket.sendall(request.encode(framed=True, header=True))
 
     def receive(self) -> FetchAnswer:
-        """Read the answer. Raises OSError, ValueError for an answer that is none, and FrameTooLarge."""
+        """Read the answer.
+
+        Raises:
+            FrameTooLarge: the answer is longer than the limit.
+            OSError: the connection is lost.
+            ValueError, IndexError, struct.error: the bytes are no answer to the request.
+        """
         if not self._sent:
             raise ConnectionError("the broker closed the connection")
         sent, self._sent = self._sent, ()
