@@ -23,13 +23,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
+from kafka import errors as kafka_errors
 from kafka.errors import (
     IncompatibleBrokerVersion,
     KafkaConfigurationError,
     KafkaError,
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
-    for_code,
 )
 from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
@@ -78,22 +78,21 @@ _WAIT_MS: Final = 500
 
 _LONGEST_HEADER: Final = 64
 
-_REFUSALS: Final = {
-    1: Refusal.RANGE,
-    3: Refusal.TOPIC,
-    5: Refusal.LEADER,
-    6: Refusal.LEADER,
-    9: Refusal.LEADER,
-    29: Refusal.RIGHT,
-    74: Refusal.LEADER,
-    75: Refusal.LATER,
-    78: Refusal.LATER,
-    100: Refusal.TOPIC,
-    103: Refusal.TOPIC,
+_REFUSALS: Final[dict[type[KafkaError], Refusal]] = {
+    kafka_errors.OffsetOutOfRangeError: Refusal.RANGE,
+    kafka_errors.LeaderNotAvailableError: Refusal.LEADER,
+    kafka_errors.NotLeaderForPartitionError: Refusal.LEADER,
+    kafka_errors.ReplicaNotAvailableError: Refusal.LEADER,
+    kafka_errors.FencedLeaderEpochError: Refusal.LEADER,
+    kafka_errors.UnknownLeaderEpochError: Refusal.LATER,
+    kafka_errors.OffsetNotAvailableError: Refusal.LATER,
+    kafka_errors.UnknownTopicOrPartitionError: Refusal.TOPIC,
+    kafka_errors.UnknownTopicIdError: Refusal.TOPIC,
+    kafka_errors.InconsistentTopicIdError: Refusal.TOPIC,
+    kafka_errors.TopicAuthorizationFailedError: Refusal.RIGHT,
 }
 
 _FETCH_TOPIC: Final = FetchRequest.FetchTopic
-_NO_TOPIC: Final = 3
 
 
 class _Address(NamedTuple):
@@ -220,13 +219,14 @@ class BrokerConnections(Cluster):
                 self._drop(broker)
         self._addresses = {key: self._addresses[key] for key in self._bootstrap} | listed
         [topic] = answer.topics
-        if topic.error_code == _NO_TOPIC:
+        error = kafka_errors.for_code(topic.error_code)
+        refusal = _REFUSALS.get(error)
+        if refusal is Refusal.TOPIC:
             return None
-        code = for_code(topic.error_code)
-        if _REFUSALS.get(topic.error_code) is Refusal.RIGHT:
-            raise BrokerError(f"{name}: {code.message}; give this user READ and DESCRIBE on the topic")
+        if refusal is Refusal.RIGHT:
+            raise BrokerError(f"{name}: {error.message}; give this user READ and DESCRIBE on the topic")
         if topic.error_code:
-            raise BrokerUnavailable(f"{name}: the broker cannot describe it now: {code.message}")
+            raise BrokerUnavailable(f"{name}: the broker cannot describe it now: {error.message}")
         identity = kafka_topic_id({"topic_id": topic.topic_id})
         if identity is None:
             raise BrokerError(f"{name}: it has no topic id; fetching needs Kafka 3.1 or later")
@@ -384,7 +384,9 @@ class _FetchConnection:
         answer = FetchResponse.decode(frame[head.tell() :], version=self._version)
         throttled = answer.throttle_time_ms / 1000
         if answer.error_code:
-            error = BrokerUnavailable(f"broker {self._broker} refused to fetch: {for_code(answer.error_code).message}")
+            error = BrokerUnavailable(
+                f"broker {self._broker} refused to fetch: {kafka_errors.for_code(answer.error_code).message}"
+            )
             return FetchAnswer(self._broker, throttled=throttled, error=error)
         return FetchAnswer(self._broker, list(_fetched(sent, answer)), throttled)
 
@@ -450,7 +452,10 @@ def _take_socket(net: Any, connection: Any) -> socket.socket:
 
 
 def _refused(tp: TopicPartition, code: int) -> PartitionRefused | None:
-    return PartitionRefused(tp, _REFUSALS.get(code, Refusal.OTHER), for_code(code).message) if code else None
+    if not code:
+        return None
+    error = kafka_errors.for_code(code)
+    return PartitionRefused(tp, _REFUSALS.get(error, Refusal.OTHER), error.message)
 
 
 def _raise_refused(tp: TopicPartition, code: int) -> None:
