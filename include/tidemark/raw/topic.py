@@ -110,13 +110,16 @@ class RawTopic:
         return {key: sorted(reported, key=rank, reverse=True) for key, reported in entries.items()}
 
     def partitions(self, ledger: Ledger) -> list[RawPartition]:
-        """The partitions of all incarnations that may hold more than the ledger."""
+        """The partitions of all incarnations that may hold more than the ledger.
+
+        No index names the partitions of a deleted topic, whose last offsets may not have landed yet, or those of a
+        broker whose index cannot be read: partitions without an entry are judged by their own watermarks.
+        """
         states = ledger.by_partition
         entries = self.entries
         behind = {key for key, entry in entries.items() if _may_add(entry, states.get(key))}
         incarnations = self.incarnations().incarnations
-        if self._unread:  # partitions without an entry are judged by their own watermarks
-            behind |= {key for key in states if key not in entries and key[0] == len(incarnations) - 1}
+        behind |= {key for key in states if key not in entries and key[0] == len(incarnations) - 1}
         width = 1 + max((partition for _, partition in (*states, *entries)), default=-1)
         # The indexes name the newest incarnation only: the watermarks of older ones are read one by one.
         older = {(number, partition) for number in range(len(incarnations) - 1) for partition in range(width)}

@@ -13,6 +13,7 @@ from tests.tidemark.kafka_log.build import marker, simple, transactional
 from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import SegmentDamage
+from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.planning import find_plan, plan_ingest, read_plan, write_plan
 from tidemark.planning.code_digest import code_digest
 from tidemark.raw import topic as raw
@@ -101,6 +102,30 @@ def test_partitions_without_news_are_not_read(world: World, monkeypatch: pytest.
     monkeypatch.setattr(RawTopic, "stored_watermark", stored_watermark)
     assert [one.partition for one in plan_ingest(world.table).partitions] == [1]
     assert read == [1]
+
+
+def test_a_partition_that_no_index_names_is_judged_by_its_watermark(world: World) -> None:
+    """The topic was deleted: its leader's agent seals the rest, and has no entry any more."""
+    world.raw.segment([simple(0)])
+    world.land()
+    world.raw.segment([simple(3)])
+    world.raw.publish()
+    [key] = [info.key for info in world.raw.store.list("_watermarks/")]
+    index = WatermarkIndex.from_bytes(world.raw.store.get(key).body, key)
+    world.raw.store.put(key, index.model_copy(update={"entries": ()}).to_bytes())
+    assert [part.end for part in plan_ingest(world.table).partitions] == [6]
+
+
+def test_a_seal_states_epochs_that_the_watermark_lacks(world: World) -> None:
+    """Retention had removed them from the leader's log when it wrote ``offset.wm``; packs had stated them."""
+    partition = world.raw.partition()
+    partition.lineage, partition.leader_epoch = ((0, 0), (2, 6), (3, 9)), 3
+    world.raw.segment([simple(0, leader_epoch=0)], lineage=((0, 0),))
+    batches = [simple(3, leader_epoch=1), simple(6, leader_epoch=2)]
+    world.raw.segment(batches, lineage=((0, 0), (1, 3), (2, 6)))
+    partition.lineage = ((0, 0), (2, 8), (3, 9))
+    world.land()
+    assert (world.next_offset(), world.ledger.by_partition[0, 0].gaps) == (9, ())
 
 
 def test_a_damaged_object_is_named(world: World) -> None:
