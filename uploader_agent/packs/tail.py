@@ -154,11 +154,14 @@ class Tail:
             return not self._trusted_end and self._own_end == (tail_end or 0)
 
     def resume(self, own: HeadEntry | None) -> None:
-        """Continue from this leadership's entry in the stored head, or from none, and drop the former state."""
+        """Continue from this leadership's entry in the stored head, or from none, and drop the former state.
+
+        Without an entry, the tail in a former index was one of former leaders, whose heads are not read yet.
+        """
         with self._lock:
             self._last = self._known = None
             self._former, self._trusted_end = own, 0
-            self._is_known = True
+            self._is_known = own is not None or self._joined is not None
             self._changes += 1
             self._plan_requests += 1
 

@@ -52,6 +52,15 @@ def lost_leadership(world: World, epoch: int = 4) -> None:
     world.metadata.leads, world.metadata.others = {}, {T: Leader(2, Led(epoch, ID))}
 
 
+def test_a_tail_of_former_leaders_is_not_known_before_their_heads_are_read() -> None:
+    """A restarted agent trusts its index, which had the end of their tail; its own head has no entry."""
+    tail = Tail()
+    tail.trust(50)
+    assert (tail.known, tail.end, tail.agrees(None)) == (True, 50, False)
+    tail.resume(None)
+    assert (tail.known, tail.end) == (False, 0)
+
+
 def test_a_new_leader_goes_on_where_the_former_one_has_packed(world: World, second: World) -> None:
     partition = second.disk.partition()
     partition.lineage([(3, 0), (4, 50)])
