@@ -68,6 +68,7 @@ def main() -> int:
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.environ["PYTHONHASHSEED"] = "0"  # a set is gone through in the order of hashes: the same in every run
         os.execv(sys.executable, [sys.executable, "-m", _NAME, *sys.argv[1:]])  # noqa: S606 - this very program
+    logging.disable(logging.CRITICAL)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     seeds = range(options.first, options.first + options.count)
     if options.plant_each is not None:
@@ -89,7 +90,14 @@ def main() -> int:
 
 def _run(seed: int, name: str | None, *, compacted: bool = False) -> Result:
     with planted(name) as mutant:
-        return run(seed, replicated=mutant.replicated if mutant else None, compacted=compacted)
+        if mutant is None:
+            return run(seed, compacted=compacted)
+        return run(
+            seed,
+            replicated=mutant.replicated,
+            compacted=compacted or mutant.compacted,
+            unclean=mutant.unclean,
+        )
 
 
 def _plant_each(seeds: Sequence[int], names: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ from kafka.errors import (
 )
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse, OffsetSpec
 
-from tests.uploader_agent.simulation.broker import US, Cluster
+from tests.uploader_agent.simulation.broker import Cluster
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.faults import HANGS, Faults
 from tidemark.formats.keys import TopicPartition
@@ -25,9 +25,10 @@ Answer = TypeVar("Answer")
 
 
 class Client:
-    """kafka-python's admin client, as far as the agent uses it."""
+    """kafka-python's admin client of ``broker``, as far as the agent uses it."""
 
-    def __init__(self, cluster: Cluster, scheduler: Scheduler, faults: Faults) -> None:
+    def __init__(self, broker: int, cluster: Cluster, scheduler: Scheduler, faults: Faults) -> None:
+        self._broker = broker
         self._cluster = cluster
         self._scheduler = scheduler
         self._faults = faults
@@ -86,23 +87,24 @@ class Client:
             if at.topic in names:
                 topic = found.setdefault(at.topic, {"name": at.topic, "topic_id": one.topic_id, "partitions": []})
                 said = {"partition_index": at.partition, "leader_id": one.leader, "leader_epoch": one.leader_epoch}
-                topic["partitions"].append(said | {"replica_nodes": [1, 2]})
+                topic["partitions"].append(said | {"replica_nodes": list(one.replicas)})
         return list(found.values())
 
     def _offset(self, at: TopicPartition, asked: Any, spec: OffsetSpec) -> tuple[TopicPartition, Any]:
         """As ``Partition.fetchOffsetForTimestamp`` answers one that asks as under ``current_leader_epoch``."""
         partition = self._cluster.partitions.get(at)
+        replica = partition.replicas.get(self._broker) if partition else None
         error, offset = 0, -1
-        if partition is None:
+        if replica is None:
             error = UnknownTopicOrPartitionError.errno
-        elif asked.current_leader_epoch < partition.leader_epoch:
+        elif asked.current_leader_epoch < replica.leader_epoch:
             error = FencedLeaderEpochError.errno
-        elif asked.current_leader_epoch > partition.leader_epoch:
+        elif asked.current_leader_epoch > replica.leader_epoch:
             error = UnknownLeaderEpochError.errno
-        elif partition.leader != US or self._faults.strike("partition_error", f"{spec.name} of {at}"):
+        elif not replica.leads or self._faults.strike("partition_error", f"{spec.name} of {at}"):
             error = NotLeaderForPartitionError.errno
         else:
-            offset = partition.log_start if spec is OffsetSpec.EARLIEST else partition.high_watermark
+            offset = replica.log_start if spec is OffsetSpec.EARLIEST else replica.high_watermark
         made = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
         return at, made(partition_index=at.partition, error_code=error, offset=offset)
 
@@ -115,8 +117,8 @@ def _answered(parts: Sequence[tuple[TopicPartition, Any]]) -> Any:
 class Questions(AdminMetadata):
     """The agent's own client; ``asked`` is told the kind of each question."""
 
-    def __init__(self, connect: Callable[[], Any], asked: Callable[[str], None]) -> None:
-        super().__init__(US, connect)
+    def __init__(self, broker: int, connect: Callable[[], Any], asked: Callable[[str], None]) -> None:
+        super().__init__(broker, connect)
         self._asked = asked
 
     def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from tests.uploader_agent.simulation.clock import START, Scheduler, Task
 from tests.uploader_agent.simulation.faults import Faults
 from uploader_agent.disk.watcher import DirectoryWatcher
 
-_NO_PRODUCERS = struct.pack(">hI", 1, crc32c(struct.pack(">i", 0))) + struct.pack(">i", 0)
 _EXTENSIONS = ("log", "index", "timeindex", "snapshot")
 
 
@@ -179,16 +178,16 @@ class PartitionDir:
             log.write(content)
         self._disk.touch(path)
 
-    def roll(self, base: int) -> None:
-        """Begin another segment at the log's end."""
+    def roll(self, base: int, opened: Mapping[int, int]) -> None:
+        """Begin another segment at the log's end, where ``opened`` transactions are open: producer and first offset."""
         former = self.log(self.bases[-1]).with_suffix(".timeindex")
         self._disk.touch(former)
         self.bases.append(base)
         self._begin(base)
         if self._faults.strike("snapshot_late", f"{self.folder.name}/{base}"):
-            self._scheduler.call_later(self._faults.within(0.0, 0.1), lambda: self._snapshot(base))
+            self._scheduler.call_later(self._faults.within(0.0, 0.1), lambda: self._snapshot(base, opened))
         else:
-            self._snapshot(base)
+            self._snapshot(base, opened)
 
     def epochs(self, entries: list[tuple[int, int]]) -> None:
         """Replace the epochs (epoch, start offset) of the log."""
@@ -209,6 +208,13 @@ class PartitionDir:
         path = self.log(base)
         os.truncate(path, size)
         self._disk.touch(path, self.folder)
+
+    def begin_again(self, base: int) -> None:
+        """Drop all segments, and begin at ``base``."""
+        for gone in self.bases:
+            self._retire(gone)
+        self.bases = [base]
+        self._begin(base)
 
     def clean(self, base: int, content: bytes) -> None:
         """The cleaner replaces the segment at ``base`` (``LocalLog.replaceSegments``); its time stays."""
@@ -253,11 +259,13 @@ class PartitionDir:
             self._disk.touch(path)
             self._changed(flags.CREATE, path.name)
 
-    def _snapshot(self, base: int) -> None:
+    def _snapshot(self, base: int, opened: Mapping[int, int]) -> None:
         if self.deleted or base not in self.bases:
             return
         path = self.log(base).with_suffix(".snapshot")
-        path.write_bytes(_NO_PRODUCERS)
+        entries = (struct.pack(">qhiqiqiq", one, 0, -1, -1, -1, -1, -1, first) for one, first in opened.items())
+        body = struct.pack(">i", len(opened)) + b"".join(entries)
+        path.write_bytes(struct.pack(">hI", 1, crc32c(body)) + body)
         self._changed(flags.CREATE, path.name)
 
     def _retire(self, base: int) -> None:

@@ -18,6 +18,7 @@ KINDS = {
     "store_refuses": 0.03,
     "store_conflict": 0.1,
     "store_reply_lost": 0.1,
+    "store_late": 0.05,
     "store_odd_error": 0.02,
     "broker_slow": 0.3,
     "broker_error": 0.15,
@@ -26,6 +27,7 @@ KINDS = {
     "broker_lags": 0.1,
     "partition_error": 0.03,
     "fetch_slow": 0.3,
+    "learns_late": 0.2,
     "snapshot_late": 0.1,
 }
 """Every kind of fault that strikes what is asked or told, and the most of these that it strikes."""

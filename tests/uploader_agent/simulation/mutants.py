@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from tests.uploader_agent.simulation.disk import SimulatedWatcher, Watches
+from tests.uploader_agent.simulation.mutant import Mutant, Patches
+from tests.uploader_agent.simulation.rule_mutants import RULES
 from tidemark.errors import StoreError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import PackedPart
@@ -34,16 +36,6 @@ from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.stored.objects import Summed, create
 from uploader_agent.upload.packed_parts import PartsOfRun
 from uploader_agent.watermark_index.thread import IndexThread
-
-Patches = Iterable[Any]
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """``patches`` plant it, in topics that are ``replicated`` or not, or where that is None, as the schedule has it."""
-
-    patches: Callable[[], Patches]
-    replicated: bool | None = None
 
 
 def _log_end_is_the_high_watermark() -> Patches:
@@ -237,6 +229,7 @@ FAULTS = {
     "only what lies before the last batch is compared": Mutant(_only_what_lies_before_the_last_batch_is_compared),
     "what is not read yet is not packed": Mutant(_what_is_not_read_yet_is_not_packed, replicated=True),
     "all that is on the disk is packed": Mutant(_all_that_is_on_the_disk_is_packed, replicated=True),
+    **RULES,
 }
 """What must be seen."""
 

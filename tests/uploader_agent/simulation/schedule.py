@@ -13,8 +13,11 @@ Kind = Literal[
     "roll",
     "compact",
     "retire",
-    "lose_leadership",
-    "gain_leadership",
+    "elect",
+    "elect_unclean",
+    "shrink",
+    "diverge",
+    "lose_power",
     "delete",
     "create",
     "crash",
@@ -27,8 +30,8 @@ _WEIGHTS: dict[Kind, int] = {
     "append": 60,
     "roll": 16,
     "retire": 4,
-    "lose_leadership": 4,
-    "gain_leadership": 6,
+    "elect": 8,
+    "shrink": 2,
     "delete": 1,
     "create": 2,
     "crash": 1,
@@ -37,15 +40,20 @@ _WEIGHTS: dict[Kind, int] = {
 }
 
 
+_UNCLEAN: dict[Kind, int] = {"elect_unclean": 4, "shrink": 6, "diverge": 8, "lose_power": 2}
+"""What is added where logs may lose what was committed."""
+
+
 class Action(NamedTuple):
-    """Something that happens at ``moment``; ``numbers`` are its particulars, for the kind to make sense of."""
+    """Something that happens at ``moment``; ``numbers`` and ``broker`` are its particulars."""
 
     moment: float
     kind: Kind
     numbers: tuple[float, float]
+    broker: int
 
     def __str__(self) -> str:
-        return f"{self.moment:9.3f} {self.kind} {self.numbers[0]:.3f} {self.numbers[1]:.3f}"
+        return f"{self.moment:9.3f} {self.kind} {self.numbers[0]:.3f} {self.numbers[1]:.3f} at broker {self.broker}"
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,12 @@ class Schedule:
     topics: dict[str, int]
     """Partitions of each topic that there is at the start."""
     replicated: bool
+    """Whether each partition has a replica on the second broker, which has an agent of its own."""
+    unclean: bool
+    """Whether logs lose what was committed: unclean elections and losses of power."""
+    careful: bool
+    """Whether retention on the brokers takes only what is stored, so that nothing is ever lost."""
+    transactional: bool
     compacted: bool
     actions: list[Action]
     quiet: float
@@ -69,17 +83,20 @@ class Schedule:
 
     def __str__(self) -> str:
         happens = "\n".join(f"    {action}" for action in self.actions)
+        marks = [
+            mark for mark in ("replicated", "unclean", "careful", "transactional", "compacted") if getattr(self, mark)
+        ]
         return f"""seed {self.seed}
   settings {self.settings}
-  topics {self.topics}{", compacted" if self.compacted else ""}, {"two replicas" if self.replicated else "one replica"}
+  topics {self.topics} {marks}
   sealed {self.unsealed} after it was packed
   head damaged at the end: {self.late}; the agent {self.meanwhile}
   quiet from {self.quiet:.3f} s on; before that:
 {happens}"""
 
 
-def draw(seed: int, *, compacted: bool = False) -> Schedule:
-    """The schedule of ``seed``; with ``compacted`` its topics are compacted in any case."""
+def draw(seed: int, *, compacted: bool = False, replicated: bool | None = None, unclean: bool = False) -> Schedule:
+    """The schedule of ``seed``; ``replicated`` overrides its own, ``compacted`` and ``unclean`` have it so."""
     rng = random.Random(f"schedule {seed}")
     quiet = rng.choice([5.0, 20.0, 60.0])
     settings = {
@@ -92,11 +109,21 @@ def draw(seed: int, *, compacted: bool = False) -> Schedule:
         "freshness": random.Random(f"freshness {seed}").choice([{}, {".*": "3s"}, {".*": "15s"}, {"orders": "6s"}]),
     }
     topics = {name: rng.choice([1, 2]) for name in ["orders", "payments"][: rng.choice([1, 1, 2])]}
+    replicas = random.Random(f"replicas {seed}")
+    drawn = replicas.random() < 0.7
+    replicated = drawn if replicated is None else replicated
     compaction = random.Random(f"compaction {seed}")
-    compacted = compaction.random() < 0.3 or compacted
+    compacted = (compaction.random() < 0.3 and not unclean) or compacted
+    unclean = (
+        replicas.random() < 0.5 or unclean
+    ) and not compacted  # a cleaned log may not tell where an election cut it
+    weights = _WEIGHTS | (_UNCLEAN if unclean else {})
+    careful, transactional = replicas.random() < 0.5, replicas.random() < 0.4
     cleanings = _cleanings(compaction, quiet) if compacted else ()
-    actions = sorted([*_actions(rng, quiet), *cleanings])
+    actions = sorted([*_actions(rng, weights, quiet), *cleanings])
     actions = sorted([*actions, *_spoils(random.Random(f"spoils {seed}"), actions, quiet)])
+    if not replicated:
+        actions = [action._replace(broker=1) for action in actions]
     unsealed = random.Random(f"unsealed {seed}").choice(
         [timedelta(days=1), timedelta(seconds=3), timedelta(seconds=20)]
     )
@@ -105,7 +132,10 @@ def draw(seed: int, *, compacted: bool = False) -> Schedule:
         seed,
         settings,
         topics,
-        rng.choice([True, True, False]),
+        replicated,
+        unclean,
+        careful,
+        transactional,
         compacted,
         actions,
         quiet,
@@ -115,31 +145,30 @@ def draw(seed: int, *, compacted: bool = False) -> Schedule:
     )
 
 
-def _actions(rng: random.Random, quiet: float) -> Iterator[Action]:
+def _actions(rng: random.Random, weights: dict[Kind, int], quiet: float) -> Iterator[Action]:
     """Actions, in bursts: what a race needs lies close together."""
-    kinds, weights = list(_WEIGHTS), list(_WEIGHTS.values())
     bursts = [rng.uniform(0.0, quiet) for _ in range(rng.randint(1, 6))]
     for _ in range(rng.randint(3, 40)):
-        [kind] = rng.choices(kinds, weights)
+        [kind] = rng.choices(list(weights), list(weights.values()))
         near = rng.choice(bursts) + rng.expovariate(1.0)
         moment = near if rng.random() < 0.7 and near < quiet else rng.uniform(0.9 * quiet, quiet)
-        yield Action(moment, kind, (rng.random(), rng.random()))
+        yield Action(moment, kind, (rng.random(), rng.random()), rng.choice([1, 2]))
 
 
 def _cleanings(rng: random.Random, quiet: float) -> Iterator[Action]:
     """The times at which the log cleaner comes by."""
     for _ in range(rng.randint(1, 12)):
-        yield Action(rng.uniform(0.0, quiet), "compact", (rng.random(), rng.random()))
+        yield Action(rng.uniform(0.0, quiet), "compact", (rng.random(), rng.random()), rng.choice([1, 2]))
 
 
 def _spoils(rng: random.Random, actions: list[Action], quiet: float) -> Iterator[Action]:
     """Damages of the head: before the first start, at any time, and where something else happens."""
     if rng.random() < 0.1:
-        yield Action(0.0, "spoil", (rng.random(), 0.0))
+        yield Action(0.0, "spoil", (rng.random(), 0.0), rng.choice([1, 2]))
     for _ in range(rng.choice([0, 0, 1, 2, 4])):
         near = rng.choice(actions).moment + rng.expovariate(2.0)
         moment = near if rng.random() < 0.6 and near < quiet else rng.uniform(0.0, quiet)
-        yield Action(moment, "spoil", (rng.random(), rng.random()))
+        yield Action(moment, "spoil", (rng.random(), rng.random()), rng.choice([1, 2]))
 
 
 def pick(number: float, items: list[Any]) -> Any:

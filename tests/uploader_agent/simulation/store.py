@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from crc32c import crc32c as crc32c_of
 
@@ -48,6 +48,8 @@ class SimulatedStore:
         self.objects: dict[str, _Object] = {}
         self.replaced: list[str] = []
         """The keys of segments' objects that were there already when they were put."""
+        self.deleted: set[str] = set()
+        """The keys of packs that retention has deleted."""
         self._scheduler = scheduler
         self._faults = faults
         self._written = written
@@ -63,26 +65,37 @@ class SimulatedStore:
         if_match: str | None = None,
         if_none_match: bool = False,
     ) -> str:
-        with self._request("put", key, conditional=bool(if_match or if_none_match)):
+        with self.request("put", key, conditional=bool(if_match or if_none_match)):
             content = body if isinstance(body, bytes) else body.read(-1 if size is None else size)
-            there = self.objects.get(key)
-            if if_none_match and there is not None:
-                raise PreconditionFailed(key, "exists already")
-            if if_match is not None and (there is None or there.etag != if_match):
-                raise PreconditionFailed(key, "is another version now")
             checksum = crc32c_of(content)
             if crc32c not in {None, checksum} or size not in {None, len(content)}:
                 raise StoreError(key, "other bytes than promised")
-            if there is not None and key.endswith(_SEGMENT):
-                self.replaced.append(key)
-            self._versions += 1
-            etag = f'"{self._versions}"'
-            self._written(key, content)
-            self.objects[key] = _Object(content, etag, START + self._scheduler.now, checksum)
+            if self._faults.strike("store_late", f"put {key}"):
+                delay = self._faults.felt(self._faults.within(0.1, 10.0))
+                self._scheduler.call_later(delay, lambda: self._take_effect(key, content, if_match, if_none_match))
+                raise UnknownOutcome(key, "the request takes effect later")
+            return self._put(key, content, if_match, if_none_match)
+
+    def _take_effect(self, key: str, content: bytes, if_match: str | None, if_none_match: bool) -> None:
+        with suppress(PreconditionFailed):
+            self._put(key, content, if_match, if_none_match)
+
+    def _put(self, key: str, content: bytes, if_match: str | None, if_none_match: bool) -> str:
+        there = self.objects.get(key)
+        if if_none_match and there is not None:
+            raise PreconditionFailed(key, "exists already")
+        if if_match is not None and (there is None or there.etag != if_match):
+            raise PreconditionFailed(key, "is another version now")
+        if there is not None and key.endswith(_SEGMENT):
+            self.replaced.append(key)
+        self._versions += 1
+        etag = f'"{self._versions}"'
+        self._written(key, content)
+        self.objects[key] = _Object(content, etag, START + self._scheduler.now, crc32c_of(content))
         return etag
 
     def get(self, key: str, *, if_match: str | None = None, limit: int | None = None) -> Fetched:
-        with self._request("get", key):
+        with self.request("get", key):
             found = self._find(key, if_match)
         check_size(key, len(found.body), limit)
         return Fetched(found.body, found.etag)
@@ -102,12 +115,12 @@ class SimulatedStore:
         yield FileBody(io.BytesIO(body), key, found.etag, len(body))
 
     def head(self, key: str) -> ObjectInfo:
-        with self._request("head", key):
+        with self.request("head", key):
             found = self._find(key, None)
         return _info(key, found)._replace(crc32c=found.crc32c)
 
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
-        with self._request("list", prefix):
+        with self.request("list", prefix):
             keys = sorted(key for key in self.objects if key.startswith(prefix) and key > (start_after or ""))
             found = [_info(key, self.objects[key]) for key in keys]
         yield from found
@@ -147,7 +160,7 @@ class SimulatedStore:
         return found
 
     @contextmanager
-    def _request(self, operation: str, key: str, *, conditional: bool = False) -> Iterator[None]:
+    def request(self, operation: str, key: str, *, conditional: bool = False) -> Iterator[None]:
         """Around a request's effect: the time it takes there and back, and what goes wrong with it."""
         what = f"{operation} {key}"
         self._scheduler.sleep(self._faults.latency("store_slow", what))
@@ -164,6 +177,28 @@ class SimulatedStore:
             raise UnknownOutcome(key, "the reply was lost")
         if self._faults.strike("store_odd_error", what):
             raise RuntimeError("what no client library promised to raise")
+
+
+class DeletingStore:
+    """The store as the retention of packs has it: ``deleted`` is told of each pack before it is gone."""
+
+    def __init__(self, inner: SimulatedStore, deleted: Callable[[str], None]) -> None:
+        self.url = inner.url
+        self._inner = inner
+        self._deleted = deleted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def delete(self, key: str, *, if_match: str | None = None) -> None:
+        """Delete a pack."""
+        assert key.endswith(".pack"), key
+        assert if_match is None, key
+        with self._inner.request("delete", key):
+            if key in self._inner.objects:
+                self._deleted(key)
+                self._inner.deleted.add(key)
+                del self._inner.objects[key]
 
 
 def _info(key: str, found: _Object) -> ObjectInfo:

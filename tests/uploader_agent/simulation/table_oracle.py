@@ -1,0 +1,139 @@
+"""What must be true of tables: at every plan and commit, and when all has become quiet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.uploader_agent.simulation.broker import Batch, Cluster, Partition, split, transactions
+from tests.uploader_agent.simulation.landing import LandedBatch, LandingOracle, MemoryTable
+from tests.uploader_agent.simulation.oracle import Oracle
+from tests.uploader_agent.simulation.store import SimulatedStore
+from tidemark.formats.table.ledger import PartitionState
+from tidemark.formats.table.plan import PartitionPlan, RunPlan
+from tidemark.intervals import Intervals
+from tidemark.kafka_log import Lineage
+from tidemark_spark.model import Stop
+
+
+class TableOracle(LandingOracle):
+    """Compares tables with the logs that :class:`Cluster` knows."""
+
+    def __init__(self, cluster: Cluster, oracle: Oracle, store: SimulatedStore) -> None:
+        self.batches = 0
+        """Landed batches that were compared at commits."""
+        self._cluster = cluster
+        self._oracle = oracle
+        self._store = store
+
+    def planned(self, table: MemoryTable, plan: RunPlan) -> None:
+        """No offset is LOST but what retention took from the brokers' disks before it was stored."""
+        for part in plan.partitions:
+            legal = Intervals(self._life(table, part.topic_id, part.partition).retired)
+            for gap in part.gaps:
+                if gap.reason != "unclean_election" and Intervals([(gap.start, gap.end)]) - legal:
+                    self._oracle.lie(f"{_name(table, part)}: {gap} is LOST for the landing; retention took {legal}")
+
+    def stopped(self, topic: str, part: PartitionPlan, stop: Stop) -> None:
+        """Whatever a run is planned with is there, and is whole."""
+        self._oracle.lie(f"{topic}-{part.partition}: {stop}")
+
+    def committed(self, table: MemoryTable, plan: RunPlan) -> None:
+        """What has landed was committed once, and is on the lineage by which the run was planned."""
+        states = table.ledger.by_partition
+        for part in plan.partitions:
+            if part.key not in states or states[part.key].lineage != part.lineage:
+                continue  # it stays where it was
+            life = self._life(table, part.topic_id, part.partition)
+            lineage = Lineage(part.lineage)
+            for base, batch in table.landed.get(part.key, {}).items():
+                self.batches += 1
+                wrong = self._wrong(life, base, batch)
+                if wrong is None and not lineage.is_live(base, batch.epoch):
+                    wrong = f"is not on the lineage {lineage.entries} any more, and stays"
+                if wrong is not None:
+                    self._oracle.lie(f"{_name(table, part)}: the batch at {base} of epoch {batch.epoch} {wrong}")
+
+    def end(self, tables: dict[str, MemoryTable]) -> Iterator[str]:
+        """All that is committed and decided has landed as the true log decides it, and raw keeps what has landed."""
+        for life in self._cluster.lives:
+            table = tables[life.at.topic]
+            state = self._state(table, life)
+            promised = self._oracle.promised(life) if life.gone else life.high_watermark
+            if state is None:
+                if promised and not life.gone:  # nothing tells the partitions of a deleted topic that never landed
+                    yield f"{life.at}: nothing has landed, and {promised} is stored"
+                continue
+            watermark = self._oracle.watermark(life)
+            if watermark is None:
+                yield f"{life.at}: has landed to {state.next_offset}, and there is no offset.wm"
+                continue
+            lineage = Lineage(watermark.lineage) if life.gone else life.led.epochs
+            landed = table.landed.get(state.key, {})
+            if any(gap.reason == "unclean_election" and promised <= gap.start for gap in state.gaps):
+                continue  # the landed branch stays until the new one has anything
+            yield from self._compare(life, state, landed, lineage, promised)
+            if len(life.replicas) == 1 or not self._oracle.was_damaged:  # else see "Segments that lack records"
+                yield from self._kept_by_raw(life, landed, watermark.next_offset)
+
+    def _compare(
+        self,
+        life: Partition,
+        state: PartitionState,
+        landed: dict[int, LandedBatch],
+        lineage: Lineage,
+        promised: int,
+    ) -> Iterator[str]:
+        """The table against the true log below the promised end."""
+        log = [batch for batch in life.branch(lineage) if batch.end <= promised]
+        decided = min([log[-1].end if log else 0, *(open_.first for open_ in transactions(log)[1])])
+        if not state.gaps and not self._cluster.compacted and state.next_offset < decided:
+            yield f"{life.at}: is landed to {state.next_offset}, and decided to {decided}"
+        true = {batch.base: batch for batch in _rows(life.branch(lineage)) if batch.end <= state.next_offset}
+        if state.next_offset > decided and not life.gone:
+            yield f"{life.at}: is landed to {state.next_offset}, and decided to {decided} only"
+        for base in sorted({*true, *landed}):
+            there, should = landed.get(base), true.get(base)
+            if there is None and should is not None and (should.id in life.emptied or base < state.start_offset):
+                continue
+            if there is None or should is None or there.epoch != should.epoch:
+                epochs = [batch.epoch if batch else None for batch in (there, should)]
+                yield f"{life.at}: at {base} a batch of epoch {epochs[0]} has landed, and one of {epochs[1]} should"
+                return
+
+    def _kept_by_raw(self, life: Partition, landed: dict[int, LandedBatch], sealed: int) -> Iterator[str]:
+        """Raw answers for the table: no batch has landed of which seals have fewer records."""
+        kept: dict[tuple[int, int], int] = {}
+        for body in self._oracle.logs(life):
+            for id_, content in split(body).items():
+                kept[id_] = max(len(content), kept.get(id_, 0))
+        for base, batch in landed.items():
+            if base < sealed and kept.get((base, batch.epoch), 0) < len(batch.content):
+                yield f"{life.at}: the batch at {base} of epoch {batch.epoch} has landed, and no seal has all of it"
+
+    def _wrong(self, life: Partition, base: int, batch: LandedBatch) -> str | None:
+        true = life.appended.get((base, batch.epoch))
+        if true is None or batch.content not in {true.content, true.thinned}:
+            return "is not the log's"
+        return None if true.id in life.committed else "was never committed"
+
+    def _state(self, table: MemoryTable, life: Partition) -> PartitionState | None:
+        states = table.ledger.partitions
+        found = (one for one in states if (one.topic_id, one.partition) == (life.kafka_id, life.at.partition))
+        return next(found, None)
+
+    def _life(self, table: MemoryTable, topic_id: str | None, partition: int) -> Partition:
+        at = topic_id, table.table.topic.topic, partition
+        return next(life for life in self._cluster.lives if (life.kafka_id, *life.at) == at)
+
+
+def _rows(log: list[Batch]) -> Iterator[Batch]:
+    """The batches that ``read_committed`` delivers."""
+    aborted = [one for one in transactions(log)[0] if one.aborted]
+    for batch in log:
+        hit = any(one.producer == batch.producer and one.first <= batch.base < one.last for one in aborted)
+        if batch.commits is None and not hit:
+            yield batch
+
+
+def _name(table: MemoryTable, part: PartitionPlan) -> str:
+    return f"{table.table.topic.topic}-{part.partition} of incarnation {part.incarnation}"
