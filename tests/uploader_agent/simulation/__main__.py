@@ -97,6 +97,7 @@ def _run(seed: int, name: str | None, *, compacted: bool = False) -> Result:
             replicated=mutant.replicated,
             compacted=compacted or mutant.compacted,
             unclean=mutant.unclean,
+            careless=mutant.careless,
         )
 
 

@@ -13,10 +13,11 @@ Patches = Iterable[Any]
 class Mutant:
     """``patches`` plant it, in topics that are ``replicated`` or not, or where that is None, as the schedule has it.
 
-    ``compacted`` and ``unclean`` have all schedules so; see :class:`~.schedule.Schedule`.
+    ``compacted``, ``unclean`` and ``careless`` have all schedules so; see :class:`~.schedule.Schedule`.
     """
 
     patches: Callable[[], Patches]
     replicated: bool | None = None
     compacted: bool = False
     unclean: bool = False
+    careless: bool = False

@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 from tests.uploader_agent.simulation.mutant import Mutant, Patches
 from tidemark.formats.keys import PartitionKeys, SegmentName
-from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.watermark import Watermark, render
 from tidemark.kafka_log import Lineage
 from tidemark.planning import ingest, partition_plan
@@ -116,13 +115,16 @@ def _ranges_count_on_any_lineage() -> Patches:
 
 def _entries_are_of_a_name() -> Patches:
     """Whatever the topic id: the entries of a deleted topic count for the one of its name."""
+    look = Heads.look
 
-    def named(self: Heads, keys: PartitionKeys, _id: Any, brokers: Iterable[int], _damage: Any) -> list[HeadEntry]:
-        known = [self._read[read].result() for read in self._read if read.broker in set(brokers)]
-        entries = [entry for head in known if isinstance(head, dict) for of in head.values() for entry in of]
-        return [entry for entry in entries if entry.partition == keys.partition]
+    def named(self: Heads, store: Store, keys: PartitionKeys, read: Any) -> Any:
+        found = look(self, store, keys, read)
+        heads = [one.result() for one in self._read.values()]
+        entries = [entry for head in heads if isinstance(head, dict) for of_id in head.values() for entry in of_id]
+        mine = [one for one in entries if one.partition == keys.partition and keys.place.startswith(one.topic)]
+        return found._replace(entries=mine) if found else None
 
-    yield patch.object(Heads, "entries", named)
+    yield patch.object(Heads, "look", named)
 
 
 def _packs_go_unproved() -> Patches:

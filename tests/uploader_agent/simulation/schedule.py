@@ -95,8 +95,15 @@ class Schedule:
 {happens}"""
 
 
-def draw(seed: int, *, compacted: bool = False, replicated: bool | None = None, unclean: bool = False) -> Schedule:
-    """The schedule of ``seed``; ``replicated`` overrides its own, ``compacted`` and ``unclean`` have it so."""
+def draw(
+    seed: int,
+    *,
+    compacted: bool = False,
+    replicated: bool | None = None,
+    unclean: bool = False,
+    careless: bool = False,
+) -> Schedule:
+    """The schedule of ``seed``; ``replicated`` overrides its own, ``compacted``, ``unclean`` and ``careless`` have it so."""
     rng = random.Random(f"schedule {seed}")
     quiet = rng.choice([5.0, 20.0, 60.0])
     settings = {
@@ -118,7 +125,7 @@ def draw(seed: int, *, compacted: bool = False, replicated: bool | None = None, 
         replicas.random() < 0.5 or unclean
     ) and not compacted  # a cleaned log may not tell where an election cut it
     weights = _WEIGHTS | (_UNCLEAN if unclean else {})
-    careful, transactional = replicas.random() < 0.5, replicas.random() < 0.4
+    careful, transactional = replicas.random() < 0.5 and not careless, replicas.random() < 0.4
     cleanings = _cleanings(compaction, quiet) if compacted else ()
     actions = sorted([*_actions(rng, weights, quiet), *cleanings])
     actions = sorted([*actions, *_spoils(random.Random(f"spoils {seed}"), actions, quiet)])

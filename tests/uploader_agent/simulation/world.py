@@ -325,11 +325,18 @@ class World:
             process.reload()
 
 
-def run(seed: int, *, replicated: bool | None = None, compacted: bool = False, unclean: bool = False) -> Result:
+def run(
+    seed: int,
+    *,
+    replicated: bool | None = None,
+    compacted: bool = False,
+    unclean: bool = False,
+    careless: bool = False,
+) -> Result:
     """Run the schedule of ``seed``, in a directory in memory where there is one; options are those of ``draw``."""
     memory = Path("/dev/shm")  # noqa: S108 - a directory of our own is made in it
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="tidemark-simulation-") as folder:
-        schedule = draw(seed, compacted=compacted, replicated=replicated, unclean=unclean)
+        schedule = draw(seed, compacted=compacted, replicated=replicated, unclean=unclean, careless=careless)
         result = World(schedule, Path(folder)).run()
     gc.unfreeze()  # the agent freezes what it has at its start, which would keep every schedule's for good
     return result
