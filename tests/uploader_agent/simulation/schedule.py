@@ -103,7 +103,7 @@ def draw(
     unclean: bool = False,
     careless: bool = False,
 ) -> Schedule:
-    """The schedule of ``seed``; ``replicated`` overrides its own, ``compacted``, ``unclean`` and ``careless`` have it so."""
+    """The schedule of ``seed``; ``replicated`` overrides its own, the other options have it so in any case."""
     rng = random.Random(f"schedule {seed}")
     quiet = rng.choice([5.0, 20.0, 60.0])
     settings = {
