@@ -34,8 +34,8 @@ def test_everything_is_stored_and_told(seed: int, tried: Callable[[str, int], No
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("share", range(20))
-def test_everything_is_stored_and_told_in_five_thousand_schedules(
+@pytest.mark.parametrize("share", range(40))
+def test_everything_is_stored_and_told_in_ten_thousand_schedules(
     share: int, seed: int, tried: Callable[[str, int], None]
 ) -> None:
     check("--first", (seed + 1 + share) * SHARE, "--count", SHARE)
@@ -43,11 +43,11 @@ def test_everything_is_stored_and_told_in_five_thousand_schedules(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("share", range(20))
-def test_what_is_packed_is_sealed_in_five_thousand_schedules_of_compacted_topics(
+@pytest.mark.parametrize("share", range(40))
+def test_what_is_packed_is_sealed_in_ten_thousand_schedules_of_compacted_topics(
     share: int, seed: int, tried: Callable[[str, int], None]
 ) -> None:
-    check("--first", (seed + 21 + share) * SHARE, "--count", SHARE, "--compacted")
+    check("--first", (seed + 41 + share) * SHARE, "--count", SHARE, "--compacted")
     tried("schedules of the simulation", SHARE)
 
 
