@@ -46,13 +46,15 @@ SPARK = [name for name in SECTIONS if name.startswith("Spark, ")]
 ELSEWHERE = ["Spark 4.1, by catalog"]
 """What ``tests/spark/mirror`` runs, which has that Spark."""
 _PRINT = """
-import json, sys
+import json, os, sys
 for method in ("to_arrow_table", "to_arrow"):
     found = getattr(found, method, lambda: found)()
 assert {str(one) for one in found["dt"].to_pylist()} == {"2026-11-20"}
 columns = [found[name].to_pylist() for name in ("kafka_partition", "kafka_offset", "kafka_key", "kafka_value")]
 rows = [[partition, offset, key.decode(), value.decode()] for partition, offset, key, value in zip(*columns)]
 json.dump(sorted(rows), sys.stdout)
+sys.stdout.flush()
+os._exit(0)  # threads of an engine may abort the interpreter's own end
 """
 
 

@@ -57,7 +57,7 @@ def test_a_topic_that_is_refused_fails_once_in_the_words_of_the_command(stack: S
     state, log, found = ended(stack, topic="orders")
     _, _, told = command(world, f"{CLUSTER}/orders")
     assert state == "failed"
-    assert "is in " in told
+    assert "is already in " in told
     assert told in log
     assert found == {}
 
