@@ -241,12 +241,13 @@ class LedPartition:
         """True if the end of the packed offsets is known; without it, the end of the stored offsets is unknown.
 
         A new leadership knows it once it has read the heads of the brokers that ``offset.wm`` lists. Before that, it
-        knows that nothing is packed if ``offset.wm`` lists no broker, or if the seals hold all committed offsets except
-        gaps.
+        knows that nothing is packed if ``offset.wm`` lists no broker or was never written, or if the seals hold all
+        committed offsets except gaps.
         """
         if not self.packs or self.packed.known:
             return True
-        if self.remote.surveyed and self.uploader.claimed and not self.uploader.tails:
+        unwritten = self.remote.watermark is None  # a leader claims before it packs
+        if self.remote.surveyed and not self.uploader.tails and (self.uploader.claimed or unwritten):
             return True
         sealed = self.remote.end if self.remote.gaps else self.remote.sealed_end
         return self.confirmed is not None and self.remote.known and self.confirmed.high_watermark <= sealed
