@@ -25,11 +25,10 @@ from tests.support.waiting import wait_until
 from tests.tidemark.kafka_log.build import Record, batch
 from tidemark import Mode, TieredConsumer
 from tidemark.consumer.consumer import METRICS_GROUP
-from tidemark.consumer.tier_metadata import notation
 from tidemark.decode import SCHEMA
 from tidemark.errors import GapError, StoreError, WakeupError
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.raw.incarnations import TopicIncarnations
+from tidemark.formats.raw.incarnations import TopicIncarnations, topic_id_text
 from tidemark.formats.raw.watermark import parse, render
 from tidemark.remote import Storage
 from tidemark.store import open_store
@@ -287,7 +286,7 @@ class Made:
             consumer.partitions_for_topic(topic)
             self.topic_id = consumer._cluster.topic_id(topic)
         self.raw = RawBuilder(open_store(world.place.url), cluster=world.cluster, topic=topic)
-        self.raw.lives = TopicIncarnations(topic=topic).with_topic_id(notation(self.topic_id), datetime.now(UTC))
+        self.raw.lives = TopicIncarnations(topic=topic).with_topic_id(topic_id_text(self.topic_id), datetime.now(UTC))
         self.part = self.raw.partition()
         self.part.lineage = ((0, 0),)
 

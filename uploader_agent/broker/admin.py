@@ -9,7 +9,6 @@ Source: KIP-207 and KIP-320 (leader epochs in ListOffsets), KIP-516 (topic ids).
 
 from __future__ import annotations
 
-import base64
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -24,6 +23,7 @@ from typing_extensions import override
 
 from tidemark.errors import FormatError, TidemarkError
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.incarnations import topic_id_text
 from tidemark.kafka_log import parse_offset_checkpoint
 from uploader_agent.disk.log_dirs import PARTITION_METADATA, read_text
 
@@ -292,9 +292,8 @@ def _describe_configs(wanted: list[Any], client: Any) -> Any:
 
 
 def kafka_topic_id(topic: Mapping[str, Any]) -> str | None:
-    """A topic id in Kafka's own notation: base64, 22 characters. None if the topic has none."""
+    """The :func:`~tidemark.formats.raw.incarnations.topic_id_text` of a described topic; None if it has no id."""
     value = topic.get("topic_id")
     if not value:
         return None
-    identity = uuid.UUID(str(value))
-    return base64.urlsafe_b64encode(identity.bytes).decode().rstrip("=") if identity.int else None
+    return topic_id_text(uuid.UUID(str(value)))

@@ -58,7 +58,7 @@ def copy(
             signal.signal(number, lambda *_: stopping.set())
 
         def stopped() -> bool:
-            progress.say(f"copy: {topic}: {sum(row.bytes for row in copying.rows()):,} bytes")
+            progress.say(f"copy: {topic}: {copying.size:,} bytes")
             return stopping.is_set()
 
         copying.run(stopped)

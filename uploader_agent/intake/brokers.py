@@ -12,7 +12,6 @@ Source: KIP-320 (epochs), KIP-392 (near replicas), KIP-516 (topic ids), KIP-74 (
 
 from __future__ import annotations
 
-import base64
 import io
 import selectors
 import socket
@@ -47,7 +46,8 @@ from typing_extensions import override
 
 from tidemark.errors import BrokerError, ConfigError
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, kafka_topic_id
+from tidemark.formats.raw.incarnations import topic_id_text, topic_id_uuid
+from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
 from uploader_agent.intake.fetching import (
     Cluster,
     EpochEnd,
@@ -227,7 +227,7 @@ class BrokerConnections(Cluster):
             raise BrokerError(f"{name}: {error.message}; give this user READ and DESCRIBE on the topic")
         if topic.error_code:
             raise BrokerUnavailable(f"{name}: the broker cannot describe it now: {error.message}")
-        identity = kafka_topic_id({"topic_id": topic.topic_id})
+        identity = topic_id_text(topic.topic_id)
         if identity is None:
             raise BrokerError(f"{name}: it has no topic id; fetching needs Kafka 3.1 or later")
         leaders = {
@@ -341,9 +341,8 @@ class _FetchConnection:
     def send(self, wanted: Sequence[Wanted], rack: str) -> None:
         """Send a request. Its order is kept: the first partition has the most room in the answer."""
         topics = [
-            _FETCH_TOPIC(topic_id=_uuid(topic_id), topic=parts[0].tp.topic, partitions=[self._part(p) for p in parts])
-            for topic_id, found in groupby(wanted, key=lambda part: part.topic_id)
-            for parts in [list(found)]
+            _FETCH_TOPIC(topic_id=topic_id_uuid(topic_id), topic=name, partitions=[self._part(part) for part in parts])
+            for (topic_id, name), parts in groupby(wanted, key=lambda part: (part.topic_id, part.tp.topic))
         ]
         request = FetchRequest(
             version=self._version,
@@ -415,7 +414,7 @@ class _FetchConnection:
 
 def _fetched(sent: Sequence[Wanted], answer: Any) -> Iterator[FetchedPart]:
     """The parts of an answer, with the parts of the request that they answer."""
-    asked = {(_uuid(wanted.topic_id), wanted.tp.partition): wanted for wanted in sent}
+    asked = {(topic_id_uuid(wanted.topic_id), wanted.tp.partition): wanted for wanted in sent}
     for topic in answer.responses:
         for part in topic.partitions:
             wanted = asked.get((topic.topic_id, part.partition_index))
@@ -462,7 +461,3 @@ def _raise_refused(tp: TopicPartition, code: int) -> None:
     refused = _refused(tp, code)
     if refused is not None:
         raise refused
-
-
-def _uuid(topic_id: str) -> uuid.UUID:
-    return uuid.UUID(bytes=base64.urlsafe_b64decode(f"{topic_id}=="))

@@ -109,6 +109,11 @@ class TopicCopy:
         """The state of each partition, in their order."""
         return [self._row(follower) for _, follower in sorted(self._followers.items())]
 
+    @property
+    def size(self) -> int:
+        """The bytes of all partitions in the spool."""
+        return sum(follower.spool.size for follower in self._line)
+
     def close(self) -> None:
         """Force the spool to the disk, and close it."""
         for follower in self._line:

@@ -17,8 +17,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.keys import TopicPartition
@@ -222,11 +221,3 @@ class PartitionSpool:
             os.fsync(folder)
         finally:
             os.close(folder)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -59,7 +59,7 @@ def known_lineage(lineage: Lineage, entries: Iterable[HeadEntry], ranges: Iterab
     packed = sorted((packed.range for packed in ranges), key=lambda range_: range_.first, reverse=True)
     for known in (*(entry.lineage for entry in entries), *(range_.epochs for range_ in packed)):
         older = Lineage(tuple((epoch, start) for epoch, start in known if epoch >= 0))
-        if {epoch for epoch, _ in older.entries} & {epoch for epoch, _ in lineage.entries}:
+        if older.epochs & lineage.epochs:
             lineage = lineage.with_history(older)
     for range_ in packed:
         ending = lineage.end_offset(range_.leader_epoch, range_.next)

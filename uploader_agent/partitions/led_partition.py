@@ -214,7 +214,9 @@ class LedPartition:
 
     def apply_metadata(self, replicas: tuple[int, ...], cleanup_policy: str) -> None:
         """Set the brokers that have a replica, and the topic's ``cleanup.policy``."""
-        self.uploader.local = replace(self.uploader.local, replicas=replicas, cleanup_policy=cleanup_policy)
+        local = self.uploader.local
+        if (replicas, cleanup_policy) != (local.replicas, local.cleanup_policy):
+            self.uploader.local = replace(local, replicas=replicas, cleanup_policy=cleanup_policy)
 
     @property
     def outdated(self) -> bool:

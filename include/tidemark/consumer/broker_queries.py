@@ -9,8 +9,9 @@ from kafka.protocol.consumer import OffsetSpec
 from typing_extensions import override
 
 from tidemark.consumer.offset_reset import Found, Times
-from tidemark.consumer.tier_metadata import Brokers, notation
+from tidemark.consumer.tier_metadata import Brokers
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.incarnations import topic_id_text
 
 
 class AskBrokers(Brokers):
@@ -46,4 +47,4 @@ class AskBrokers(Brokers):
 
     def topic_id_now(self, topic: str) -> str | None:
         """The topic's id in the newest metadata, without a request."""
-        return notation(self._manager.cluster.topic_id(topic))
+        return topic_id_text(self._manager.cluster.topic_id(topic))

@@ -6,12 +6,9 @@ under way is not repeated.
 
 from __future__ import annotations
 
-import base64
-import functools
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -199,11 +196,3 @@ class Scouts:
                     if tp in ranges:
                         sight.kafka_start, sight.kafka_end = ranges[tp]
                         sight.kafka_at = began
-
-
-@functools.cache
-def notation(topic_id: uuid.UUID | None) -> str | None:
-    """A topic id in Kafka's own notation: base64, 22 characters; None without an id."""
-    if topic_id is None or not topic_id.int:
-        return None
-    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")

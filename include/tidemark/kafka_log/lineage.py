@@ -34,6 +34,11 @@ class Lineage:
                 raise FormatError(name, f"epoch {next_epoch} from {next_start} cannot follow {epoch} from {start}")
         return cls(tuple((epoch, start) for epoch, start in pairs))
 
+    @property
+    def epochs(self) -> set[int]:
+        """The epochs, without their starts."""
+        return {epoch for epoch, _ in self.entries}
+
     def epoch_at(self, offset: int) -> int | None:
         """The epoch that writes ``offset`` in this lineage; None below the first start."""
         index = bisect_right(self.entries, offset, key=lambda entry: entry[1])
@@ -101,7 +106,7 @@ class Lineage:
         if not self.entries or not other.entries:
             return None
         at: int | None = max(self.entries[0][1], other.entries[0][1])  # below this, one of the lineages is unknown
-        common = {epoch for epoch, _ in self.entries} & {epoch for epoch, _ in other.entries}
+        common = self.epochs & other.epochs
         if common:
             ends = [end_of for log in (self, other) if (end_of := log._end_of(max(common))) is not None]
             at = max(at, min(ends)) if at is not None and ends else None

@@ -125,7 +125,7 @@ def live_part(range_: Range, lineage: Lineage) -> Intervals:
     Offsets that compaction has emptied belong to the batch before them, and those before the first batch to that batch.
     """
     known = lineage.entries[0][1] if lineage.entries else range_.next
-    numbers = {epoch for epoch, _ in lineage.entries}
+    numbers = lineage.epochs
     live: list[Interval] = []
     for (epoch, start), (_, end) in pairwise([*range_.epochs, (-1, range_.next)]):
         if epoch < 0:

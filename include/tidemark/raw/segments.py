@@ -119,13 +119,12 @@ def whole_lineage(newest: Lineage, older: Lineage, segments: Iterable[Segment]) 
     A segment also states the epochs that ``newest`` lacks below an epoch of both: up to its end the two logs are the
     same. Retention had removed these from the leader's log when it wrote ``newest``.
     """
-    lineage = newest.with_history(older)
+    lineage, epochs = newest.with_history(older), newest.epochs
     for segment in sorted(segments, key=lambda segment: (segment.uploaded_at, segment.base), reverse=True):
         lineage = lineage.with_history(segment.lineage)
-        entries = segment.lineage.entries
-        if {epoch for epoch, _ in entries} & {epoch for epoch, _ in newest.entries}:
-            end = live_end(segment, lineage)
-            lineage = lineage.with_batches((epoch, start) for epoch, start in entries if start < end)
+        if segment.lineage.epochs & epochs:
+            shared = segment.lineage.truncated(live_end(segment, lineage))
+            lineage = lineage.with_batches(shared.entries)
     return lineage
 
 

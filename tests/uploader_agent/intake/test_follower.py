@@ -436,7 +436,7 @@ def test_news_of_an_older_leadership_and_late_answers_count_for_nothing(tmp_path
     cluster = ScriptedCluster()
     cluster.produce(3)
     old = cluster.topic(TOPIC)
-    with PartitionSpool(tmp_path, T, ID, 1000) as spool:
+    with closing(PartitionSpool(tmp_path, T, ID, 1000)) as spool:
         follower = PartitionFollower(T, ID, spool)
         follower.learn(old, cluster, 0.0)
         before = follower.wanted(0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def begun(root: Path, offset: int = 0) -> PartitionSpool:
 
 
 def test_is_laid_out_as_a_brokers_directory(tmp_path: Path) -> None:
-    with begun(tmp_path) as spool:
+    with closing(begun(tmp_path)) as spool:
         batches = fill(spool, 7)
         assert (spool.start, spool.end, spool.size) == (0, 21, sum(map(len, batches)))
     assert find_partitions([tmp_path]).partitions == {T: spool.folder}
@@ -59,11 +60,11 @@ def test_is_laid_out_as_a_brokers_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rest", [b"\0" * 5000, b"\0" * 3, simple(6)[:-1], simple(6)[:20]])
 def test_a_start_cuts_off_a_partial_batch(tmp_path: Path, rest: bytes) -> None:
-    with begun(tmp_path) as spool:
+    with closing(begun(tmp_path)) as spool:
         batches = fill(spool, 2)
     with next(spool.folder.glob("*.log")).open("ab") as file:
         file.write(rest)
-    with opened(tmp_path) as again:
+    with closing(opened(tmp_path)) as again:
         assert (again.end, again.data_end, again.size) == (6, 6, sum(map(len, batches)))
         assert batches_in(again.folder) == batches
         batches += fill(again, 3)
@@ -72,17 +73,17 @@ def test_a_start_cuts_off_a_partial_batch(tmp_path: Path, rest: bytes) -> None:
 
 def test_a_start_cuts_off_from_the_first_damaged_batch_on(tmp_path: Path) -> None:
     """After a power loss a page may be missing with a later one there."""
-    with begun(tmp_path) as spool:
+    with closing(begun(tmp_path)) as spool:
         first, second = fill(spool, 2)
     path = next(spool.folder.glob("*.log"))
     path.write_bytes(first[:-8] + bytes(8) + second)
-    with opened(tmp_path) as again:
+    with closing(opened(tmp_path)) as again:
         assert (again.start, again.end, again.data_end, again.size) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("cut", range(22))
 def test_a_cut_leaves_the_batches_below_it(tmp_path: Path, cut: int) -> None:
-    with begun(tmp_path) as spool:
+    with closing(begun(tmp_path)) as spool:
         batches = fill(spool, 7)
         spool.follow(Lineage(((0, 0), (1, cut))) if cut else Lineage(((1, 0),)), cut)
         kept = batches[: cut // 3]
@@ -93,27 +94,27 @@ def test_a_cut_leaves_the_batches_below_it(tmp_path: Path, cut: int) -> None:
             spool.begin(0)
         kept += fill(spool, 4, 1)
     assert batches_in(spool.folder) == kept
-    with opened(tmp_path) as again:
+    with closing(opened(tmp_path)) as again:
         assert again.end == len(kept) * 3
         assert again.lineage == lineage_in(again.folder)
 
 
 def test_a_log_start_within_a_batch(tmp_path: Path) -> None:
     """The broker sends the batch that has the log start, whole."""
-    with begun(tmp_path, 500) as spool:
+    with closing(begun(tmp_path, 500)) as spool:
         raw = simple(498, 5)
         spool.append(memoryview(raw), 498, 503)
     assert [path.stem for path in spool.folder.glob("*.log")] == [f"{498:020d}"]
-    with opened(tmp_path) as again:
+    with closing(opened(tmp_path)) as again:
         assert (again.start, again.end, again.data_end) == (498, 503, 503)
 
 
 def test_a_range_that_is_gone_is_between_two_segments(tmp_path: Path) -> None:
-    with begun(tmp_path) as spool:
+    with closing(begun(tmp_path)) as spool:
         fill(spool, 2)
         spool.begin(100)
         assert (spool.end, spool.data_end) == (100, 6)
-    with opened(tmp_path) as again:
+    with closing(opened(tmp_path)) as again:
         assert again.end == 6, "an empty segment above a range that is gone says nothing: the leader does"
         again.begin(100)
         raw = simple(99, 3)
@@ -124,7 +125,7 @@ def test_a_range_that_is_gone_is_between_two_segments(tmp_path: Path) -> None:
 def test_offsets_of_a_segment_fit_31_bits(tmp_path: Path) -> None:
     """Compaction may leave two batches that are far apart."""
     far = (1 << 31) + 10
-    with begun(tmp_path) as spool:
+    with closing(begun(tmp_path)) as spool:
         fill(spool, 1)
         raw = simple(far)
         spool.append(memoryview(raw), far, far + 3)
@@ -184,7 +185,7 @@ def killed_after(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], No
 
 def life(root: Path, written: list[bytes]) -> None:
     """A spool's life: it begins, grows over segments, is cut under another epoch, has a gap, and grows."""
-    with opened(root) as spool:
+    with closing(opened(root)) as spool:
         if spool.end is None:
             spool.follow(Lineage(((0, 0),)), None)
             spool.begin(0)
@@ -209,7 +210,7 @@ def test_killed_between_any_two_writes(tmp_path: Path, killed_after: Callable[[i
         except Killed:
             ended = False
         killed_after(-1)
-        with opened(root) as spool:
+        with closing(opened(root)) as spool:
             found = batches_in(spool.folder)
             headers = [header_of(raw) for raw in found]
             assert (headers[-1].next_offset if headers else 0) == spool.data_end

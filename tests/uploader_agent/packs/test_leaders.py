@@ -27,7 +27,7 @@ from tests.uploader_agent.packs.packing import (
 from tests.uploader_agent.repair.test_gaps import gap_reasons
 from tests.uploader_agent.test_agent import no_errors, remove
 from tests.uploader_agent.tested_agent import TestedAgent
-from tidemark.errors import SlowDown, UnknownOutcome
+from tidemark.errors import AccessDenied, SlowDown, UnknownOutcome
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.kafka_log import Lineage, parse_txn_index, scan_batches
@@ -79,6 +79,18 @@ def test_heads_are_read_after_the_claim(world: World, second: World) -> None:
     claim = seen.index(f"put {world.keys().watermark}")
     assert f"get {world.control.head(1)}" in seen[claim:]
     assert f"get {world.control.head(1)}" not in seen[:claim]
+
+
+def test_a_leader_that_cannot_claim_knows_that_nothing_is_packed(world: World) -> None:
+    """Otherwise nobody would be told that its rotated segment is not stored."""
+    partition = world.disk.partition()
+    partition.segment(0, records(0, 30))
+    partition.roll(30)
+    watermark = world.keys().watermark
+    with failing(world, lambda operation, key: (operation, key) == ("put", watermark), AccessDenied(watermark, "x")):
+        found = world.once(freshness=FRESHNESS).leadership.partitions[T]
+        assert not found.uploader.claimed
+        assert (found.packs_known, found.stored_end) == (True, 0)
 
 
 def test_a_tail_counts_as_far_as_it_is_on_the_lineage(world: World, second: World) -> None:

@@ -6,7 +6,6 @@ broker later: until then a deposed leader goes on, and metadata name an epoch th
 
 from __future__ import annotations
 
-import base64
 import random
 import struct
 import uuid
@@ -22,6 +21,7 @@ from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.disk import LogDir, PartitionDir
 from tests.uploader_agent.simulation.faults import Faults
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.incarnations import topic_id_text
 from tidemark.kafka_log import Lineage
 
 US, THEM = 1, 2
@@ -197,7 +197,9 @@ class Partition:
     @cached_property
     def kafka_id(self) -> str:
         """The topic id as Kafka writes it."""
-        return base64.urlsafe_b64encode(self.topic_id.bytes).decode().rstrip("=")
+        text = topic_id_text(self.topic_id)
+        assert text is not None
+        return text
 
     def branch(self, lineage: Lineage) -> list[Batch]:
         """The batches that were ever appended on ``lineage``."""

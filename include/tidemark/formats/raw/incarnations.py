@@ -6,10 +6,27 @@ in that list. Agents extend it by conditional PUT, so that all of them agree on 
 
 from __future__ import annotations
 
+import base64
+import functools
+import uuid
+
 from pydantic import AwareDatetime
 
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.keys import place_of
+
+
+@functools.cache
+def topic_id_text(topic_id: uuid.UUID | None) -> str | None:
+    """A topic id in Kafka's own notation: base64, 22 characters; None without an id (``Uuid.toString``)."""
+    if topic_id is None or not topic_id.int:
+        return None
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+def topic_id_uuid(text: str) -> uuid.UUID:
+    """The topic id that :func:`topic_id_text` has written."""
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(f"{text}=="))
 
 
 class Incarnation(Model):
