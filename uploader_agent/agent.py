@@ -22,6 +22,7 @@ from uploader_agent.monitor import Monitor
 from uploader_agent.partitions.leader_questions import LeaderQuestions
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import LeadersAnswer, OffsetsAnswer
+from uploader_agent.runtime import Thread
 from uploader_agent.scheduling.workers import PartitionJob
 from uploader_agent.settings import AgentSettings
 
@@ -100,6 +101,13 @@ class Agent:
         }
         for name, thread in threads.items():
             parts.health.watch(name, thread)
+        with parts.source.running() as replica:
+            if replica is not None:
+                parts.health.watch("replica", replica)
+            self._run(filling)
+
+    def _run(self, filling: Thread) -> None:
+        parts = self._parts
         parts.workers.start()
         parts.poller.start()
         parts.index.start()
@@ -184,6 +192,10 @@ class Agent:
         if self._questions.is_hinted:
             self._look_through_disks()
         self._parts.poller.ask_leaders(self._leadership.replicas.keys() | self._parts.packs.left)
+        # Nothing else shows that a log which is followed has grown.
+        followed = [tp for tp, partition in self._leadership.partitions.items() if partition.follows]
+        if followed:
+            self._parts.poller.ask_offsets(self._leadership.ask(followed))
         interval = self._parts.settings.metadata_interval.total_seconds()
         self._questions.asked(self._runtime.monotonic(), interval)
 

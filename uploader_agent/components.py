@@ -16,6 +16,7 @@ from uploader_agent.broker.leadership_hints import LeadershipHints, NoHints
 from uploader_agent.broker.properties import Broker
 from uploader_agent.disk.watcher import Watcher
 from uploader_agent.hold import Hold
+from uploader_agent.log_source import BrokerDisk, LogSource
 from uploader_agent.observability.health import Health
 from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
@@ -67,16 +68,19 @@ class Components:
         authority: Authority | None = None,
         notifier: Notifier | None = None,
         traffic: StoreTraffic | None = None,
+        source: LogSource | None = None,
         read_only: bool = False,
         runtime: Runtime = MACHINE,
     ) -> None:
         """Put the components together. With ``read_only`` nothing writes to the store: only a survey is possible.
 
-        Without an ``authority`` no leader epoch in the store ever counts as foreign.
+        Without an ``authority`` no leader epoch in the store ever counts as foreign. The default ``source`` is the
+        broker's own disk.
         """
         self.settings = settings
         self.broker = broker
         self.watcher = watcher
+        self.source = source or BrokerDisk()
         self.hints = hints or NoHints()
         self.notifier = notifier or Notifier({})
         self.runtime = runtime
@@ -103,6 +107,7 @@ class Components:
             self.hold,
             ForeignEpochs(broker.node_id, authority or NoAuthority(), self.metrics, runtime.monotonic).judge,
             lambda tp: self.packs.settled_head(destinations.bucket(tp)),
+            source=self.source,
             search_interval=settings.scan_interval.total_seconds(),
             runtime=runtime,
         )

@@ -31,6 +31,7 @@ class OneShot:
         before: dict[TopicPartition, list[PartitionJob]] = {}
         stalls = 0
         while stalls < _STALLS and not parts.stopping.is_set():
+            parts.source.catch_up()
             self.refresh()
             if tails:
                 self._seal_tails()

@@ -53,6 +53,21 @@ def _freshness(duration: timedelta) -> timedelta:
     return duration
 
 
+def _check_client(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
+    from kafka.admin import KafkaAdminClient
+
+    unknown = sorted(options.keys() - KafkaAdminClient.DEFAULT_CONFIG.keys())
+    if unknown:
+        raise ValueError(f"kafka-python's admin client knows no {', '.join(unknown)}")
+    for name, value in options.items():
+        kind = type(KafkaAdminClient.DEFAULT_CONFIG[name])
+        if kind in {int, bool} and type(value) is not kind:
+            raise ValueError(f"{name} must be {'a whole number' if kind is int else 'true or false'}")
+    if (protocol := options.get("security_protocol", "SSL")) not in PROTOCOLS:
+        raise ValueError(f"security_protocol must be one of {', '.join(sorted(PROTOCOLS))}, but it is {protocol!r}")
+    return options
+
+
 class BrokerSettings(Settings):
     """The path of the broker's own configuration, and options to reach the broker that it does not state.
 
@@ -65,21 +80,7 @@ class BrokerSettings(Settings):
     client: dict[str, str | int | bool] = Field(default_factory=dict)
     zookeeper: dict[str, str | int | bool | dict[str, str]] = Field(default_factory=dict)
 
-    @field_validator("client")
-    @classmethod
-    def _check_client(cls, options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
-        from kafka.admin import KafkaAdminClient
-
-        unknown = sorted(options.keys() - KafkaAdminClient.DEFAULT_CONFIG.keys())
-        if unknown:
-            raise ValueError(f"kafka-python's admin client knows no {', '.join(unknown)}")
-        for name, value in options.items():
-            kind = type(KafkaAdminClient.DEFAULT_CONFIG[name])
-            if kind in {int, bool} and type(value) is not kind:
-                raise ValueError(f"{name} must be {'a whole number' if kind is int else 'true or false'}")
-        if (protocol := options.get("security_protocol", "SSL")) not in PROTOCOLS:
-            raise ValueError(f"security_protocol must be one of {', '.join(sorted(PROTOCOLS))}, but it is {protocol!r}")
-        return options
+    _check_client = field_validator("client")(_check_client)
 
     @field_validator("zookeeper")
     @classmethod
@@ -93,6 +94,32 @@ class BrokerSettings(Settings):
         if unknown:
             raise ValueError(f"kazoo's client knows no {', '.join(unknown)}")
         return options
+
+
+class FetchSettings(Settings):
+    """Brokers to fetch from where nobody has their disks, and the directory ``spool`` for what was fetched.
+
+    ``client`` is passed to kafka-python (``security_protocol``, ``sasl_mechanism``, ...). Of ``slots`` agents this one
+    is number ``slot``; each owns some of the partitions. With ``rack`` batches come from a replica there (KIP-392).
+    """
+
+    bootstrap: str = Field(pattern=_BROKERS)
+    spool: Path
+    client: dict[str, str | int | bool] = Field(default_factory=dict)
+    slot: int = Field(default=0, ge=0)
+    slots: int = Field(default=1, ge=1, le=1000)
+    rack: str = ""
+    segment: Size = Field(default=64 << 20, ge=1 << 12, le=1 << 30)
+    spool_max: Size = Field(default=10 << 30, ge=1 << 20)
+    largest_message: Size = Field(default=64 << 20, ge=1 << 20, le=1 << 30)
+
+    _check_client = field_validator("client")(_check_client)
+
+    @model_validator(mode="after")
+    def _check_slot(self) -> Self:
+        if self.slot >= self.slots:
+            raise ValueError(f"slot must be below slots, which is {self.slots}, but it is {self.slot}")
+        return self
 
 
 class UploadSettings(Settings):
@@ -151,14 +178,18 @@ class LogSettings(Settings):
 
 
 class AgentSettings(Settings):
-    """The whole file. ``cluster`` is the name in the store's keys; default: the broker's ``cluster.id``.
+    """The whole file. ``cluster`` is the name in the store's keys; default: the cluster's own id.
+
+    Exactly one of ``broker``, for a broker's own disk, and ``fetch`` is given. Without a disk nothing can be held, and
+    no gap filled from it.
 
     ``freshness`` is the time from append to query, by topic pattern; the first pattern that matches counts. Bytes are
     packed when they are a third of it old. Where no pattern matches, tails are packed after ``tail_after`` without an
     append.
     """
 
-    broker: BrokerSettings
+    broker: BrokerSettings | None = None
+    fetch: FetchSettings | None = None
     raw: EndpointSettings
     state_dir: Path
     store: StoreOptions = StoreOptions()
@@ -179,6 +210,22 @@ class AgentSettings(Settings):
     http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_disk(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not data.get("fetch"):
+            return data
+        off: dict[str, Any] = {"enabled": False}
+        return {**data, "hold": off | dict(data.get("hold") or {}), "fill": off | dict(data.get("fill") or {})}
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if (self.broker is None) == (self.fetch is None):
+            raise ValueError("exactly one of broker and fetch must be given")
+        if self.fetch is not None and (self.hold.enabled or self.fill.enabled):
+            raise ValueError("hold and fill need a broker's disk: with fetch they cannot be enabled")
+        return self
+
     @model_validator(mode="after")
     def _check_served(self) -> Self:
         check_served(self.raw, self.store)
@@ -198,7 +245,7 @@ class AgentSettings(Settings):
         return next((duration.total_seconds() for duration in matching), None)
 
 
-FIXED = ("broker", "raw", "store", "cluster", "state_dir", "hold.enabled", "hold.links", "http")
+FIXED = ("broker", "fetch", "raw", "store", "cluster", "state_dir", "hold.enabled", "hold.links", "http")
 """The settings that a running agent keeps; all others are applied when SIGHUP makes it read its file again."""
 
 

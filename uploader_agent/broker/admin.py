@@ -33,7 +33,8 @@ QUERY_SIZE = 1000
 """Partitions or topics in one request: between two requests the broker answers other clients."""
 
 _WITH_EPOCHS = 4
-"""The first version of ListOffsets that sends leader epochs to the broker."""
+_WITH_EPOCH_FENCING = 2
+"""The first versions of ListOffsets and of OffsetForLeaderEpoch that send leader epochs to the broker."""
 
 CHECKPOINT = "replication-offset-checkpoint"
 UNKNOWN_POLICY = "unknown"
@@ -63,12 +64,16 @@ class Leader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """A partition's offsets as last observed; None for offsets that the checkpoint does not have."""
+    """A partition's offsets as last observed; None for offsets that the checkpoint does not have.
+
+    ``log_end`` is the leader's log end before it named the others; None where the log itself is at hand.
+    """
 
     high_watermark: int
     last_stable_offset: int | None = None
     log_start_offset: int | None = None
     source: Literal["broker", "checkpoint"] = "broker"
+    log_end: int | None = None
 
 
 class Metadata(Protocol):
@@ -91,7 +96,7 @@ class AdminMetadata(Metadata):
     """:class:`Metadata` from kafka-python's admin client, connected on first use and again after a failure."""
 
     def __init__(self, node_id: int, connect: Callable[[], Any]) -> None:
-        """Prepare to ask broker ``node_id``; nothing is connected yet."""
+        """Prepare to ask broker ``node_id``, about its partitions and all else; nothing is connected yet."""
         self._node_id = node_id
         self._connect = connect
         self._client: Any = None
@@ -99,6 +104,10 @@ class AdminMetadata(Metadata):
     def brokers(self) -> list[int]:
         """The ids of the cluster's brokers. Raises :class:`BrokerUnavailable`."""
         return sorted(broker["broker_id"] for broker in self._ask(lambda client: client.describe_cluster())["brokers"])
+
+    def cluster_id(self) -> str:
+        """The cluster's own id. Raises :class:`BrokerUnavailable`."""
+        return str(self._ask(lambda client: client.describe_cluster())["cluster_id"])
 
     def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
         """See :class:`Metadata`. Only the topics of ``wanted`` are asked for, and asking creates no topic."""
@@ -116,11 +125,15 @@ class AdminMetadata(Metadata):
 
     @override
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
+        return self.offsets_from(self._node_id, led)
+
+    def offsets_from(self, broker: int, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
+        """The :meth:`offsets` of partitions that ``broker`` leads."""
         offsets: dict[TopicPartition, Offsets] = {}
         for chunk in _chunks(sorted(led)):
-            stable = self._list_offsets(chunk, led, "LATEST", committed=True)
-            high = self._list_offsets(stable, led, "LATEST", committed=False)
-            start = self._list_offsets(high, led, "EARLIEST", committed=False)
+            stable = self._list_offsets(broker, chunk, led, "LATEST", committed=True)
+            high = self._list_offsets(broker, stable, led, "LATEST", committed=False)
+            start = self._list_offsets(broker, high, led, "EARLIEST", committed=False)
             for tp, high_watermark in high.items():
                 offsets[tp] = Offsets(high_watermark, stable[tp], start.get(tp))
         return offsets
@@ -145,8 +158,43 @@ class AdminMetadata(Metadata):
         if client is not None:
             client.close()
 
+    def log_ends(self, broker: int, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, int]:
+        """The log end offsets of the partitions that ``broker`` leads under the epoch in ``led``; others are left out.
+
+        A leader answers OffsetForLeaderEpoch of its own epoch with its log end (KIP-101).
+        """
+        from kafka.protocol.consumer import OffsetForLeaderEpochRequest
+
+        topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+        ends: dict[TopicPartition, int] = {}
+        for chunk in _chunks(sorted(led)):
+            asked: dict[str, list[Any]] = defaultdict(list)
+            for tp in chunk:
+                epoch = led[tp].leader_epoch
+                part = topic.OffsetForLeaderPartition(
+                    partition=tp.partition, current_leader_epoch=epoch, leader_epoch=epoch
+                )
+                asked[tp.topic].append(part)
+            request = OffsetForLeaderEpochRequest(
+                replica_id=-1,
+                topics=[topic(topic=name, partitions=parts) for name, parts in asked.items()],
+                min_version=_WITH_EPOCH_FENCING,
+            )
+            for answered in self._ask(partial(_send_to, request, broker)).topics:
+                for part in answered.partitions:
+                    tp = TopicPartition(answered.topic, part.partition)
+                    if not part.error_code and part.leader_epoch == led[tp].leader_epoch:
+                        ends[tp] = part.end_offset
+        return ends
+
     def _list_offsets(
-        self, wanted: Iterable[TopicPartition], led: Mapping[TopicPartition, Led], spec: str, *, committed: bool
+        self,
+        broker: int,
+        wanted: Iterable[TopicPartition],
+        led: Mapping[TopicPartition, Led],
+        spec: str,
+        *,
+        committed: bool,
     ) -> dict[TopicPartition, int]:
         """Offsets from ListOffsets for each partition of ``wanted`` that the broker leads under the epoch in ``led``.
 
@@ -168,7 +216,7 @@ class AdminMetadata(Metadata):
             topics=[topic(name=name, partitions=parts) for name, parts in asked.items()],
             min_version=_WITH_EPOCHS,
         )
-        answer = self._ask(lambda client: send(client, request, self._node_id))
+        answer = self._ask(partial(_send_to, request, broker))
         return {
             TopicPartition(answered.name, part.partition_index): part.offset
             for answered in answer.topics
@@ -194,6 +242,10 @@ class AdminMetadata(Metadata):
         except (AttributeError, TypeError, ValueError) as error:
             rule = "kafka-python takes no such broker.bootstrap or broker.client, as the agent's file has them"
             raise BrokerUnavailable(f"{rule}: {type(error).__name__}: {error}") from error
+
+
+def _send_to(request: Any, broker: int, client: Any) -> Any:
+    return send(client, request, broker)
 
 
 def send(client: Any, request: Any, node_id: int) -> Any:

@@ -24,13 +24,17 @@ from uploader_agent.broker.leadership_hints import LeadershipHints, NoHints
 from uploader_agent.broker.properties import Broker, read_broker
 from uploader_agent.components import Components
 from uploader_agent.disk.watcher import DirectoryWatcher
+from uploader_agent.intake.fetching import FetchLimits
+from uploader_agent.intake.metadata import Ends, SlotMetadata
+from uploader_agent.intake.replica import FIRST_SLOT, SlotReplica
+from uploader_agent.log_source import BrokerDisk, LogSource
 from uploader_agent.observability.log_config import configure
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.observability.systemd import Notifier
 from uploader_agent.one_shot import OneShot
 from uploader_agent.repair.adoption import partitions_here
 from uploader_agent.scheduling.throttle import StoreTraffic
-from uploader_agent.settings import PROTOCOLS, AgentSettings
+from uploader_agent.settings import PROTOCOLS, AgentSettings, FetchSettings
 from uploader_agent.stored.destinations import Destinations, OpenStore
 
 ConfigOption = Annotated[
@@ -47,7 +51,13 @@ class AlreadyRunning(TidemarkError):
 
 
 def broker_of(settings: AgentSettings) -> Broker:
-    """The broker as its own files describe it. Raises ConfigError."""
+    """The broker as its own files describe it, or the slot that stands for one.
+
+    Raises ConfigError, and BrokerUnavailable if a slot's cluster has no name in the file and cannot be asked.
+    """
+    if settings.fetch is not None:
+        return _slot(settings, settings.fetch)
+    assert settings.broker is not None
     path = settings.broker.properties
     broker = read_broker(path, settings.broker.bootstrap)
     if broker.security_protocol not in PROTOCOLS and "security_protocol" not in settings.broker.client:
@@ -56,6 +66,15 @@ def broker_of(settings: AgentSettings) -> Broker:
         )
         raise ConfigError(str(path), [("listener.security.protocol.map", rule)])
     return broker
+
+
+def _slot(settings: AgentSettings, fetch: FetchSettings) -> Broker:
+    cluster = settings.cluster
+    if cluster is None:
+        with closing(AdminMetadata(-1, _fetch_connector(fetch))) as metadata:
+            cluster = metadata.cluster_id()
+    protocol = str(fetch.client.get("security_protocol", "PLAINTEXT"))
+    return Broker(FIRST_SLOT + fetch.slot, cluster, (fetch.spool.resolve(),), fetch.bootstrap, protocol, "fetch")
 
 
 @contextmanager
@@ -75,8 +94,13 @@ def open_destinations(settings: AgentSettings, broker: Broker, *, dry_run: bool)
         yield Destinations(name, resolver_of(settings.raw), open_metered, record=not dry_run)
 
 
-def metadata_of(settings: AgentSettings, broker: Broker) -> AdminMetadata:
+def metadata_of(
+    settings: AgentSettings, broker: Broker, over: Callable[[], Ends] | None = None
+) -> AdminMetadata | SlotMetadata:
     """A client that asks the cluster over Kafka's protocol. It connects for its first question."""
+    if settings.fetch is not None:
+        cluster = AdminMetadata(-1, _fetch_connector(settings.fetch))
+        return SlotMetadata(broker.node_id, broker.log_dirs[0], cluster, over or dict)
     return AdminMetadata(broker.node_id, _connector(settings, broker))
 
 
@@ -87,7 +111,8 @@ def built(
     """An agent's components, with its real surroundings."""
     with (
         opened(settings) as (open_metered, traffic),
-        closing(metadata_of(settings, broker)) as metadata,
+        _source(settings, broker, open_metered, traffic.metrics) as source,
+        closing(metadata_of(settings, broker, lambda: source.over)) as metadata,
         closing(DirectoryWatcher()) as watcher,
         closing(_hints(settings, broker)) as hints,
     ):
@@ -101,12 +126,39 @@ def built(
             authority=None if read_only else _authority(settings, broker),
             notifier=notifier,
             traffic=traffic,
+            source=source,
             read_only=read_only,
         )
 
 
+@contextmanager
+def _source(settings: AgentSettings, broker: Broker, open_store: OpenStore, metrics: Metrics) -> Iterator[LogSource]:
+    """The source of the log directories."""
+    fetch = settings.fetch
+    if fetch is None:
+        yield BrokerDisk()
+        return
+    from uploader_agent.intake.brokers import BrokerConnections  # kafka-python is slow to import
+
+    name = settings.cluster or broker.cluster_id
+    destinations = Destinations(name, resolver_of(settings.raw), open_store, record=False)
+    limits = FetchLimits(largest_message=fetch.largest_message)
+    client = {**fetch.client, "bootstrap_servers": fetch.bootstrap.split(",")}
+    with (
+        closing(BrokerConnections(client, limits, fetch.rack)) as cluster,
+        closing(SlotReplica(fetch, cluster, settings.accepts_topic, destinations, metrics)) as replica,
+    ):
+        yield replica
+
+
+def _fetch_connector(fetch: FetchSettings) -> Callable[[], Any]:
+    protocol = str(fetch.client.get("security_protocol", "PLAINTEXT"))
+    return partial(connect, -1, fetch.bootstrap, protocol, fetch.client)
+
+
 def _connector(settings: AgentSettings, broker: Broker) -> Callable[[], Any]:
     """A function that connects to ``broker`` over Kafka's protocol."""
+    assert settings.broker is not None
     return partial(connect, broker.node_id, broker.bootstrap, broker.security_protocol, settings.broker.client)
 
 
@@ -114,14 +166,14 @@ def _authority(settings: AgentSettings, broker: Broker) -> Authority:
     """The authority on leader epochs, chosen from the broker's own configuration."""
     if broker.mode == "kraft":
         return QuorumAuthority(broker.node_id, _connector(settings, broker))
-    if broker.zookeeper is None:
+    if broker.zookeeper is None or settings.broker is None:
         return NoAuthority()
     return ZooKeeperAuthority({**broker.zookeeper, **settings.broker.zookeeper})
 
 
 def _hints(settings: AgentSettings, broker: Broker) -> LeadershipHints:
     """The hints of changes of leadership, chosen from the broker's own configuration."""
-    if broker.zookeeper is None:
+    if broker.zookeeper is None or settings.broker is None:
         return NoHints()
     from uploader_agent.broker.zookeeper import ZooKeeperHints
 
@@ -157,6 +209,8 @@ def locked(settings: AgentSettings, notifier: Notifier | None = None) -> Iterato
         settings.state_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(error.errno, f"state_dir cannot be created: {error.strerror}", str(settings.state_dir)) from error
+    if settings.fetch is not None:
+        settings.fetch.spool.mkdir(parents=True, exist_ok=True)
     links = [folder for folder in settings.hold.links if folder.is_dir()]
     with (
         lock_directories([*broker.log_dirs, settings.state_dir, *links]),

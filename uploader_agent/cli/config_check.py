@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,8 +44,6 @@ def check(
     broker = broker_of(settings)
     check_links(settings.hold.links, broker.log_dirs)
     holding = preflight.check(broker.log_dirs, settings.hold)
-    properties = parse_properties(settings.broker.properties.read_text(encoding="utf-8"))
-    delay = preflight.delete_delay(holding, properties, settings.scan_interval)
     endpoint = resolver_of(settings.raw).default()
     facts = {
         "broker": broker.node_id,
@@ -57,13 +55,18 @@ def check(
         "store": endpoint.store,
         "prefix": endpoint.prefix,
     }
+    held: dict[str, Any] = {}
+    lines: list[str] = []
+    if settings.broker is not None:
+        properties = parse_properties(settings.broker.properties.read_text(encoding="utf-8"))
+        delay = preflight.delete_delay(holding, properties, settings.scan_interval)
+        held = {"holding": [guarantee._asdict() for guarantee in holding], "file_delete_delay_ms": delay._asdict()}
+        lines = [*preflight.lines(holding, delay)]
     checks = [] if offline else [*_asked(settings, broker)]
     if output is Output.json:
-        guarantees = [guarantee._asdict() for guarantee in holding]
-        held = {"holding": guarantees, "file_delete_delay_ms": delay._asdict()}
         typer.echo(json.dumps(facts | held | {"checks": [tried._asdict() for tried in checks]}))
     else:
-        typer.echo("\n".join([*(f"{key}: {value}" for key, value in facts.items()), *preflight.lines(holding, delay)]))
+        typer.echo("\n".join([*(f"{key}: {value}" for key, value in facts.items()), *lines]))
         for tried in checks:
             typer.echo(tried.line)
         if offline:

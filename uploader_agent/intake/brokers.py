@@ -18,7 +18,7 @@ import socket
 import struct
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -137,17 +137,31 @@ class BrokerConnections(Cluster):
 
     @override
     def topic(self, name: str) -> TopicLeaders | None:
-        wanted = MetadataRequest.MetadataRequestTopic(name=name, topic_id=uuid.UUID(int=0))
+        [topic] = self._described([name])
+        return self._leaders(name, topic)
+
+    @override
+    def topics(self, names: Collection[str] | None) -> dict[str, TopicLeaders]:
+        described = {topic.name: self._leaders(topic.name, topic) for topic in self._described(names)}
+        return {name: leaders for name, leaders in described.items() if leaders is not None}
+
+    def _described(self, names: Collection[str] | None) -> Any:
+        """The topics ``names``, or all, as some broker describes them. Raises BrokerUnavailable, BrokerError."""
+        asked, nobody = MetadataRequest.MetadataRequestTopic, uuid.UUID(int=0)
+        wanted = None if names is None else [asked(name=name, topic_id=nobody) for name in sorted(names)]
         failure: BrokerUnavailable | None = None
         for broker in sorted(self._addresses, key=lambda broker: self._failed.get(broker, 0.0)):
             request = MetadataRequest(
-                topics=[wanted], allow_auto_topic_creation=False, min_version=_WITH_TOPIC_IDS, max_version=12
+                topics=wanted, allow_auto_topic_creation=False, min_version=_WITH_TOPIC_IDS, max_version=12
             )
             try:
-                return self._leaders(name, self._ask(broker, request))
+                answer = self._ask(broker, request)
             except BrokerUnavailable as error:
                 self._failed[broker] = time.monotonic()
                 failure = error
+            else:
+                self._keep_addresses(answer.brokers)
+                return answer.topics
         raise failure or BrokerUnavailable("no broker is known")
 
     @override
@@ -209,16 +223,17 @@ class BrokerConnections(Cluster):
         self._net.close()
         self._selector.close()
 
-    def _leaders(self, name: str, answer: Any) -> TopicLeaders | None:
-        """Keep the brokers' addresses, and read the topic."""
-        listed = {broker.node_id: _Address(*tuple(broker)[:3]) for broker in answer.brokers}
+    def _keep_addresses(self, brokers: Any) -> None:
+        listed = {broker.node_id: _Address(*tuple(broker)[:3]) for broker in brokers}
         for broker in self._addresses.keys() - listed.keys() - set(self._bootstrap):
             self._drop(broker)
         for broker, address in listed.items():
             if self._addresses.get(broker, address) != address:
                 self._drop(broker)
         self._addresses = {key: self._addresses[key] for key in self._bootstrap} | listed
-        [topic] = answer.topics
+
+    def _leaders(self, name: str, topic: Any) -> TopicLeaders | None:
+        """The description of a topic; None if the broker knows none of this name."""
         error = kafka_errors.for_code(topic.error_code)
         refusal = _REFUSALS.get(error)
         if refusal is Refusal.TOPIC:

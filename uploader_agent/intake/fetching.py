@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -124,6 +124,10 @@ class Cluster(Protocol):
 
     def topic(self, name: str) -> TopicLeaders | None:
         """The topic as some broker knows it; None if that broker knows none of this name."""
+        ...
+
+    def topics(self, names: Collection[str] | None) -> Mapping[str, TopicLeaders]:
+        """The topics ``names``, or all that this user may describe, as some broker knows them."""
         ...
 
     def epoch_end(self, tp: TopicPartition, leader: Leader, epoch: int) -> EpochEnd:

@@ -10,11 +10,11 @@ A broker answers a Fetch with committed batches only: nothing above a high water
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from tidemark.errors import BrokerError, FormatError, SegmentError, TidemarkError
+from tidemark.errors import BrokerError, FormatError, SegmentError, StoreError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner
 from uploader_agent.broker.admin import BrokerUnavailable, Leader
@@ -29,6 +29,9 @@ _NEAR_SECONDS: Final = 10.0
 
 _SHUN_SECONDS: Final = 60.0
 """Time for which the leader is read after a near replica has failed."""
+
+_DENIED_SECONDS: Final = 60.0
+"""Time without the topic id in any broker's metadata after which the topic of a spool is gone."""
 
 _MOST_DAMAGED: Final = 5
 """Damaged answers in a row from the leader after which the partition stops: its log is damaged, not the way here."""
@@ -61,6 +64,13 @@ class _Pending(NamedTuple):
     offset: int
 
 
+StoredEnd = Callable[[TopicPartition, str, Lineage], int]
+"""The offset below which the store accounts for all offsets of a partition of this topic id, on this lineage.
+
+Raises StoreError and FormatError.
+"""
+
+
 class PartitionFollower:
     """One partition of the incarnation ``topic_id``.
 
@@ -69,7 +79,10 @@ class PartitionFollower:
     the last reason to wait or stop.
     """
 
-    def __init__(self, tp: TopicPartition, topic_id: str, spool: PartitionSpool) -> None:
+    def __init__(
+        self, tp: TopicPartition, topic_id: str, spool: PartitionSpool, stored_end: StoredEnd | None = None
+    ) -> None:
+        """Without ``stored_end`` a spool begins where the log does."""
         self.tp = tp
         self.topic_id = topic_id
         self.spool = spool
@@ -79,8 +92,11 @@ class PartitionFollower:
         self.log_end: int | None = None
         self.idle = 0
         self.error: TidemarkError | None = None
+        self._stored_end = stored_end
         self._in_doubt = False
         """A leader has refused the topic id."""
+        self._denied_since: float | None = None
+        """The time since which no broker has had the topic id."""
         self._pending: _Pending | None = None
         self._proof: Wanted | None = None
         """The request whose answer proves that the pending lineage is of this topic id: it was sent afterwards."""
@@ -108,10 +124,12 @@ class PartitionFollower:
         if self.ended:
             return
         if topic is None or topic.topic_id != self.topic_id:
-            # That broker may be behind, so the leader must have refused the id as well.
-            if self._in_doubt:
+            # That broker may be behind, so the leader must have refused the id as well, if there was one.
+            self._denied_since = now if self._denied_since is None else self._denied_since
+            if self._in_doubt or (self.leader is None and now - self._denied_since >= _DENIED_SECONDS):
                 self._end(FollowerState.OVER, TidemarkError(f"{self.tp}: the topic was deleted, or made again"))
             return
+        self._denied_since = None
         leader = topic.leaders.get(self.tp.partition)
         epoch = self.leader.led.leader_epoch if self.leader else -1
         if leader is None or leader.broker < 0 or leader.led.leader_epoch < epoch:
@@ -169,6 +187,12 @@ class PartitionFollower:
         elif from_leader and part.first and not part.records and before < part.high_watermark:
             self.idle += 1
 
+    def begin_again(self, now: float) -> None:
+        """Empty the spool, and begin it where the store ends now."""
+        if not self.ended:
+            self.spool.empty()
+            self._wait(None, now)
+
     def stop(self, error: TidemarkError) -> None:
         """Stop for good, for a reason that only a person can remove."""
         self._end(FollowerState.STOPPED, error)
@@ -185,21 +209,23 @@ class PartitionFollower:
         try:
             start = cluster.log_start(self.tp, leader)
             log_end, lineage = lineage_of(self.tp, leader, cluster, start)
+            pending = self._changes(lineage, start, log_end)
         except PartitionRefused as refused:
             self._refused(refused, now, from_leader=True)
             return
-        except BrokerUnavailable as error:
+        except (BrokerUnavailable, StoreError, FormatError) as error:
             self._wait(error, now)
             return
         self.leader, self.high_watermark, self.log_end, self.idle = leader, None, log_end, 0
-        self._near, self._pending = None, self._changes(lineage, start, log_end)
+        self._near, self._pending = None, pending
         self.state = FollowerState.PROVING
 
     def _changes(self, lineage: Lineage, start: int, log_end: int) -> _Pending:
         """The changes of the spool under a lineage, and the offset from which it needs batches then."""
         spool = self.spool
         if spool.end is None:
-            return _Pending(lineage, None, start, start)
+            begin = self._beginning(lineage, start, log_end)
+            return _Pending(lineage, None, begin, begin)
         end = min(spool.end, log_end)
         own = spool.lineage.truncated(spool.end)
         diverged = own.divergence(lineage, end)
@@ -208,7 +234,13 @@ class PartitionFollower:
         # Batches below the log start stay: they were committed, and their epochs are known from an older lineage.
         whole = lineage.with_history(own.truncated(end)) if (spool.start or 0) < start else lineage
         emptied = cut is not None and cut <= (spool.start or 0)
-        return _Pending(whole, cut, start, start if emptied or end < start else end)
+        begin = self._beginning(lineage, start, log_end) if emptied else start
+        return _Pending(whole, cut, begin, begin if emptied or end < start else end)
+
+    def _beginning(self, lineage: Lineage, start: int, log_end: int) -> int:
+        """The offset at which an empty spool begins: what the store has need not be fetched again."""
+        stored = self._stored_end(self.tp, self.topic_id, lineage) if self._stored_end else 0
+        return max(start, min(stored, log_end))
 
     def _prove(self) -> None:
         """Apply the pending changes: the leader has answered for this topic id, so the lineage is of this topic."""
@@ -225,25 +257,26 @@ class PartitionFollower:
         spool = self.spool
         assert spool.end is not None
         begin = end = 0
-        base, following = None, spool.end
+        first, following = None, spool.end
         problem: TidemarkError | None = None
         try:
             for header in _headers(part, f"{self.tp} from broker {part.wanted.broker}"):
-                if header.next_offset <= following and base is None:
+                if header.next_offset <= following and first is None:
                     begin = end = header.end  # the broker sends whole batches, from the one that has the offset
                     continue
                 problem = self._unfit(header, part.high_watermark)
                 if problem is not None:
                     break
-                base = header.base_offset if base is None else base
+                first = first or header
                 end, following = header.end, header.next_offset
             else:
-                if base is None and part.first and part.records:
+                if first is None and part.first and part.records:
                     problem = FormatError(str(self.tp), f"the answer from offset {spool.end} on has no whole batch")
         except SegmentError as error:
             problem = error
-        if base is not None:
-            spool.append(part.records[begin:end], base, following)
+        if first is not None:
+            self._note_epoch(first)
+            spool.append(part.records[begin:end], first.base_offset, following)
         elif from_leader and isinstance(problem, FormatError):
             self._damaged += 1
             if self._damaged >= _MOST_DAMAGED:
@@ -252,6 +285,12 @@ class PartitionFollower:
                 return
         if problem is not None:
             self._leave(problem, now, from_leader=from_leader)
+
+    def _note_epoch(self, first: BatchHeader) -> None:
+        """Note that the epoch of the ``first`` batch begins before the log start, which lies within that batch."""
+        lineage = self.spool.lineage
+        if lineage.epoch_at(first.base_offset) not in {None, first.leader_epoch}:
+            self.spool.follow(lineage.with_batches([(first.leader_epoch, first.base_offset)]), None)
 
     def _unfit(self, header: BatchHeader, high_watermark: int) -> TidemarkError | None:
         """The reason for which a batch is not taken; None if it is fit."""

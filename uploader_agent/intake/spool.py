@@ -23,6 +23,7 @@ from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import Lineage, SegmentScanner, end_below, parse_leader_epoch_checkpoint
 from tidemark.kafka_log.batch import MAX_RELATIVE_OFFSET
+from tidemark.kafka_log.producer_snapshot import NO_PRODUCERS
 from uploader_agent.disk.log_dirs import PARTITION_METADATA, read_text, topic_id_of
 from uploader_agent.disk.segment_files import CHUNK, EPOCHS, file_name, log_bases
 
@@ -77,6 +78,9 @@ class PartitionSpool:
             self.begin(self.end)
         if base_offset < self._bases[-1]:
             self._rename_last(base_offset)
+        if not self._last_size and self._bases[:-1] and self.data_end < self._bases[-1]:
+            # What was open before a range that is gone does not count behind it: no marker there is about it.
+            (self.folder / file_name(self._bases[-1], "snapshot")).write_bytes(NO_PRODUCERS)
         assert self._last is not None
         at, rest = self._last_size, batches
         while rest:
@@ -86,18 +90,40 @@ class PartitionSpool:
         self._last_size, self.end, self.data_end = at, next_offset, next_offset
 
     def begin(self, offset: int) -> None:
-        """Begin a segment at ``offset``: the log's first, the next, or the first above a range that is gone."""
+        """Begin a segment at ``offset``: the log's first, the next, or the first above a range that is gone.
+
+        An empty segment marks the beginning of that range: otherwise the one before would seem to reach over it.
+        """
         if self._bases and not self._last_size:
             self._rename_last(offset)
         else:
-            self.sync()
-            self._close_last()
-            name = self.folder / file_name(offset, "log")
-            self._last = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            self._bases.append(offset)
-            self._last_size = 0
-            self._sync_folder()
+            if self.end is not None and self.end < offset:
+                self._create(self.end)
+            self._create(offset)
         self.end = offset
+
+    def roll(self) -> None:
+        """End the last segment, if it has a batch."""
+        if self.end is not None and self._last_size:
+            self.begin(self.end)
+
+    def drop_below(self, offset: int) -> None:
+        """Remove the segments that end at or below ``offset``; the last one stays."""
+        while len(self._bases) > 1 and self._bases[1] <= offset:
+            self._unlink(self._bases.pop(0))
+
+    def empty(self) -> None:
+        """Remove all segments."""
+        while self._bases:
+            self._remove_last()
+        self.end, self.data_end, self._last_size = None, 0, 0
+
+    def remove(self) -> None:
+        """Remove the directory."""
+        self.empty()
+        for path in self.folder.iterdir():
+            path.unlink()
+        self.folder.rmdir()
 
     def follow(self, lineage: Lineage, cut: int | None) -> None:
         """Cut off all batches that reach above ``cut``, then replace the checkpoint by ``lineage``."""
@@ -187,6 +213,16 @@ class PartitionSpool:
             yield chunk
             at += len(chunk)
 
+    def _create(self, base: int) -> None:
+        """Create the segment at ``base``, which is now the last one."""
+        self.sync()
+        self._close_last()
+        name = self.folder / file_name(base, "log")
+        self._last = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._bases.append(base)
+        self._last_size = 0
+        self._sync_folder()
+
     def _rename_last(self, base: int) -> None:
         """Give the last segment, which is empty, another base."""
         (self.folder / file_name(self._bases[-1], "log")).rename(self.folder / file_name(base, "log"))
@@ -195,10 +231,13 @@ class PartitionSpool:
 
     def _remove_last(self) -> None:
         self._close_last()
-        path = self.folder / file_name(self._bases[-1], "log")
+        self._unlink(self._bases.pop())
+
+    def _unlink(self, base: int) -> None:
+        path = self.folder / file_name(base, "log")
         self.size -= path.stat().st_size
         path.unlink()
-        self._bases.pop()
+        (self.folder / file_name(base, "snapshot")).unlink(missing_ok=True)
 
     def _close_last(self) -> None:
         last, self._last = self._last, None

@@ -84,7 +84,11 @@ class _Blot:
 def _secrets(settings: AgentSettings, environment: Mapping[str, str]) -> set[str]:
     """Values of settings and variables with names that mark them as secret."""
     variables = {name: value for name, value in environment.items() if name.startswith(_CREDENTIALS)}
-    options = (settings.broker.client, settings.broker.zookeeper, variables)
+    options: list[Mapping[str, object]] = [variables]
+    if settings.broker is not None:
+        options += [settings.broker.client, settings.broker.zookeeper]
+    if settings.fetch is not None:
+        options.append(settings.fetch.client)
     return {str(value) for section in options for name, value in _leaves(section) if is_secret(name)}
 
 

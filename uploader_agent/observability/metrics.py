@@ -53,6 +53,11 @@ class Metrics:
             ["kind"],
         )
 
+        # fetching
+        self.fetched_bytes = self._counter("fetched_bytes", "Bytes of batches fetched from brokers into the spool.")
+        self.fetch_throttled = self._counter("fetch_throttled_seconds", "Seconds for which brokers throttled fetching.")
+        self.spool_bytes = self._gauge("spool_bytes", "Bytes of the segments in the spool.")
+
         # uploads
         self.segments = self._counter("segments", "Segments uploaded to the store, by the manifest's state.", ["state"])
         self.bytes = self._counter("log_bytes", "Bytes of .log files uploaded to the store.")

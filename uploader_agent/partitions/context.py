@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
 from tidemark.intervals import Intervals
@@ -12,6 +12,7 @@ from tidemark.store import Store
 from uploader_agent.broker.admin import UNKNOWN_POLICY, Led, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.hold import Hold
+from uploader_agent.log_source import BrokerDisk, LogSource
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.stored.destinations import Bucket
 from uploader_agent.stored.incarnations import TopicIncarnation
@@ -25,8 +26,8 @@ class Context:
     waits some seconds, or fewer when the agent stops. ``on_truncated`` counts logs that elections cut off.
     ``is_foreign`` returns True if an ``offset.wm`` that fences a leadership has an epoch that the cluster never gave.
     ``settled_head`` returns the version of this broker's head if no earlier PUT of it can take effect any more;
-    otherwise None, and the head is settled soon. While a partition has holes, the store is searched every
-    ``search_interval`` seconds.
+    otherwise None, and the head is settled soon. ``source`` is where the log directories come from. While a partition
+    has holes, the store is searched every ``search_interval`` seconds.
     """
 
     broker: int
@@ -39,6 +40,7 @@ class Context:
     hold: Hold
     is_foreign: Callable[[TopicPartition, Led, StoredWatermark], bool]
     settled_head: Callable[[TopicPartition], int | None]
+    source: LogSource = field(default_factory=BrokerDisk)
     search_interval: float = 0.0
     runtime: Runtime = MACHINE
 

@@ -90,6 +90,7 @@ class LedPartition:
         """The broker's last answer; replaced as a whole, since other threads read it."""
         self.pace = Pace()
         self._hold = context.hold
+        self._source = context.source
         self._monotonic = context.runtime.monotonic
         self._active = ActiveReader()
         self._answered = -1  # the number of the newest question that has an answer
@@ -151,7 +152,8 @@ class LedPartition:
         before, gone = self.disk.tail, self._gone
         self.looked_at = self._monotonic()
         listed = self.disk.look()
-        if self.freshness is not None and not self._has_grown() and (end := self._log_end) is not None:
+        same = not self.follows and not self._has_grown()
+        if self.freshness is not None and same and (end := self._log_end) is not None:
             self.ages.forget(self.stored_end)
             self.ages.note(self.looked_at, end)
         if listed or self._holding:
@@ -163,7 +165,7 @@ class LedPartition:
             self._holding = bool(look.gone) or any(end is not None and final.missing(start, end) for start, end in live)
         changed = self.disk.tail != before or self._gone != gone
         if listed or changed:
-            segments, tail = (*self._gone, *self.disk.listing.segments), self.disk.tail
+            segments, tail = (*self._gone, *self._source.segments(self.disk.listing.segments)), self.disk.tail
             local = replace(self.uploader.local, segments=segments, disk_start=tail.first if tail else None)
             self.uploader.local = local
         return changed
@@ -217,6 +219,11 @@ class LedPartition:
         local = self.uploader.local
         if (replicas, cleanup_policy) != (local.replicas, local.cleanup_policy):
             self.uploader.local = replace(local, replicas=replicas, cleanup_policy=cleanup_policy)
+
+    @property
+    def follows(self) -> bool:
+        """True if the directory follows the log, as the last answer told: it may have grown unseen."""
+        return self.observation is not None and self.observation.is_stated
 
     @property
     def outdated(self) -> bool:
@@ -368,11 +375,9 @@ class LedPartition:
     def has_news(self) -> bool:
         """True if the active segment ends above the stored offsets, or its end is unknown."""
         tail, log_end = self.disk.tail, self._log_end
-        if tail is None or not tail.size:
-            return False
         if log_end is None or self._has_grown():
-            return True
-        return max(tail.base_offset, self.stored_end) < log_end
+            return tail is not None and tail.size > 0
+        return max(tail.base_offset if tail else 0, self.stored_end) < log_end
 
     def waits_for_high_watermark(self) -> bool:
         """True if a rotated segment may be ready for upload at a newer high watermark."""

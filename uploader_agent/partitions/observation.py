@@ -38,6 +38,8 @@ class Observation:
     @property
     def log_end(self) -> int | None:
         """The log end offset at the time of the answer; None if it is unknown."""
+        if self.offsets.log_end is not None:
+            return max(self.offsets.log_end, self.offsets.high_watermark)
         if self.active is None or self.active.end is None:
             return None
         return max(self.active.end, self.offsets.high_watermark)
@@ -52,9 +54,16 @@ class Observation:
             return True
         return self.offsets.high_watermark < self.log_end
 
+    @property
+    def is_stated(self) -> bool:
+        """True if the leader stated the log end. Then the log may grow unseen: the directory only follows it."""
+        return self.offsets.log_end is not None
+
     def held_at(self, confirmed_at: datetime | None, tail: LogTail | None) -> datetime | None:
         """The last time at which the offsets were valid: ``confirmed_at``, if nothing was appended until then."""
-        if self.asked_at is None or confirmed_at is None or confirmed_at < self.asked_at or self.is_outdated(tail):
+        if self.is_stated or self.asked_at is None or confirmed_at is None or confirmed_at < self.asked_at:
+            return self.asked_at
+        if self.is_outdated(tail):
             return self.asked_at
         return confirmed_at
 

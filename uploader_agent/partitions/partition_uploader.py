@@ -309,7 +309,7 @@ class PartitionUploader:
         return lineage
 
     def _observed(self, offsets: Offsets) -> Observed:
-        return Observed(offsets, self.local.cleanup_policy, self._led.leader_epoch)
+        return Observed(offsets, self.local.cleanup_policy, self._led.leader_epoch, self._context.source.origin)
 
     def _search_store(self, lineage: Lineage) -> None:
         """Search the store for data of holes, if a search is due."""
@@ -328,10 +328,14 @@ class PartitionUploader:
         self._seal_lost(entries, lineage)
 
     def _lost(self, present: Intervals, start: int) -> Intervals:
-        """The offsets below the active segment that are neither ``present`` nor on the disk nor held."""
-        local = self.local
+        """The offsets below the active segment that are neither ``present`` nor on the disk nor held, nor to be had."""
+        local, source = self.local, self._context.source
         active = local.segments[-1].base_offset if local.segments else start
-        return present.missing(start, max(start, active)) - local.rotated
+        missing = present.missing(start, max(start, active)) - local.rotated
+        lost = missing.clip(start, max(start, source.lost_below(active, local.offsets)))
+        if missing != lost and local.offsets is not None:
+            source.begin_again(self._tp, self._led.topic_id)
+        return lost
 
     def _write_watermark(self) -> None:
         store, keys = self.where
@@ -360,6 +364,7 @@ class PartitionUploader:
                 cut = {"next_offset": new.next_offset, "was": end, "leader_epoch": new.leader_epoch}
                 logger.warning("log_truncated", partition=str(self._tp), **cut)
             self._remote.vouch(written)
+            self._context.source.stored(self._tp, self._led.topic_id, new.next_offset)
             self._tail_wanted = self._tail_wanted and self._own_pair not in new.tails
             named = Intervals.of((*new.gaps, *new.acknowledged_gaps))
             self._context.hold.recorded(self._tp, self._led.topic_id, named)
@@ -401,6 +406,7 @@ class PartitionUploader:
             passed,
             (foreign.leader_epoch,) if foreign else (),
             packs=self.local.packs or self._tail_wanted,
+            origin=self._context.source.origin,
         )
 
     def _evidence(self, before: StoredWatermark | None, previous: Watermark | None) -> Evidence:

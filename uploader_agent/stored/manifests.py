@@ -10,6 +10,7 @@ from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
 from tidemark.formats.raw.manifest import (
     ObjectSum,
     OpenTransaction,
+    Origin,
     PackedPart,
     SegmentDamage,
     SegmentManifest,
@@ -32,6 +33,7 @@ class Observed:
     offsets: Offsets
     cleanup_policy: str
     leader_epoch: int
+    origin: Origin = "disk"
 
     @property
     def may_compact(self) -> bool:
@@ -82,6 +84,7 @@ def build(
         rotated_at=facts.rotated_at,
         uploaded_at=utc_now(),
         broker=broker,
+        origin=seen.origin,
         agent_version=__version__,
         state="corrupt" if facts.damage else "whole",
         damage=facts.damage,

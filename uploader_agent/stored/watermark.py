@@ -17,6 +17,7 @@ from tidemark.errors import ContinuityError, FormatError, NotFound, TidemarkErro
 from tidemark.formats.keys import WATERMARK_NAME, PartitionKeys
 from tidemark.formats.raw import watermark as format_
 from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.raw.manifest import Origin
 from tidemark.formats.raw.watermark import MOST_TAILS, Watermark
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
@@ -56,6 +57,7 @@ class WatermarkState:
     foreign_epochs: tuple[int, ...] = ()
     packs: bool = False
     """True if this leadership may pack."""
+    origin: Origin = "disk"
 
 
 def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
@@ -76,6 +78,7 @@ def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
         foreign_epochs=tuple(sorted({*view.foreign_epochs, *(previous.foreign_epochs if previous else ())})),
         tails=tails(previous.tails if previous else (), own, lineage, contiguous),
         broker=view.broker,
+        origin=view.origin,
         written_at=utc_now(),
     )
 

@@ -187,7 +187,7 @@ class _SegmentUpload:
             next_offset=next_offset,
             summary=scanned.summary,
             damage=scanned.damage,
-            lineage=lineage,
+            lineage=lineage.with_batches(scanned.summary.epochs),
             rotated_at=rotated_at,
             objects=dict(self._send_derived(scanned, name)) | sent,
             parts=parts.equal(self._run.log),

@@ -88,7 +88,9 @@ class Lineage:
         for epoch, start in epochs:
             before = max((known for known in entries if known < epoch), default=None)
             after = min((known for known in entries if known >= epoch), default=None)
-            if before is not None and after is not None and entries[before] < start < entries[after]:
+            # The log start may lie within a batch: then its epoch begins before the log does.
+            follows = epoch == after if before is None else entries[before] < start
+            if follows and after is not None and start < entries[after]:
                 entries[epoch] = start
         return Lineage(tuple(sorted(entries.items())))
 

@@ -18,6 +18,9 @@ from tidemark.kafka_log.transactions import UnfinishedTransaction
 _HEAD = Struct(">hIi")
 _ENTRY = Struct(">qhiqiqiq")
 _CRC_START: Final = 6
+_NONE: Final = bytes(4)
+NO_PRODUCERS: Final = _HEAD.pack(1, crc32c(_NONE), 0)
+"""The snapshot of a partition that remembers no producer."""
 
 
 class ProducerEntry(NamedTuple):

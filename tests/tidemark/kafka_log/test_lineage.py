@@ -188,6 +188,12 @@ def test_batches_show_what_a_lineage_lacks(epochs: list[tuple[int, int]], whole:
     assert Lineage(((0, 0), (2, 9))).with_batches(epochs) == Lineage(whole)
 
 
+def test_the_first_epoch_may_begin_below_the_log_start() -> None:
+    """Which lies within its first batch; an older epoch is not told by one batch of it."""
+    assert Lineage(((1, 5), (2, 9))).with_batches([(1, 3)]) == Lineage(((1, 3), (2, 9)))
+    assert Lineage(((1, 5), (2, 9))).with_batches([(0, 3), (1, 7)]) == Lineage(((1, 5), (2, 9)))
+
+
 @given(lineages(), st.data())
 def test_a_lineage_is_whole_with_the_batches_that_it_lacks(lineage: Lineage, data: st.DataObject) -> None:
     ends = {lineage.entries[0], lineage.entries[-1]} if lineage.entries else set()

@@ -295,6 +295,7 @@ def test_options_of_the_agents_file_reach_kazoo(world: World) -> None:
     sasl = {"mechanism": "DIGEST-MD5", "username": "agent", "password": "secret"}
     options: dict[str, Any] = {"sasl_options": sasl, "use_ssl": True, "ca": "/ca.pem"}
     settings = world.settings(broker={"properties": "unused", "zookeeper": options})
+    assert settings.broker is not None
     client = KazooClient(**settings.broker.zookeeper)
     assert (client._connection.sasl_options, client.use_ssl, client.ca) == (sasl, True, "/ca.pem")
     with pytest.raises(ValueError, match="knows no sasl, ssl"):

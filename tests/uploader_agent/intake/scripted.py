@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from typing_extensions import override
@@ -146,6 +146,11 @@ class ScriptedCluster(Cluster):
         self.leader, self.epoch = broker, self.epoch + 1
         self.log.assign(self.epoch)
 
+    def begin_client(self) -> None:
+        """Begin with a new client: what was sent to the one before is lost."""
+        self._due.clear()
+        self.throttled_until.clear()
+
     def make_again(self) -> None:
         """Delete the topic, and make it again: the same name, another id, epoch 0."""
         self.topic_id, self.epoch, self.leader = OTHER_ID, 0, 1
@@ -159,6 +164,11 @@ class ScriptedCluster(Cluster):
             return None
         leader = Leader(self.leader, Led(self.epoch, self.topic_id), BROKERS)
         return TopicLeaders(self.topic_id, dict.fromkeys(range(self.partitions), leader))
+
+    @override
+    def topics(self, names: Collection[str] | None) -> dict[str, TopicLeaders]:
+        found = self.topic(TOPIC) if names is None or TOPIC in names else None
+        return {TOPIC: found} if found is not None else {}
 
     @override
     def epoch_end(self, tp: TopicPartition, leader: Leader, epoch: int) -> EpochEnd:

@@ -86,7 +86,7 @@ def test_a_quota_slows_the_copy(racks: KafkaCluster, tmp_path: Path) -> None:
         with closing(Asked(racks)) as brokers, closing(TopicCopy(brokers, "slow", tmp_path)) as copy:
             copy.run(lambda: False)
             assert copy.rows()[0].state == "copied"
-            assert copy.throttled > 0
+            assert copy.fetcher.throttled > 0
     finally:
         set_quota(racks, None)
     assert batches_in(tmp_path / "slow-0") == batches_in(folder(racks.brokers[0], "slow", 0))

@@ -15,6 +15,7 @@ from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.intake.scripted import ID, OTHER_ID, T, batches_in, header_of, lineage_in
 from tidemark.errors import FormatError
 from tidemark.kafka_log import Lineage
+from tidemark.kafka_log.producer_snapshot import parse_producer_snapshot
 from uploader_agent.disk.log_dirs import find_partitions, find_segments, topic_id_of
 from uploader_agent.intake.spool import PartitionSpool
 
@@ -119,7 +120,31 @@ def test_a_range_that_is_gone_is_between_two_segments(tmp_path: Path) -> None:
         again.begin(100)
         raw = simple(99, 3)
         again.append(memoryview(raw), 99, 102)
-        assert [segment.base_offset for segment in find_segments(again.folder)] == [0, 99]
+        segments = find_segments(again.folder)
+        assert [(segment.base_offset, segment.size > 0) for segment in segments] == [(0, True), (6, False), (99, True)]
+        snapshot = again.folder / f"{99:020d}.snapshot"
+        assert parse_producer_snapshot(snapshot.read_bytes(), str(snapshot)) == []
+        again.drop_below(99)
+        assert (again.start, snapshot.exists()) == (99, True)
+    with closing(opened(tmp_path)) as later:
+        assert (later.start, later.end, later.size) == (99, 102, len(raw))
+        later.empty()
+        assert (later.start, later.end, later.size, find_segments(later.folder)) == (None, None, 0, [])
+        later.remove()
+        assert not later.folder.exists()
+
+
+def test_segments_that_the_store_has_are_dropped_but_the_last(tmp_path: Path) -> None:
+    with closing(begun(tmp_path)) as spool:
+        for _ in range(3):
+            fill(spool, 2)
+            spool.roll()
+        spool.roll()
+        assert [segment.base_offset for segment in find_segments(spool.folder)] == [0, 6, 12, 18]
+        spool.drop_below(11)
+        assert (spool.start, spool.size) == (6, sum(segment.size for segment in find_segments(spool.folder)))
+        spool.drop_below(100)
+        assert [segment.base_offset for segment in find_segments(spool.folder)] == [18]
 
 
 def test_offsets_of_a_segment_fit_31_bits(tmp_path: Path) -> None:

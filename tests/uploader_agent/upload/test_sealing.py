@@ -278,6 +278,22 @@ def test_bytes_beyond_the_log_end_are_of_another_branch(world: World) -> None:
     assert read(world) == list(range(160))
 
 
+def test_the_log_start_may_lie_within_the_first_batch_of_an_epoch(world: World) -> None:
+    """The broker's lineage begins at the log start then, and the epoch, with its batch, below it."""
+    partition = world.disk.partition()
+    partition.fill(0, 100, end=200)
+    no_errors(world.once())
+    for path in partition.folder.glob("*.*[gxt]"):
+        path.unlink()
+    partition.lineage([(4, 205)])
+    partition.fill(200, end=300, epoch=4)
+    world.begins_epochs, world.metadata.log_start = False, 205
+    world.metadata.leads = {T: Led(4, ID)}
+    no_errors(world.once())
+    assert world.watermark()[1].lineage == ((3, 0), (4, 200))
+    assert read(world) == list(range(300))
+
+
 def test_a_leader_names_its_epoch_before_it_seals_anything(world: World) -> None:
     """Else nobody would know of the cut before something new is sealed."""
     world.disk.partition().fill(0, end=100)

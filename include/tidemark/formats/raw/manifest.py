@@ -20,6 +20,10 @@ LineagePairs = tuple[tuple[int, int], ...]
 """(leader epoch, its start offset), ascending: Kafka's ``leader-epoch-checkpoint``."""
 
 
+Origin = Literal["disk", "fetch"]
+"""The way in which an agent got a log: from its broker's own disk, or by Fetch, by topic id and leader epochs."""
+
+
 class ObjectSum(Model):
     """The proof of an object: size in bytes, CRC32C as 8 hexadecimal digits, ETag from the store."""
 
@@ -104,6 +108,7 @@ class SegmentManifest(StoredObject):
     rotated_at: AwareDatetime | None
     uploaded_at: AwareDatetime
     broker: int
+    origin: Origin = "disk"
     agent_version: str
     state: Literal["whole", "corrupt"]
     damage: SegmentDamage | None = None

@@ -16,7 +16,7 @@ from tidemark.formats import object_sizes
 from tidemark.formats.base import StoredObject
 from tidemark.formats.keys import OFFSET_DIGITS
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.manifest import LineagePairs
+from tidemark.formats.raw.manifest import LineagePairs, Origin
 
 MOST_TAILS: Final = 64
 """Most leaderships that may have packed unsealed batches. A leader that finds so many seals before it packs."""
@@ -46,6 +46,7 @@ class Watermark(StoredObject):
     foreign_epochs: tuple[int, ...] = ()
     tails: tuple[tuple[int, int], ...] = Field(default=(), max_length=MOST_TAILS)
     broker: int
+    origin: Origin = "disk"
     written_at: AwareDatetime
 
     @property

@@ -1,0 +1,310 @@
+"""The replica of a slot, and the agent on it: what it may conclude from a spool."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from tests.uploader_agent.intake.scripted import OTHER_ID, ScriptedCluster, T, batches_in
+from tests.uploader_agent.intake.slots import Slot, settle
+from tests.uploader_agent.intake.test_follower import ALL, misfortune
+from tests.uploader_agent.intake.test_spool import WRITES, Killed, Killer
+from tidemark.errors import Refused
+from uploader_agent.disk.log_dirs import find_segments
+from uploader_agent.intake import replica as replica_module
+from uploader_agent.intake.replica import SlotReplica, slot_of
+from uploader_agent.intake.spool import PartitionSpool
+
+
+@pytest.fixture
+def cluster() -> ScriptedCluster:
+    return ScriptedCluster()
+
+
+@pytest.fixture
+def slot(tmp_path: Path, cluster: ScriptedCluster) -> Slot:
+    return Slot(tmp_path, cluster)
+
+
+def test_what_is_fetched_is_stored_and_known_by_its_origin(slot: Slot, cluster: ScriptedCluster) -> None:
+    cluster.produce(40)
+    cluster.produce(3, commit=False)
+    slot.upload(tails=True)
+    slot.check_exact()
+    slot.check_index()
+    assert {manifest.origin for manifest in slot.manifests()} == {slot.watermark().origin} == {"fetch"}
+    assert slot.index().observed_at.year > 2000
+
+
+def test_a_new_spool_begins_where_the_store_ends(slot: Slot, cluster: ScriptedCluster) -> None:
+    cluster.produce(30)
+    slot.upload(tails=True)
+    end = slot.watermark().next_offset
+    slot.lose_spool()
+    cluster.produce(5)
+    asked = len(cluster.asked)
+    slot.upload(tails=True)
+    assert min(wanted.offset for wanted in cluster.asked[asked:]) == end
+    slot.check_exact()
+
+
+def test_a_new_spool_begins_at_the_branch_that_an_unclean_election_has_left(
+    slot: Slot, cluster: ScriptedCluster
+) -> None:
+    cluster.produce(10)
+    behind = cluster.log.end
+    cluster.produce(10, commit=False)
+    cluster.commit(1)
+    slot.upload(tails=True)
+    assert slot.watermark().next_offset > behind
+    slot.lose_spool()
+    cluster.elect(2)
+    cluster.produce(3)
+    settle(cluster)
+    slot.upload(tails=True)
+    slot.check_exact()
+    assert slot.watermark().gaps == ()
+
+
+def test_offsets_that_the_brokers_still_have_are_never_called_lost(slot: Slot, cluster: ScriptedCluster) -> None:
+    """A spool that begins above them, whatever the cause, is begun again."""
+
+    def begin_above(slot: Slot) -> None:
+        cluster.produce(12)
+        slot.upload(tails=True)
+        cluster.produce(12)
+        with patch.object(SlotReplica, "_stored_end", lambda *_: cluster.log.end - 1):
+            slot.lose_spool()
+            slot.upload(tails=True)
+
+    begin_above(slot)
+    assert slot.watermark().gaps == ()
+    slot.upload(tails=True)
+    slot.check_exact()
+    with patch.object(SlotReplica, "lost_below", lambda _self, end, _offsets: end):
+        begin_above(slot)
+    assert slot.watermark().gaps, "without the rule they would be"
+
+
+def test_offsets_that_retention_has_removed_before_the_fetch_are_a_gap_with_its_reason(
+    slot: Slot, cluster: ScriptedCluster
+) -> None:
+    cluster.produce(20)
+    slot.upload()
+    cluster.produce(10)
+    before = cluster.log.end
+    cluster.produce(10)
+    cluster.delete_below(before)
+    slot.upload(tails=True)
+    slot.check_exact()
+    [gap] = slot.watermark().gaps
+    assert (gap.end, gap.reason) == (before, "deleted_before_upload")
+    assert not [manifest for manifest in slot.manifests() if manifest.state != "whole"]
+
+
+def test_what_the_spool_has_below_the_gap_is_stored(slot: Slot, cluster: ScriptedCluster) -> None:
+    """The active segment ends where retention has passed it, and is sealed with what it has."""
+    cluster.produce(9)
+    had = cluster.log.end
+    slot.replica().catch_up()
+    cluster.produce(10)
+    before = cluster.log.end
+    cluster.produce(10)
+    cluster.delete_below(before)
+    slot.upload(tails=True)
+    slot.check_exact()
+    assert [(gap.start, gap.end) for gap in slot.watermark().gaps] == [(had, before)]
+
+
+def test_segments_that_offset_wm_accounts_for_leave_the_spool(slot: Slot, cluster: ScriptedCluster) -> None:
+    cluster.produce(60)
+    slot.replica().catch_up()
+    folder = slot.spool / str(T)
+    assert len(find_segments(folder)) > 3
+    slot.upload(tails=True)
+    assert len(find_segments(folder)) == 1
+    cluster.produce(20)
+    slot.upload(tails=True)
+    slot.check_exact()
+
+
+def test_the_rest_of_a_deleted_topic_is_stored_and_the_next_one_followed(slot: Slot, cluster: ScriptedCluster) -> None:
+    """Kafka removes a deleted topic's files; a spool keeps what it has until the store has it."""
+    cluster.produce(20)
+    replica = slot.replica()
+    replica.catch_up()
+    end, first = cluster.log.end, cluster.topic_id
+    cluster.make_again()
+    cluster.produce(4)
+    slot.upload_with(replica, tails=True)
+    assert (slot.watermark().topic_id, slot.watermark().next_offset) == (first, end)
+    slot.upload_with(replica, tails=True)
+    slot.upload_with(replica, tails=True)
+    replica.close()
+    place = slot.watermark(f"{T.topic}@{OTHER_ID}")
+    assert (place.topic_id, place.next_offset) == (OTHER_ID, cluster.log.end)
+
+
+def test_a_topic_that_was_deleted_while_nobody_followed_it_is_over_after_a_minute(
+    slot: Slot, cluster: ScriptedCluster
+) -> None:
+    cluster.produce(20)
+    end = cluster.log.end
+    slot.replica().catch_up()
+    cluster.exists = False
+    replica = slot.replica()
+    replica.catch_up()
+    replica.catch_up()
+    assert (cluster.now >= 60, replica.over) == (True, {(T, cluster.topic_id): end})
+    slot.upload_with(replica, tails=True)
+    assert slot.watermark().next_offset == end
+    replica.catch_up()
+    assert not (slot.spool / str(T)).exists()
+
+
+def test_a_full_spool_stops_fetching_and_ends_its_segments_to_be_sealed(slot: Slot, cluster: ScriptedCluster) -> None:
+    cluster.produce(40)
+    replica = slot.replica(spool_max=600, segment=1 << 20)
+    replica.catch_up()
+    replica.close()
+    got = batches_in(slot.spool / str(T))
+    assert 0 < len(got) < 40
+    assert find_segments(slot.spool / str(T))[-1].size == 0
+    slot.upload(tails=True)
+    slot.upload(tails=True)
+    slot.check_exact()
+
+
+def test_a_disk_error_has_the_spool_opened_again(slot: Slot, cluster: ScriptedCluster) -> None:
+    cluster.produce(20)
+    replica, failed = slot.replica(), itertools.count()
+    append = PartitionSpool.append
+
+    def once(spool: PartitionSpool, batches: memoryview, base: int, end: int) -> None:
+        if next(failed) == 1:
+            os.pwrite(spool._last or -1, bytes(batches[:50]), spool._last_size)
+            raise OSError(28, "No space left on device")
+        append(spool, batches, base, end)
+
+    def stop_when_caught_up(replica: SlotReplica) -> None:
+        turn(replica)
+        follower = replica._fetcher.followers.get(T)
+        if follower is not None and follower.spool.end == cluster.log.end:
+            replica._stopping.set()
+
+    turn = SlotReplica._turn
+    with (
+        patch.object(PartitionSpool, "append", once),
+        patch.object(replica_module, "_PAUSE_SECONDS", 0.0),
+        patch.object(SlotReplica, "_turn", stop_when_caught_up),
+    ):
+        replica._run()
+    assert next(failed) > 2
+    assert batches_in(slot.spool / str(T)) == cluster.log.batches
+
+
+def test_each_partition_has_one_slot_and_few_move_when_there_are_more() -> None:
+    of = {slots: [slot_of("AAAAAAAAAAAAAAAAAAAAAQ", number, slots) for number in range(4000)] for slots in (4, 5)}
+    assert min(of[4].count(slot) for slot in range(4)) > 850
+    moved = [(was, now) for was, now in zip(of[4], of[5], strict=True) if was != now]
+    assert {now for _, now in moved} == {4}
+    assert 700 < len(moved) < 900
+
+
+@pytest.mark.parametrize("case", range(15))
+def test_random_worlds(tmp_path: Path, seed: int, case: int, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
+    """Elections, retention, bad answers, kills, a store that fails, a spool that is lost; then peace: all is exact."""
+    random_world(tmp_path, f"{seed}:{case}", monkeypatch, passes=25 if full else 8)
+
+
+def random_world(tmp_path: Path, seed: str, monkeypatch: pytest.MonkeyPatch, passes: int) -> None:
+    rng = random.Random(seed)
+    cluster = ScriptedCluster(rng.randrange(1 << 30))
+    slot = Slot(tmp_path, cluster)
+    calls: dict[str, Callable[..., object]] = {name: getattr(os, name) for name in WRITES}
+    for _ in range(passes):
+        for _ in range(rng.randint(0, 3)):
+            misfortune(cluster, rng)
+        cluster.mischief = {fault: rng.choice((0.0, 0.0, 0.1)) for fault in ALL}
+        if rng.random() < 0.15:
+            slot.lose_spool()
+        killer = Killer(rng.choice((1000, 1000, rng.randint(0, 12))))
+        with monkeypatch.context() as patched:
+            for name, call in calls.items():
+                patched.setattr(os, name, killer.around(name, call))
+            with suppress(Killed):
+                slot.replica().catch_up()
+        if rng.random() < 0.7:
+            left = itertools.count(rng.choice((0, 0, 0, -1, -3, -6)) or -(10**6))
+            slot.store.before = lambda operation, key, left=left: _fail_from(left, key)  # type: ignore[misc]
+            with suppress(Refused, Killed):
+                slot.upload(tails=rng.random() < 0.5)
+            slot.store.before = lambda _operation, _key: None
+    settle(cluster)
+    for _ in range(3):
+        slot.upload(tails=True)
+    slot.check_exact()
+    slot.check_index()
+
+
+def _fail_from(left: itertools.count[int], key: str) -> None:
+    if next(left) >= 0:
+        raise Refused(key, "the store is away")
+
+
+def mutants() -> dict[str, Callable[[pytest.MonkeyPatch], None]]:
+    """Each breaks one rule by which a spool is no broker's disk."""
+
+    def set_(target: object, name: str, value: object) -> Callable[[pytest.MonkeyPatch], None]:
+        return lambda patched: patched.setattr(target, name, value)
+
+    def segments(_self: SlotReplica, listed: Collection[object]) -> Collection[object]:
+        return listed
+
+    return {
+        "an empty segment marks a gap": set_(SlotReplica, "segments", segments),
+        "a spool begins where the store ends": set_(SlotReplica, "_stored_end", lambda *_: 1 << 40),
+    }
+
+
+@pytest.mark.parametrize("rule", mutants())
+def test_each_broken_rule_is_seen(tmp_path: Path, seed: int, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def worlds() -> None:
+        for case in range(60):
+            root = tmp_path / str(case)
+            random_world(root, f"{seed}:{case}", monkeypatch, passes=10)
+            shutil.rmtree(root)
+
+    mutants()[rule](monkeypatch)
+    with pytest.raises(Exception, match=r"."):  # whatever a world says of it
+        worlds()
+
+
+def test_the_log_end_is_the_leaders(slot: Slot, cluster: ScriptedCluster) -> None:
+    """A fetcher that is stuck must not look like a topic that is idle."""
+    cluster.produce(10)
+    slot.upload()
+    stuck = slot.replica()
+    cluster.produce(10)
+    with patch.object(SlotReplica, "catch_up", lambda _self: None):
+        slot.upload_with(stuck)
+    slot.check_index()
+    assert slot.index().log_end_offset > (find_segments(slot.spool / str(T))[-1].base_offset)
+
+
+def test_an_observation_of_a_followed_log_is_as_old_as_the_leaders_answer(slot: Slot, cluster: ScriptedCluster) -> None:
+    cluster.produce(10)
+    agent = slot.upload()
+    [partition] = agent.leadership.partitions.values()
+    observation, later = partition.observation, agent.components.runtime.utc_now()
+    assert observation is not None
+    assert observation.asked_at is not None
+    assert observation.held_at(later, partition.disk.tail) == observation.asked_at < later

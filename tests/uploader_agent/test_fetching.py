@@ -1,0 +1,84 @@
+"""Agents without a broker's disk, on real brokers: a disk agent of the same cluster finds nothing to say about them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.support.kafka_broker import KafkaVersion
+from tests.support.s3 import S3Server
+from tests.uploader_agent.in_process import run_here
+from tests.uploader_agent.real import SMALL, Deployment, Load
+from tests.uploader_agent.test_real import cluster_of, deploy, env, raw
+from tidemark.store import Store
+
+__all__ = ["env", "raw"]
+
+VERSIONS = ["4.3.1", pytest.param("3.9.2", marks=pytest.mark.full)]
+DISK: dict[str, Any] = {"fill": {"enabled": False}}
+
+
+def beside(disk: Deployment, root: Path, **fetch: Any) -> Deployment:
+    """A deployment that fetches what ``disk`` reads from its broker's disk, into the same prefix."""
+    root.mkdir()
+    made = Deployment(root, disk.cluster, disk.store, disk.endpoint.prefix, disk.topic)
+    small = {"bootstrap": disk.cluster.bootstrap, "spool": str(root / "spool"), "segment": 30_000}
+    own = {"state_dir": str(root / "state"), "fetch": small | fetch}
+    made.settings = {name: value for name, value in disk.settings.items() if name not in {"broker", "hold", "fill"}}
+    made.configure(**own)
+    return made
+
+
+def of_disk(command: str, disk: Deployment, env: Mapping[str, str], *arguments: str) -> list[dict[str, Any]]:
+    """The findings of a command of the disk's agent, as JSON."""
+    disk.log.unlink(missing_ok=True)
+    output = disk.log.with_name("answer")
+    assert run_here([command, "-c", disk.config, "-o", "json", *arguments], output, env) in {0, 1}, output.read_text()
+    found = [json.loads(line) for line in output.read_text().splitlines() if line.startswith("{")]
+    output.unlink()
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_fetched_is_what_a_disk_agent_would_have_stored(
+    version: KafkaVersion,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    raw: Store,
+    s3_server: S3Server,
+    env: Mapping[str, str],
+) -> None:
+    cluster, topic = cluster_of(version, request), f"fetched-{version}"
+    cluster.create_topic(topic, partitions=2, config=SMALL[version])
+    load = Load(cluster, topic, **{"compression.type": "zstd"})
+    load.send(400, partitions=2)
+    client = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": topic})
+    client.init_transactions(60)
+    for number in range(6):
+        client.begin_transaction()
+        for partition in (0, 1):
+            client.produce(topic, b"x" * 900, partition=partition)
+        client.flush(30)
+        (client.abort_transaction if number % 2 else client.commit_transaction)(60)
+    disk = deploy(tmp_path, cluster, raw, s3_server, topic, **DISK)
+    fetching = beside(disk, tmp_path / "fetching")
+    assert fetching.run("upload-once", env) == 0, fetching.log.read_text()
+    for partition in (0, 1):
+        manifests = fetching.manifests(partition)
+        assert len(manifests) > 2
+        assert {(manifest.origin, manifest.broker, manifest.state) for manifest in manifests} == {
+            ("fetch", 2_000_000_000, "whole")
+        }
+        watermark = fetching.watermark(partition)[1]
+        assert (watermark.origin, watermark.gaps) == ("fetch", ())
+        assert watermark.next_offset == manifests[-1].next_offset
+    verified = of_disk("verify", disk, env, "--deep")
+    assert [(line["word"], line["wrong"], line["segments"]) for line in verified[:2]] == [
+        ("OK", 0, len(fetching.manifests(partition))) for partition in (0, 1)
+    ]
+    assert [line["partition"] for line in of_disk("plan", disk, env)] == ["total"], "nothing is left to upload"

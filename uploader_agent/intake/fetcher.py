@@ -1,0 +1,119 @@
+"""The exchange between followers and brokers: requests for what the followers want, and the answers.
+
+One request at a time is in flight to each broker. The partition that came first in a request goes to the end of the
+line: the first one has room for a batch of any size.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Final
+
+from tidemark.formats.keys import TopicPartition
+from uploader_agent.broker.admin import BrokerUnavailable
+from uploader_agent.intake.fetching import Cluster, FetchAnswer, FrameTooLarge, Wanted
+from uploader_agent.intake.follower import FollowerState, PartitionFollower
+
+TURN_SECONDS: Final = 0.1
+"""The longest wait for an answer."""
+
+
+_MOST_IDLE: Final = 3
+"""Answers without a batch after which there is none below the high watermark: compaction may have removed the last."""
+
+
+class FirstHighWatermarks:
+    """The first high watermark of each follower's leader, as an end for those that copy no further."""
+
+    def __init__(self) -> None:
+        self._goals: dict[TopicPartition, int] = {}
+
+    def reached(self, follower: PartitionFollower) -> bool:
+        """True if the spool has everything below the first high watermark that was heard."""
+        if follower.state is not FollowerState.FOLLOWING or follower.high_watermark is None:
+            return False
+        goal = self._goals.setdefault(follower.tp, follower.high_watermark)
+        # An unclean election may have taken back offsets below it.
+        goal = self._goals[follower.tp] = min(goal, follower.log_end or 0)
+        return (follower.spool.end or 0) >= goal or follower.idle >= _MOST_IDLE
+
+
+class Fetcher:
+    """Fetches for the followers ``line``, in the order of their next requests. For one thread.
+
+    ``grown_at`` is when a spool grew last, or a broker asked to be left alone; ``throttled`` counts the seconds for
+    which they did, ``fetched`` the bytes.
+    """
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
+        self.line: deque[PartitionFollower] = deque()
+        self.followers: dict[TopicPartition, PartitionFollower] = {}
+        self.grown_at = clock()
+        self.throttled = 0.0
+        self.fetched = 0
+        self._cluster, self._clock = cluster, clock
+        self._sent: dict[int, list[Wanted]] = {}
+        """The request in flight to each broker."""
+        self._free_at: defaultdict[int, float] = defaultdict(float)
+        """When a broker that throttles, or does not answer, is asked again."""
+
+    def add(self, follower: PartitionFollower) -> None:
+        """Fetch for ``follower`` from now on."""
+        self.followers[follower.tp] = follower
+        self.line.append(follower)
+
+    def remove(self, follower: PartitionFollower) -> None:
+        """Fetch for ``follower`` no more."""
+        del self.followers[follower.tp]
+        self.line.remove(follower)
+
+    def turn(self, rests: Callable[[PartitionFollower], bool]) -> None:
+        """Send requests for the followers that do not rest, and hand out the answers that come within a tenth second.
+
+        Raises OSError if a spool cannot be written, and BrokerError if a broker refuses for good.
+        """
+        self._request(rests)
+        for answer in self._cluster.answers(TURN_SECONDS):
+            self._take(answer)
+
+    def _request(self, rests: Callable[[PartitionFollower], bool]) -> None:
+        now = self._clock()
+        by_broker: defaultdict[int, list[Wanted]] = defaultdict(list)
+        for follower in self.line:
+            wanted = None if rests(follower) else follower.wanted(now)
+            if wanted is not None and wanted.broker not in self._sent and now >= self._free_at[wanted.broker]:
+                by_broker[wanted.broker].append(wanted)
+        for broker, all_wanted in by_broker.items():
+            wanted_now = [wanted for wanted in all_wanted if wanted.near == all_wanted[0].near]
+            self._sent[broker] = wanted_now
+            try:
+                self._cluster.send(broker, wanted_now)
+            except BrokerUnavailable as error:
+                self._take(FetchAnswer(broker, error=error))
+
+    def _take(self, answer: FetchAnswer) -> None:
+        now, sent = self._clock(), self._sent.pop(answer.broker, [])
+        if answer.throttled:
+            self.throttled += answer.throttled
+            self.grown_at = now + answer.throttled
+            self._free_at[answer.broker] = now + answer.throttled
+        for part in answer.parts:
+            follower = self.followers.get(part.wanted.tp)
+            if follower is None or follower.topic_id != part.wanted.topic_id:
+                continue
+            before, size = follower.spool.end, follower.spool.size
+            follower.take(part, now)
+            if follower.spool.end != before:
+                self.grown_at = max(self.grown_at, now)
+                self.fetched += max(0, follower.spool.size - size)
+        if isinstance(answer.error, FrameTooLarge) and answer.error.tp in self.followers:
+            self.followers[answer.error.tp].stop(answer.error)
+        elif answer.error is not None:
+            self._free_at[answer.broker] = now + 5 * TURN_SECONDS
+            for wanted in sent:
+                if wanted.tp in self.followers:
+                    self.followers[wanted.tp].unanswered(answer.error, now)
+        if sent and (first := self.followers.get(sent[0].tp)) is not None:
+            self.line.remove(first)
+            self.line.append(first)

@@ -1,0 +1,104 @@
+"""The agent's questions about partitions that a slot follows.
+
+A slot "leads" a partition under the leader epoch that its spool follows: the newest one in the spool's checkpoint. So
+what was fetched under an epoch is sealed under that epoch. Offsets come from the partition's leader, if its epoch is
+still that one. The log end is asked for first: a high watermark at that end covers everything before the question.
+
+Source: KIP-101 (the leader answers OffsetForLeaderEpoch of its own epoch with its log end offset).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from typing_extensions import override
+
+from tidemark.errors import FormatError
+from tidemark.formats.keys import TopicPartition
+from tidemark.kafka_log import parse_leader_epoch_checkpoint
+from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable, Leader, Led, Metadata, Offsets
+from uploader_agent.disk.log_dirs import read_text, topic_id_of
+from uploader_agent.disk.segment_files import EPOCHS
+
+Ends = Mapping[tuple[TopicPartition, str], int]
+
+
+class SlotMetadata(Metadata):
+    """The questions of the slot with the number ``slot``, which stands for a broker's id, and its ``spool``.
+
+    ``cluster`` asks the brokers. ``over`` gives the ends of deleted topics in the spool that the store does not have.
+    """
+
+    def __init__(self, slot: int, spool: Path, cluster: AdminMetadata, over: Callable[[], Ends]) -> None:
+        self._slot, self._spool, self._cluster, self._over = slot, spool, cluster, over
+        self._leaders: Mapping[TopicPartition, Leader] = {}
+        self._epochs: dict[TopicPartition, tuple[tuple[int, int], Led]] = {}
+        """What each directory follows, with the checkpoint's inode and modification time."""
+
+    @override
+    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+        self._leaders = self._cluster.leaders(wanted)
+        leaders: dict[TopicPartition, Leader] = {}
+        over = self._over()
+        for tp in wanted:
+            leader, followed = self._leaders.get(tp), self._followed(tp)
+            topic_id = leader.led.topic_id if leader is not None else None
+            if followed is not None and ((tp, followed.topic_id or "") in over or followed.topic_id == topic_id):
+                leaders[tp] = Leader(self._slot, followed, (self._slot,))
+            elif leader is not None:
+                leaders[tp] = Leader(-1, leader.led)
+        return leaders
+
+    @override
+    def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
+        offsets: dict[TopicPartition, Offsets] = {}
+        by_broker: defaultdict[int, dict[TopicPartition, Led]] = defaultdict(dict)
+        over = self._over()
+        for tp, ours in led.items():
+            end, leader = over.get((tp, ours.topic_id or "")), self._leaders.get(tp)
+            if end is not None:
+                offsets[tp] = Offsets(end, log_end=end)
+            elif leader is not None and leader.led == ours and leader.broker >= 0:
+                by_broker[leader.broker][tp] = ours
+        failed: list[BrokerUnavailable] = []
+        for broker, asked in by_broker.items():
+            try:
+                ends = self._cluster.log_ends(broker, asked)
+                told = self._cluster.offsets_from(broker, {tp: asked[tp] for tp in ends})
+            except BrokerUnavailable as error:
+                failed.append(error)
+                continue
+            offsets |= {tp: replace(found, log_end=ends[tp]) for tp, found in told.items()}
+        if failed and len(failed) == len(by_broker) and not offsets:
+            raise failed[0]
+        return offsets
+
+    @override
+    def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
+        return self._cluster.cleanup_policy(topics)
+
+    def brokers(self) -> list[int]:
+        """See :class:`AdminMetadata`."""
+        return self._cluster.brokers()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._cluster.close()
+
+    def _followed(self, tp: TopicPartition) -> Led | None:
+        """The leadership that the spool follows; None before its first one."""
+        folder = self._spool / str(tp)
+        path = folder / EPOCHS
+        try:
+            stat = path.stat()
+            mark = stat.st_ino, stat.st_mtime_ns
+            known = self._epochs.get(tp)
+            if known is None or known[0] != mark:
+                lineage = parse_leader_epoch_checkpoint(read_text(path), str(path))
+                known = self._epochs[tp] = mark, Led(lineage.entries[-1][0], topic_id_of(folder))
+        except (FileNotFoundError, NotADirectoryError, FormatError, IndexError):
+            return None
+        return known[1]

@@ -1,0 +1,273 @@
+"""The replica of one slot: followers of all partitions that the slot owns, whose spool an agent uploads from.
+
+A slot is to the store what a broker is: its number takes the place of a broker's id. Each partition belongs to one
+slot, by highest random weight over its topic id and number, so another number of slots moves few partitions.
+
+Its thread alone writes the spool. It reads ``offset.wm`` when it begins a spool, and removes segments that
+``offset.wm`` accounts for. An error of the disk closes all files; they are opened again as after a restart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Final
+
+import structlog
+from typing_extensions import override
+
+from tidemark.errors import BrokerError, ConfigError, FormatError
+from tidemark.formats.keys import TopicPartition
+from tidemark.kafka_log import Lineage
+from tidemark.raw.objects import StoredWatermark, find_watermark
+from uploader_agent.broker.admin import BrokerUnavailable, Offsets
+from uploader_agent.disk.log_dirs import LocalSegment, find_partitions, topic_id_of
+from uploader_agent.intake.fetcher import TURN_SECONDS, Fetcher, FirstHighWatermarks
+from uploader_agent.intake.fetching import Cluster, TopicLeaders
+from uploader_agent.intake.follower import FollowerState, PartitionFollower
+from uploader_agent.intake.spool import PartitionSpool
+from uploader_agent.log_source import LogSource
+from uploader_agent.observability.metrics import Metrics
+from uploader_agent.runtime import Thread
+from uploader_agent.settings import FetchSettings
+from uploader_agent.stored.destinations import Destinations
+
+logger = structlog.get_logger(__name__)
+
+FIRST_SLOT: Final = 2_000_000_000
+"""The number of slot 0 where others have a broker's id. Kafka's ids are small, and a pack's name has ten digits."""
+
+_REFRESH_SECONDS: Final = 10.0
+"""Time after which the replica looks for new topics and partitions."""
+
+_PAUSE_SECONDS: Final = 5.0
+"""Time after an error of the disk, or of all partitions, before the replica tries again."""
+
+_MEASURE_SECONDS: Final = 1.0
+
+_PATIENCE_SECONDS: Final = 60.0
+"""Time without a new batch after which :meth:`SlotReplica.catch_up` gives up."""
+
+
+def slot_of(topic_id: str, partition: int, slots: int) -> int:
+    """The slot, of ``slots``, that owns a partition."""
+
+    def weight(slot: int) -> bytes:
+        return hashlib.blake2b(f"{topic_id} {partition} {slot}".encode(), digest_size=8).digest()
+
+    return max(range(slots), key=weight)
+
+
+class SlotReplica(LogSource):
+    """The replica of ``settings.slot``. ``accepts_topic`` chooses the topics, ``destinations`` have the stored data."""
+
+    origin = "fetch"
+
+    def __init__(
+        self,
+        settings: FetchSettings,
+        cluster: Cluster,
+        accepts_topic: Callable[[str], bool],
+        destinations: Destinations,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._cluster, self._accepts_topic = settings, cluster, accepts_topic
+        self._destinations, self._metrics, self._clock = destinations, metrics, clock
+        self._fetcher = Fetcher(cluster, clock)
+        self._goals = FirstHighWatermarks()
+        self._opened = False
+        self._refresh_at = self._leaders_at = self._measure_at = clock()
+        self._full = False
+        self._size = self._measured_fetched = 0
+        self._stored: dict[tuple[TopicPartition, str], int] = {}
+        """The end of the offsets that ``offset.wm`` accounts for."""
+        self._lock = threading.Lock()
+        self._news: dict[tuple[TopicPartition, str], int] = {}
+        self._again: set[tuple[TopicPartition, str]] = set()
+        self._stopping = threading.Event()
+        self.over: Mapping[tuple[TopicPartition, str], int] = {}
+        """The ends of the spools of topics that were deleted, until the store has them; replaced as a whole."""
+
+    # -- what the spool allows to conclude ----------------------------------------------------------------------------
+
+    @override
+    def segments(self, listed: Collection[LocalSegment]) -> Collection[LocalSegment]:
+        """See :class:`LogSource`. An empty segment before another marks a range that the brokers no longer had."""
+        return [segment for segment in listed if segment.size or not segment.rotated]
+
+    @override
+    def lost_below(self, end: int, offsets: Offsets | None) -> int:
+        """See :class:`LogSource`. What the spool lacks above the leader's log start can still be fetched."""
+        return min(end, offsets.log_start_offset or 0) if offsets else 0
+
+    @override
+    def stored(self, tp: TopicPartition, topic_id: str | None, next_offset: int) -> None:
+        with self._lock:
+            self._news[tp, topic_id or ""] = next_offset
+
+    @override
+    def begin_again(self, tp: TopicPartition, topic_id: str | None) -> None:
+        with self._lock:
+            self._again.add((tp, topic_id or ""))
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    @override
+    @contextmanager
+    def running(self) -> Iterator[Thread | None]:
+        thread = threading.Thread(target=self._run, name="replica", daemon=True)
+        thread.start()
+        try:
+            yield thread
+        finally:
+            self._stopping.set()
+            thread.join()
+
+    @override
+    def catch_up(self) -> None:
+        self._turn()
+        while late := [follower for follower in self._fetcher.line if not self._is_caught_up(follower)]:
+            if self._clock() - self._fetcher.grown_at > _PATIENCE_SECONDS or self._full:
+                logger.warning("spool_not_caught_up", partitions=[str(follower.tp) for follower in late])
+                return
+            self._turn()
+
+    def _is_caught_up(self, follower: PartitionFollower) -> bool:
+        return follower.ended or self._goals.reached(follower)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                try:
+                    self._turn()
+                except (BrokerError, BrokerUnavailable, ConfigError, FormatError, OSError) as error:
+                    logger.warning("replica_failed", error=f"{type(error).__name__}: {error}", again=_PAUSE_SECONDS)
+                    with suppress(OSError):
+                        self.close()
+                    self._stopping.wait(_PAUSE_SECONDS)
+        finally:
+            self.close()
+
+    def _turn(self) -> None:
+        if not self._opened:
+            self._open_directories()
+        self._take_news()
+        self._ask_for_leaders()
+        before = self._fetcher.fetched, self._fetcher.throttled
+        self._fetcher.turn(lambda follower: self._full or follower.ended)
+        self._metrics.fetched_bytes.inc(self._fetcher.fetched - before[0])
+        self._metrics.fetch_throttled.inc(self._fetcher.throttled - before[1])
+        self._end_deleted()
+        grown = self._fetcher.fetched - self._measured_fetched
+        if self._clock() >= self._measure_at or (self._size + grown >= self._settings.spool_max and not self._full):
+            self._measure()
+
+    def close(self) -> None:
+        """Close the spool's files; the next turn opens them again."""
+        for follower in self._fetcher.line:
+            follower.spool.close()
+        self._fetcher, self._opened = Fetcher(self._cluster, self._clock), False
+        self._measured_fetched = 0
+
+    # -- partitions ---------------------------------------------------------------------------------------------------
+
+    def _open_directories(self) -> None:
+        """Follow what the spool has, even of topics that were deleted in the meantime."""
+        self._settings.spool.mkdir(parents=True, exist_ok=True)
+        for tp, folder in find_partitions([self._settings.spool]).partitions.items():
+            topic_id = topic_id_of(folder)
+            if topic_id is not None and self._accepts_topic(tp.topic) and self._owns(topic_id, tp.partition):
+                self._follow(tp, topic_id)
+        self._opened = True
+
+    def _owns(self, topic_id: str, partition: int) -> bool:
+        return slot_of(topic_id, partition, self._settings.slots) == self._settings.slot
+
+    def _follow(self, tp: TopicPartition, topic_id: str) -> None:
+        spool = PartitionSpool(self._settings.spool, tp, topic_id, self._settings.segment)
+        self._fetcher.add(PartitionFollower(tp, topic_id, spool, self._stored_end))
+
+    def _ask_for_leaders(self) -> None:
+        now, line = self._clock(), self._fetcher.line
+        refresh = now >= self._refresh_at
+        asking = [follower for follower in line if follower.asks_for_leader(now)] if now >= self._leaders_at else []
+        if not refresh and not asking:
+            return
+        self._leaders_at = now + TURN_SECONDS
+        try:
+            topics = self._cluster.topics(None if refresh else {follower.tp.topic for follower in asking})
+        except BrokerUnavailable as error:
+            for follower in line:
+                if follower.state is FollowerState.WAITING:
+                    follower.unanswered(error, now)
+            return
+        if refresh:
+            self._refresh_at = now + _REFRESH_SECONDS
+            self._follow_new(topics)
+        for follower in [*line] if refresh else asking:
+            follower.learn(topics.get(follower.tp.topic), self._cluster, now)
+
+    def _follow_new(self, topics: Mapping[str, TopicLeaders]) -> None:
+        for name, topic in topics.items():
+            if self._accepts_topic(name):
+                for partition in topic.leaders:
+                    tp = TopicPartition(name, partition)
+                    if tp not in self._fetcher.followers and self._owns(topic.topic_id, partition):
+                        self._follow(tp, topic.topic_id)
+
+    def _end_deleted(self) -> None:
+        """Have the rest of deleted topics sealed, and remove the spools of which the store has everything."""
+        over: dict[tuple[TopicPartition, str], int] = {}
+        for follower in [follower for follower in self._fetcher.line if follower.state is FollowerState.OVER]:
+            key, spool = (follower.tp, follower.topic_id), follower.spool
+            if spool.end is None or self._stored.get(key, 0) >= spool.end:
+                logger.info("spool_removed", partition=str(follower.tp), topic_id=follower.topic_id)
+                spool.remove()
+                self._fetcher.remove(follower)
+                self._stored.pop(key, None)
+                self._refresh_at = self._clock()  # another topic may have the name
+            else:
+                spool.roll()
+                over[key] = spool.end
+        self.over = over
+
+    def _take_news(self) -> None:
+        with self._lock:
+            stored, again = self._news, self._again
+            self._news, self._again = {}, set()
+        self._stored |= stored
+        for tp, topic_id in stored.keys() | again:
+            follower = self._fetcher.followers.get(tp)
+            if follower is None or follower.topic_id != topic_id:
+                continue
+            if (tp, topic_id) in again:
+                logger.warning("spool_begun_again", partition=str(tp), began_at=follower.spool.start)
+                follower.begin_again(self._clock())
+            else:
+                follower.spool.drop_below(stored[tp, topic_id])
+
+    def _measure(self) -> None:
+        """Note the size of the spool. While it is full, nothing is fetched, and all segments end, to be sealed."""
+        self._size = sum(follower.spool.size for follower in self._fetcher.line)
+        self._measured_fetched = self._fetcher.fetched
+        full = self._size >= self._settings.spool_max
+        if full and not self._full:
+            logger.warning("spool_full", size=self._size, spool_max=self._settings.spool_max)
+            for follower in self._fetcher.line:
+                follower.spool.roll()
+        self._full = full
+        self._metrics.spool_bytes.set(self._size)
+        self._measure_at = self._clock() + _MEASURE_SECONDS
+
+    def _stored_end(self, tp: TopicPartition, topic_id: str, lineage: Lineage) -> int:
+        _, store, keys = self._destinations.resolve(tp, topic_id)
+        found = find_watermark(store, keys)
+        if not isinstance(found, StoredWatermark) or found.watermark.topic_id != topic_id:
+            return 0
+        end = found.watermark.next_offset
+        cut = found.lineage.divergence(lineage, end)
+        return end if cut is None else cut

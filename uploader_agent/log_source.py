@@ -1,0 +1,87 @@
+"""The source of an agent's log directories, and the conclusions that they allow.
+
+A broker's own disk has the log: offsets that are not there are lost. A spool has the part that was fetched so far:
+what it lacks may still be on the brokers. All that differs between the two is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import ClassVar, Protocol
+
+from typing_extensions import override
+
+from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.manifest import Origin
+from uploader_agent.broker.admin import Offsets
+from uploader_agent.disk.log_dirs import LocalSegment
+from uploader_agent.runtime import Thread
+
+
+class LogSource(Protocol):
+    """The source of the log directories. Every method may be called from any thread, except where it says otherwise."""
+
+    origin: ClassVar[Origin]
+    over: Mapping[tuple[TopicPartition, str], int]
+    """The ends, by topic id, of deleted topics that the directories still have. It is replaced as a whole."""
+
+    def segments(self, listed: Collection[LocalSegment]) -> Collection[LocalSegment]:
+        """The segments of a directory's listing that have offsets."""
+        ...
+
+    def lost_below(self, end: int, offsets: Offsets | None) -> int:
+        """The offset below which everything is lost that neither the directory nor the store has; at most ``end``.
+
+        ``end`` is where the directory's active segment begins, ``offsets`` are the leader's.
+        """
+        ...
+
+    def stored(self, tp: TopicPartition, topic_id: str | None, next_offset: int) -> None:
+        """Note that ``offset.wm`` accounts for all offsets below ``next_offset``."""
+        ...
+
+    def begin_again(self, tp: TopicPartition, topic_id: str | None) -> None:
+        """Note that the directory begins above offsets which are neither stored nor lost."""
+        ...
+
+    @contextmanager
+    def running(self) -> Iterator[Thread | None]:
+        """Keep the directories current, in a thread if that takes one."""
+        ...
+
+    def catch_up(self) -> None:
+        """Bring the directories up to the first high watermarks that are heard, in place of :meth:`running`."""
+        ...
+
+
+class BrokerDisk(LogSource):
+    """A broker's own log directories, which the broker keeps current."""
+
+    origin = "disk"
+    over: Mapping[tuple[TopicPartition, str], int] = {}
+
+    @override
+    def segments(self, listed: Collection[LocalSegment]) -> Collection[LocalSegment]:
+        return listed
+
+    @override
+    def lost_below(self, end: int, offsets: Offsets | None) -> int:
+        return end
+
+    @override
+    def stored(self, tp: TopicPartition, topic_id: str | None, next_offset: int) -> None:
+        pass
+
+    @override
+    def begin_again(self, tp: TopicPartition, topic_id: str | None) -> None:
+        pass
+
+    @override
+    @contextmanager
+    def running(self) -> Iterator[Thread | None]:
+        yield None
+
+    @override
+    def catch_up(self) -> None:
+        pass
