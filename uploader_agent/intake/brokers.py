@@ -12,13 +12,13 @@ Source: KIP-320 (epochs), KIP-392 (near replicas), KIP-516 (topic ids), KIP-74 (
 
 from __future__ import annotations
 
-import io
 import selectors
 import socket
 import struct
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -32,27 +32,21 @@ from kafka.errors import (
 )
 from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
-from kafka.net.sasl import SASL_MECHANISMS
 from kafka.net.selector import NetworkSelector
-from kafka.protocol.consumer import (
-    FetchRequest,
-    FetchResponse,
-    ListOffsetsRequest,
-    OffsetForLeaderEpochRequest,
-    OffsetSpec,
-)
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest, OffsetSpec
 from kafka.protocol.metadata import MetadataRequest
 from typing_extensions import override
 
 from tidemark.errors import BrokerError, ConfigError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.raw.incarnations import topic_id_text, topic_id_uuid
+from tidemark.formats.raw.incarnations import topic_id_text
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
+from uploader_agent.intake.fetch_connection import ANSWER_SECONDS, FETCHES, REFUSALS, FetchConnection, refused
 from uploader_agent.intake.fetching import (
     Cluster,
+    EpochAsked,
     EpochEnd,
     FetchAnswer,
-    FetchedPart,
     FetchLimits,
     FrameTooLarge,
     PartitionRefused,
@@ -60,10 +54,11 @@ from uploader_agent.intake.fetching import (
     TopicLeaders,
     Wanted,
 )
+from uploader_agent.intake.security import check_security, tls_refusal
+from uploader_agent.intake.sessions import FetchSession
 
 QUESTIONS: Final = "tidemark-agent"
-FETCHES: Final = "tidemark-fetch"
-"""The client ids of the two kinds of connections. A quota on bytes belongs on the second."""
+"""The client id of all connections but those of Fetch. A quota on bytes belongs on the others."""
 
 _BY_TOPIC_ID: Final = 13
 _WITH_TOPIC_IDS: Final = 10
@@ -72,27 +67,9 @@ _WITH_EPOCH_FENCING: Final = 2
 """The first versions of Fetch, Metadata, ListOffsets and OffsetForLeaderEpoch with what the name says."""
 
 _CONNECT_SECONDS: Final = 10.0
-_ANSWER_SECONDS: Final = 30.0
-_WAIT_MS: Final = 500
-"""Time for which a broker may keep a Fetch request that it has no batch for."""
 
-_LONGEST_HEADER: Final = 64
-
-_REFUSALS: Final[dict[type[KafkaError], Refusal]] = {
-    kafka_errors.OffsetOutOfRangeError: Refusal.RANGE,
-    kafka_errors.LeaderNotAvailableError: Refusal.LEADER,
-    kafka_errors.NotLeaderForPartitionError: Refusal.LEADER,
-    kafka_errors.ReplicaNotAvailableError: Refusal.LEADER,
-    kafka_errors.FencedLeaderEpochError: Refusal.LEADER,
-    kafka_errors.UnknownLeaderEpochError: Refusal.LATER,
-    kafka_errors.OffsetNotAvailableError: Refusal.LATER,
-    kafka_errors.UnknownTopicOrPartitionError: Refusal.TOPIC,
-    kafka_errors.UnknownTopicIdError: Refusal.TOPIC,
-    kafka_errors.InconsistentTopicIdError: Refusal.TOPIC,
-    kafka_errors.TopicAuthorizationFailedError: Refusal.RIGHT,
-}
-
-_FETCH_TOPIC: Final = FetchRequest.FetchTopic
+_EPOCH_TOPIC: Final = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+_OFFSETS_TOPIC: Final = ListOffsetsRequest.ListOffsetsTopic
 
 
 class _Address(NamedTuple):
@@ -111,12 +88,9 @@ class BrokerConnections(Cluster):
         """Nothing is connected yet. ``settings`` are kafka-python's; ``rack`` is the own one, for near replicas.
 
         Raises:
-            ConfigError: kafka-python has no such SASL mechanism.
+            ConfigError: a setting of TLS or SASL is wrong.
         """
-        mechanism = settings.get("sasl_mechanism")
-        if str(settings.get("security_protocol", "")).startswith("SASL") and mechanism not in SASL_MECHANISMS:
-            known = ", ".join(sorted(SASL_MECHANISMS))
-            raise ConfigError("sasl_mechanism", [("", f"{mechanism!r} is not known; it must be one of {known}")])
+        check_security(settings)
         self._limits, self._rack = limits, rack
         self._net = NetworkSelector()
         self._manager = KafkaConnectionManager(
@@ -132,7 +106,8 @@ class BrokerConnections(Cluster):
         self._logged_in = False
         """A broker has accepted the settings."""
         self._questions: dict[int | str, Any] = {}
-        self._fetches: dict[int, _FetchConnection] = {}
+        self._fetches: dict[int, FetchConnection] = {}
+        self._sessions: defaultdict[int, FetchSession] = defaultdict(FetchSession)
         self._selector = selectors.DefaultSelector()
 
     @override
@@ -165,31 +140,40 @@ class BrokerConnections(Cluster):
         raise failure or BrokerUnavailable("no broker is known")
 
     @override
-    def epoch_end(self, tp: TopicPartition, leader: Leader, epoch: int) -> EpochEnd:
-        topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-        part = topic.OffsetForLeaderPartition(
-            partition=tp.partition, current_leader_epoch=leader.led.leader_epoch, leader_epoch=epoch
-        )
-        asked = [topic(topic=tp.topic, partitions=[part])]
-        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=asked, min_version=_WITH_EPOCH_FENCING)
-        [[answer]] = [found.partitions for found in self._ask(leader.broker, request).topics]
-        _raise_refused(tp, answer.error_code)
-        return EpochEnd(answer.leader_epoch, answer.end_offset)
+    def epoch_ends(
+        self, broker: int, asked: Mapping[TopicPartition, EpochAsked]
+    ) -> dict[TopicPartition, EpochEnd | PartitionRefused]:
+        def part(tp: TopicPartition) -> Any:
+            leader_epoch, epoch = asked[tp]
+            return _EPOCH_TOPIC.OffsetForLeaderPartition(
+                partition=tp.partition, current_leader_epoch=leader_epoch, leader_epoch=epoch
+            )
+
+        topics = [_EPOCH_TOPIC(topic=name, partitions=list(map(part, tps))) for name, tps in _by_topic(asked)]
+        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=topics, min_version=_WITH_EPOCH_FENCING)
+        return {
+            (tp := TopicPartition(topic.topic, end.partition)): refused(tp, end.error_code)
+            or EpochEnd(end.leader_epoch, end.end_offset)
+            for topic in self._ask(broker, request).topics
+            for end in topic.partitions
+        }
 
     @override
-    def log_start(self, tp: TopicPartition, leader: Leader) -> int:
-        topic = ListOffsetsRequest.ListOffsetsTopic
-        part = topic.ListOffsetsPartition(
-            partition_index=tp.partition,
-            current_leader_epoch=leader.led.leader_epoch,
-            timestamp=OffsetSpec.EARLIEST,
-        )
-        asked = [topic(name=tp.topic, partitions=[part])]
-        request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=asked, min_version=_WITH_EPOCHS)
-        [[answer]] = [found.partitions for found in self._ask(leader.broker, request).topics]
-        _raise_refused(tp, answer.error_code)
-        start: int = answer.offset
-        return start
+    def log_starts(
+        self, broker: int, epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | PartitionRefused]:
+        def part(tp: TopicPartition) -> Any:
+            return _OFFSETS_TOPIC.ListOffsetsPartition(
+                partition_index=tp.partition, current_leader_epoch=epochs[tp], timestamp=OffsetSpec.EARLIEST
+            )
+
+        topics = [_OFFSETS_TOPIC(name=name, partitions=list(map(part, tps))) for name, tps in _by_topic(epochs)]
+        request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=topics, min_version=_WITH_EPOCHS)
+        return {
+            (tp := TopicPartition(topic.name, start.partition_index)): refused(tp, start.error_code) or start.offset
+            for topic in self._ask(broker, request).topics
+            for start in topic.partitions
+        }
 
     @override
     def send(self, broker: int, wanted: Sequence[Wanted]) -> None:
@@ -209,7 +193,7 @@ class BrokerConnections(Cluster):
         now = time.monotonic()
         late = [broker for broker, found in self._fetches.items() if broker not in ready and found.is_late(now)]
         return [self._answer(broker) for broker in ready] + [
-            self._lost(broker, TimeoutError(f"no answer for {_ANSWER_SECONDS:g} s")) for broker in late
+            self._lost(broker, TimeoutError(f"no answer for {ANSWER_SECONDS:g} s")) for broker in late
         ]
 
     def close(self) -> None:
@@ -235,11 +219,13 @@ class BrokerConnections(Cluster):
     def _leaders(self, name: str, topic: Any) -> TopicLeaders | None:
         """The description of a topic; None if the broker knows none of this name."""
         error = kafka_errors.for_code(topic.error_code)
-        refusal = _REFUSALS.get(error)
+        refusal = REFUSALS.get(error)
         if refusal is Refusal.TOPIC:
             return None
         if refusal is Refusal.RIGHT:
-            raise BrokerError(f"{name}: {error.message}; give this user READ and DESCRIBE on the topic")
+            raise BrokerError(
+                f"{name}: the right DESCRIBE is missing: give this user READ on the topic, which includes it"
+            )
         if topic.error_code:
             raise BrokerUnavailable(f"{name}: the broker cannot describe it now: {error.message}")
         identity = topic_id_text(topic.topic_id)
@@ -280,6 +266,10 @@ class BrokerConnections(Cluster):
         except IncompatibleBrokerVersion as error:
             raise self._too_old(broker, error) from error
         except (KafkaError, OSError) as error:
+            refusal = tls_refusal(error, self._manager.config)
+            if refusal is not None:
+                kind = BrokerUnavailable if self._logged_in else BrokerError
+                raise kind(f"{address.host}:{address.port}: {refusal}") from error
             # A broker closes the connection right behind its refusal, and kafka-python may lose that answer. The
             # broker has told its versions, so it is there. Once a login was accepted, it is a broker that goes.
             if connection.sasl_enabled and connection.broker_version_data is not None and not self._logged_in:
@@ -288,7 +278,7 @@ class BrokerConnections(Cluster):
         self._logged_in = True
         return connection
 
-    def _taken_over(self, broker: int) -> _FetchConnection:
+    def _taken_over(self, broker: int) -> FetchConnection:
         connection = self._connected(broker, FETCHES)
         try:
             version = connection.broker_version_data.api_version(FetchRequest, min_version=_BY_TOPIC_ID)
@@ -296,7 +286,7 @@ class BrokerConnections(Cluster):
             connection.close()
             raise self._too_old(broker, error) from error
         sock = _take_socket(self._net, connection)
-        return _FetchConnection(sock, broker, version, self._limits)
+        return FetchConnection(sock, broker, version, self._limits, self._sessions[broker])
 
     def _answer(self, broker: int) -> FetchAnswer:
         try:
@@ -335,118 +325,6 @@ class BrokerConnections(Cluster):
         return f"broker {broker}" + (f" at {address.host}:{address.port}" if address else "")
 
 
-class _FetchConnection:
-    """A socket that is connected and authenticated, with one Fetch request at a time."""
-
-    def __init__(self, sock: socket.socket, broker: int, version: int, limits: FetchLimits) -> None:
-        sock.settimeout(_ANSWER_SECONDS)
-        self.socket = sock
-        self._broker = broker
-        self._version = version
-        self._limits = limits
-        self._number = 0
-        self._sent: Sequence[Wanted] = ()
-        self._sent_at = 0.0
-        self._buffer = bytearray(limits.partition)
-
-    def is_late(self, now: float) -> bool:
-        """True if the broker owes an answer for too long."""
-        return bool(self._sent) and now - self._sent_at > _ANSWER_SECONDS
-
-    def send(self, wanted: Sequence[Wanted], rack: str) -> None:
-        """Send a request. Its order is kept: the first partition has the most room in the answer."""
-        topics = [
-            _FETCH_TOPIC(topic_id=topic_id_uuid(topic_id), topic=name, partitions=[self._part(part) for part in parts])
-            for (topic_id, name), parts in groupby(wanted, key=lambda part: (part.topic_id, part.tp.topic))
-        ]
-        request = FetchRequest(
-            version=self._version,
-            max_wait_ms=_WAIT_MS,
-            min_bytes=1,
-            max_bytes=self._limits.answer,
-            isolation_level=0,
-            session_id=0,
-            session_epoch=-1,
-            topics=topics,
-            forgotten_topics_data=[],
-            rack_id=rack,
-        )
-        self._number = (self._number + 1) % (1 << 31)
-        request.with_header(correlation_id=self._number, client_id=FETCHES)
-        self._sent, self._sent_at = wanted, time.monotonic()
-        self.socket.sendall(request.encode(framed=True, header=True))
-
-    def receive(self) -> FetchAnswer:
-        """Read the answer.
-
-        Raises:
-            FrameTooLarge: the answer is longer than the limit.
-            OSError: the connection is lost.
-            ValueError, IndexError, struct.error: the bytes are no answer to the request.
-        """
-        if not self._sent:
-            raise ConnectionError("the broker closed the connection")
-        sent, self._sent = self._sent, ()
-        size = int.from_bytes(self._exactly(4), "big")
-        if size > self._limits.frame:
-            raise FrameTooLarge(sent[0].tp, sent[0].offset, size, self._limits.frame)
-        frame = self._exactly(size)
-        head = io.BytesIO(frame[:_LONGEST_HEADER])
-        header = FetchResponse.parse_header(head, version=self._version)
-        if header.correlation_id != self._number:
-            raise ValueError(f"the broker answered {header.correlation_id}, and request {self._number} was sent")
-        answer = FetchResponse.decode(frame[head.tell() :], version=self._version)
-        throttled = answer.throttle_time_ms / 1000
-        if answer.error_code:
-            error = BrokerUnavailable(
-                f"broker {self._broker} refused to fetch: {kafka_errors.for_code(answer.error_code).message}"
-            )
-            return FetchAnswer(self._broker, throttled=throttled, error=error)
-        return FetchAnswer(self._broker, list(_fetched(sent, answer)), throttled)
-
-    def _part(self, wanted: Wanted) -> Any:
-        return _FETCH_TOPIC.FetchPartition(
-            partition=wanted.tp.partition,
-            current_leader_epoch=wanted.leader_epoch,
-            fetch_offset=wanted.offset,
-            last_fetched_epoch=wanted.last_epoch,
-            log_start_offset=-1,
-            partition_max_bytes=self._limits.partition,
-        )
-
-    def _exactly(self, size: int) -> memoryview:
-        """The next ``size`` bytes, valid until the next call."""
-        if size > len(self._buffer):
-            self._buffer = bytearray(size)
-        frame, at = memoryview(self._buffer)[:size], 0
-        while at < size:
-            count = self.socket.recv_into(frame[at:])
-            if not count:
-                raise ConnectionError("the broker closed the connection")
-            at += count
-        return frame
-
-
-def _fetched(sent: Sequence[Wanted], answer: Any) -> Iterator[FetchedPart]:
-    """The parts of an answer, with the parts of the request that they answer."""
-    asked = {(topic_id_uuid(wanted.topic_id), wanted.tp.partition): wanted for wanted in sent}
-    for topic in answer.responses:
-        for part in topic.partitions:
-            wanted = asked.get((topic.topic_id, part.partition_index))
-            if wanted is None:
-                continue
-            diverging = part.diverging_epoch
-            yield FetchedPart(
-                wanted,
-                memoryview(part.records or b""),
-                part.high_watermark,
-                part.preferred_read_replica,
-                diverging is not None and diverging.end_offset >= 0,
-                wanted is sent[0],
-                _refused(wanted.tp, part.error_code),
-            )
-
-
 async def _connect(manager: Any, address: _Address, connection: Any) -> None:
     await manager._connect(address, connection, timeout_at=time.monotonic() + _CONNECT_SECONDS)
     await connection
@@ -465,14 +343,5 @@ def _take_socket(net: Any, connection: Any) -> socket.socket:
     return taken
 
 
-def _refused(tp: TopicPartition, code: int) -> PartitionRefused | None:
-    if not code:
-        return None
-    error = kafka_errors.for_code(code)
-    return PartitionRefused(tp, _REFUSALS.get(error, Refusal.OTHER), error.message)
-
-
-def _raise_refused(tp: TopicPartition, code: int) -> None:
-    refused = _refused(tp, code)
-    if refused is not None:
-        raise refused
+def _by_topic(asked: Iterable[TopicPartition]) -> Iterator[tuple[str, Iterator[TopicPartition]]]:
+    return groupby(sorted(asked), key=lambda tp: tp.topic)

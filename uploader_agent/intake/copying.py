@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -12,7 +13,7 @@ from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.intake.fetcher import TURN_SECONDS, Fetcher, FirstHighWatermarks
 from uploader_agent.intake.fetching import Cluster
-from uploader_agent.intake.follower import FollowerState, PartitionFollower
+from uploader_agent.intake.follower import FollowerState, PartitionFollower, learn_all
 from uploader_agent.intake.spool import PartitionSpool
 
 SEGMENT_BYTES: Final = 64 << 20
@@ -98,9 +99,10 @@ class TopicCopy:
 
     def close(self) -> None:
         """Force the spool to the disk, and close it."""
-        for follower in self.fetcher.line:
-            follower.spool.sync()
-            follower.spool.close()
+        with ExitStack() as stack:
+            for follower in self.fetcher.line:
+                stack.callback(follower.spool.close)
+                stack.callback(follower.spool.sync)
 
     def _add(self, partitions: Iterable[int]) -> None:
         for partition in partitions:
@@ -111,9 +113,11 @@ class TopicCopy:
 
     def _ask_for_leaders(self) -> None:
         now = self._clock()
-        asked = now >= self._leaders_at and any(follower.asks_for_leader(now) for follower in self.fetcher.line)
+        waiting = self.fetcher.unasked and now >= self._leaders_at
+        asked = waiting and any(follower.asks_for_leader(now) for follower in self.fetcher.line)
         if not asked and not (self._follow and now >= self._refresh_at):
             return
+        self.fetcher.unasked = True
         self._leaders_at, self._refresh_at = now + TURN_SECONDS, now + _REFRESH_SECONDS
         try:
             topic = self._cluster.topic(self._name)
@@ -124,8 +128,7 @@ class TopicCopy:
             return
         if topic is not None and topic.topic_id == self._topic_id and self._follow:
             self._add(topic.leaders)
-        for follower in self.fetcher.line:
-            follower.learn(topic, self._cluster, now)
+        learn_all([(follower, topic) for follower in self.fetcher.line], self._cluster, now)
 
     def _is_done(self, follower: PartitionFollower) -> bool:
         """True if nothing is left to copy of a partition."""

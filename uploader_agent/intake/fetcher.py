@@ -42,19 +42,23 @@ class FirstHighWatermarks:
 class Fetcher:
     """Fetches for the followers ``line``, in the order of their next requests. For one thread.
 
-    ``grown_at`` is when a spool grew last, or a broker asked to be left alone; ``throttled`` counts the seconds for
-    which they did, ``fetched`` the bytes.
+    ``unasked`` is true if a follower may be in no request: only then is there something to ask, for thousands that
+    are idle. ``grown_at`` is when a spool grew last, or a broker asked to be left alone; ``throttled`` counts the
+    seconds for which they did, ``fetched`` the bytes.
     """
 
     def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
         self.line: deque[PartitionFollower] = deque()
         self.followers: dict[TopicPartition, PartitionFollower] = {}
+        self.unasked = True
         self.grown_at = clock()
         self.throttled = 0.0
         self.fetched = 0
         self._cluster, self._clock = cluster, clock
         self._sent: dict[int, list[Wanted]] = {}
         """The request in flight to each broker."""
+        self._near: defaultdict[int, bool] = defaultdict(bool)
+        """True if the last request to a broker allowed it to name a near replica."""
         self._free_at: defaultdict[int, float] = defaultdict(float)
         """When a broker that throttles, or does not answer, is asked again."""
 
@@ -62,6 +66,7 @@ class Fetcher:
         """Fetch for ``follower`` from now on."""
         self.followers[follower.tp] = follower
         self.line.append(follower)
+        self.unasked = True
 
     def remove(self, follower: PartitionFollower) -> None:
         """Fetch for ``follower`` no more."""
@@ -78,14 +83,23 @@ class Fetcher:
             self._take(answer)
 
     def _request(self, rests: Callable[[PartitionFollower], bool]) -> None:
-        now = self._clock()
+        if not self.unasked:
+            return
+        self.unasked, now = False, self._clock()
         by_broker: defaultdict[int, list[Wanted]] = defaultdict(list)
         for follower in self.line:
-            wanted = None if rests(follower) else follower.wanted(now)
-            if wanted is not None and wanted.broker not in self._sent and now >= self._free_at[wanted.broker]:
+            if rests(follower):
+                continue
+            wanted = follower.wanted(now)
+            if wanted is None or now < self._free_at[wanted.broker]:
+                self.unasked = True
+            elif wanted.broker not in self._sent:
                 by_broker[wanted.broker].append(wanted)
         for broker, all_wanted in by_broker.items():
-            wanted_now = [wanted for wanted in all_wanted if wanted.near == all_wanted[0].near]
+            # A request names the own rack or not; where partitions differ, the two kinds take turns.
+            both = len({wanted.near for wanted in all_wanted}) > 1
+            self._near[broker] = near = not self._near[broker] if both else all_wanted[0].near
+            wanted_now = [wanted for wanted in all_wanted if wanted.near == near]
             self._sent[broker] = wanted_now
             try:
                 self._cluster.send(broker, wanted_now)
@@ -93,7 +107,7 @@ class Fetcher:
                 self._take(FetchAnswer(broker, error=error))
 
     def _take(self, answer: FetchAnswer) -> None:
-        now, sent = self._clock(), self._sent.pop(answer.broker, [])
+        now, sent, self.unasked = self._clock(), self._sent.pop(answer.broker, []), True
         if answer.throttled:
             self.throttled += answer.throttled
             self.grown_at = now + answer.throttled

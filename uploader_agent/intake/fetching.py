@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from tidemark.errors import BrokerError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import Leader
+
+_Granted = TypeVar("_Granted")
 
 
 class Refusal(Enum):
@@ -35,7 +37,7 @@ class PartitionRefused(TidemarkError):
 
 
 class FrameTooLarge(BrokerError):
-    """An answer is longer than the limit: its first batch is. Nothing of it was read, and the connection is closed."""
+    """An answer is longer than the limit: its first batch is. Little of it was read, and the connection is closed."""
 
     def __init__(self, tp: TopicPartition, offset: int, size: int, limit: int) -> None:
         super().__init__(
@@ -63,6 +65,13 @@ class TopicLeaders(NamedTuple):
 
     topic_id: str
     leaders: Mapping[int, Leader]
+
+
+class EpochAsked(NamedTuple):
+    """A question for the end of an ``epoch`` in the log that ``leader_epoch`` leads."""
+
+    leader_epoch: int
+    epoch: int
 
 
 class EpochEnd(NamedTuple):
@@ -94,7 +103,7 @@ class Wanted(NamedTuple):
 class FetchedPart(NamedTuple):
     """A partition's part of an answer, to ``wanted``. ``records`` may end inside a batch.
 
-    ``first`` states that no other partition came before it in the request, so that the answer's size left room for it.
+    ``first`` states that no part before it in the answer has records, so that its first batch comes whole (KIP-74).
     ``diverges`` states that the broker's log does not have ``last_epoch`` up to the offset.
     """
 
@@ -130,13 +139,25 @@ class Cluster(Protocol):
         """The topics ``names``, or all that this user may describe, as some broker knows them."""
         ...
 
-    def epoch_end(self, tp: TopicPartition, leader: Leader, epoch: int) -> EpochEnd:
-        """The end of ``epoch`` in the log of ``leader``; the log end for its own epoch. Raises PartitionRefused."""
+    def epoch_ends(
+        self, broker: int, asked: Mapping[TopicPartition, EpochAsked]
+    ) -> Mapping[TopicPartition, EpochEnd | PartitionRefused]:
+        """The ends of epochs in logs that ``broker`` leads; the log end for the leader's own epoch."""
         ...
+
+    def log_starts(
+        self, broker: int, epochs: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int | PartitionRefused]:
+        """The log start offsets of logs that ``broker`` leads under these epochs."""
+        ...
+
+    def epoch_end(self, tp: TopicPartition, leader: Leader, epoch: int) -> EpochEnd:
+        """The end of ``epoch`` in the log of ``leader``. Raises PartitionRefused."""
+        return _granted(self.epoch_ends(leader.broker, {tp: EpochAsked(leader.led.leader_epoch, epoch)})[tp])
 
     def log_start(self, tp: TopicPartition, leader: Leader) -> int:
         """The log start offset of ``leader``. Raises PartitionRefused."""
-        ...
+        return _granted(self.log_starts(leader.broker, {tp: leader.led.leader_epoch})[tp])
 
     def send(self, broker: int, wanted: Sequence[Wanted]) -> None:
         """Send a Fetch request to a broker that has no other; all parts have the same ``near``."""
@@ -145,3 +166,9 @@ class Cluster(Protocol):
     def answers(self, seconds: float) -> Sequence[FetchAnswer]:
         """Answers that are there, after a wait for the first one. Their records are valid until the next call."""
         ...
+
+
+def _granted(answer: _Granted | PartitionRefused) -> _Granted:
+    if isinstance(answer, PartitionRefused):
+        raise answer
+    return answer

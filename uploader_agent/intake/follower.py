@@ -10,7 +10,7 @@ A broker answers a Fetch with committed batches only: nothing above a high water
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -19,6 +19,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner
 from uploader_agent.broker.admin import BrokerUnavailable, Leader
 from uploader_agent.intake.fetching import Cluster, FetchedPart, PartitionRefused, Refusal, TopicLeaders, Wanted
+from uploader_agent.intake.leader_logs import LeaderLog, LogAsked, leader_logs
 from uploader_agent.intake.spool import PartitionSpool
 
 _PAUSE_SECONDS: Final = 0.25
@@ -100,6 +101,7 @@ class PartitionFollower:
         self._pending: _Pending | None = None
         self._proof: Wanted | None = None
         """The request whose answer proves that the pending lineage is of this topic id: it was sent afterwards."""
+        self._wanted: Wanted | None = None
         self._paused_until = 0.0
         self._near: int | None = None
         self._near_until = 0.0
@@ -112,33 +114,58 @@ class PartitionFollower:
         """True if the follower does nothing more."""
         return self.state in {FollowerState.OVER, FollowerState.STOPPED}
 
+    @property
+    def known(self) -> Lineage:
+        """The lineage of the spool's batches: its checkpoint may know more epochs already."""
+        return self.spool.lineage.truncated(self.spool.end or 0)
+
     def asks_for_leader(self, now: float) -> bool:
         """True if the follower needs :meth:`learn`."""
         return self.state is FollowerState.WAITING and now >= self._paused_until
 
     def learn(self, topic: TopicLeaders | None, cluster: Cluster, now: float) -> None:
-        """Take the topic as a broker knows it, and under a new leadership ask the leader for its lineage.
+        """Take the topic as a broker knows it: :func:`learn_all` for one follower."""
+        learn_all([(self, topic)], cluster, now)
 
-        Raises BrokerError if a broker refuses for good.
-        """
+    def hear(self, topic: TopicLeaders | None, now: float) -> Leader | None:
+        """Take the topic as a broker knows it; the leader whose log has to be asked for, if any."""
         if self.ended:
-            return
+            return None
         if topic is None or topic.topic_id != self.topic_id:
             # That broker may be behind, so the leader must have refused the id as well, if there was one.
             self._denied_since = now if self._denied_since is None else self._denied_since
             if self._in_doubt or (self.leader is None and now - self._denied_since >= _DENIED_SECONDS):
                 self._end(FollowerState.OVER, TidemarkError(f"{self.tp}: the topic was deleted, or made again"))
-            return
+            return None
         self._denied_since = None
         leader = topic.leaders.get(self.tp.partition)
         epoch = self.leader.led.leader_epoch if self.leader else -1
         if leader is None or leader.broker < 0 or leader.led.leader_epoch < epoch:
             self._pause(None, now)  # no leader, or news that are older than ours
         elif self.state is FollowerState.WAITING or leader.led.leader_epoch > epoch:
-            self._take_leader(leader, cluster, now)
+            self.state, self._pending, self._proof = FollowerState.WAITING, None, None
+            return leader
+        return None
+
+    def take_log(self, leader: Leader, log: LeaderLog | PartitionRefused | BrokerUnavailable, now: float) -> None:
+        """Take the log that the ``leader`` of :meth:`hear` states."""
+        match log:
+            case PartitionRefused():
+                self._refused(log, now, from_leader=True)
+            case BrokerUnavailable():
+                self._wait(log, now)
+            case LeaderLog():
+                try:
+                    pending = self._changes(log)
+                except (StoreError, FormatError) as error:  # where the store ends is not known
+                    self._wait(error, now)
+                    return
+                self.leader, self.high_watermark, self.log_end, self.idle = leader, None, log.end, 0
+                self._near, self._pending = None, pending
+                self.state = FollowerState.PROVING
 
     def wanted(self, now: float) -> Wanted | None:
-        """The part of the next request; None while there is nothing to ask for."""
+        """The part of the next request; None while there is nothing to ask for. It stays the same object meanwhile."""
         if self.leader is None or now < self._paused_until:
             return None
         if self._proof is not None:
@@ -155,8 +182,10 @@ class PartitionFollower:
         last = -1 if last_epoch is None else last_epoch
         wanted = Wanted(self.tp, self.topic_id, broker, near, offset, epoch, last)
         if self._pending is not None:
-            self._proof = wanted
-        return wanted
+            self._proof = self._wanted = wanted
+        elif wanted != self._wanted:
+            self._wanted = wanted
+        return self._wanted
 
     def take(self, part: FetchedPart, now: float) -> None:
         """Take a part of an answer. It may be late, or come twice: then it is not what is wanted now."""
@@ -204,30 +233,14 @@ class PartitionFollower:
         else:
             self._wait(error, now)
 
-    def _take_leader(self, leader: Leader, cluster: Cluster, now: float) -> None:
-        self.state, self._pending, self._proof = FollowerState.WAITING, None, None
-        try:
-            start = cluster.log_start(self.tp, leader)
-            log_end, lineage = lineage_of(self.tp, leader, cluster, start)
-            pending = self._changes(lineage, start, log_end)
-        except PartitionRefused as refused:
-            self._refused(refused, now, from_leader=True)
-            return
-        except (BrokerUnavailable, StoreError, FormatError) as error:
-            self._wait(error, now)
-            return
-        self.leader, self.high_watermark, self.log_end, self.idle = leader, None, log_end, 0
-        self._near, self._pending = None, pending
-        self.state = FollowerState.PROVING
-
-    def _changes(self, lineage: Lineage, start: int, log_end: int) -> _Pending:
+    def _changes(self, log: LeaderLog) -> _Pending:
         """The changes of the spool under a lineage, and the offset from which it needs batches then."""
-        spool = self.spool
+        spool, (start, log_end, lineage) = self.spool, log
         if spool.end is None:
             begin = self._beginning(lineage, start, log_end)
             return _Pending(lineage, None, begin, begin)
         end = min(spool.end, log_end)
-        own = spool.lineage.truncated(spool.end)
+        own = self.known
         diverged = own.divergence(lineage, end)
         end = end if diverged is None else diverged
         cut = end if end < spool.end else None
@@ -318,8 +331,7 @@ class PartitionFollower:
     def _refused(self, refused: PartitionRefused, now: float, *, from_leader: bool) -> None:
         match refused.refusal:
             case Refusal.RIGHT:
-                remedy = "give this user READ and DESCRIBE on the topic"
-                self.stop(BrokerError(f"{self.tp}: it may not be read: {refused.code}; {remedy}"))
+                self.stop(BrokerError(f"{self.tp}: the right READ is missing: give it to this user on the topic"))
             case Refusal.LATER if from_leader:
                 self._pause(refused, now)
             case Refusal.TOPIC if from_leader:
@@ -348,30 +360,15 @@ class PartitionFollower:
         self.state, self.error, self._pending = state, error, None
 
 
-def lineage_of(tp: TopicPartition, leader: Leader, cluster: Cluster, start: int) -> tuple[int, Lineage]:
-    """(log end, lineage) of the leader's log, which begins at ``start``: one question for each epoch, newest first.
+def learn_all(news: Iterable[tuple[PartitionFollower, TopicLeaders | None]], cluster: Cluster, now: float) -> None:
+    """Tell followers of their topics as a broker knows them, and under new leaderships ask leaders for their logs.
 
-    Raises:
-        PartitionRefused: the broker does not lead under this epoch, or has not begun it.
+    Raises BrokerError if a broker refuses for good.
     """
-    current = leader.led.leader_epoch
-    epoch, log_end = cluster.epoch_end(tp, leader, current)
-    if epoch != current:
-        raise PartitionRefused(tp, Refusal.LATER, f"the leader's log has not begun epoch {current}")
-    entries: list[tuple[int, int]] = []
-    while epoch > 0:
-        below, begun = cluster.epoch_end(tp, leader, epoch - 1)
-        if entries and begun >= entries[0][1]:
-            break  # the log has no such epoch: the answer repeats the start of its first one
-        if begun < 0:
-            break
-        entries.insert(0, (epoch, begun))
-        if begun <= start:
-            break
-        epoch = below
-    else:
-        entries.insert(0, (0, start))  # nothing is below epoch 0 to ask for
-    return log_end, Lineage.of(entries, f"{tp}: the lineage that broker {leader.broker} states")
+    heard = {follower.tp: (follower, follower.hear(topic, now)) for follower, topic in news}
+    asked = {tp: LogAsked(leader, follower.known) for tp, (follower, leader) in heard.items() if leader is not None}
+    for tp, log in leader_logs(cluster, asked).items():
+        heard[tp][0].take_log(asked[tp].leader, log, now)
 
 
 def _headers(part: FetchedPart, name: str) -> Iterator[BatchHeader]:

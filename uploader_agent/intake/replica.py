@@ -27,7 +27,7 @@ from uploader_agent.broker.admin import BrokerUnavailable, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment, find_partitions, topic_id_of
 from uploader_agent.intake.fetcher import TURN_SECONDS, Fetcher, FirstHighWatermarks
 from uploader_agent.intake.fetching import Cluster, TopicLeaders
-from uploader_agent.intake.follower import FollowerState, PartitionFollower
+from uploader_agent.intake.follower import FollowerState, PartitionFollower, learn_all
 from uploader_agent.intake.spool import PartitionSpool
 from uploader_agent.log_source import LogSource
 from uploader_agent.observability.metrics import Metrics
@@ -194,9 +194,11 @@ class SlotReplica(LogSource):
     def _ask_for_leaders(self) -> None:
         now, line = self._clock(), self._fetcher.line
         refresh = now >= self._refresh_at
-        asking = [follower for follower in line if follower.asks_for_leader(now)] if now >= self._leaders_at else []
+        waiting = self._fetcher.unasked and now >= self._leaders_at
+        asking = [follower for follower in line if follower.asks_for_leader(now)] if waiting else []
         if not refresh and not asking:
             return
+        self._fetcher.unasked = True
         self._leaders_at = now + TURN_SECONDS
         try:
             topics = self._cluster.topics(None if refresh else {follower.tp.topic for follower in asking})
@@ -208,8 +210,8 @@ class SlotReplica(LogSource):
         if refresh:
             self._refresh_at = now + _REFRESH_SECONDS
             self._follow_new(topics)
-        for follower in [*line] if refresh else asking:
-            follower.learn(topics.get(follower.tp.topic), self._cluster, now)
+        told = [*line] if refresh else asking
+        learn_all([(follower, topics.get(follower.tp.topic)) for follower in told], self._cluster, now)
 
     def _follow_new(self, topics: Mapping[str, TopicLeaders]) -> None:
         for name, topic in topics.items():
@@ -247,6 +249,7 @@ class SlotReplica(LogSource):
             if (tp, topic_id) in again:
                 logger.warning("spool_begun_again", partition=str(tp), began_at=follower.spool.start)
                 follower.begin_again(self._clock())
+                self._fetcher.unasked = True
             else:
                 follower.spool.drop_below(stored[tp, topic_id])
 
@@ -259,6 +262,7 @@ class SlotReplica(LogSource):
             logger.warning("spool_full", size=self._size, spool_max=self._settings.spool_max)
             for follower in self._fetcher.line:
                 follower.spool.roll()
+        self._fetcher.unasked |= full != self._full
         self._full = full
         self._metrics.spool_bytes.set(self._size)
         self._measure_at = self._clock() + _MEASURE_SECONDS

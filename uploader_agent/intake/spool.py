@@ -14,10 +14,11 @@ One process writes a spool at a time.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from typing import Final
+from typing import Concatenate, Final, ParamSpec
 
 from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.keys import TopicPartition
@@ -29,9 +30,29 @@ from uploader_agent.disk.segment_files import CHUNK, EPOCHS, file_name, log_base
 
 _TEMPORARY: Final = ".tmp"
 
+_Arguments = ParamSpec("_Arguments")
+
+
+def _says_where(
+    change: Callable[Concatenate[PartitionSpool, _Arguments], None],
+) -> Callable[Concatenate[PartitionSpool, _Arguments], None]:
+    """A change of a spool's directory, whose OSError names that directory."""
+
+    @wraps(change)
+    def named(spool: PartitionSpool, /, *args: _Arguments.args, **options: _Arguments.kwargs) -> None:
+        try:
+            change(spool, *args, **options)
+        except OSError as error:
+            rule = f"the spool cannot be written: {error.strerror}; mend that, and start again: it goes on from there"
+            raise OSError(error.errno, rule, str(spool.folder)) from error
+
+    return named
+
 
 class PartitionSpool:
     """One partition's directory in the spool ``root``, with segments of about ``segment_bytes``.
+
+    After an OSError, for example of a full disk, the directory is as after a kill: only a new object may go on with it.
 
     ``end`` is the offset that the next batch is expected at; None while there is no segment. ``data_end`` is the offset
     after the last batch, 0 without one. It differs from ``end`` where a segment begins above a range that the cluster
@@ -66,6 +87,7 @@ class PartitionSpool:
         """The first segment's base; None while there is no segment."""
         return self._bases[0] if self._bases else None
 
+    @_says_where
     def append(self, batches: memoryview, base_offset: int, next_offset: int) -> None:
         """Write whole ``batches`` with the offsets ``[base_offset, next_offset)`` at the end of the log.
 
@@ -89,6 +111,7 @@ class PartitionSpool:
         self.size += at - self._last_size
         self._last_size, self.end, self.data_end = at, next_offset, next_offset
 
+    @_says_where
     def begin(self, offset: int) -> None:
         """Begin a segment at ``offset``: the log's first, the next, or the first above a range that is gone.
 
@@ -102,22 +125,26 @@ class PartitionSpool:
             self._create(offset)
         self.end = offset
 
+    @_says_where
     def roll(self) -> None:
         """End the last segment, if it has a batch."""
         if self.end is not None and self._last_size:
             self.begin(self.end)
 
+    @_says_where
     def drop_below(self, offset: int) -> None:
         """Remove the segments that end at or below ``offset``; the last one stays."""
         while len(self._bases) > 1 and self._bases[1] <= offset:
             self._unlink(self._bases.pop(0))
 
+    @_says_where
     def empty(self) -> None:
         """Remove all segments."""
         while self._bases:
             self._remove_last()
         self.end, self.data_end, self._last_size = None, 0, 0
 
+    @_says_where
     def remove(self) -> None:
         """Remove the directory."""
         self.empty()
@@ -125,6 +152,7 @@ class PartitionSpool:
             path.unlink()
         self.folder.rmdir()
 
+    @_says_where
     def follow(self, lineage: Lineage, cut: int | None) -> None:
         """Cut off all batches that reach above ``cut``, then replace the checkpoint by ``lineage``."""
         if cut is not None:
@@ -134,6 +162,7 @@ class PartitionSpool:
             self._replace(EPOCHS, f"0\n{len(lineage.entries)}\n{entries}")
             self.lineage = lineage
 
+    @_says_where
     def sync(self) -> None:
         """Force the last segment's bytes to the disk; those of the others are there."""
         if self._last is not None:
@@ -143,6 +172,7 @@ class PartitionSpool:
         """Close the last segment."""
         self._close_last()
 
+    @_says_where
     def _recover(self, topic_id: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         for path in self.folder.glob(f"*{_TEMPORARY}"):

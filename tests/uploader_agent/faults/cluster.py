@@ -39,6 +39,7 @@ _COMMON = {
     "log.cleaner.min.cleanable.ratio": "0.01",
     "min.insync.replicas": "2",
     "offsets.topic.replication.factor": "3",
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     "replica.lag.time.max.ms": "3000",
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.replication.factor": "3",
@@ -46,11 +47,14 @@ _COMMON = {
 
 
 def three_brokers(root: Path, version: KafkaVersion) -> KafkaCluster:
-    """A cluster that is not started yet; every broker has two log directories and a segment size of its own.
+    """A cluster that is not started yet; every broker has two log directories, its own segment size and rack.
 
     Broker 2 keeps what retention gives up elsewhere.
     """
-    own = {number: {"log.segment.bytes": str(size)} for number, size in enumerate(SEGMENT_BYTES[version], 1)}
+    own = {
+        number: {"log.segment.bytes": str(size), "broker.rack": f"rack-{number}"}
+        for number, size in enumerate(SEGMENT_BYTES[version], 1)
+    }
     own[2]["log.retention.check.interval.ms"] = "3600000"
     # What a follower fetches at once goes into one segment: were it as large, both would roll at the same offsets.
     common = _COMMON | {"replica.fetch.max.bytes": str(min(SEGMENT_BYTES[version]) // (2 if version == "3.9.2" else 5))}

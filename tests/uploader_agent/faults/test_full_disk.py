@@ -14,8 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.kafka import KafkaCluster
 from tests.uploader_agent.fakes import Disk, World
+from tests.uploader_agent.faults.cluster import create
+from tests.uploader_agent.faults.load import Book, send
+from tests.uploader_agent.faults.test_own_replica import assert_replica
 from tests.uploader_agent.hold.test_hold import gaps, held, look, lose, watching
+from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.test_agent import no_errors
 
 SIZE = "512k"
@@ -92,3 +97,22 @@ def test_it_yields_when_the_disk_runs_full(world: World, small_disk: Path) -> No
     assert world.watermark()[1].next_offset == 100
     assert gaps(world) == [(100, 200, "staging_full")]
     assert [world.manifest(base).state for base in (200, 300)] == ["whole", "whole"]
+
+
+def test_a_replica_of_our_own_goes_on_after_room_was_made(
+    kraft3: KafkaCluster, small_disk: Path, tmp_path: Path
+) -> None:
+    topic, log = "full-replica", tmp_path / "log"
+    create(kraft3, topic, [[1], [1]])
+    for partition in (0, 1):
+        send(kraft3, topic, Book(), 100, partition=partition, size=1400)
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(300_000))
+    arguments: list[str | Path] = ["copy", "--bootstrap", kraft3.bootstrap, "--topic", topic, "--to", small_disk]
+    assert run_here(arguments, log) == 1
+    assert "the spool cannot be written: No space left on device" in log.read_text()
+    assert f"{small_disk}/{topic}-" in log.read_text()
+    assert run_here(arguments, log) == 1, "it is full still"
+    filler.unlink()
+    assert run_here(arguments, log) == 0
+    assert min(assert_replica(kraft3, topic, small_disk, partition) for partition in (0, 1)) > 0

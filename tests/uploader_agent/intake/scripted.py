@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from typing_extensions import override
@@ -14,6 +14,7 @@ from tidemark.kafka_log import BatchHeader, Lineage, parse_leader_epoch_checkpoi
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
 from uploader_agent.intake.fetching import (
     Cluster,
+    EpochAsked,
     EpochEnd,
     FetchAnswer,
     FetchedPart,
@@ -22,6 +23,7 @@ from uploader_agent.intake.fetching import (
     TopicLeaders,
     Wanted,
 )
+from uploader_agent.intake.sessions import FetchSession, SessionRequest
 
 ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAg"
@@ -65,6 +67,44 @@ class Replica:
             self.lineage = Lineage(((epoch, max(begun, self.start)), *rest))
 
 
+class KeptSession:
+    """A broker's side of a fetch session: it leaves out partitions without news, and lets them take turns.
+
+    Source: Kafka's ``FetchSession.CachedPartition`` and ``IncrementalFetchContext``.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._parts: dict[tuple[str, int], tuple[Wanted, int]] = {}
+        """What is wanted, and the high watermark that was answered last, -1 after an error."""
+
+    def take(self, request: SessionRequest) -> None:
+        if request.epoch == 0:
+            self.number, self._parts = self.number + 1, {}
+        else:
+            assert request.number == self.number
+        for wanted in request.wanted:
+            key = (wanted.topic_id, wanted.tp.partition)
+            self._parts[key] = (wanted, self._parts.get(key, (wanted, -1))[1])
+        for wanted in request.forgotten:
+            del self._parts[wanted.topic_id, wanted.tp.partition]
+
+    def wanted(self) -> set[Wanted]:
+        return {wanted for wanted, _ in self._parts.values()}
+
+    def answered(self, part_of: Callable[..., FetchedPart], *, full: bool) -> list[FetchedPart]:
+        answer: list[FetchedPart] = []
+        for key, (wanted, high) in list(self._parts.items()):
+            part = part_of(wanted, first=not any(other.records for other in answer))
+            self._parts[key] = (wanted, -1 if part.refused else part.high_watermark)
+            if part.records:
+                self._parts[key] = self._parts.pop(key)
+            news = part.records or part.refused or part.diverges or part.near_replica >= 0
+            if full or news or part.high_watermark != high:
+                answer.append(part)
+        return answer
+
+
 def header_of(raw: bytes) -> BatchHeader:
     [header] = scan_batches([raw], "batch", int.from_bytes(raw[:8], "big"))
     return header
@@ -74,7 +114,7 @@ class ScriptedCluster(Cluster):
     """One topic on three brokers, whose ``partitions`` have one log.
 
     ``now`` is the time; it passes while nothing is answered. ``throttled_until`` is one client's.
-    ``mischief`` has the probabilities of faults by name: cut, twice, lost, damaged, throttled.
+    ``mischief`` has the probabilities of faults by name: cut, twice, lost, damaged, throttled, evicted.
     """
 
     def __init__(self, seed: int = 0, partitions: int = 1) -> None:
@@ -91,11 +131,15 @@ class ScriptedCluster(Cluster):
         self.answer_bytes = 400
         self.partitions = partitions
         self.asked: list[Wanted] = []
+        self.questions: list[int] = []
+        """The partitions of each request about log starts and epochs."""
         self.asked_first: list[Wanted] = []
         self.throttled_until: dict[int, float] = {}
         self.highest_start = 0
         """The highest log start of any leader. An unclean election may bring back a lower one; the spool does not."""
         self._due: list[FetchAnswer] = []
+        self._sessions = {broker: FetchSession() for broker in BROKERS}
+        self._kept = {broker: KeptSession() for broker in BROKERS}
         self.replicas[1].assign(0)
 
     @property
@@ -171,14 +215,22 @@ class ScriptedCluster(Cluster):
         return {TOPIC: found} if found is not None else {}
 
     @override
-    def epoch_end(self, tp: TopicPartition, leader: Leader, epoch: int) -> EpochEnd:
-        self._lead(tp, leader.broker, leader.led.leader_epoch)
-        return EpochEnd(*(self.log.lineage.end_offset(epoch, self.log.end) or (-1, -1)))
+    def epoch_ends(
+        self, broker: int, asked: Mapping[TopicPartition, EpochAsked]
+    ) -> dict[TopicPartition, EpochEnd | PartitionRefused]:
+        self.questions.append(len(asked))
+        found: dict[TopicPartition, EpochEnd | PartitionRefused] = {}
+        for tp, (leader_epoch, epoch) in asked.items():
+            end = EpochEnd(*(self.log.lineage.end_offset(epoch, self.log.end) or (-1, -1)))
+            found[tp] = self._refusal(tp, broker, leader_epoch) or end
+        return found
 
     @override
-    def log_start(self, tp: TopicPartition, leader: Leader) -> int:
-        self._lead(tp, leader.broker, leader.led.leader_epoch)
-        return self.log.start
+    def log_starts(
+        self, broker: int, epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | PartitionRefused]:
+        self.questions.append(len(epochs))
+        return {tp: self._refusal(tp, broker, epoch) or self.log.start for tp, epoch in epochs.items()}
 
     @override
     def send(self, broker: int, wanted: Sequence[Wanted]) -> None:
@@ -187,13 +239,28 @@ class ScriptedCluster(Cluster):
         assert self.now >= self.throttled_until.get(broker, 0.0), "a broker that throttles was not left alone"
         self.asked += wanted
         self.asked_first.append(wanted[0])
+        session, kept = self._sessions[broker], self._kept[broker]
+        request = session.ask(wanted)
         if self._strikes("lost"):
+            session.lose()
             self._due.append(FetchAnswer(broker, error=BrokerUnavailable("lost on the way")))
             return
-        answer = FetchAnswer(broker, [self._part(part, first=index == 0) for index, part in enumerate(wanted)])
+        if request.epoch and self._strikes("evicted"):
+            assert session.lose()
+            self._due.append(FetchAnswer(broker))
+            return
+        kept.take(request)
+        assert kept.wanted() == set(wanted), "the broker keeps what is not wanted, or lacks what is"
         if self._strikes("throttled"):
+            session.take(kept.number if request.epoch else 0, [], throttled=True)
             answer = FetchAnswer(broker, throttled=self.rng.random())
             self.throttled_until[broker] = self.now + answer.throttled
+        else:
+            mine = {part: part for part in wanted}
+            parts = kept.answered(self._part, full=not request.epoch)
+            answer = FetchAnswer(
+                broker, session.take(kept.number, [part._replace(wanted=mine[part.wanted]) for part in parts])
+            )
         self._due.append(answer)
         if self._strikes("twice"):
             self._due.append(answer)
@@ -209,9 +276,8 @@ class ScriptedCluster(Cluster):
         replica = self.replicas[wanted.broker]
         if not self.exists or wanted.topic_id != self.topic_id:
             return FetchedPart(wanted, refused=PartitionRefused(wanted.tp, Refusal.TOPIC, "UNKNOWN_TOPIC_ID"))
-        try:
-            self._lead(wanted.tp, wanted.broker, wanted.leader_epoch, any_replica=True)
-        except PartitionRefused as refused:
+        refused = self._refusal(wanted.tp, wanted.broker, wanted.leader_epoch, any_replica=True)
+        if refused is not None:
             return FetchedPart(wanted, refused=refused)
         last = replica.lineage.end_offset(wanted.last_epoch, replica.end) if wanted.last_epoch >= 0 else (-1, 1 << 62)
         if not replica.start <= wanted.offset <= replica.end or last is None:
@@ -241,14 +307,17 @@ class ScriptedCluster(Cluster):
             records = records[:at] + bytes([records[at] ^ 1]) + records[at + 1 :]
         return records
 
-    def _lead(self, tp: TopicPartition, broker: int, epoch: int, *, any_replica: bool = False) -> None:
+    def _refusal(
+        self, tp: TopicPartition, broker: int, epoch: int, *, any_replica: bool = False
+    ) -> PartitionRefused | None:
         self._answerable(broker)
         if not self.exists:
-            raise PartitionRefused(tp, Refusal.TOPIC, "UNKNOWN_TOPIC_OR_PARTITION")
+            return PartitionRefused(tp, Refusal.TOPIC, "UNKNOWN_TOPIC_OR_PARTITION")
         if epoch > self.epoch:
-            raise PartitionRefused(tp, Refusal.LATER, "UNKNOWN_LEADER_EPOCH")
+            return PartitionRefused(tp, Refusal.LATER, "UNKNOWN_LEADER_EPOCH")
         if epoch < self.epoch or (broker != self.leader and not any_replica):
-            raise PartitionRefused(tp, Refusal.LEADER, "FENCED_LEADER_EPOCH")
+            return PartitionRefused(tp, Refusal.LEADER, "FENCED_LEADER_EPOCH")
+        return None
 
     def _answerable(self, broker: int) -> None:
         if broker in self.down:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import socket
+import threading
 from pathlib import Path
 
 import pytest
+from kafka.protocol.consumer import FetchResponse
 
 from tests.support.ports import HOST, free_port
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.intake.scripted import ID, T
-from uploader_agent.intake.brokers import _FetchConnection
+from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.incarnations import topic_id_uuid
+from uploader_agent.intake.fetch_connection import FetchConnection
 from uploader_agent.intake.fetching import FetchLimits, FrameTooLarge, Wanted
+from uploader_agent.intake.sessions import FetchSession
 
 
 def answer_of(tmp_path: Path, *arguments: str, bootstrap: str = f"{HOST}:1") -> tuple[int, str]:
@@ -30,6 +35,8 @@ def answer_of(tmp_path: Path, *arguments: str, bootstrap: str = f"{HOST}:1") -> 
             "security_protocol: SASL_SSL\nsasl_mechanism: SCRAM-MD5\n",
             "sasl_mechanism: 'SCRAM-MD5' is not known; it must be",
         ),
+        ("security_protocol: SSL\nssl_cafile: /no.pem\n", "ssl_cafile: /no.pem cannot be read: No such file"),
+        ("security_protocol: SSL\nssl_cafile: /dev/null\n", "ssl_cafile: /dev/null must have authorities'"),
         ("acks: all\n", "acks: is not a connection setting"),
         ("[1]", "--config: must be a mapping"),
     ],
@@ -53,27 +60,40 @@ def test_no_broker_is_there(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def wired() -> tuple[_FetchConnection, socket.socket]:
+def wired() -> tuple[FetchConnection, socket.socket]:
     ours, theirs = socket.socketpair()
-    return _FetchConnection(ours, 1, 13, FetchLimits(1000, 500, 1000)), theirs
+    return FetchConnection(ours, 1, 13, FetchLimits(1000, 500, 1000), FetchSession()), theirs
 
 
 WANTED = Wanted(T, ID, 1, False, 7, 0, -1)
 
 
 def test_a_frame_beyond_the_limit_names_partition_offset_and_remedy(
-    wired: tuple[_FetchConnection, socket.socket],
+    wired: tuple[FetchConnection, socket.socket],
 ) -> None:
+    """Its first batch is that of the first partition that has one."""
     connection, theirs = wired
+    parts = [
+        FetchResponse.FetchableTopicResponse.PartitionData(
+            partition_index=number, error_code=0, high_watermark=9, records=bytes(size)
+        )
+        for number, size in ((1, 0), (0, 1 << 21))
+    ]
+    topic = FetchResponse.FetchableTopicResponse(topic_id=topic_id_uuid(ID), partitions=parts)
+    answer = FetchResponse(version=13, throttle_time_ms=0, error_code=0, session_id=5, responses=[topic])
+    answer.with_header(correlation_id=1)
     with theirs, connection.socket:
-        connection.send([WANTED], "")
-        size = FetchLimits(1000, 500, 1000).frame + 1
-        theirs.sendall(size.to_bytes(4, "big"))
-        with pytest.raises(FrameTooLarge, match=rf"orders-0: the answer from offset 7 on has {size} bytes.*--largest"):
+        connection.send([WANTED._replace(tp=TopicPartition("orders", 1), offset=3), WANTED], "")
+        frame = answer.encode(framed=True, header=True)
+        sender = threading.Thread(target=theirs.sendall, args=(frame,))
+        sender.start()
+        says = rf"orders-0: the answer from offset 7 on has {len(frame) - 4} bytes.*--largest"
+        with pytest.raises(FrameTooLarge, match=says):
             connection.receive()
+        sender.join()
 
 
-def test_an_answer_to_another_request_is_none(wired: tuple[_FetchConnection, socket.socket]) -> None:
+def test_an_answer_to_another_request_is_none(wired: tuple[FetchConnection, socket.socket]) -> None:
     connection, theirs = wired
     with theirs, connection.socket:
         connection.send([WANTED], "")
@@ -82,7 +102,7 @@ def test_an_answer_to_another_request_is_none(wired: tuple[_FetchConnection, soc
             connection.receive()
 
 
-def test_a_connection_that_ends_inside_an_answer(wired: tuple[_FetchConnection, socket.socket]) -> None:
+def test_a_connection_that_ends_inside_an_answer(wired: tuple[FetchConnection, socket.socket]) -> None:
     connection, theirs = wired
     with connection.socket:
         connection.send([WANTED], "")

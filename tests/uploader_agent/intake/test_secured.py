@@ -34,43 +34,60 @@ USER, PASSWORD = "copier", "secret-of-the-copier"
 
 
 class Secured:
-    """A broker with a second listener, its certificate, and an admin client that may do all."""
+    """A broker with more listeners: one wants a login, two a client's certificate, by TLS 1.3 and 1.2."""
 
     def __init__(self, root: Path) -> None:
         root.mkdir()
-        self.certificate, keys = root / "certificate.pem", root / "key.pem"
-        subject = ["-subj", "/CN=localhost", "-addext", f"subjectAltName=IP:{HOST}"]
-        made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
-        subprocess.run([*made, "-keyout", keys, "-out", self.certificate], check=True, capture_output=True)
-        store = root / "store.pem"
-        store.write_text(keys.read_text() + self.certificate.read_text())
-        self.address = f"{HOST}:{free_port()}"
+        self._root = root
+        self.authority = self.certificate("authority")
+        self.addresses = {name: f"{HOST}:{free_port()}" for name in ("LOGIN", "MUTUAL", "OLDER")}
         self.cluster = KafkaCluster(root / "kafka")
-        properties, listener = self.cluster.brokers[0].properties, "listener.name.secure"
+        properties = self.cluster.brokers[0].properties
         for name in ("listeners", "advertised.listeners"):
-            properties[name] += f",SECURE://{self.address}"
-        properties["listener.security.protocol.map"] += ",SECURE:SASL_SSL"
+            properties[name] += "".join(f",{listener}://{at}" for listener, at in self.addresses.items())
+        properties["listener.security.protocol.map"] += ",LOGIN:SASL_SSL,MUTUAL:SSL,OLDER:SSL"
         properties |= {
-            f"{listener}.sasl.enabled.mechanisms": "SCRAM-SHA-512",
-            f"{listener}.scram-sha-512.sasl.jaas.config": (
+            "listener.name.login.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.login.scram-sha-512.sasl.jaas.config": (
                 "org.apache.kafka.common.security.scram.ScramLoginModule required;"
             ),
-            f"{listener}.ssl.keystore.type": "PEM",
-            f"{listener}.ssl.keystore.location": str(store),
+            "listener.name.mutual.ssl.client.auth": "required",
+            "listener.name.older.ssl.client.auth": "required",
+            "listener.name.older.ssl.enabled.protocols": "TLSv1.2",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.certificate("localhost", self.authority)),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.authority),
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",
         }
+
+    def certificate(self, name: str, authority: Path | None = None) -> Path:
+        """A file with a certificate and its key, made by ``authority`` or by itself."""
+        path, key = self._root / f"{name}.pem", self._root / f"{name}.key"
+        subject = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=IP:{HOST}"]
+        made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+        signed: list[str | Path] = ["-CA", authority, "-CAkey", authority] if authority else []
+        subprocess.run([*made, *signed, "-keyout", key, "-out", path], check=True, capture_output=True)
+        path.write_text(key.read_text() + path.read_text())
+        return path
 
     @cached_property
     def admin(self) -> AdminClient:
         """A client that may do all."""
         return AdminClient({"bootstrap.servers": self.cluster.brokers[0].bootstrap, "log_level": 0})
 
-    def allow(self, topic: str, operation: AclOperation) -> None:
+    def allow(self, user: str, topic: str, operation: AclOperation) -> None:
         kind, pattern = ResourceType.TOPIC, ResourcePatternType.LITERAL
-        rule = AclBinding(kind, topic, pattern, f"User:{USER}", "*", operation, AclPermissionType.ALLOW)
+        rule = AclBinding(kind, topic, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
         for made in self.admin.create_acls([rule]).values():
             made.result(30)
+
+    def produce(self, topic: str) -> None:
+        client = Producer({"bootstrap.servers": self.cluster.brokers[0].bootstrap})
+        for number in range(1000):
+            client.produce(topic, b"%d" % number * 100)
+        assert client.flush(60) == 0
 
 
 @pytest.fixture(scope="module")
@@ -84,47 +101,83 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         yield found
 
 
-@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
-def test_login_encryption_and_rights(secured: Secured, tmp_path: Path) -> None:
-    topic = "secured"
-    secured.cluster.create_topic(topic)
-    client = Producer({"bootstrap.servers": secured.cluster.brokers[0].bootstrap})
-    for number in range(1000):
-        client.produce(topic, b"%d" % number * 100)
-    assert client.flush(60) == 0
-    settings = {
-        "security_protocol": "SASL_SSL",
-        "sasl_mechanism": "SCRAM-SHA-512",
-        "sasl_plain_username": USER,
-        "sasl_plain_password": PASSWORD,
-        "ssl_cafile": str(secured.certificate),
-    }
+class Attempts:
+    """Copies of ``topic`` into one spool, each with ``settings`` and some changes."""
 
-    def copied(**changes: str | None) -> tuple[int, str]:
-        config, log = tmp_path / "client.yaml", tmp_path / "log"
+    def __init__(self, secured: Secured, listener: str, topic: str, root: Path, **settings: str) -> None:
+        self._address, self._root, self._settings = secured.addresses[listener], root, settings
+        self.topic, self.spool = topic, root / "spool" / f"{topic}-0"
+        self.log = secured.cluster.brokers[0].log_dirs[0] / self.spool.name
+        secured.cluster.create_topic(topic)
+        secured.produce(topic)
+
+    def copied(self, topic: str | None = None, **changes: str | None) -> tuple[int, str]:
+        config, log = self._root / "client.yaml", self._root / "log"
         log.unlink(missing_ok=True)
-        config.write_text(yaml.safe_dump({k: v for k, v in (settings | changes).items() if v is not None}))
-        place: list[str | Path] = ["--topic", topic, "--to", tmp_path / "spool", "--config", config]
-        code = run_here(["copy", "--bootstrap", secured.address, *place], log)
+        config.write_text(yaml.safe_dump({k: v for k, v in (self._settings | changes).items() if v is not None}))
+        place: list[str | Path] = ["--topic", topic or self.topic, "--to", self.spool.parent, "--config", config]
+        code = run_here(["copy", "--bootstrap", self._address, *place], log)
+        gc.collect()  # kafka-python leaves the socket of a failed handshake to it
         return code, log.read_text()
 
-    code, said = copied(sasl_plain_password="wrong-password")
-    assert (code, "refuses the login" in said, "correct the sasl_ settings of --config" in said) == (1, True, True), (
-        said
+    def refused(self, code: int, *says: str, **changes: str | None) -> None:
+        """A copy fails with a message that says all of this, and changes nothing in the spool."""
+        before = batches_in(self.spool)
+        found, said = self.copied(**changes)
+        assert (found, [text for text in says if text not in said]) == (code, []), said
+        assert "Traceback" not in said
+        assert batches_in(self.spool) == before
+
+    def succeeds(self) -> None:
+        code, said = self.copied()
+        assert code == 0, said
+        assert batches_in(self.spool) == batches_in(self.log) != []
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
+def test_login_encryption_and_rights(secured: Secured, tmp_path: Path) -> None:
+    attempts = Attempts(
+        secured,
+        "LOGIN",
+        "login",
+        tmp_path,
+        security_protocol="SASL_SSL",
+        sasl_mechanism="SCRAM-SHA-512",
+        sasl_plain_username=USER,
+        sasl_plain_password=PASSWORD,
+        ssl_cafile=str(secured.authority),
     )
-    assert "wrong-password" not in said
-    code, said = copied(sasl_mechanism="SCRAM-SHA-256")
-    assert (code, "refuses the login" in said) == (1, True), said
-    code, said = copied(ssl_cafile=None)
-    assert (code, "certificate verify failed" in said) == (1, True), said
-    gc.collect()  # kafka-python leaves the socket of a failed handshake to it
-    code, said = copied()
-    assert (code, "lacks DESCRIBE" in said or "READ and DESCRIBE" in said) == (1, True), said
-    secured.allow(topic, AclOperation.DESCRIBE)
-    code, said = copied()
-    assert (code, "give this user READ and DESCRIBE on the topic" in said) == (1, True), said
-    secured.allow(topic, AclOperation.READ)
-    code, said = copied()
-    assert code == 0, said
-    log = secured.cluster.brokers[0].log_dirs[0] / f"{topic}-0"
-    assert batches_in(tmp_path / "spool" / log.name) == batches_in(log) != []
+    attempts.refused(1, "login: ", "the right DESCRIBE is missing: give this user READ on the topic")
+    secured.allow(USER, "login", AclOperation.DESCRIBE)
+    attempts.refused(1, "login-0: ", "the right READ is missing: give it to this user on the topic")
+    secured.allow(USER, "login", AclOperation.READ)
+    attempts.succeeds()
+    secured.produce("login")
+    wrong = "wrong-password"
+    attempts.refused(1, "refuses the login", "correct the sasl_ settings of --config", sasl_plain_password=wrong)
+    assert wrong not in (tmp_path / "log").read_text()
+    attempts.refused(1, "refuses the login", "correct the sasl_", sasl_mechanism="SCRAM-SHA-256")
+    attempts.refused(2, "sasl_mechanism: 'SCRAM-MD5' is not known", sasl_mechanism="SCRAM-MD5")
+    attempts.refused(1, "no-such: ", "DESCRIBE", topic="no-such")
+    attempts.succeeds()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
+@pytest.mark.parametrize("listener", ["MUTUAL", "OLDER"])
+def test_certificates(secured: Secured, tmp_path: Path, listener: str) -> None:
+    """With TLS 1.3 a client learns of its refusal after the handshake, with 1.2 in it."""
+    mine, others = secured.certificate(USER, secured.authority), secured.certificate("others")
+    topic = f"of-{listener}"
+    settings = {"security_protocol": "SSL", "ssl_cafile": str(secured.authority), "ssl_certfile": str(mine)}
+    attempts = Attempts(secured, listener, topic, tmp_path, **settings)
+    secured.allow(f"CN={USER}", topic, AclOperation.READ)
+    attempts.succeeds()
+    secured.produce(topic)
+    attempts.refused(1, "it wants a certificate of this client", "set ssl_certfile", ssl_certfile=None)
+    attempts.refused(
+        1, f"it refuses the certificate in {others}", "an authority that it trusts", ssl_certfile=str(others)
+    )
+    attempts.refused(1, "its certificate is not accepted", f"correct ssl_cafile ({others})", ssl_cafile=str(others))
+    attempts.refused(2, "ssl_certfile: /no/such.pem cannot be read", ssl_certfile="/no/such.pem")
+    attempts.refused(2, f"ssl_certfile: {mine} must have a certificate in PEM, with the key", ssl_keyfile=str(others))
+    attempts.succeeds()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from uploader_agent.disk.log_dirs import find_partitions, find_segments, topic_i
 from uploader_agent.intake.spool import PartitionSpool
 
 SEGMENT = 300
-WRITES = ("open", "pwrite", "ftruncate", "rename", "unlink", "mkdir")
+WRITES = ("open", "pwrite", "fsync", "ftruncate", "rename", "unlink", "mkdir")
 """The system calls by which the spool changes its directory."""
 
 
@@ -176,20 +177,24 @@ class Killed(BaseException):
 
 
 class Killer:
-    """Lets system calls pass until the ``last``; from then on each dies, and a write dies half-way through."""
+    """Lets system calls pass until the ``last``; from then on each dies, and a write dies half-way through.
 
-    def __init__(self, last: int) -> None:
+    With a ``full`` disk calls fail that need room on it, and the process goes on.
+    """
+
+    def __init__(self, last: int, *, full: bool = False) -> None:
         self._left = last
+        self._full = full
 
     def around(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any, **options: Any) -> Any:
-            if name == "open" and not args[1] & os.O_CREAT:
+            if (name == "open" and not args[1] & os.O_CREAT) or (self._full and name in {"unlink", "ftruncate"}):
                 return call(*args, **options)
             self._left -= 1
             if self._left < 0:
                 if name == "pwrite" and self._left == -1:
                     call(args[0], bytes(args[1])[: len(args[1]) // 2], args[2])
-                raise Killed
+                raise OSError(errno.ENOSPC, "No space left on device") if self._full else Killed
             return call(*args, **options)
 
         return counted

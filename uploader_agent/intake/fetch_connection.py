@@ -1,0 +1,239 @@
+"""A broker's connection for Fetch: requests of a session by topic id, and answers that are read as one frame each.
+
+Source: KIP-516 (topic ids), KIP-74 (sizes of answers), KIP-227 (sessions).
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from kafka import errors as kafka_errors
+from kafka.errors import KafkaError
+from kafka.protocol.consumer import FetchRequest, FetchResponse
+
+from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.incarnations import topic_id_text, topic_id_uuid
+from uploader_agent.broker.admin import BrokerUnavailable
+from uploader_agent.intake.fetching import (
+    FetchAnswer,
+    FetchedPart,
+    FetchLimits,
+    FrameTooLarge,
+    PartitionRefused,
+    Refusal,
+    Wanted,
+)
+from uploader_agent.intake.sessions import FetchSession
+
+FETCHES: Final = "tidemark-fetch"
+"""The client id of these connections, for a quota on bytes."""
+
+ANSWER_SECONDS: Final = 30.0
+_WAIT_MS: Final = 500
+"""Time for which a broker may keep a request that it has no batch for."""
+
+_LONGEST_HEADER: Final = 64
+_LONGEST_START: Final = 4 << 20
+"""Bytes of an answer that is too long in which its first batch begins: each partition before it has some 50."""
+
+REFUSALS: Final[dict[type[KafkaError], Refusal]] = {
+    kafka_errors.OffsetOutOfRangeError: Refusal.RANGE,
+    kafka_errors.LeaderNotAvailableError: Refusal.LEADER,
+    kafka_errors.NotLeaderForPartitionError: Refusal.LEADER,
+    kafka_errors.ReplicaNotAvailableError: Refusal.LEADER,
+    kafka_errors.FencedLeaderEpochError: Refusal.LEADER,
+    kafka_errors.UnknownLeaderEpochError: Refusal.LATER,
+    kafka_errors.OffsetNotAvailableError: Refusal.LATER,
+    kafka_errors.UnknownTopicOrPartitionError: Refusal.TOPIC,
+    kafka_errors.UnknownTopicIdError: Refusal.TOPIC,
+    kafka_errors.InconsistentTopicIdError: Refusal.TOPIC,
+    kafka_errors.TopicAuthorizationFailedError: Refusal.RIGHT,
+}
+
+_OF_SESSIONS: Final = (
+    kafka_errors.FetchSessionIdNotFoundError,
+    kafka_errors.InvalidFetchSessionEpochError,
+    kafka_errors.FetchSessionTopicIdError,
+)
+"""A broker's errors that call for another session: it has dropped this one, or a topic was made again."""
+
+_TOPIC: Final = FetchRequest.FetchTopic
+_FORGOTTEN: Final = FetchRequest.ForgottenTopic
+
+
+class FetchConnection:
+    """A socket that is connected and authenticated, with one Fetch request at a time."""
+
+    def __init__(
+        self, sock: socket.socket, broker: int, version: int, limits: FetchLimits, session: FetchSession
+    ) -> None:
+        sock.settimeout(ANSWER_SECONDS)
+        self.socket = sock
+        self._broker = broker
+        self._version = version
+        self._limits = limits
+        self._session = session
+        session.lose()  # the answer to its last request may be lost
+        self._number = 0
+        self._waits = False
+        self._sent_at = 0.0
+        self._buffer = bytearray(limits.partition)
+
+    def is_late(self, now: float) -> bool:
+        """True if the broker owes an answer for too long."""
+        return self._waits and now - self._sent_at > ANSWER_SECONDS
+
+    def send(self, wanted: Sequence[Wanted], rack: str) -> None:
+        """Send a request for all that is wanted. In a session the broker keeps it, and lets partitions take turns."""
+        number, epoch, changed, forgotten = self._session.ask(wanted)
+        topics = [
+            _TOPIC(topic_id=topic_id, topic=name, partitions=list(map(self._part, parts)))
+            for topic_id, name, parts in _by_topic(changed)
+        ]
+        gone = [
+            _FORGOTTEN(topic_id=topic_id, topic=name, partitions=[part.tp.partition for part in parts])
+            for topic_id, name, parts in _by_topic(forgotten)
+        ]
+        request = FetchRequest(
+            version=self._version,
+            max_wait_ms=_WAIT_MS,
+            min_bytes=1,
+            max_bytes=self._limits.answer,
+            isolation_level=0,
+            session_id=number,
+            session_epoch=epoch,
+            topics=topics,
+            forgotten_topics_data=gone,
+            rack_id=rack,
+        )
+        self._number = (self._number + 1) % (1 << 31)
+        request.with_header(correlation_id=self._number, client_id=FETCHES)
+        self._waits, self._sent_at = True, time.monotonic()
+        self.socket.sendall(request.encode(framed=True, header=True))
+
+    def receive(self) -> FetchAnswer:
+        """Read the answer.
+
+        Raises:
+            FrameTooLarge: the answer is longer than the limit.
+            OSError: the connection is lost.
+            ValueError, IndexError, struct.error: the bytes are no answer to the request.
+        """
+        if not self._waits:
+            raise ConnectionError("the broker closed the connection")
+        self._waits = False
+        size = int.from_bytes(self._exactly(4), "big")
+        if size > self._limits.frame:
+            first = self._first_with_records(self._exactly(min(size, _LONGEST_START)))
+            raise FrameTooLarge(first.tp, first.offset, size, self._limits.frame)
+        frame = self._exactly(size)
+        head = io.BytesIO(frame[:_LONGEST_HEADER])
+        header = FetchResponse.parse_header(head, version=self._version)
+        if header.correlation_id != self._number:
+            raise ValueError(f"the broker answered {header.correlation_id}, and request {self._number} was sent")
+        answer = FetchResponse.decode(frame[head.tell() :], version=self._version)
+        throttled = answer.throttle_time_ms / 1000
+        if answer.error_code:
+            error = kafka_errors.for_code(answer.error_code)
+            if self._session.lose() and error in _OF_SESSIONS:
+                return FetchAnswer(self._broker, throttled=throttled)
+            refused = BrokerUnavailable(f"broker {self._broker} refused to fetch: {error.message}")
+            return FetchAnswer(self._broker, throttled=throttled, error=refused)
+        parts = self._session.take(answer.session_id, list(self._fetched(answer)), throttled=throttled > 0)
+        return FetchAnswer(self._broker, parts, throttled)
+
+    def _fetched(self, answer: Any) -> Iterator[FetchedPart]:
+        """The parts of an answer, with the parts of the requests that they answer."""
+        first = True
+        for topic in answer.responses:
+            topic_id = topic_id_text(topic.topic_id) or ""
+            for part in topic.partitions:
+                wanted = self._session.wanted(topic_id, part.partition_index)
+                if wanted is None:
+                    continue
+                diverging = part.diverging_epoch
+                yield FetchedPart(
+                    wanted,
+                    memoryview(part.records or b""),
+                    part.high_watermark,
+                    part.preferred_read_replica,
+                    diverging is not None and diverging.end_offset >= 0,
+                    first,
+                    refused(wanted.tp, part.error_code),
+                )
+                first = first and not part.records
+
+    def _part(self, wanted: Wanted) -> Any:
+        return _TOPIC.FetchPartition(
+            partition=wanted.tp.partition,
+            current_leader_epoch=wanted.leader_epoch,
+            fetch_offset=wanted.offset,
+            last_fetched_epoch=wanted.last_epoch,
+            log_start_offset=-1,
+            partition_max_bytes=self._limits.partition,
+        )
+
+    def _exactly(self, size: int) -> memoryview:
+        """The next ``size`` bytes, valid until the next call."""
+        if size > len(self._buffer):
+            self._buffer = bytearray(size)
+        frame, at = memoryview(self._buffer)[:size], 0
+        while at < size:
+            count = self.socket.recv_into(frame[at:])
+            if not count:
+                raise ConnectionError("the broker closed the connection")
+            at += count
+        return frame
+
+    def _first_with_records(self, start: memoryview) -> Wanted:
+        """The part of the requests that the first records of an answer are for, which begins with ``start``."""
+        data = io.BytesIO(start)
+
+        def number() -> int:
+            value = shift = 0
+            while (byte := data.read(1)[0]) >= 0x80:
+                value, shift = value | (byte & 0x7F) << shift, shift + 7
+            return value | byte << shift
+
+        def skip_tags() -> None:
+            for _ in range(number()):
+                number()
+                data.read(number())
+
+        data.read(4)  # the request's number
+        skip_tags()
+        data.read(10)  # throttle time, error, session
+        for _ in range(number() - 1):
+            topic_id = topic_id_text(uuid.UUID(bytes=data.read(16))) or ""
+            for _ in range(number() - 1):
+                partition = int.from_bytes(data.read(4), "big")
+                data.read(26)  # error, high watermark, last stable offset, log start
+                for _ in range(number() - 1):
+                    data.read(16)  # an aborted transaction
+                    skip_tags()
+                data.read(4)  # near replica
+                wanted = self._session.wanted(topic_id, partition)
+                if number() > 1 and wanted is not None:
+                    return wanted
+                skip_tags()
+            skip_tags()
+        raise ValueError("no partition of the answer has records")
+
+
+def refused(tp: TopicPartition, code: int) -> PartitionRefused | None:
+    """Kafka's error ``code`` about one partition; None for 0."""
+    if not code:
+        return None
+    error = kafka_errors.for_code(code)
+    return PartitionRefused(tp, REFUSALS.get(error, Refusal.OTHER), error.message)
+
+
+def _by_topic(parts: Iterable[Wanted]) -> Iterator[tuple[uuid.UUID, str, Iterator[Wanted]]]:
+    for (topic_id, name), found in groupby(parts, key=lambda part: (part.topic_id, part.tp.topic)):
+        yield topic_id_uuid(topic_id), name, found
