@@ -177,9 +177,10 @@ screenshots: env-airflow browser ## Take the README's pictures of the continuity
 bench: env jars ## Benchmarks against Spark's Kafka source
 	$(DEV) -m bench
 
-soak: env-dev java jars ## Load and random faults for MINUTES, then a comparison (SEED=n repeats, KAFKA=3.9.2 for ZooKeeper)
+soak: env-dev java jars ## Load and random faults for MINUTES, then a comparison (SEED=n repeats, KAFKA=3.9.2 for ZooKeeper, SLOTS=2 fetches)
 	$(DEV) -m tests.uploader_agent.faults.soak --minutes $(or $(MINUTES),5) \
-		$(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--version $(KAFKA)) $(if $(VALUE_BYTES),--value-bytes $(VALUE_BYTES))
+		$(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--version $(KAFKA)) $(if $(VALUE_BYTES),--value-bytes $(VALUE_BYTES)) \
+		$(if $(SLOTS),--slots $(SLOTS))
 
 # Downloads wait for the network, the rest for a core: so side by side.
 demo: ## Run the whole pipeline on this machine (KEEP=1 leaves it running)

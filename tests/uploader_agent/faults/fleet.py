@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shutil
 import signal
 import sys
 from collections import Counter
@@ -40,7 +42,7 @@ def as_user(user: int) -> list[str]:
 
 
 class FleetAgent:
-    """The agent of one broker: its configuration, its process, its log."""
+    """The agent of one broker, or of a slot that fetches: its configuration, its process, its log."""
 
     def __init__(self, root: Path, broker: Broker, settings: Mapping[str, Any], env: Mapping[str, str]) -> None:
         self.broker = broker
@@ -50,11 +52,12 @@ class FleetAgent:
         self.log = root / "agent.log"
         self.notes = root / "puts"
         self.clock = root / "clock"
-        self.settings: dict[str, Any] = {
-            "broker": {"properties": str(broker.properties_path)},
-            "state_dir": str(root / "state"),
-            **settings,
-        }
+        fetch = settings.get("fetch")
+        source = {"fetch": {**fetch, "spool": str(root / "spool")}} if fetch else {}
+        own = {"state_dir": str(root / "state"), "broker": {"properties": str(broker.properties_path)}}
+        self.settings: dict[str, Any] = {**own, **settings, **source}
+        if fetch:
+            del self.settings["broker"]
         root.mkdir(parents=True)
         self.process = self._process("run", self.plan(), None)
         self._from = 0
@@ -94,6 +97,17 @@ class FleetAgent:
         """SIGKILL."""
         self.process.kill()
 
+    def lose_spool(self) -> None:
+        """Remove what was fetched, while the agent does not run."""
+        assert not self.process.running, "it runs"
+        shutil.rmtree(self._root / "spool", ignore_errors=True)
+
+    def double(self) -> FleetAgent:
+        """Another agent of the same slot, on another host."""
+        root = self._root.with_name(f"{self._root.name}-double-{next(_doubles)}")
+        shared = {name: value for name, value in self.settings.items() if name != "state_dir"}
+        return FleetAgent(root, self.broker, shared, self._env)
+
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""
         self.process.send(number)
@@ -127,8 +141,15 @@ class FleetAgent:
         return ManagedProcess(f"agent-{self.broker.node_id}", argv, log=self.log, env=self._env, cwd=ROOT)
 
 
+_doubles = itertools.count(1)
+
+
 class Fleet:
-    """The agents of all brokers, with one prefix in one store; ``agents`` is by node id."""
+    """The agents of all brokers, with one prefix in one store; ``agents`` is by node id.
+
+    With ``slots`` nobody is at a broker's disk: as many agents fetch, and ``agents`` is by slot. Each has a broker for
+    what happens to both.
+    """
 
     def __init__(
         self,
@@ -140,12 +161,14 @@ class Fleet:
         include: Sequence[str],
         *,
         nodes: Sequence[int] = (1, 2, 3),
+        slots: int = 0,
         **more: Any,
     ) -> None:
         """``nodes`` are the brokers that have an agent, ``more`` are settings."""
         self.cluster = cluster
         self.store = raw
         self._s3 = s3
+        self.slots = slots
         self.reader = Reader(raw, prefix, cluster.cluster_id)
         self.control = ControlKeys(prefix, cluster.cluster_id)
         settings: dict[str, Any] = {
@@ -160,7 +183,11 @@ class Fleet:
             **more,
         }
         env = s3.env()
+        fetch = {"bootstrap": cluster.bootstrap, "segment": "1MiB", "slots": slots}
         self.agents = {
+            slot: FleetAgent(root / f"slot-{slot}", broker, settings | {"fetch": fetch | {"slot": slot}}, env)
+            for slot, broker in zip(range(slots), cluster.brokers, strict=False)
+        } or {
             broker.node_id: FleetAgent(root / f"agent-{broker.node_id}", broker, settings, env)
             for broker in cluster.brokers
             if broker.node_id in nodes
@@ -201,6 +228,10 @@ class Fleet:
     def leader(self, topic: str, partition: int = 0) -> FleetAgent:
         """The agent beside the leader."""
         return self.agents[leader_of(self.cluster, topic, partition)]
+
+    def log(self, topic: str, partition: int = 0) -> Path:
+        """The directory of the leader's log."""
+        return folder(self.cluster.brokers[leader_of(self.cluster, topic, partition) - 1], topic, partition)
 
     def next_offset(self, topic: str, partition: int = 0, *, replica: int | None = None) -> int:
         """How far the store is; 0 before anything is there.
@@ -276,7 +307,7 @@ class Fleet:
             self._upload_all(agent)
 
     def _upload_all(self, agent: FleetAgent) -> None:
-        if agent.broker.running:
+        if agent.broker.running or self.slots:
             code = agent.upload_all()
             assert code == 0, f"upload-once of broker {agent.broker.node_id} ended with {code}\n{agent.tail(40)}"
 
@@ -297,7 +328,7 @@ class Fleet:
         """
         verdicts = []
         for partition in range(partitions):
-            place = folder(self.leader(topic, partition).broker, topic, partition)
+            place = self.log(topic, partition)
             due = expected
             if identity is None:
                 high = high_watermark(self.cluster, topic, partition)

@@ -1,9 +1,9 @@
 """Load, random faults, and the comparison at the end, for any length.
 
-``make soak MINUTES=5 [SEED=n] [KAFKA=3.9.2] [VALUE_BYTES=12000]``; the exit code is 1 if anything is wrong. Several
-topics with codecs and transactions on three brokers with an agent each; the store is reached through a proxy; every
-fault is repaired before the next, so that what was acknowledged keeps two replicas. An hour writes some 43 GB below the
-temporary directory, less with smaller values; they are removed if nothing is wrong.
+``make soak MINUTES=5 [SEED=n] [KAFKA=3.9.2] [VALUE_BYTES=12000] [SLOTS=2]``; the exit code is 1 if anything is wrong.
+Several topics with codecs and transactions on three brokers with an agent each, or with slots that fetch; the store is
+reached through a proxy; every fault is repaired before the next, so that what was acknowledged keeps two replicas. An
+hour writes some 43 GB below the temporary directory, less with smaller values; they are removed if nothing is wrong.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from tests.uploader_agent.faults.cluster import (
     create,
     delete,
     describe,
-    folder,
     lagging,
     lead,
     move_log_dir,
@@ -75,7 +74,7 @@ AGAIN = "again"
 class Soak:
     """One run; everything that is random follows from the seed, as far as the machine lets it."""
 
-    def __init__(self, root: Path, cluster: KafkaCluster, s3: S3Server, seed: int, size: int) -> None:
+    def __init__(self, root: Path, cluster: KafkaCluster, s3: S3Server, seed: int, size: int, slots: int) -> None:
         self.cluster, self.s3, self.size = cluster, s3, size
         self.rng = random.Random(seed)
         raw = open_store("s3://raw", StoreOptions(endpoint_url=s3.endpoint, path_style=True))
@@ -89,6 +88,7 @@ class Soak:
             [*TOPICS, AGAIN],
             endpoint=self.proxy.endpoint,
             freshness=FRESHNESS,
+            slots=slots,
         )
         self.books = {topic: Book() for topic in TOPICS}
         self.lives: list[tuple[str | None, Book]] = []
@@ -106,6 +106,8 @@ class Soak:
             "replica moved to another disk": self.move_disk,
             "topic made again": self.make_again,
         }
+        if slots:
+            self.faults |= {"spool lost": self.lose_spool, "slot doubled": self.double_slot}
 
     def run(self, seconds: float) -> list[Verdict]:
         """Faults until the time is over, and one at least; then the comparison."""
@@ -128,9 +130,10 @@ class Soak:
                 while not self.done or time.monotonic() < end:
                     with open_transaction(self.cluster, "plain", self.books["plain"], partitions=PARTITIONS):
                         self.harm(order, min(end, time.monotonic() + LONG_TRANSACTION))
-            for topic in TOPICS:
-                self.fleet.await_rotated(topic, PARTITIONS)
-            self.fleet.await_rotated(AGAIN)
+            if not self.fleet.slots:  # a spool's segments are not the broker's
+                for topic in TOPICS:
+                    self.fleet.await_rotated(topic, PARTITIONS)
+                self.fleet.await_rotated(AGAIN)
             self.fleet.settle()
         return self.verdicts()
 
@@ -200,6 +203,23 @@ class Soak:
         time.sleep(self.rng.uniform(0, 3))
         agent.send(signal.SIGCONT)
 
+    def lose_spool(self) -> None:
+        agent = self.agent()
+        agent.kill()
+        agent.lose_spool()
+        agent.start()
+
+    def double_slot(self) -> None:
+        """Two agents of one slot, as after a network that was cut; leaders change meanwhile."""
+        double = self.agent().double()
+        double.start()
+        try:
+            double.await_started()
+            self.move_leader()
+            time.sleep(self.rng.uniform(1, 8))
+        finally:
+            self.rng.choice([double.stop, double.kill])()
+
     def kill_broker(self) -> None:
         broker = self.agent().broker
         broker.kill()
@@ -252,7 +272,7 @@ class Soak:
             client.poll(0)
         client.flush(60)
         await_led(self.cluster, AGAIN, 1)
-        self.lives.append((topic_id(folder(self.fleet.leader(AGAIN).broker, AGAIN, 0)), book))
+        self.lives.append((topic_id(self.fleet.log(AGAIN)), book))
 
     def summary(self) -> str:
         books = [*self.books.values(), *(book for _, book in self.lives)]
@@ -263,11 +283,14 @@ class Soak:
         return f"{tried}\nrecords: {acknowledged} acknowledged, {refused} refused"
 
 
-def soak(root: Path, cluster: KafkaCluster, s3: S3Server, seconds: float, seed: int, size: int = SIZE) -> list[str]:
+def soak(
+    root: Path, cluster: KafkaCluster, s3: S3Server, seconds: float, seed: int, size: int = SIZE, slots: int = 0
+) -> list[str]:
     """Run, print, and return what is wrong."""
     os.environ.update(s3.env())  # for this process's own client
-    run = Soak(root, cluster, s3, seed, size)
-    say(f"soak: seed {seed}, {seconds:g} s, Kafka {cluster.version}")
+    run = Soak(root, cluster, s3, seed, size, slots)
+    agents = f"{slots} slots" if slots else "an agent beside each broker"
+    say(f"soak: seed {seed}, {seconds:g} s, Kafka {cluster.version}, {agents}")
     verdicts = run.run(seconds)
     problems = [problem for verdict in verdicts for problem in verdict.problems]
     packs = run.fleet.packs()
@@ -287,6 +310,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--value-bytes", type=int, default=SIZE)
     parser.add_argument("--version", choices=("4.3.1", "3.9.2"), default="4.3.1")
+    parser.add_argument("--slots", type=int, default=0, help="fetch, with so many agents")
     chosen = parser.parse_args()
     version: KafkaVersion = chosen.version
     with contextlib.ExitStack() as stack:
@@ -294,7 +318,7 @@ def main() -> int:
         try:
             s3 = stack.enter_context(S3Server(root / "s3"))
             cluster = stack.enter_context(three_brokers(root / "kafka", version))
-            problems = soak(root, cluster, s3, 60 * chosen.minutes, chosen.seed, chosen.value_bytes)
+            problems = soak(root, cluster, s3, 60 * chosen.minutes, chosen.seed, chosen.value_bytes, chosen.slots)
         except Exception:  # noqa: BLE001 - whatever it is, it is shown with the seed
             say(f"{traceback.format_exc()}\nit ended before its time; logs and data are in {root}; seed {chosen.seed}")
             return 1
