@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from tests.spark.world import World, in_process
+from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import KafkaVersion
 from tests.support.s3 import S3Server
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tests.uploader_agent.test_real import cluster_of, deploy, env, raw
 from tidemark.store import Store
+from tidemark_spark.run.driver import run
 
 __all__ = ["env", "raw"]
 
@@ -82,3 +85,42 @@ def test_what_is_fetched_is_what_a_disk_agent_would_have_stored(
         ("OK", 0, len(fetching.manifests(partition))) for partition in (0, 1)
     ]
     assert [line["partition"] for line in of_disk("plan", disk, env)] == ["total"], "nothing is left to upload"
+
+
+def test_the_pipeline_lands_the_same_from_both(
+    kafka: KafkaCluster, tmp_path: Path, env: Mapping[str, str], request: pytest.FixtureRequest
+) -> None:
+    """Rows, their hashes, and the class of each offset, with transactions."""
+    kafka.create_topic("orders", config=SMALL["4.3.1"])
+    request.addfinalizer(lambda: kafka.delete_topic("orders"))
+    load = Load(kafka, "orders", **{"compression.type": "lz4"})
+    load.send(100)
+    client = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "both"})
+    client.init_transactions(60)
+    for number in range(4):
+        client.begin_transaction()
+        client.produce("orders", b"x" * 900, partition=0)
+        client.flush(30)
+        (client.abort_transaction if number % 2 else client.commit_transaction)(60)
+    load.send(60)
+    shared = {"cluster": "east", "include": ["orders"], "tail_after": "1h"}
+    sources = {
+        "disk": {"broker": {"properties": str(kafka.brokers[0].properties_path)}},
+        "fetch": {"fetch": {"bootstrap": kafka.bootstrap, "spool": str(tmp_path / "spool"), "segment": 20_000}},
+    }
+    worlds = {}
+    for name, source in sources.items():
+        root = tmp_path / name
+        root.mkdir()
+        world = worlds[name] = World(root)
+        (root / "agent.yaml").write_text(
+            json.dumps(shared | source | {"raw": {"url": f"file://{root}/raw"}, "state_dir": str(root / "state")})
+        )
+        assert run_here(["upload-once", "--tails", "-c", root / "agent.yaml"], root / "log", env) == 0
+        run(world.table, world.plan(), in_process)
+        world.check()
+    disk, fetch = worlds["disk"], worlds["fetch"]
+    assert disk.next_offset() == fetch.next_offset() == 168
+    assert disk.rows() == fetch.rows()
+    assert len(disk.rows()) == 162
+    assert disk.classes() == fetch.classes()
