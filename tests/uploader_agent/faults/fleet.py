@@ -171,6 +171,7 @@ class Fleet:
         self.slots = slots
         self.reader = Reader(raw, prefix, cluster.cluster_id)
         self.control = ControlKeys(prefix, cluster.cluster_id)
+        fetch = {"bootstrap": cluster.bootstrap, "segment": more.pop("segment", "1MiB"), "slots": slots}
         settings: dict[str, Any] = {
             "raw": {"url": f"{raw.url}/{prefix}"},
             "store": {"endpoint_url": more.pop("endpoint", s3.endpoint), "path_style": True, "no_progress": "3s"},
@@ -183,7 +184,6 @@ class Fleet:
             **more,
         }
         env = s3.env()
-        fetch = {"bootstrap": cluster.bootstrap, "segment": "1MiB", "slots": slots}
         self.agents = {
             slot: FleetAgent(root / f"slot-{slot}", broker, settings | {"fetch": fetch | {"slot": slot}}, env)
             for slot, broker in zip(range(slots), cluster.brokers, strict=False)
