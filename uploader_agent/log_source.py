@@ -45,6 +45,13 @@ class LogSource(Protocol):
         """Note that the directory begins above offsets which are neither stored nor lost."""
         ...
 
+    def retention_left(self, tp: TopicPartition, topic_id: str | None) -> float | None:
+        """The share of the topic's retention that is left before it removes what the directory lacks.
+
+        None if that is unknown, or retention is not to be feared.
+        """
+        ...
+
     @contextmanager
     def running(self) -> Iterator[Thread | None]:
         """Keep the directories current, in a thread if that takes one."""
@@ -76,6 +83,10 @@ class BrokerDisk(LogSource):
     @override
     def begin_again(self, tp: TopicPartition, topic_id: str | None) -> None:
         pass
+
+    @override
+    def retention_left(self, tp: TopicPartition, topic_id: str | None) -> float | None:
+        return None
 
     @override
     @contextmanager

@@ -103,8 +103,8 @@ def test_the_pipeline_lands_the_same_from_both(
         client.flush(30)
         (client.abort_transaction if number % 2 else client.commit_transaction)(60)
     load.send(60)
-    shared = {"cluster": "east", "include": ["orders"], "tail_after": "1h"}
-    sources = {
+    shared: dict[str, Any] = {"cluster": "east", "include": ["orders"], "tail_after": "1h"}
+    sources: dict[str, dict[str, Any]] = {
         "disk": {"broker": {"properties": str(kafka.brokers[0].properties_path)}},
         "fetch": {"fetch": {"bootstrap": kafka.bootstrap, "spool": str(tmp_path / "spool"), "segment": 20_000}},
     }

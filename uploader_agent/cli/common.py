@@ -16,6 +16,7 @@ import typer
 
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, TidemarkError
+from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.store import open_store
 from tidemark.terminal import Output, columns
 from uploader_agent.broker.admin import AdminMetadata, connect
@@ -26,7 +27,7 @@ from uploader_agent.components import Components
 from uploader_agent.disk.watcher import DirectoryWatcher
 from uploader_agent.intake.fetching import FetchLimits
 from uploader_agent.intake.metadata import Ends, SlotMetadata
-from uploader_agent.intake.replica import FIRST_SLOT, SlotReplica
+from uploader_agent.intake.replica import SlotReplica
 from uploader_agent.log_source import BrokerDisk, LogSource
 from uploader_agent.observability.log_config import configure
 from uploader_agent.observability.metrics import Metrics

@@ -18,11 +18,12 @@ import struct
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from kafka import errors as kafka_errors
+from kafka.admin import ConfigResourceType
 from kafka.errors import (
     IncompatibleBrokerVersion,
     KafkaConfigurationError,
@@ -33,6 +34,7 @@ from kafka.errors import (
 from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
+from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest, OffsetSpec
 from kafka.protocol.metadata import MetadataRequest
 from typing_extensions import override
@@ -120,23 +122,38 @@ class BrokerConnections(Cluster):
         described = {topic.name: self._leaders(topic.name, topic) for topic in self._described(names)}
         return {name: leaders for name, leaders in described.items() if leaders is not None}
 
+    @override
+    def retention(self, names: Collection[str]) -> dict[str, float]:
+        resource = DescribeConfigsRequest.DescribeConfigsResource
+        asked = [
+            resource(resource_type=ConfigResourceType.TOPIC, resource_name=name, configuration_keys=["retention.ms"])
+            for name in sorted(names)
+        ]
+        answer = self._anyone(lambda: DescribeConfigsRequest(resources=asked, max_version=4))
+        values = [(result.resource_name, int(config.value)) for result in answer.results for config in result.configs]
+        return {name: value / 1000 for name, value in values if value >= 0}
+
     def _described(self, names: Collection[str] | None) -> Any:
         """The topics ``names``, or all, as some broker describes them. Raises BrokerUnavailable, BrokerError."""
         asked, nobody = MetadataRequest.MetadataRequestTopic, uuid.UUID(int=0)
         wanted = None if names is None else [asked(name=name, topic_id=nobody) for name in sorted(names)]
-        failure: BrokerUnavailable | None = None
-        for broker in sorted(self._addresses, key=lambda broker: self._failed.get(broker, 0.0)):
-            request = MetadataRequest(
+        answer = self._anyone(
+            lambda: MetadataRequest(
                 topics=wanted, allow_auto_topic_creation=False, min_version=_WITH_TOPIC_IDS, max_version=12
             )
+        )
+        self._keep_addresses(answer.brokers)
+        return answer.topics
+
+    def _anyone(self, request: Callable[[], Any]) -> Any:
+        """The answer of some broker to a new ``request``. Raises BrokerUnavailable, BrokerError."""
+        failure: BrokerUnavailable | None = None
+        for broker in sorted(self._addresses, key=lambda broker: self._failed.get(broker, 0.0)):
             try:
-                answer = self._ask(broker, request)
+                return self._ask(broker, request())
             except BrokerUnavailable as error:
                 self._failed[broker] = time.monotonic()
                 failure = error
-            else:
-                self._keep_addresses(answer.brokers)
-                return answer.topics
         raise failure or BrokerUnavailable("no broker is known")
 
     @override

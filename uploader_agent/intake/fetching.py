@@ -139,6 +139,10 @@ class Cluster(Protocol):
         """The topics ``names``, or all that this user may describe, as some broker knows them."""
         ...
 
+    def retention(self, names: Collection[str]) -> Mapping[str, float]:
+        """The ``retention.ms`` of topics in seconds; topics without a limit are left out."""
+        ...
+
     def epoch_ends(
         self, broker: int, asked: Mapping[TopicPartition, EpochAsked]
     ) -> Mapping[TopicPartition, EpochEnd | PartitionRefused]:

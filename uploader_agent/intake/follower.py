@@ -92,6 +92,8 @@ class PartitionFollower:
         self.high_watermark: int | None = None
         self.log_end: int | None = None
         self.idle = 0
+        self.newest: int | None = None
+        """The timestamp of the newest records that were fetched, in milliseconds since 1970."""
         self.error: TidemarkError | None = None
         self._stored_end = stored_end
         self._in_doubt = False
@@ -270,6 +272,7 @@ class PartitionFollower:
         spool = self.spool
         assert spool.end is not None
         begin = end = 0
+        newest = -1
         first, following = None, spool.end
         problem: TidemarkError | None = None
         try:
@@ -280,7 +283,7 @@ class PartitionFollower:
                 problem = self._unfit(header, part.high_watermark)
                 if problem is not None:
                     break
-                first = first or header
+                first, newest = first or header, max(newest, header.max_timestamp)
                 end, following = header.end, header.next_offset
             else:
                 if first is None and part.first and part.records:
@@ -289,6 +292,7 @@ class PartitionFollower:
             problem = error
         if first is not None:
             self._note_epoch(first)
+            self.newest = max(self.newest or -1, newest)
             spool.append(part.records[begin:end], first.base_offset, following)
         elif from_leader and isinstance(problem, FormatError):
             self._damaged += 1

@@ -37,9 +37,6 @@ from uploader_agent.stored.destinations import Destinations
 
 logger = structlog.get_logger(__name__)
 
-FIRST_SLOT: Final = 2_000_000_000
-"""The number of slot 0 where others have a broker's id. Kafka's ids are small, and a pack's name has ten digits."""
-
 _REFRESH_SECONDS: Final = 10.0
 """Time after which the replica looks for new topics and partitions."""
 
@@ -47,6 +44,9 @@ _PAUSE_SECONDS: Final = 5.0
 """Time after an error of the disk, or of all partitions, before the replica tries again."""
 
 _MEASURE_SECONDS: Final = 1.0
+
+_RETENTION_SECONDS: Final = 60.0
+"""Time between two questions about ``retention.ms``."""
 
 _PATIENCE_SECONDS: Final = 60.0
 """Time without a new batch after which :meth:`SlotReplica.catch_up` gives up."""
@@ -74,7 +74,9 @@ class SlotReplica(LogSource):
         destinations: Destinations,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        self._time = wall_clock
         self._settings, self._cluster, self._accepts_topic = settings, cluster, accepts_topic
         self._destinations, self._metrics, self._clock = destinations, metrics, clock
         self._fetcher = Fetcher(cluster, clock)
@@ -91,6 +93,10 @@ class SlotReplica(LogSource):
         self._stopping = threading.Event()
         self.over: Mapping[tuple[TopicPartition, str], int] = {}
         """The ends of the spools of topics that were deleted, until the store has them; replaced as a whole."""
+        self._retention: Mapping[str, float] = {}
+        self._retention_at = clock()
+        self._left: Mapping[tuple[TopicPartition, str], float] = {}
+        """What is left of each partition's retention; replaced as a whole."""
 
     # -- what the spool allows to conclude ----------------------------------------------------------------------------
 
@@ -113,6 +119,10 @@ class SlotReplica(LogSource):
     def begin_again(self, tp: TopicPartition, topic_id: str | None) -> None:
         with self._lock:
             self._again.add((tp, topic_id or ""))
+
+    @override
+    def retention_left(self, tp: TopicPartition, topic_id: str | None) -> float | None:
+        return self._left.get((tp, topic_id or ""))
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
@@ -265,7 +275,28 @@ class SlotReplica(LogSource):
         self._fetcher.unasked |= full != self._full
         self._full = full
         self._metrics.spool_bytes.set(self._size)
+        self._measure_retention()
         self._measure_at = self._clock() + _MEASURE_SECONDS
+
+    def _measure_retention(self) -> None:
+        """Compare the age of what is to be fetched next with the time for which the brokers keep it."""
+        line, now = self._fetcher.line, self._clock()
+        if now >= self._retention_at:
+            self._retention_at = now + _RETENTION_SECONDS
+            try:
+                self._retention = self._cluster.retention({follower.tp.topic for follower in line})
+            except BrokerUnavailable as error:
+                logger.warning("retention_unknown", error=str(error))
+        left: dict[tuple[TopicPartition, str], float] = {}
+        for follower in line:
+            kept = self._retention.get(follower.tp.topic)
+            if kept is None or follower.high_watermark is None:
+                continue
+            behind = (follower.spool.end or 0) < follower.high_watermark and follower.newest is not None
+            age = max(0.0, self._time() - (follower.newest or 0) / 1000) if behind else 0.0
+            left[follower.tp, follower.topic_id] = round(max(0.0, 1 - age / kept), 3) if kept else 0.0
+        self._left = left
+        self._metrics.retention_left.set(min(left.values(), default=1.0))
 
     def _stored_end(self, tp: TopicPartition, topic_id: str, lineage: Lineage) -> int:
         _, store, keys = self._destinations.resolve(tp, topic_id)

@@ -56,6 +56,10 @@ class Metrics:
         # fetching
         self.fetched_bytes = self._counter("fetched_bytes", "Bytes of batches fetched from brokers into the spool.")
         self.fetch_throttled = self._counter("fetch_throttled_seconds", "Seconds for which brokers throttled fetching.")
+        self.retention_left = self._gauge(
+            "retention_left_ratio",
+            "Least share of a topic's retention that is left before brokers remove what was not fetched; 1 if all was.",
+        )
         self.spool_bytes = self._gauge("spool_bytes", "Bytes of the segments in the spool.")
 
         # uploads

@@ -283,6 +283,11 @@ class LedPartition:
         return EntryKey(self.led.topic_id or "", self.tp.partition, self.led.leader_epoch)
 
     @property
+    def retention_left(self) -> float | None:
+        """See :meth:`LogSource.retention_left`."""
+        return self._source.retention_left(self.tp, self.led.topic_id)
+
+    @property
     def stored_end(self) -> int:
         """The end of the offsets in seals and packs, even above a hole."""
         return max(self.remote.end, self.packed.end)

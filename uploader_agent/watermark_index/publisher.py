@@ -174,6 +174,7 @@ class IndexPublisher:
             packs_known=packs_known,
             freshness=partition.freshness,
             oldest_unstored=age if age is None else round(age, 3),
+            retention_left=partition.retention_left,
             observed_at=NEVER,
             gaps=remote.gaps,
         )

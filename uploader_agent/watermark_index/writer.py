@@ -39,6 +39,7 @@ _PATIENT = {
     "active_max_timestamp",
     "tail_end",
     "oldest_unstored",
+    "retention_left",
     "observed_at",
 }
 """Fields of an entry with changes that may wait; the heads state the packs at once."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
+from tidemark.formats.raw.slots import of_broker
 from tidemark.formats.raw.watermark_index import DamagedHead, LeaderEntry, WatermarkIndex
 from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.monitoring.incidents import Condition, in_utc
@@ -51,11 +52,11 @@ def agents_gone(
             key=agent_gone_key(cluster, str(index.broker)),
             cluster=cluster,
             since=index.written_at,
-            title=f"{cluster}: the agent of broker {index.broker} is silent",
+            title=f"{cluster}: the agent of {of_broker(index.broker)} is silent",
             text=f"it has not written its watermark index since {in_utc(index.written_at)}; it was the last to lead "
             f"{plural(len(mine), 'partition')} of {', '.join(topics[:5])}{more}",
             likely="the agent is stopped, or cannot reach the store; or the broker is down and has no other replica",
-            mend=f"on broker {index.broker}: systemctl status tidemark-agent; journalctl -u tidemark-agent",
+            mend=f"on {of_broker(index.broker)}: systemctl status tidemark-agent; journalctl -u tidemark-agent",
         )
 
 
@@ -64,7 +65,7 @@ def clocks_off(cluster: str, indexes: Iterable[WatermarkIndex], now: datetime) -
     for index in indexes:
         skew = timedelta(seconds=max(-_LONGEST, min(_LONGEST, index.clock_skew)))
         if abs(skew) > clock.MOST:
-            yield _clock(cluster, f"broker {index.broker}", str(index.broker), skew, now)
+            yield _clock(cluster, of_broker(index.broker), str(index.broker), skew, now)
 
 
 def own_clock_off(cluster: str, skew: timedelta, now: datetime) -> Condition:
@@ -103,11 +104,11 @@ def heads_damaged(cluster: str, indexes: Iterable[WatermarkIndex], now: datetime
             key=head_key(cluster, str(index.broker)),
             cluster=cluster,
             since=min(head.found_at for head in heads),
-            title=f"{cluster}: a head of broker {index.broker} was damaged",
+            title=f"{cluster}: a head of {of_broker(index.broker)} was damaged",
             text="; ".join(map(_damage, heads)),
             likely="something else wrote or removed the object; or a newer agent wrote it, and an older one runs now",
             mend="find out who wrote it, by the store's access log; "
-            f"on broker {index.broker}: journalctl -u tidemark-agent -g head_",
+            f"on {of_broker(index.broker)}: journalctl -u tidemark-agent -g head_",
             fact="not made again" if waits else "made again",
         )
 

@@ -86,6 +86,7 @@ def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now:
     if around.led is not None:
         rotated = _rotated(around.led, sighting.rotated, now)
         conditions += topic_conditions.stuck(table.topic, around.led, rotated, around.gone, now)
+        conditions += topic_conditions.retention_near(table.topic, around.led)
         conditions += promise_conditions.unstored(table.topic, around.led, now)
         conditions += promise_conditions.unmeasured(table.topic, around.led, around.gone, now)
         if any(leader.broker in around.gone for leader in around.led.values()):

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from tidemark.formats.raw.slots import of_broker
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
 from tidemark.monitoring.incidents import Condition, in_utc
 from tidemark.topics import TopicSettings
@@ -68,7 +69,7 @@ def unstored(topic: TopicSettings, led: Mapping[int, LeaderEntry], now: datetime
         f"partition {oldest.partition} waits at {stored}",
         likely="an agent cannot reach the store or keep up, or does not pack the topic "
         f"(brokers {', '.join(map(str, brokers[:5]))})",
-        mend=f"on broker {oldest.leader.broker}: journalctl -u tidemark-agent; tidemark config check --agents",
+        mend=f"on {of_broker(oldest.leader.broker)}: journalctl -u tidemark-agent; tidemark config check --agents",
     )
 
 

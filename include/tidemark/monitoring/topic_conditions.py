@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.raw.slots import of_broker
 from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.formats.table.audit_report import AuditFailure, AuditVerdict
 from tidemark.formats.table.unread_status import UnreadStatus
@@ -26,6 +27,9 @@ MOST_GAPS: Final = 50
 
 ON_ITS_WAY: Final = timedelta(minutes=5)
 """Offsets uploaded more recently than this may land with the next run, even if they were uploaded late."""
+
+NEAR: Final = 0.5
+"""The share of a topic's retention below which its end is near."""
 
 UNREAD_PATIENCE: Final = timedelta(minutes=2)
 """A damaged head is replaced with the next pack, before anybody has to know of it."""
@@ -88,6 +92,33 @@ def _many_gaps(health: TopicHealth, gaps: Sequence[Gap]) -> Condition:
     )
 
 
+def retention_near(topic: TopicSettings, led: Mapping[int, LeaderEntry]) -> Iterator[Condition]:
+    """The condition of a topic whose retention will soon remove what was not fetched: of its worst partition."""
+    shares = [(leader.entry.retention_left, leader) for leader in led.values()]
+    known = [(share, leader) for share, leader in shares if share is not None]
+    left, leader = min(known, key=lambda found: found[0], default=(1.0, None))
+    if leader is None or left >= NEAR:
+        return
+    entry, name = leader.entry, f"{topic.cluster}/{topic.topic}"
+    yield Condition(
+        kind="retention_near",
+        key=f"retention_near/{name}",
+        cluster=topic.cluster,
+        topic=topic.topic,
+        partition=entry.partition,
+        start=entry.least_stored_end,
+        end=entry.log_end_offset,
+        offsets=max(0, entry.log_end_offset - entry.least_stored_end),
+        since=entry.observed_at,
+        title=f"{name}: retention will remove records that nobody has fetched",
+        text=f"{left:.0%} of retention.ms is left for partition {entry.partition}, and {of_broker(leader.broker)} is "
+        "behind",
+        likely="the agent is down or too slow, a quota throttles it, its spool is full, or the store is away",
+        mend="raise the topic's retention.ms; look at tidemark_agent_fetch_throttled_seconds_total and "
+        "tidemark_agent_spool_bytes; more slots share the work",
+    )
+
+
 def stuck(
     topic: TopicSettings,
     led: Mapping[int, LeaderEntry],
@@ -117,8 +148,8 @@ def stuck(
             title=f"{name}: the watermark stands at {entry.next_offset}",
             text=f"{plural(missing, 'offset')} are in rotated segments that are not uploaded; the log now ends "
             f"at {entry.log_end_offset}",
-            likely=f"the agent of broker {leader.broker} cannot read or upload the segment at {entry.next_offset}",
-            mend=f"on broker {leader.broker}: see the agent's log for {topic.topic}-{mark.partition}, and "
+            likely=f"the agent of {of_broker(leader.broker)} cannot read or upload the segment at {entry.next_offset}",
+            mend=f"on {of_broker(leader.broker)}: see the agent's log for {topic.topic}-{mark.partition}, and "
             f"tidemark-agent verify --topic {topic.topic}",
         )
 

@@ -6,8 +6,10 @@ import pytest
 
 from tests.plugins.world import entry
 from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.monitoring.promise_conditions import unmeasured, unstored, unstored_for
+from tidemark.monitoring.topic_conditions import retention_near
 from tidemark.topics import TopicSettings
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -42,6 +44,20 @@ def test_how_long_the_oldest_byte_waits(oldest: float | None, ago: int, waits: i
     [one] = led((oldest, ago)).values()
 
     assert unstored_for(one.entry, NOW) == (None if waits is None else waits * SECOND)
+
+
+def test_retention_is_near_when_less_than_half_of_it_is_left() -> None:
+    def left(*shares: float | None) -> dict[int, LeaderEntry]:
+        known = led(*((0.0, 5) for _ in shares))
+        return {
+            partition: LeaderEntry(FIRST_SLOT + 3, found.entry.model_copy(update={"retention_left": shares[partition]}))
+            for partition, found in known.items()
+        }
+
+    assert list(retention_near(TOPIC, left(None, 1.0, 0.5))) == []
+    [found] = retention_near(TOPIC, left(None, 0.4, 0.25))
+    assert (found.partition, found.start, found.end) == (2, 10, 20)
+    assert "25% of retention.ms is left for partition 2, and slot 3 is behind" in found.text
 
 
 def test_bytes_that_wait_longer_than_the_promise_are_one_condition() -> None:

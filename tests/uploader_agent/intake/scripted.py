@@ -130,6 +130,7 @@ class ScriptedCluster(Cluster):
         self.mischief: dict[str, float] = {}
         self.answer_bytes = 400
         self.partitions = partitions
+        self.retention_seconds = 1000.0
         self.asked: list[Wanted] = []
         self.questions: list[int] = []
         """The partitions of each request about log starts and epochs."""
@@ -213,6 +214,10 @@ class ScriptedCluster(Cluster):
     def topics(self, names: Collection[str] | None) -> dict[str, TopicLeaders]:
         found = self.topic(TOPIC) if names is None or TOPIC in names else None
         return {TOPIC: found} if found is not None else {}
+
+    @override
+    def retention(self, names: Collection[str]) -> dict[str, float]:
+        return dict.fromkeys(names, self.retention_seconds)
 
     @override
     def epoch_ends(

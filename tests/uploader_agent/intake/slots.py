@@ -14,6 +14,7 @@ from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.intervals import Intervals
@@ -25,7 +26,7 @@ from uploader_agent.components import Components
 from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.intake.fetching import PartitionRefused
 from uploader_agent.intake.metadata import SlotMetadata
-from uploader_agent.intake.replica import FIRST_SLOT, SlotReplica
+from uploader_agent.intake.replica import SlotReplica
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.settings import AgentSettings
 from uploader_agent.stored.destinations import Destinations

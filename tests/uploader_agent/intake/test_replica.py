@@ -300,6 +300,27 @@ def test_the_log_end_is_the_leaders(slot: Slot, cluster: ScriptedCluster) -> Non
     assert slot.index().log_end_offset > (find_segments(slot.spool / str(T))[-1].base_offset)
 
 
+def test_what_is_left_of_retention_shrinks_while_nothing_is_fetched(slot: Slot, cluster: ScriptedCluster) -> None:
+    cluster.produce(10)
+    replica = slot.replica()
+    replica.catch_up()
+    replica._measure()
+    assert replica.retention_left(T, cluster.topic_id) == 1.0
+    newest = replica._fetcher.followers[T].newest
+    assert newest is not None
+    cluster.produce(10, commit=False)
+    cluster.log.high_watermark = cluster.log.end
+    replica._fetcher.followers[T].high_watermark = cluster.log.end
+    for seconds, left in ((250, 0.75), (900, 0.1), (2000, 0.0)):
+        replica._time = lambda seconds=seconds: newest / 1000 + seconds  # type: ignore[misc]
+        replica._measure()
+        assert replica.retention_left(T, cluster.topic_id) == left
+    with patch.object(SlotReplica, "catch_up", lambda _self: None):
+        slot.upload_with(replica)
+    assert slot.index().retention_left == 0.0
+    replica.close()
+
+
 def test_an_observation_of_a_followed_log_is_as_old_as_the_leaders_answer(slot: Slot, cluster: ScriptedCluster) -> None:
     cluster.produce(10)
     agent = slot.upload()

@@ -18,7 +18,7 @@ METRICS = Metrics()
 NAMES = [name for name, value in vars(METRICS).items() if isinstance(value, (Counter, Gauge, Histogram))]
 LINES = metrics_doc.lines(METRICS)
 UNITS = re.compile(
-    r"_(?:seconds|bytes|offsets|logs|segments|packs|ranges|partitions|epochs|jobs|limit|failures|requests|gaps"
+    r"_(?:seconds|bytes|ratio|offsets|logs|segments|packs|ranges|partitions|epochs|jobs|limit|failures|requests|gaps"
     r"|heads|scans|events|unreadable|fds|reloads|refused|reachable|info)(?:_total)?$"
 )
 """Prometheus' base units and the words for things that are counted, which the names end in."""

@@ -32,7 +32,9 @@ class IndexEntry(Model):
     ``packs_known`` is false while the agent has not read the packs of this and former leaders: then neither their end
     nor the age of the oldest unstored byte is known. ``freshness`` is the agent's setting for the topic in seconds
     (null: only quiet tails are packed), and ``oldest_unstored`` is the age in seconds of the oldest byte that was not
-    in the store at ``observed_at``, by a monotonic clock (null: not known).
+    in the store at ``observed_at``, by a monotonic clock (null: not known). ``retention_left`` is the share of the
+    topic's ``retention.ms`` that is left before the brokers remove what a fetching agent does not have yet (null: not
+    known, without limit, or read from a disk).
     """
 
     topic: str
@@ -52,6 +54,7 @@ class IndexEntry(Model):
     packs_known: bool = True
     freshness: float | None = Field(default=None, gt=0)
     oldest_unstored: float | None = Field(default=None, ge=0)
+    retention_left: float | None = Field(default=None, ge=0, le=1)
     observed_at: AwareDatetime
     gaps: tuple[Gap, ...] = ()
 
