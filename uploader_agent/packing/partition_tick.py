@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tidemark.errors import NotFound
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import PackedPart, compacts
-from tidemark.formats.raw.pack import RangeContent, WrittenRange, read_range_line
+from tidemark.formats.raw.pack import RangeContent, WrittenRange
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.chain import Unsealed
+from uploader_agent.packs.packed_run import open_at_end
 from uploader_agent.packs.reading import LogPosition, PackedBatches, WantedRange, read
 from uploader_agent.packs.tail import NextRange, Packed
 from uploader_agent.partitions.led_partition import LedPartition
@@ -128,19 +128,9 @@ class PartitionTick:
         if opened is None:
             opened = self.partition.remote.open_before(next_range.start)
         if opened is None and next_range.last is not None:
-            opened = _open_at_end(head, next_range)
+            opened = open_at_end(head.store, head.control, next_range.last)
         return opened
 
 
 def _rounded(seconds: float | None) -> float | None:
     return seconds if seconds is None else round(seconds, 3)
-
-
-def _open_at_end(head: BrokerHead, next_range: NextRange) -> tuple[UnfinishedTransaction, ...] | None:
-    """The transactions open at the end of the last range; None if its pack is gone."""
-    assert next_range.last is not None
-    try:
-        last = read_range_line(head.store, head.control, next_range.last).range
-    except NotFound:
-        return None
-    return tuple(transaction.unfinished for transaction in last.open)

@@ -11,9 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tidemark.errors import NotFound
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.head import HeadEntry
-from tidemark.formats.raw.pack import MOST_UNSEALED_BYTES, PackedRange, read_range_bytes
+from tidemark.formats.raw.pack import (
+    MOST_UNSEALED_BYTES,
+    PackedRange,
+    RangePointer,
+    read_range_bytes,
+    read_range_line,
+)
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, carry_forward, scan_batches
 from tidemark.raw.packs import chain, live_end, live_part
@@ -90,7 +97,13 @@ class FullerRun(NamedTuple):
 
 
 def read_run(
-    store: Store, ranges: Sequence[PackedRange], lineage: Lineage, start: int, end: int, open_at: OpenAt
+    store: Store,
+    control: ControlKeys,
+    ranges: Sequence[PackedRange],
+    lineage: Lineage,
+    start: int,
+    end: int,
+    open_at: OpenAt,
 ) -> PackedRun | None:
     """The run of ``ranges`` on ``lineage`` in ``[start, end)``, without a hole; None if they have nothing at ``start``.
 
@@ -110,7 +123,7 @@ def read_run(
     kept = [batches[offset] for offset in sorted(batches)]
     stop = end if compacted and below == end else kept[-1].header.next_offset
     data = b"".join(batch.data for batch in kept)
-    return PackedRun(start, stop, data, _opened(store, ranges, start, open_at), compacted)
+    return PackedRun(start, stop, data, _opened(store, control, ranges, start, open_at), compacted)
 
 
 def read_fuller_run(
@@ -190,29 +203,41 @@ def fullest(
     return {offset: batch for offset, batch in batches.items() if batch.header.next_offset <= end}, end
 
 
+def open_at_end(store: Store, control: ControlKeys, last: RangePointer) -> tuple[UnfinishedTransaction, ...] | None:
+    """The transactions open at the end of the range ``last``; None if its pack is gone. Raises as ``chain``."""
+    try:
+        return tuple(opened.unfinished for opened in read_range_line(store, control, last).range.open)
+    except NotFound:
+        return None
+
+
 def _opened(
-    store: Store, ranges: Sequence[PackedRange], start: int, open_at: OpenAt
+    store: Store, control: ControlKeys, ranges: Sequence[PackedRange], start: int, open_at: OpenAt
 ) -> tuple[UnfinishedTransaction, ...]:
     """The transactions open at ``start``: from ``open_at``, or a range that ends there, begins there, or has it."""
-    known = _known(ranges, start, open_at)
+    known = _known(store, control, ranges, start, open_at)
     if known is not None:
         return known
     for packed in ranges:
         if packed.range.first < start < packed.range.next:
-            before = _known(ranges, packed.range.first, open_at)
+            before = _known(store, control, ranges, packed.range.first, open_at)
             if before is not None:
                 batches = scan_batches([read_range_bytes(store, packed)], packed.key, packed.range.first)
                 return carry_forward(before, (header for header in batches if header.next_offset <= start))
     raise SegmentChanged(f"packs have offset {start}, but the transactions open there are unknown")
 
 
-def _known(ranges: Iterable[PackedRange], at: int, open_at: OpenAt) -> tuple[UnfinishedTransaction, ...] | None:
+def _known(
+    store: Store, control: ControlKeys, ranges: Iterable[PackedRange], at: int, open_at: OpenAt
+) -> tuple[UnfinishedTransaction, ...] | None:
     if at == 0:
         return ()
     known = open_at(at)
     if known is not None:
         return known
-    ends = [packed.range.open for packed in ranges if packed.range.next == at]
-    begins = [packed.range.open_before for packed in ranges if packed.range.first == at]
-    opened = next((found for found in (*ends, *begins) if found is not None), None)
-    return None if opened is None else tuple(transaction.unfinished for transaction in opened)
+    for range_ in (packed.range for packed in ranges):
+        opened = range_.open if range_.next == at else range_.open_before if range_.first == at else None
+        if opened is not None:
+            return tuple(transaction.unfinished for transaction in opened)
+    before = (packed.range.previous for packed in ranges if packed.range.first == at)
+    return next((open_at_end(store, control, last) for last in before if last is not None), None)

@@ -9,13 +9,14 @@ import structlog
 
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.pack import PackedRange
-from tidemark.kafka_log import Lineage
+from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.raw.objects import StoredManifest
 from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.packs.packed_files import PackedFiles
 from uploader_agent.packs.packed_run import known_lineage, read_fuller_run, read_run
 from uploader_agent.stored.manifests import Observed
+from uploader_agent.stored.open_transactions import open_in_store
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.local_run import LocalRun, open_before, open_run
@@ -41,7 +42,12 @@ def seal_packed(
     :func:`~uploader_agent.packs.packed_run.read_run` and :func:`~uploader_agent.upload.segment_upload.upload`.
     """
     lineage = known_lineage(lineage, entries, ranges)
-    run = read_run(route.store, ranges, lineage, start, end, remote.open_before)
+
+    def open_at(offset: int) -> tuple[UnfinishedTransaction, ...] | None:
+        known = remote.open_before(offset)  # an abandoned tail begins inside of a segment, if an election cut it there
+        return open_in_store(route.store, route.keys, offset, lineage) if known is None else known
+
+    run = read_run(route.store, route.keys.control, ranges, lineage, start, end, open_at)
     if run is None:
         return None
     if run.compacted:

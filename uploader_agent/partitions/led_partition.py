@@ -136,13 +136,13 @@ class LedPartition:
     def trust_index(self, entry: IndexEntry) -> None:
         """Trust this broker's former watermark index until there is a job.
 
-        It counts only if it was written under this same leadership and has no gap.
+        It counts only if it was written under this same leadership, which knew its packs, so had claimed what there
+        was, and has no gap.
         """
         same = (entry.topic_id, entry.leader_epoch) == (self.led.topic_id, self.led.leader_epoch)
-        if same and not entry.gaps and entry.next_offset == entry.uploaded_end:
+        if same and entry.packs_known and not entry.gaps and entry.next_offset == entry.uploaded_end:
             self.remote.trust(entry)
-            if entry.packs_known:
-                self.packed.trust(entry.tail_end or 0)
+            self.packed.trust(entry.tail_end or 0)
 
     def look(self) -> bool:
         """Look at the disk again, hold segments that are not in the store, and return True if anything is new.
@@ -249,16 +249,17 @@ class LedPartition:
     def packs_known(self) -> bool:
         """True if the end of the packed offsets is known; without it, the end of the stored offsets is unknown.
 
-        A new leadership knows it once it has read the heads of the brokers that ``offset.wm`` lists. Before that, it
-        knows that nothing is packed if ``offset.wm`` lists no broker or was never written, or if the seals hold all
-        committed offsets except gaps.
+        A new leadership knows it once it has read the heads of the brokers that ``offset.wm`` lists. Between its claim
+        and that, it knows that nothing is packed if ``offset.wm`` lists no broker, or has all committed offsets except
+        gaps. Before its claim, it knows so if ``offset.wm`` was never written.
         """
         if not self.packs or self.packed.known:
             return True
-        unwritten = self.remote.watermark is None  # a leader claims before it packs
-        if self.remote.surveyed and not self.uploader.tails and (self.uploader.claimed or unwritten):
+        if self.remote.surveyed and not self.uploader.claimed:
+            return self.remote.watermark is None  # a leader claims before it packs
+        if self.remote.surveyed and not self.uploader.tails:
             return True
-        sealed = self.remote.end if self.remote.gaps else self.remote.sealed_end
+        sealed = self.remote.end if self.remote.gaps else self.remote.next_offset
         return self.confirmed is not None and self.remote.known and self.confirmed.high_watermark <= sealed
 
     @property

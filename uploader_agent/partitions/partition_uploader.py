@@ -178,7 +178,9 @@ class PartitionUploader:
 
     def _survey(self) -> None:
         incarnation, store, keys = self._context.resolve(self._tp, self._led.topic_id)
-        log = self._load(store, keys)
+        lineage = self.lineage()
+        log = self._load(store, keys, lineage)
+        self._check_begun(lineage, has_epochs=log.has_epochs)
         hold = self._context.hold
         evicted = [part.start for part in hold.evicted(self._tp, self._led.topic_id)]
         bases = [
@@ -201,9 +203,9 @@ class PartitionUploader:
             finally:
                 self._writing.release()
 
-    def _load(self, store: Store, keys: PartitionKeys) -> StoredLog:
+    def _load(self, store: Store, keys: PartitionKeys, lineage: Lineage) -> StoredLog:
         epoch, topic_id = self._led.leader_epoch, self._led.topic_id
-        return stored_log.load(store, keys, self.lineage(), epoch, topic_id, self._context.broker, self._is_foreign)
+        return stored_log.load(store, keys, lineage, epoch, topic_id, self._context.broker, self._is_foreign)
 
     def _is_foreign(self, stored: StoredWatermark) -> bool:
         return self._context.is_foreign(self._tp, self._led, stored)
@@ -354,7 +356,7 @@ class PartitionUploader:
             try:
                 written = watermark.write(store, keys, base, new, foreign or before)
             except PreconditionFailed:
-                self._remote.reload(self._load(store, keys))
+                self._remote.reload(self._load(store, keys, lineage))
                 attempts += 1
                 if attempts == _ATTEMPTS:
                     raise  # the store reports conflicts without a change: leave it to the back-off
@@ -370,14 +372,18 @@ class PartitionUploader:
             self._context.hold.recorded(self._tp, self._led.topic_id, named)
             return
 
-    def _check_begun(self, lineage: Lineage) -> None:
-        """Raise SegmentChanged while the log has not begun this leader epoch, although metadata names it.
+    def _check_begun(self, lineage: Lineage, *, has_epochs: bool = False) -> None:
+        """Raise SegmentChanged if the log has not begun this leader epoch, or follows a later leader.
 
-        Until then the lineage would claim in ``offset.wm`` that the branch continues that this leadership ends. Logs of
-        message formats before v2 have no epochs (``LeaderEpochFileCache``).
+        Metadata may name the epoch earlier, and this agent may learn of the next one late. Then a survey counts
+        offsets, and a claim continues a branch, that this leadership does not have. Logs of message formats before v2
+        have no epochs (``LeaderEpochFileCache``): neither has the store then. With ``has_epochs`` it has.
         """
-        if lineage.entries and lineage.entries[-1][0] < self._led.leader_epoch:
-            rule = f"its log has leader epoch {lineage.entries[-1][0]}, and does not show {self._led.leader_epoch} yet"
+        if not lineage.entries and not has_epochs:
+            return
+        newest = lineage.entries[-1][0] if lineage.entries else None
+        if newest != self._led.leader_epoch:
+            rule = f"the newest leader epoch of its log is {newest}, and not {self._led.leader_epoch}"
             raise SegmentChanged(f"{self._folder}: {rule}")
 
     def _state(self, lineage: Lineage, before: StoredWatermark | None, previous: Watermark | None) -> WatermarkState:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Final
 
 from tidemark.errors import TidemarkError
 from tidemark.formats.keys import PartitionKeys
@@ -11,16 +10,13 @@ from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, SegmentMan
 from tidemark.formats.raw.pack import PackedRange
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.raw import objects
-from tidemark.raw.objects import REACH, StoredManifest, read_manifest
+from tidemark.raw.objects import StoredManifest, read_manifest
 from tidemark.store import Store
 from uploader_agent.stored import manifests
 from uploader_agent.stored.lineage import KnownLineages
 from uploader_agent.stored.objects import PutDerived, Summed, find, put_derived
-from uploader_agent.stored.stored_log import StoredLog
+from uploader_agent.stored.open_transactions import open_in_store
 from uploader_agent.upload.manifest_rebuild import rebuild
-
-_NEAREST: Final = 64
-"""Segments below another that are read: a segment of its branch ends at its start."""
 
 
 class Undecided(TidemarkError):
@@ -30,21 +26,14 @@ class Undecided(TidemarkError):
 def open_at(
     store: Store, keys: PartitionKeys, manifest: SegmentManifest, lineage: Lineage, ranges: Iterable[PackedRange]
 ) -> tuple[UnfinishedTransaction, ...]:
-    """The transactions open at the start of the segment, from the segment or the range that ends there.
+    """The transactions open at the start of the segment, from the segments below it, or the range that ends there.
 
     Raises:
         Undecided: they are unknown. It is never assumed that there are none.
         StoreError: the store failed.
     """
     base, own = manifest.base_offset, Lineage(manifest.lineage).with_history(lineage)
-    if base == 0:
-        return ()
-    below = StoredLog(manifest.broker)
-    for entry in [*objects.manifests(store, keys, max(0, base - REACH), base)][-_NEAREST:]:
-        stored = read_manifest(store, keys, entry.name)
-        if stored is not None:
-            below.add(stored, own)
-    known = below.open_before(base)
+    known = open_in_store(store, keys, base, own)
     if known is not None:
         return known
     for _, range_ in ranges:

@@ -78,11 +78,11 @@ class RemoteState:
 
     @property
     def next_offset(self) -> int:
-        """The offset below which the store has all offsets."""
+        """The offset below which the store has all offsets of this leader's log, even before its claim."""
         with self._lock:
             if self._trusted is not None:
                 return self._trusted
-            return self._log.stored.watermark.next_offset if self._log.stored else self._start
+            return self._log.agreed.next_offset if self._log.agreed else self._start
 
     @property
     def end(self) -> int:
@@ -134,9 +134,9 @@ class RemoteState:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """The open holes, even before an ``offset.wm`` names them."""
-        watermark = self.watermark
-        return watermark.gaps if watermark else self._gaps
+        """The open holes of this leader's log, even before an ``offset.wm`` names them."""
+        with self._lock:
+            return self._log.agreed.gaps if self._log.agreed else self._gaps
 
     @property
     def gaps_found(self) -> tuple[Gap, ...]:

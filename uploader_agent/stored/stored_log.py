@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from tidemark.errors import FormatError
 from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
@@ -62,6 +63,8 @@ class StoredLog:
 
     broker: int
     stored: StoredWatermark | None = None
+    agreed: Watermark | None = None
+    """``stored`` up to the offset at which this leader's lineage leaves it."""
     foreign: ForeignWatermark | None = None
     """A foreign object under the key of ``offset.wm``, which may only be replaced."""
     segments: dict[SegmentName, StoredSegment] = field(default_factory=dict)
@@ -76,6 +79,12 @@ class StoredLog:
     def of_index(cls, entry: IndexEntry, broker: int) -> StoredLog:
         """The log in this broker's watermark index: all offsets up to its uploaded end, under its leadership."""
         return cls(broker, below=Intervals([(0, entry.uploaded_end)]), bytes_per_offset=entry.bytes_per_offset)
+
+    @property
+    def has_epochs(self) -> bool:
+        """True if what is stored has leader epochs."""
+        stored = self.stored is not None and bool(self.stored.watermark.lineage)
+        return stored or any(segment.lineage.entries for segment in self.segments.values())
 
     @property
     def present(self) -> Intervals:
@@ -135,7 +144,7 @@ class StoredLog:
 
     def add(self, stored: StoredManifest, lineage: Lineage) -> None:
         """Add a stored manifest."""
-        segment = StoredSegment.of(stored.manifest, lineage)
+        segment = StoredSegment.of(stored.manifest, self._with_past(lineage, stored.manifest))
         if all(segment.base_offset >= name.base for name in self.segments):
             self.bytes_per_offset = _bytes_per_offset(stored.manifest) or self.bytes_per_offset
         self.segments[segment.name] = segment
@@ -143,9 +152,20 @@ class StoredLog:
         if segment.state == "whole":
             self.logs.add(segment.name)
 
+    def _with_past(self, lineage: Lineage, manifest: SegmentManifest) -> Lineage:
+        """``lineage``, to which retention has cut the leader's, with its past in ``offset.wm``.
+
+        Otherwise each branch of that past would count. Epochs that both lack are those of ``manifest``.
+        """
+        if self.agreed is None or not lineage.entries:
+            return lineage
+        start = lineage.entries[0][1]
+        past = lineage.with_history(Lineage(self.agreed.lineage))
+        return past.with_batches(entry for entry in manifest.lineage if entry[1] < start)
+
     def vouched(self, stored: StoredWatermark) -> None:
         """Adopt the stored watermark, and drop segments that lie wholly below its last one."""
-        self.stored, self.foreign = stored, None
+        self.stored, self.agreed, self.foreign = stored, stored.watermark, None
         self.below |= Intervals([(stored.watermark.start_offset, stored.watermark.next_offset)])
         for name, segment in [*self.segments.items()]:
             below = max(segment.base_offset + 1, segment.next_offset) <= stored.base_offset
@@ -184,11 +204,11 @@ def load(
     first = 0
     if state.stored is not None:
         first = state.stored.base_offset
-        vouched = watermark.truncate(state.stored.watermark, lineage, leader_epoch)
+        state.agreed = agreed = watermark.truncate(state.stored.watermark, lineage, leader_epoch)
         # Segments above a hole are listed below: each manifest's lineage shows if the segment still counts.
-        state.below = Intervals([(vouched.start_offset, vouched.next_offset)])
-        if vouched.next_offset <= first:  # cut off below line 1: line 1 moves back to the last segment below the cut
-            first = _last_base_below(store, keys, vouched.next_offset)
+        state.below = Intervals([(agreed.start_offset, agreed.next_offset)])
+        if agreed.next_offset <= first:  # cut off below line 1: line 1 moves back to the last segment below the cut
+            first = _last_base_below(store, keys, agreed.next_offset)
     listed = listing.list_segments(store, keys, first)
     state.logs.update(log.name for log in listed.logs)
     for name, _, info in listed.manifests:

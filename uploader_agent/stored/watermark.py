@@ -64,7 +64,10 @@ def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
     """The watermark of the known state. Before anything is stored, it ends at its start."""
     passed = Intervals.of(view.acknowledged_gaps)
     contiguous = (view.present | passed).contiguous_from(view.start)
-    lineage = view.lineage.with_history(Lineage(previous.lineage) if previous else Lineage())
+    known = Lineage(previous.lineage) if previous else Lineage()
+    lineage = view.lineage.with_history(known)
+    # A manifest of a compacted run, or of a held one, may have begun an epoch at a later batch than the log did.
+    lineage = lineage.with_batches(entry for entry in known.entries if entry[0] in lineage.epochs)
     own = (view.leader_epoch, view.broker) if view.packs else None
     return Watermark(
         topic_id=view.topic_id,

@@ -120,22 +120,21 @@ def chain(
 
 
 def live_part(range_: Range, lineage: Lineage) -> Intervals:
-    """The offsets of a range on ``lineage``: the offsets of its live batches, see :meth:`Lineage.is_live`.
+    """The offsets of a range on ``lineage``: up to the first end of the newest epoch that both have (KIP-101).
 
-    Offsets that compaction has emptied belong to the batch before them, and those before the first batch to that batch.
+    So offsets that compaction has emptied between two epochs belong to the range. Below the first start of ``lineage``,
+    only batches without an epoch and the offsets before the first batch do.
     """
+    first = range_.epochs[0][1]
     known = lineage.entries[0][1] if lineage.entries else range_.next
-    numbers = lineage.epochs
-    live: list[Interval] = []
-    for (epoch, start), (_, end) in pairwise([*range_.epochs, (-1, range_.next)]):
-        if epoch < 0:
-            live.append(Interval(start, min(end, known)))
-        elif epoch in numbers:
-            ending = lineage.end_offset(epoch, end)
-            assert ending is not None
-            live.append(Interval(max(start, known), min(end, ending[1])))
+    spans = [(epoch, start, end) for (epoch, start), (_, end) in pairwise([*range_.epochs, (-1, range_.next)])]
+    live = [Interval(start, min(end, known)) for epoch, start, end in spans if epoch < 0]
+    for epoch, _, end in [span for span in spans if span[0] in lineage.epochs][-1:]:
+        ending = lineage.end_offset(epoch, end)
+        assert ending is not None
+        live.append(Interval(max(first, known), min(end, ending[1])))
     offsets = Intervals(part for part in live if part.size > 0)
-    return offsets | Intervals([(range_.first, range_.epochs[0][1])]) if range_.epochs[0][1] in offsets else offsets
+    return offsets | Intervals([(range_.first, first)]) if first in offsets else offsets
 
 
 def _check(packed: PackedRange, pointer: RangePointer, entry: HeadEntry, end: int) -> None:

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from itertools import islice
 
@@ -41,6 +41,8 @@ from tidemark.table.delta_table import TopicTable
 
 _AT_ONCE = 32
 """Manifests that are read before the limit of bytes is checked again."""
+
+_NEVER = datetime.fromtimestamp(0, UTC)
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +85,8 @@ class RawTopic:
     def vouched(self, ledger: Ledger) -> Mapping[tuple[int, int], IndexEntry]:
         """:attr:`entries`, without entries of a leader epoch above that of ``offset.wm``, if there is one.
 
-        A leader's agent writes its epoch to ``offset.wm`` first, so its entry in the index counts a little later.
+        A leader's agent writes its epoch to ``offset.wm`` first, so its entry in the index counts a little later. Until
+        then an earlier observation of the former leader counts as none: the claim may cut off what has landed.
         """
         states, incarnations = ledger.by_partition, self.incarnations().incarnations
         vouched: dict[tuple[int, int], IndexEntry] = {}
@@ -94,6 +97,9 @@ class RawTopic:
                 watermark = self.watermark(self.partition(incarnation.topic_id, incarnation.place, *key))
                 limit = math.inf if watermark is None else watermark.leader_epoch
                 valid = [entry for entry in reported if entry.leader_epoch <= limit]
+                unclaimed = [entry for entry in reported if entry.leader_epoch > limit]
+                if valid and any(entry.observed_at >= valid[0].observed_at for entry in unclaimed):
+                    valid = [valid[0].model_copy(update={"observed_at": _NEVER})]
             if valid:
                 vouched[key] = valid[0]
         return vouched

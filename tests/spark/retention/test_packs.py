@@ -81,8 +81,25 @@ def test_packs_go_when_seals_list_all_their_ranges(world: World, packer: Packer)
     assert left(world) == {two.key}
     world.raw.segment([simple(3)], parts=[two.part])
     age(world, OLD)
+    world.raw.publish()
     assert reported(world).removed == 1
     assert left(world) == set()
+
+
+def test_a_pack_stays_while_offset_wm_ends_below_it(world: World, packer: Packer) -> None:
+    """It is sealed above a hole, and only its line leads to the pack before it."""
+    one, two = packed_twice(world, packer)
+    world.raw.segment([simple(3)], base=3, parts=[two.part])
+    world.raw.partition().end = 0
+    world.raw.publish()
+    age(world, 4 * WEEK)
+    assert "orders-0 from 3 to 6: offset.wm ends at 0" in {why.why[:41] for why in reported(world).examples}
+    assert left(world) == {one.key, two.key}
+    world.raw.segment([simple(0)], base=0, parts=[one.part])
+    world.raw.partition().end = 6
+    world.raw.publish()
+    age(world, 4 * WEEK)
+    assert reported(world).removed == 2
 
 
 def test_what_no_seal_holds_stays_however_old_it_is(world: World, packer: Packer) -> None:
@@ -214,6 +231,7 @@ def test_a_pack_stays_for_one_range_and_tells_which(world: World, packer: Packer
     assert [why.why for why in reported(world).examples] == ["orders-1 from 0 to 3: no seal lists it"]
     world.raw.segment([simple(0)], 1, parts=[packed[1].part])
     age(world, OLD)
+    world.raw.publish()
     assert reported(world).removed == 1
 
 
@@ -240,6 +258,8 @@ def test_what_retention_of_raw_has_removed_needs_no_pack(
     world: World, packer: Packer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed_twice(world, packer)
+    world.raw.partition().end = 3
+    world.raw.publish()
     age(world, OLD)
     monkeypatch.setattr(tombstones, "removed", lambda *_: Intervals([(0, 3)]))
     assert reported(world).removed == 1

@@ -32,6 +32,7 @@ from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.kafka_log import Lineage, parse_txn_index, scan_batches
 from uploader_agent.broker.admin import Leader, Led
+from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.packs.sources import PackedSources
 from uploader_agent.packs.tail import Tail
 from uploader_agent.upload.segment_upload import UploadRoute
@@ -91,6 +92,87 @@ def test_a_leader_that_cannot_claim_knows_that_nothing_is_packed(world: World) -
         found = world.once(freshness=FRESHNESS).leadership.partitions[T]
         assert not found.uploader.claimed
         assert (found.packs_known, found.stored_end) == (True, 0)
+
+
+def test_a_leader_that_cannot_claim_says_what_is_stored_of_its_own_log(world: World) -> None:
+    """An election has cut off what ``offset.wm`` says from 10 on, and the gap behind that."""
+    partition = world.disk.partition()
+    partition.segment(0, records(0, 20))
+    partition.fill(30, end=50)
+    world.metadata.log_start, world.metadata.default_high = 0, 50
+    world.once()
+    assert (world.watermark()[1].next_offset, gap_reasons(world)) == (20, [(20, 30, "corrupt")])
+    second = world.another(2, leads={T: Led(4, ID)})
+    partition = second.disk.partition()
+    partition.lineage([(3, 0), (4, 10)])
+    partition.segment(0, records(0, 10) + records(10, 40, epoch=4))
+    second.metadata.default_high = 40
+    watermark = world.keys().watermark
+    with (
+        failing(second, lambda operation, key: (operation, key) == ("put", watermark), AccessDenied(watermark, "x")),
+        second.agent(freshness=FRESHNESS) as agent,
+    ):
+        tick(agent)
+        entry = said(agent, second)
+    assert (entry.leader_epoch, entry.next_offset, entry.gaps) == (4, 10, ())
+
+
+def test_what_a_leader_said_before_its_claim_is_not_trusted_after_a_restart(world: World) -> None:
+    """An election has cut off what its log lacks, and nothing else is to be stored: it would never claim."""
+    world.disk.partition().segment(0, records(0, 20))
+    world.metadata.default_high = 20
+    world.once(tail_after="0s")
+    second = world.another(2, leads={T: Led(4, ID)})
+    partition = second.disk.partition()
+    partition.lineage([(3, 0), (4, 10)])
+    partition.segment(0, records(0, 10))
+    second.metadata.default_high = 10
+    watermark = world.keys().watermark
+    with (
+        failing(second, lambda operation, key: (operation, key) == ("put", watermark), AccessDenied(watermark, "x")),
+        second.agent() as agent,
+    ):
+        agent.refresh()
+        with pytest.raises(AccessDenied):
+            agent.leadership.partitions[T].uploader.claim()
+        entry = said(agent, second)
+    assert (entry.next_offset, entry.uploaded_end, entry.packs_known) == (10, 10, False)
+    with second.agent() as agent:
+        agent.refresh()
+        again = agent.leadership.partitions[T]
+        again.trust_index(entry)
+        assert not again.remote.known
+
+
+def test_nothing_is_surveyed_before_the_log_has_begun_the_epoch(world: World, second: World) -> None:
+    """Broker 2 had nothing of the log, and metadata names it before it has noted its epoch."""
+    world.once(tail_after="0s")
+    assert world.watermark()[1].next_offset == 50
+    partition = second.disk.partition()
+    partition.lineage([])
+    partition.segment(0, b"")
+    with second.agent() as agent:
+        agent.refresh()
+        uploader = agent.leadership.partitions[T].uploader
+        with pytest.raises(SegmentChanged, match="is None, and not 4"):
+            uploader.learn()
+        partition.lineage([(4, 0)])
+        uploader.claim()
+    written = world.watermark()[1]
+    assert (written.next_offset, written.lineage) == (0, ((4, 0),))
+
+
+def test_nothing_is_claimed_once_the_log_follows_a_later_leader(world: World) -> None:
+    """The agent has not heard of it, and the lineage is that leader's."""
+    partition = world.disk.partition()
+    partition.segment(0, records(0, 50))
+    with world.agent() as agent:
+        agent.refresh()
+        uploader = agent.leadership.partitions[T].uploader
+        uploader.learn()
+        partition.lineage([(3, 0), (4, 30)])
+        with pytest.raises(SegmentChanged, match="is 4, and not 3"):
+            uploader.claim()
 
 
 def test_a_tail_counts_as_far_as_it_is_on_the_lineage(world: World, second: World) -> None:
@@ -175,6 +257,29 @@ def test_a_tail_that_the_log_has_left_is_sealed_on_its_own_branch(world: World, 
     assert world.stored(30) == records(30, 50)
 
 
+def test_what_is_open_where_the_log_left_a_tail_is_known_from_the_seal_of_the_new_branch(world: World) -> None:
+    """Retention may have removed the pack with the range before."""
+    partition = world.disk.partition()
+    partition.segment(0, transactional(0, 7, 10))
+    pack_once(world, 10)
+    append(partition, 0, records(10, 30) + marker(30, 7, commit=False) + records(31, 50))
+    pack_once(world, 50)
+    world.store.inner.delete(packs(world)[0].key)
+    second = world.another(2, leads={T: Led(4, ID)})
+    partition = second.disk.partition()
+    partition.lineage([(3, 0), (4, 30)])
+    partition.segment(0, transactional(0, 7, 10) + records(10, 30) + records(30, 60, epoch=4))
+    partition.roll(60)
+    second.metadata.default_high = 60
+    second.once()
+    lost_leadership(world)
+    with world.agent(freshness=FRESHNESS) as agent:
+        agent.refresh()
+        care(agent, 3)
+    assert [(one.base, one.end) for one in seals(world)] == [(0, 60), (30, 50)]
+    assert parse_txn_index(world.stored(30, "txnindex"), "txnindex") == [(7, 0, 30, 31)]
+
+
 def test_the_tail_of_a_deleted_topic_is_sealed_from_its_packs(world: World) -> None:
     partition = world.disk.partition()
     partition.segment(0, transactional(0, 7, 10))
@@ -253,6 +358,22 @@ def test_bytes_that_the_log_no_longer_has_come_from_the_packs_and_not_into_a_gap
     assert world.watermark()[1].next_offset == 80
 
 
+def test_what_is_open_where_a_lost_range_begins_is_known_from_the_range_before(world: World) -> None:
+    """No seal has that yet: its segment waits on the disk."""
+    partition = world.disk.partition()
+    partition.segment(0, transactional(0, 7, 10))
+    pack_once(world, 10)
+    partition.segment(10, marker(10, 7, commit=False) + records(11, 31))
+    pack_once(world, 31)
+    remove(partition, 10)
+    partition.fill(31, end=50)
+    world.metadata.default_high = 50
+    no_errors(world.once(freshness=FRESHNESS))
+    assert gap_reasons(world) == []
+    assert [(one.base, one.end) for one in seals(world)] == [(0, 10), (10, 31), (31, 50)]
+    assert parse_txn_index(world.stored(10, "txnindex"), "txnindex") == [(7, 0, 10, 11)]
+
+
 def test_packed_bytes_below_the_start_to_which_retention_has_cut_the_lineage(world: World) -> None:
     """The agent had them from files that it held. Neither its claim nor its head knows an epoch there."""
     partition = world.disk.partition()
@@ -284,6 +405,28 @@ def test_only_what_no_pack_has_is_a_gap(world: World) -> None:
     no_errors(world.once(freshness=FRESHNESS))
     assert gap_reasons(world) == [(30, 50, "deleted_before_upload")]
     assert world.stored(0) == records(0, 30)
+
+
+def test_a_seal_of_another_branch_fills_no_gap_below_the_start_to_which_retention_has_cut_the_lineage(
+    world: World,
+) -> None:
+    """``offset.wm`` has what the log has forgotten."""
+    world.disk.partition().segment(0, records(0, 20))
+    world.metadata.default_high = 20
+    world.once(tail_after="0s")
+    second = world.another(2, leads={T: Led(4, ID)})
+    partition = second.disk.partition()
+    partition.lineage([(4, 0)])
+    partition.segment(0, records(0, 30, epoch=4))
+    with second.agent() as agent:
+        agent.refresh()
+        agent.leadership.partitions[T].uploader.claim()
+    remove(partition, 0)
+    partition.lineage([(4, 30)])
+    partition.segment(30, b"")
+    second.metadata.log_start, second.metadata.default_high = 30, 30
+    second.once()
+    assert gap_reasons(world) == [(0, 30, "deleted_before_upload")]
 
 
 def test_heads_of_all_tails_are_read_before_a_gap(world: World, second: World) -> None:
@@ -576,6 +719,28 @@ def test_a_packed_tail_is_said_until_offset_wm_has_passed_it(world: World) -> No
         assert [(one.base, one.end) for one in seals(world)] == [(0, 50)]
         entry = said(agent, world)
     assert (entry.next_offset, entry.uploaded_end, entry.stored_end) == (0, 50, 50)
+
+
+def test_a_seal_tells_nothing_of_former_leaders_packs_before_offset_wm_has_it(world: World, second: World) -> None:
+    partition = second.disk.partition()
+    partition.lineage([(3, 0), (4, 50)])
+    partition.roll(50)
+    second.metadata.default_high = 50
+    with second.agent() as agent:
+        agent.refresh()
+        led = agent.leadership.partitions[T]
+        led.uploader.claim()
+        [run] = led.work(None)
+        key = world.keys().watermark
+        with (
+            failing(second, lambda operation, name: (operation, name) == ("put", key), UnknownOutcome(key, "cut")),
+            pytest.raises(UnknownOutcome),
+        ):
+            led.uploader.run(run)
+        before = said(agent, second)
+        led.uploader.publish()
+        after = said(agent, second)
+    assert (before.next_offset, before.uploaded_end, before.stored_end, after.stored_end) == (0, 50, None, 50)
 
 
 def test_without_former_leaders_it_is_known_at_once_that_nothing_is_packed(world: World) -> None:

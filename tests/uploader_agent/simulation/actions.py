@@ -78,7 +78,7 @@ class ClusterActions:
             self.append(which, number, broker)
             later = self._faults.felt(1 + 8 * number)
             self._scheduler.call_later(later, partial(self.elect_unclean, which, number, 3 - partition.leader))
-            self._scheduler.call_later(later + 1, partial(self.append, which, number, broker))
+            self._scheduler.call_later(self._faults.felt(later + 1), partial(self.append, which, number, broker))
 
     def delete(self, which: float, again: float, _broker: int) -> None:
         """Delete a topic; soon there may be another one of that name."""

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from tests.uploader_agent.simulation.mutant import Mutant, Patches
-from tidemark.formats.keys import PartitionKeys, SegmentName
+from tests.uploader_agent.simulation.process import AgentProcess
+from tests.uploader_agent.simulation.store import SimulatedStore
+from tests.uploader_agent.simulation.world import World
+from tidemark.formats.keys import PartitionKeys, SegmentName, TopicPartition
+from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.watermark import Watermark, render
+from tidemark.formats.table.ledger import PartitionState
 from tidemark.kafka_log import Lineage
 from tidemark.planning import ingest, partition_plan
 from tidemark.planning.maintenance.pack_proof import SealsOfPartition
-from tidemark.raw import segments
+from tidemark.raw import objects, segments
+from tidemark.raw import topic as raw_topic
 from tidemark.raw.heads import Heads
 from tidemark.raw.objects import StoredWatermark
+from tidemark.raw.partition import PartitionView, RawPartition
 from tidemark.raw.segments import Segment
 from tidemark.store import Store
 from uploader_agent.packs import reading
 from uploader_agent.packs.abandoned import Abandoned
+from uploader_agent.packs.broker_head import BrokerHead
+from uploader_agent.packs.head_entries import HeadEntries
+from uploader_agent.partitions.partition_uploader import SURVEY, Job, PartitionUploader
 from uploader_agent.stored import manifests, stored_log, watermark
 from uploader_agent.stored.stored_log import StoredSegment
 from uploader_agent.upload import segment_upload
@@ -131,6 +142,113 @@ def _packs_go_unproved() -> Patches:
     yield patch.object(SealsOfPartition, "why_needed", lambda *_, **__: None)
 
 
+def _nothing_is_claimed() -> Patches:
+    """A leadership's first ``offset.wm`` is that of a seal or of its first pack."""
+    run = PartitionUploader.run
+
+    def sealing(self: PartitionUploader, job: Job) -> Any:
+        self.learn()
+        written = self._remote.watermark
+        claimed = written is not None and written.leader_epoch == self._led.leader_epoch
+        return run(self, job) if job != SURVEY or claimed else None
+
+    yield patch.object(PartitionUploader, "run", sealing)
+    yield patch.object(PartitionUploader, "claim", PartitionUploader.learn)
+    yield patch.object(PartitionUploader, "claimed", property(lambda self: self._remote.surveyed))
+
+
+def _markers_of_any_branch_count() -> Patches:
+    yield patch.object(raw_topic, "agrees", lambda *_: True)
+
+
+def _cut_markers_count() -> Patches:
+    """Landed rows stay whose marker an election has cut off."""
+    left_at = partition_plan.left_at
+
+    def below(stored: Watermark, state: PartitionState | None) -> int | None:
+        return left_at(stored, state and state.model_copy(update={"verdicts_end": state.next_offset}))
+
+    for module in (ingest, partition_plan):
+        yield patch.object(module, "left_at", below)
+
+
+def _put_without_condition(marks: str) -> Patches:
+    put = SimulatedStore.put
+
+    def unconditional(self: SimulatedStore, key: str, body: Any, **options: Any) -> str:
+        kept = {name: value for name, value in options.items() if marks not in key or not name.startswith("if_")}
+        return put(self, key, body, **kept)
+
+    yield patch.object(SimulatedStore, "put", unconditional)
+
+
+def _heads_replaced_without_if_match() -> Patches:
+    yield from _put_without_condition("_heads/")
+
+
+def _names_of_packs_begin_anew() -> Patches:
+    """With each start of an agent, and packs replace each other."""
+    start, names = AgentProcess.start, itertools.count()
+
+    def starting(self: AgentProcess) -> None:
+        nonlocal names
+        names = itertools.count()
+        start(self)
+
+    yield from _put_without_condition(".pack")
+    yield patch.object(AgentProcess, "start", starting)
+    yield patch.object(World, "_name", lambda _self: f"{next(names):032x}")
+
+
+def _heads_begin_anew() -> Patches:
+    """With each start of an agent."""
+    know = BrokerHead._know
+    yield patch.object(BrokerHead, "_know", lambda self, _entries, etag: know(self, HeadEntries(), etag))
+
+
+def _dead_tails_are_dropped() -> Patches:
+    """As soon as ``offset.wm`` does not list them."""
+    is_sealed = Abandoned.is_sealed
+
+    def dropped(self: Abandoned, head: BrokerHead, entry: HeadEntry) -> bool:
+        _, store, keys = self._resolve(TopicPartition(entry.topic, entry.partition), entry.topic_id)
+        stored = watermark.read(store, keys)
+        listed = stored is not None and (entry.epoch, self._broker) in stored.watermark.tails
+        return is_sealed(self, head, entry) if listed else True
+
+    yield patch.object(Abandoned, "is_sealed", dropped)
+
+
+def _only_listed_heads_count_before_a_gap() -> Patches:
+    def entries(self: PartitionUploader) -> list[HeadEntry]:
+        return self._sources.entries(self.route, self._tail_brokers)
+
+    yield patch.object(PartitionUploader, "_packed_entries", entries)
+
+
+def _later_leaders_batches_are_sealed() -> Patches:
+    """The lineage is not compared after the read."""
+    yield patch.object(PartitionUploader, "_judge", lambda _self, _scanned, lineage: lineage)
+
+
+def _manifests_are_listed_before_heads() -> Patches:
+    listed, view = objects.listed, raw_topic.RawTopic.view
+    early: dict[tuple[Store, PartitionKeys], list[objects.ListedObject]] = {}
+
+    def looked(self: raw_topic.RawTopic, part: RawPartition) -> PartitionView | None:
+        store = self._store(part.keys.endpoint.store)
+        early[store, part.keys] = [*listed(store, part.keys)]
+        return view(self, part)
+
+    def known(store: Store, keys: PartitionKeys, first: int = 0, end: int | None = None) -> Any:
+        if (store, keys) not in early:
+            return listed(store, keys, first, end)
+        return (one for one in early[store, keys] if first <= one.name.base and (end is None or one.name.base < end))
+
+    yield patch.object(raw_topic.RawTopic, "view", looked)
+    yield patch.object(objects, "listed", known)
+
+
 RULES = {
     "lineage ends at the next offset": Mutant(_lineage_ends_at_the_next_offset, replicated=True, unclean=True),
     "line 1 stays": Mutant(_line_1_stays, replicated=True, unclean=True),
@@ -149,4 +267,14 @@ RULES = {
     "ranges count on any lineage": Mutant(_ranges_count_on_any_lineage, replicated=True, unclean=True),
     "entries are of a name": Mutant(_entries_are_of_a_name),
     "packs go unproved": Mutant(_packs_go_unproved),
+    "nothing is claimed": Mutant(_nothing_is_claimed, replicated=True, unclean=True),
+    "markers of any branch count": Mutant(_markers_of_any_branch_count, replicated=True, unclean=True),
+    "cut markers count": Mutant(_cut_markers_count, replicated=True, unclean=True),
+    "heads replaced without If-Match": Mutant(_heads_replaced_without_if_match),
+    "names of packs begin anew": Mutant(_names_of_packs_begin_anew),
+    "heads begin anew": Mutant(_heads_begin_anew),
+    "dead tails are dropped": Mutant(_dead_tails_are_dropped, unclean=True),
+    "only listed heads count before a gap": Mutant(_only_listed_heads_count_before_a_gap, unclean=True, careless=True),
+    "later leaders' batches are sealed": Mutant(_later_leaders_batches_are_sealed, replicated=True, unclean=True),
+    "manifests are listed before heads": Mutant(_manifests_are_listed_before_heads),
 }

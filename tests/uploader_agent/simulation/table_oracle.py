@@ -67,11 +67,12 @@ class TableOracle(LandingOracle):
             if watermark is None:
                 yield f"{life.at}: has landed to {state.next_offset}, and there is no offset.wm"
                 continue
-            lineage = Lineage(watermark.lineage) if life.gone else life.led.epochs
+            # Its lineage tells less of a log: a follower that copied a compacted one lacks the start of an epoch.
+            log = life.branch(Lineage(watermark.lineage)) if life.gone else life.led.batches
             landed = table.landed.get(state.key, {})
             if any(gap.reason == "unclean_election" and promised <= gap.start for gap in state.gaps):
                 continue  # the landed branch stays until the new one has anything
-            yield from self._compare(life, state, landed, lineage, promised)
+            yield from self._compare(life, state, landed, log, promised)
             if len(life.replicas) == 1 or not self._oracle.was_damaged:  # else see "Segments that lack records"
                 yield from self._kept_by_raw(life, landed, watermark.next_offset)
 
@@ -80,15 +81,15 @@ class TableOracle(LandingOracle):
         life: Partition,
         state: PartitionState,
         landed: dict[int, LandedBatch],
-        lineage: Lineage,
+        log: list[Batch],
         promised: int,
     ) -> Iterator[str]:
-        """The table against the true log below the promised end."""
-        log = [batch for batch in life.branch(lineage) if batch.end <= promised]
-        decided = min([log[-1].end if log else 0, *(open_.first for open_ in transactions(log)[1])])
+        """The table against the true ``log``, below the promised end."""
+        below = [batch for batch in log if batch.end <= promised]
+        decided = min([below[-1].end if below else 0, *(open_.first for open_ in transactions(below)[1])])
         if not state.gaps and not self._cluster.compacted and state.next_offset < decided:
             yield f"{life.at}: is landed to {state.next_offset}, and decided to {decided}"
-        true = {batch.base: batch for batch in _rows(life.branch(lineage)) if batch.end <= state.next_offset}
+        true = {batch.base: batch for batch in _rows(log) if batch.end <= state.next_offset}
         if state.next_offset > decided and not life.gone:
             yield f"{life.at}: is landed to {state.next_offset}, and decided to {decided} only"
         for base in sorted({*true, *landed}):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,13 @@ def test_acknowledged_gaps_are_passed() -> None:
 def test_line_1_is_the_last_segment_below_the_hole() -> None:
     assert watermark.last_base([0, 100, 300], 200, 7) == 100
     assert watermark.last_base([300], 200, 7) == 7
+
+
+def test_an_epoch_begins_where_it_first_did() -> None:
+    """A manifest of a compacted run tells a later start, and retention has cut the log's own lineage."""
+    before = made((0, 9)).model_copy(update={"lineage": ((2, 0), (3, 9), (5, 12))})
+    later = dataclasses.replace(view((0, 20)), lineage=Lineage(((2, 0), (3, 10), (6, 20))))
+    assert watermark.compute(later, before).lineage == ((2, 0), (3, 9), (6, 20)), "and nothing of another branch"
 
 
 def test_divergence_is_a_truncation() -> None:

@@ -355,10 +355,16 @@ def test_a_deposed_leader_does_not_seal_what_a_later_leader_wrote(world: World) 
     """It has truncated and fetched, and knows only the high watermark of before: the rest may not be committed."""
     content = records(0, 30) + records(30, 50, epoch=4)
     partition = world.disk.partition()
-    partition.lineage([(3, 0), (4, 30)])
-    partition.segment(0, content)
-    partition.roll(50)
-    world.once()
+    with world.agent() as agent:
+        agent.refresh()
+        uploader = agent.leadership.partitions[T].uploader
+        uploader.claim()
+        partition.lineage([(3, 0), (4, 30)])
+        partition.segment(0, content)
+        partition.roll(50)
+        agent.refresh()
+        with pytest.raises(SegmentChanged, match="the next leader seals them"):
+            uploader.run(SealRun(0, 50, 0, 50))
     assert world.names() == ["offset.wm"]
     world.metadata.leads = {T: Led(4, ID)}
     no_errors(world.once())

@@ -7,6 +7,8 @@ cut its seals differently, are compared one by one with the bytes of the seals, 
 
 Batches that no seal holds stay, even of a dead branch: a disk may have lost them, or a log may return to that branch.
 They also stay if a seal claims the offsets and lacks the records, see :mod:`tidemark.raw.sealed_packs`.
+
+A range above the end of ``offset.wm`` stays in any case: readers find the unsealed ranges before it through its line.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Final
 
 from tidemark.formats.keys import PartitionKeys, SegmentName
@@ -23,6 +26,9 @@ from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader
 from tidemark.kafka_log.scan import scan_batches
 from tidemark.planning.maintenance.vacuum import RUN_OVER
+from tidemark.raw import objects
+from tidemark.raw.objects import StoredWatermark
+from tidemark.raw.packs import live_part
 from tidemark.raw.sealed_packs import SealsAround, id_of
 from tidemark.raw.stored_bytes import pieces
 from tidemark.store import ObjectInfo, Store
@@ -58,6 +64,19 @@ class SealsOfPartition:
             FormatError: an object of the partition is damaged.
             StoreError: the store failed.
         """
+        why = self._why_unproved(packed, compare=compare)
+        if why is None and self._stored is not None:
+            end = self._stored.watermark.next_offset
+            if live_part(packed.range, self._stored.lineage) - Intervals([(0, end)]):
+                why = f"{packed.range}: offset.wm ends at {end}, and its line leads to ranges below"
+        return why
+
+    @cached_property
+    def _stored(self) -> StoredWatermark | None:
+        found = objects.find_watermark(self.store, self.keys)
+        return found if isinstance(found, StoredWatermark) else None
+
+    def _why_unproved(self, packed: PackedRange, *, compare: bool) -> str | None:
         range_ = packed.range
         listing = self._seals.listing(range_)
         if listing is not None:
