@@ -18,7 +18,7 @@ from bench.measure import Row, table
 from demo.steps import Steps
 from tests.support.s3 import S3Server
 
-PARTS = ("data", "agent", "idle", "orchestration", "consumer", "convert")
+PARTS = ("data", "agent", "idle", "fetch", "fetch-idle", "orchestration", "consumer", "convert")
 LONG = ("live-many",)
 """Parts that run only when they are named."""
 
@@ -64,12 +64,14 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
         os.environ.update(s3.env())
         without_data: dict[str, Callable[[], list[Row]]] = {
             "idle": lambda: idle.measure(s3),
+            "fetch-idle": lambda: idle.fetching(s3),
             "orchestration": lambda: parsing.measure() + stack.measure(),
             "consumer": lambda: remote_reader.measure(s3),
             "live-many": live_many.measure,
         }
         with_data: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {
             "agent": (agent.TOPICS, lambda made: agent.backlog(made, s3) + agent.latency(made.cluster, s3)),
+            "fetch": (agent.TOPICS, lambda made: agent.fetching(made, s3)),
             "convert": (topics, lambda made: convert.measure(made, s3, topics, options.rounds)),
         }
         for name in (part for part in parts if part in without_data):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -54,6 +55,26 @@ def backlog(made: Data, s3: S3Server) -> list[Row]:
     ratios = tuple(theirs.wall / mine.wall for mine, theirs in zip(ours, bare, strict=True))
     rows.append(Row("agent", "throughput beside bare boto3 (aim 0.95)", "ratio", ratios, "of the same round"))
     return rows
+
+
+def fetching(made: Data, s3: S3Server) -> list[Row]:
+    """Throughput, CPU and memory of a slot that fetches the same topics from their broker, and seals them."""
+    topics = [topic.name for topic in TOPICS]
+    size = sum(file.stat().st_size for file in made.files(TOPICS) if file.suffix == ".log")
+    usages: list[Usage] = []
+    for number in range(REPETITIONS):
+        name = f"fetch-{number}"
+        shutil.rmtree(HOME / f"{name}-spool", ignore_errors=True)
+        config = agent_file(made.cluster, name, f"s3://raw/{name}", topics, fetch=True, upload={"concurrency": THREADS})
+        usages.append(run([AGENT, "upload-once", "--tails", "-c", config], env=s3.env(), log=HOME / "fetch.log"))
+    note = f"{size / (1 << 30):.2f} GiB, to sealed segments; broker, spool and store on the same 2 cores, no TLS"
+    return [
+        Row(
+            "fetch", "tidemark-agent upload-once: CPU (aim 250)", "MB/s", tuple(size / MB / u.cpu for u in usages), note
+        ),
+        Row("fetch", "throughput", "MB/s", tuple(size / MB / usage.wall for usage in usages), note),
+        Row("fetch", "peak memory", "MiB", tuple(usage.peak / (1 << 20) for usage in usages)),
+    ]
 
 
 def latency(cluster: KafkaCluster, s3: S3Server, *, rotations: int = 60) -> list[Row]:

@@ -104,13 +104,20 @@ def data(gib: float, topics: Sequence[Topic], steps: Steps) -> Iterator[Data]:
         yield Data(folder, cluster, known)
 
 
-def agent_file(cluster: KafkaCluster, name: str, url: str, topics: Sequence[str], **more: object) -> Path:
-    """Write the settings file of an agent beside the first broker of ``cluster``, and return its path."""
+def agent_file(
+    cluster: KafkaCluster, name: str, url: str, topics: Sequence[str], *, fetch: bool = False, **more: object
+) -> Path:
+    """Write the settings file of an agent beside the first broker of ``cluster``, and return its path.
+
+    With ``fetch`` the agent fetches all that the brokers have.
+    """
     HOME.mkdir(parents=True, exist_ok=True)
     path = HOME / f"{name}.yaml"
+    disk = {"broker": {"properties": str(cluster.brokers[0].properties_path)}}
+    spool = {"fetch": {"bootstrap": cluster.bootstrap, "spool": str(HOME / f"{name}-spool")}}
     settings = {
         "cluster": "bench",
-        "broker": {"properties": str(cluster.brokers[0].properties_path)},
+        **(spool if fetch else disk),
         "raw": {"url": url},
         "store": {"path_style": True},
         "include": list(topics),

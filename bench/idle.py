@@ -10,7 +10,7 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,28 +40,47 @@ SETTLING = 20.0
 """Seconds after ready in which the agent requests the first offsets and writes the index: part of the start."""
 
 _NAME = "idle"
+_AIMS = {"idle": (5, 1, 120), "fetch": (10, 3, 350)}
+"""Seconds to ready, % of a core, and MiB, beside a disk and fetching."""
+
+
+def fetching(s3: S3Server) -> list[Row]:
+    """The idle rows of a slot that follows all partitions, started again with its spool."""
+    with _broker() as cluster:
+        return _started_again(cluster, s3, _fill(cluster), fetch=True)
 
 
 def measure(s3: S3Server) -> list[Row]:
     """Start to ready, CPU, memory and requests while idle; then rotation to watermark with 1 % active."""
     with _broker() as cluster:
-        topics = _fill(cluster)
-        port = free_port()
-        once = agent_file(cluster, _NAME, f"s3://raw/{_NAME}", topics, tail_after="0s")
-        run([AGENT, "upload-once", "-c", once], env=s3.env(), log=HOME / "idle.log")
-        more = {"tail_after": "10m", "http": {"port": port}, "metadata_interval": "10s", "scan_interval": "30s"}
-        config = agent_file(cluster, _NAME, f"s3://raw/{_NAME}", topics, **more)
-        command: list[str | Path] = [AGENT, "run", "-c", config]
-        env = {**s3.env(), "PATH": "/usr/bin:/bin"}
-        with ManagedProcess("agent", command, log=HOME / "idle.log", env=env) as agent:
-            ready = agent.wait_until(lambda: _ready(port))
-            time.sleep(SETTLING)
-            rows = [Row("idle", "start to ready (aim 5)", "s", (ready,), f"{TOPICS * PARTITIONS} led partitions")]
-            rows += _idle(agent.pid, port)
-            return rows + _active(cluster, s3)
+        return _started_again(cluster, s3, _fill(cluster), lambda: _active(cluster, s3))
 
 
-def _idle(pid: int, port: int) -> list[Row]:
+def _started_again(
+    cluster: KafkaCluster,
+    s3: S3Server,
+    topics: Sequence[str],
+    more_rows: Callable[[], list[Row]] = list,
+    *,
+    fetch: bool = False,
+) -> list[Row]:
+    """The rows of an agent that has stored all ``topics``, is started again, and idles; then ``more_rows``."""
+    port, part = free_port(), "fetch" if fetch else "idle"
+    url, env = f"s3://raw/{_NAME}-{part}" if fetch else f"s3://raw/{_NAME}", {**s3.env(), "PATH": "/usr/bin:/bin"}
+    once = agent_file(cluster, _NAME, url, topics, fetch=fetch, tail_after="0s")
+    run([AGENT, "upload-once", "-c", once], env=s3.env(), log=HOME / f"{part}.log")
+    more = {"tail_after": "10m", "http": {"port": port}, "metadata_interval": "10s", "scan_interval": "30s"}
+    config = agent_file(cluster, _NAME, url, topics, fetch=fetch, **more)
+    with ManagedProcess("agent", [AGENT, "run", "-c", config], log=HOME / f"{part}.log", env=env) as agent:
+        ready = agent.wait_until(lambda: _ready(port))
+        time.sleep(SETTLING)
+        aims = _AIMS[part]
+        rows = [Row(part, f"start to ready (aim {aims[0]})", "s", (ready,), f"{TOPICS * PARTITIONS} led partitions")]
+        return rows + _idle(agent.pid, port, part) + more_rows()
+
+
+def _idle(pid: int, port: int, part: str) -> list[Row]:
+    _, most_cpu, most_memory = _AIMS[part]
     process, requests = psutil.Process(pid), _requests(port)
     cpu, started = sum(process.cpu_times()[:2]), time.monotonic()
     time.sleep(SECONDS)
@@ -71,9 +90,9 @@ def _idle(pid: int, port: int) -> list[Row]:
     hourly = (_requests(port) - requests) * 3600 / wall
     note = f"over {SECONDS:.0f} s without a record produced; default intervals"
     return [
-        Row("idle", "CPU (aim 1)", "% of a core", (100 * used / wall,), note),
-        Row("idle", "memory (aim 120)", "MiB RSS", (memory,), note),
-        Row("idle", "store requests", "per hour", (hourly,), note),
+        Row(part, f"CPU (aim {most_cpu})", "% of a core", (100 * used / wall,), note),
+        Row(part, f"memory (aim {most_memory})", "MiB RSS", (memory,), note),
+        Row(part, "store requests", "per hour", (hourly,), note),
     ]
 
 
