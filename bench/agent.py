@@ -40,8 +40,8 @@ def backlog(made: Data, s3: S3Server) -> list[Row]:
     for number in range(REPETITIONS):
         arguments = ["raw", f"bare-{number}", str(THREADS), *map(str, files)]
         bare.append(run([env_python("agent"), BARE, *arguments], env=s3.env(), log=HOME / "bare.log"))
-        more = {"upload": {"concurrency": THREADS}}
-        config = agent_file(made.cluster, f"agent-{number}", f"s3://raw/agent-{number}", topics, **more)
+        upload = {"concurrency": THREADS}
+        config = agent_file(made.cluster, f"agent-{number}", f"s3://raw/agent-{number}", topics, upload=upload)
         ours.append(run([AGENT, "upload-once", "-c", config], env=s3.env(), log=HOME / "agent.log"))
     gib = size / (1 << 30)
     note = f"{gib:.2f} GiB in segments of up to 256 MiB, {THREADS} threads, plain HTTP, server on the same 2 cores"
@@ -70,7 +70,7 @@ def fetching(made: Data, s3: S3Server) -> list[Row]:
     note = f"{size / (1 << 30):.2f} GiB, to sealed segments; broker, spool and store on the same 2 cores, no TLS"
     return [
         Row(
-            "fetch", "tidemark-agent upload-once: CPU (aim 250)", "MB/s", tuple(size / MB / u.cpu for u in usages), note
+            "fetch", "bytes for a second of CPU (aim 250)", "MB", tuple(size / MB / usage.cpu for usage in usages), note
         ),
         Row("fetch", "throughput", "MB/s", tuple(size / MB / usage.wall for usage in usages), note),
         Row("fetch", "peak memory", "MiB", tuple(usage.peak / (1 << 20) for usage in usages)),

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -82,15 +83,26 @@ OURS = {"tidemark", "uploader_agent", "tidemark_spark", "tidemark_airflow", "tes
 HEAVY = ["pyspark", "airflow", "pandas", "numpy", "pyarrow", "numba", "deltalake", "boto3", "botocore", "obstore"]
 
 
+@cache
+def names_in(text: str) -> frozenset[str]:
+    """The full names that a source imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(found)
+
+
+def imported_modules(path: Path) -> frozenset[str]:
+    """The full names of the modules that a file imports, wherever in it."""
+    return names_in(path.read_text(encoding="utf-8"))
+
+
 def imported(path: Path) -> set[str]:
     """The top-level names that a file imports, wherever in it."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found.add(node.module.split(".")[0])
-    return found
+    return {name.partition(".")[0] for name in imported_modules(path)}
 
 
 def sources(folder: str) -> list[Path]:
@@ -181,33 +193,10 @@ def test_the_command_loads_what_only_some_commands_need_when_they_run() -> None:
     assert not loaded & {"ruamel", "kafka", "pyarrow", "numpy"}
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "topics",
-        "schemas",
-        "formats.table.ledger",
-        "formats.table.plan",
-        "table.delta_table",
-        "formats.raw.watermark_index",
-        "planning",
-        "monitoring.health",
-        "monitoring.incidents",
-    ],
-)
-def test_what_airflow_parses_loads_nothing_heavy(module: str) -> None:
-    assert not loaded_by(f"import tidemark.{module}") & set(HEAVY)
-
-
-def imported_modules(path: Path) -> set[str]:
-    """The full names of the modules that a file imports, wherever in it."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+def test_what_airflow_parses_loads_nothing_heavy() -> None:
+    formats = "formats.table.ledger formats.table.plan formats.raw.watermark_index"
+    names = f"topics schemas table.delta_table planning monitoring.health monitoring.incidents {formats}".split()
+    assert not loaded_by("; ".join(f"import tidemark.{name}" for name in names)) & set(HEAVY)
 
 
 def test_the_remote_tier_knows_no_kafka_client() -> None:

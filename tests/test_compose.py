@@ -331,6 +331,7 @@ def test_agent_and_pipeline_meet_at_the_same_place() -> None:
     deployment = load_topics(ROOT / "include" / "topics.yaml")
     assert {topic.cluster for topic in deployment.topics} == {agent.cluster}
     assert resolver_of(agent.raw).default() == resolver_of(deployment.raw).default()
+    assert agent.broker is not None
     assert str(agent.broker.properties) == "/etc/kafka/server.properties"
 
 

@@ -18,7 +18,7 @@ from deltalake import write_deltalake
 from tests.support.raw_builder import RawBuilder
 from tests.support.s3 import ADMIN, S3Server
 from tests.tidemark.kafka_log.build import simple
-from tidemark import cli, retry
+from tidemark import cli
 from tidemark.store import StoreOptions, open_store
 from tidemark.store.s3.clients import forget_clients
 from tidemark_spark.cli import audit, compact, export, ingest, rebuild, repair, replay, retain, run_plan, vacuum
@@ -199,6 +199,7 @@ class Deployment:
     """A real server with two buckets, and topics files over it, each with a fault."""
 
     def __init__(self, root: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        """``raw`` is filled already: see :func:`filled`."""
         self._root, self._endpoint, self._monkeypatch = root, server.endpoint, monkeypatch
         known = server.credentials[ADMIN]
         self._environment: dict[str, str | None] = {
@@ -211,13 +212,6 @@ class Deployment:
             "AWS_SHARED_CREDENTIALS_FILE": str(root / "none"),
         }
         self._set(self._environment)
-        options = StoreOptions(endpoint_url=server.endpoint, region="us-east-1")
-        self._lake = open_store("s3://lake", options)
-        raw = open_store("s3://raw", options)
-        raw.put("seen/_topics/east/orders-v2.json", b"{}")
-        filled = RawBuilder(raw, prefix="filled")
-        filled.segment([simple(0, 4)])
-        filled.publish()
 
     def topics(self, fault: Fault) -> Path:
         """The topics file with the fault; what the fault needs is planted, and the environment is as it says."""
@@ -231,7 +225,8 @@ class Deployment:
         path = self._root / "topics.yaml"
         path.write_text(text.replace("!endpoint", json.dumps({"endpoint_url": endpoint, "region": "us-east-1"})))
         if fault.planted:
-            self._lake.put(fault.planted, b"rubbish\n")
+            lake = open_store("s3://lake", StoreOptions(endpoint_url=self._endpoint, region="us-east-1"))
+            lake.put(fault.planted, b"rubbish\n")
         if fault.beside:
             options = {"AWS_ENDPOINT_URL": self._endpoint, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
             url = f"s3://lake/{fault.beside}"
@@ -248,11 +243,26 @@ class Deployment:
         forget_clients()
 
 
+@pytest.fixture(scope="module")
+def filled(s3_server: S3Server) -> S3Server:
+    """Raw with a topic that an agent has seen, and one that has a segment."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3_server.env().items():
+            patch.setenv(name, value)
+        forget_clients()
+        raw = open_store("s3://raw", StoreOptions(endpoint_url=s3_server.endpoint, region="us-east-1"))
+        raw.put("seen/_topics/east/orders-v2.json", b"{}")
+        topic = RawBuilder(raw, prefix="filled")
+        topic.segment([simple(0, 4)])
+        topic.publish()
+    return s3_server
+
+
 @pytest.fixture
-def deployment(tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(retry, "LONGEST_PAUSE", 0.01)
-    yield Deployment(tmp_path, s3_server, monkeypatch)
+def deployment(
+    tmp_path: Path, filled: S3Server, monkeypatch: pytest.MonkeyPatch, quick_retries: None
+) -> Iterator[Deployment]:
+    yield Deployment(tmp_path, filled, monkeypatch)
     forget_clients()
 
 

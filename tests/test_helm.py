@@ -145,6 +145,7 @@ def test_the_agent_accepts_its_file(values: dict[str, Any], tmp_path: Path, monk
             monkeypatch.setenv(one["name"], one["value"].replace("$(NODE_IP)", "192.0.2.7"))
     settings = load_settings(tmp_path / "agent.yaml")
     mounts = {one["mountPath"] for one in agent_of(patched(values))["volumeMounts"]}
+    assert settings.broker is not None
     assert {str(settings.state_dir), str(settings.broker.properties.parent)} <= mounts
     assert settings.broker.bootstrap == (None if values.get("mode") == "sidecar" else "192.0.2.7:9092")
     assert settings.http.host == ("0.0.0.0" if "metrics" in values else "127.0.0.1")  # noqa: S104 - in a pod

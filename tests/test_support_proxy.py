@@ -62,6 +62,7 @@ def test_each_fault(s3_server: S3Server, rng: random.Random, fault: Fault) -> No
         assert store.get(key).body == BODY
 
 
+@pytest.mark.usefixtures("quick_retries")
 @pytest.mark.parametrize("fault", [Fault.CUT_MID_BODY, Fault.HANG_MID_BODY, Fault.CORRUPT])
 def test_a_reply_that_is_cut_or_hangs_or_is_corrupt(s3_server: S3Server, rng: random.Random, fault: Fault) -> None:
     key = f"proxy/{uuid.uuid4().hex}"

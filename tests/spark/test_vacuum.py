@@ -13,7 +13,6 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.world import World, in_process
-from tests.support.s3 import S3Server
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tidemark.errors import ContinuityError, NotFound, TableTampered
 from tidemark.formats.table.plan import RUN_LIMIT, ConversionTask, RunPlan, RunResult
@@ -327,9 +326,8 @@ def test_an_object_that_changes_after_it_was_listed_stays(world: World, monkeypa
     assert not left - {changed} & files(world)
 
 
-def test_dates_and_clean_up_on_a_server(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in s3_server.env().items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.usefixtures("s3")
+def test_dates_and_clean_up_on_a_server(tmp_path: Path) -> None:
     world = World(tmp_path, raw=f"s3://raw/{tmp_path.name}", lake=f"s3://lake/{tmp_path.name}")
     mark = world.table.keys.success(DT)
     world.raw.segment([simple(0)])

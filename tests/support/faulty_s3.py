@@ -10,15 +10,14 @@ import pytest
 
 from tests.support.proxy import FaultProxy
 from tests.support.s3 import S3Server
-from tidemark import retry
 from tidemark.store.s3.clients import forget_clients
 
 
 @pytest.fixture
-def proxy(s3_server: S3Server, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+def proxy(
+    s3_server: S3Server, rng: random.Random, monkeypatch: pytest.MonkeyPatch, quick_retries: None
+) -> Iterator[FaultProxy]:
     """A proxy before the server, which all clients of this test use, with short pauses between their tries."""
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(retry, "LONGEST_PAUSE", 0.2)
     with proxied(s3_server, rng, monkeypatch) as found:
         yield found
 

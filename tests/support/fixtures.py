@@ -53,10 +53,15 @@ def no_power_cut() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def models_read_once() -> Iterator[None]:
     """Keep what botocore reads of S3's interface: each new client would parse megabytes of JSON again."""
-    from botocore.loaders import JSONFileLoader
+    from botocore.loaders import JSONFileLoader, Loader
 
+    from tidemark.store.s3.models import _Undocumented
+
+    services = cache(Loader().list_available_services)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JSONFileLoader, "load_file", staticmethod(cache(JSONFileLoader().load_file)))
+        for reader in (JSONFileLoader, _Undocumented):
+            patch.setattr(reader, "load_file", staticmethod(cache(reader().load_file)))
+        patch.setattr(Loader, "list_available_services", lambda _, type_name: services(type_name))
         yield
 
 
@@ -80,6 +85,15 @@ def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
     return random.Random(f"{seed}:{request.node.nodeid}")
 
 
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have reads repeated at once, as if no store ever needed a rest."""
+    from tidemark import retry
+
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(retry, "LONGEST_PAUSE", 0.05)
+
+
 @pytest.fixture(scope="session")
 def full() -> bool:
     """Whether the long variant is asked for (TIDEMARK_FULL=1, `make test-full`)."""
@@ -99,6 +113,18 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
     with S3Server(tmp_path_factory.mktemp("s3")) as server:
         yield server
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """The server, with its credentials where a client looks for them, and no client left over from other ones."""
+    from tidemark.store.s3.clients import forget_clients
+
+    for name, value in s3_server.env().items():
+        monkeypatch.setenv(name, value)
+    forget_clients()
+    yield s3_server
+    forget_clients()
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,15 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "tidemark"
 
 
+def roomy_memory() -> Path | None:
+    """Where files lie in memory, if 8 GiB have room there: containers often have a few MiB only."""
+    memory = Path("/dev/shm")  # noqa: S108 - pytest makes a directory of its own in it
+    if not memory.is_dir() or not os.access(memory, os.W_OK):
+        return None
+    found = os.statvfs(memory)
+    return memory if found.f_bavail * found.f_frsize >= 8 << 30 and not found.f_flag & os.ST_NOEXEC else None
+
+
 def env_bin(env: EnvName, name: str) -> Path:
     """The program ``name`` of an environment; FileNotFoundError says which make target builds it."""
     program = STATE / "env" / env / "bin" / name

@@ -19,9 +19,10 @@ def wait_until(
 ) -> float:
     """Call ``probe`` until it is true and return the seconds that took.
 
-    ``check`` runs before every probe and raises if waiting has become pointless. TimeoutError names ``what``.
+    The pauses between probes double from 10 ms up to ``interval``. ``check`` runs before every probe and raises if
+    waiting has become pointless. TimeoutError names ``what``.
     """
-    start = time.monotonic()
+    start, pause = time.monotonic(), min(0.01, interval)
     while True:
         if check is not None:
             check()
@@ -29,4 +30,5 @@ def wait_until(
             return time.monotonic() - start
         if time.monotonic() - start > timeout:
             raise TimeoutError(f"{what}: not within {timeout:g} s")
-        time.sleep(interval)
+        time.sleep(pause)
+        pause = min(2 * pause, interval)

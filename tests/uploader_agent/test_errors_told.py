@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.uploader_agent.in_process import run_here
-from tidemark import retry
 
 JSON = ("--output", "json")
 COMMANDS: tuple[tuple[str, ...], ...] = (
@@ -25,8 +24,6 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("config", "check", *JSON),
     ("run",),
 )
-STORES = COMMANDS[:7]
-"""What needs the store for an answer."""
 
 BROKER = "node.id=1\nprocess.roles=broker\nlisteners=PLAINTEXT://127.0.0.1:1\nlog.dirs=LOGS\n"
 META = "version=1\nnode.id=1\ncluster.id=abcdefghijklmnopqrstuv\n"
@@ -157,10 +154,8 @@ def test_a_file_that_cannot_be_read_is_one_message(kind: str, tmp_path: Path) ->
         assert len(log.read_text().splitlines()) == 1
 
 
-def test_a_broker_that_is_down_is_not_taken_for_one_without_partitions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
+@pytest.mark.usefixtures("quick_retries")
+def test_a_broker_that_is_down_is_not_taken_for_one_without_partitions(tmp_path: Path) -> None:
     settings = {"broker": {"properties": "BROKER", "client": {"bootstrap_timeout_ms": 100}}}
     path = place(tmp_path, Fault("", settings))
     for command in COMMANDS[:5]:

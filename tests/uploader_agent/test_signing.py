@@ -29,10 +29,8 @@ def test_payload_is_signed_on_an_open_wire_only(url: str | None, signed: bool) -
     assert chosen["payload_signing_enabled"] is signed
 
 
-def test_unsigned_bytes_are_verified(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, value in s3_server.env().items():
-        monkeypatch.setenv(name, value)
-    store = open_store("s3://raw", StoreOptions(endpoint_url=s3_server.endpoint, path_style=True))
+def test_unsigned_bytes_are_verified(s3: S3Server, tmp_path: Path) -> None:
+    store = open_store("s3://raw", StoreOptions(endpoint_url=s3.endpoint, path_style=True))
     path = tmp_path / "segment"
     path.write_bytes(bytes(100_000))
     with path.open("rb") as file, pytest.raises(StoreError):

@@ -175,6 +175,7 @@ def test_an_upload_without_an_answer_is_found_or_made_again(tmp_path: Path, afte
         upload_once(store, key, io.BytesIO(b"abd"))
 
 
+@pytest.mark.usefixtures("quick_retries")
 def test_an_upload_that_never_gets_an_answer_fails(tmp_path: Path) -> None:
     store: Any = Losing(tmp_path, after=False, times=9)
     with pytest.raises(UnknownOutcome):

@@ -41,7 +41,7 @@ from tidemark_spark.mirror.mirror import KEPT_SNAPSHOTS, mirror
 from tidemark_spark.run.delta_log import add_columns
 
 DAY = 86_400_000
-pytestmark = pytest.mark.usefixtures("kind")
+pytestmark = [pytest.mark.usefixtures("kind"), pytest.mark.sampled(1)]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tidemark.errors import MirrorError
 from tidemark.table.delta_table import live_files
 
 HOUR = 3_600_000
-pytestmark = pytest.mark.usefixtures("kind")
+pytestmark = [pytest.mark.usefixtures("kind"), pytest.mark.sampled(1)]
 
 
 def test_each_commit_of_a_partitioned_table_is_listed(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.audit.test_audit import audited
+from tests.spark.convert.test_parsers import again
 from tests.spark.world import World, in_process
 from tests.support.live_end import Packer
 from tests.support.raw_builder import EPOCH, UPLOADED_AT
@@ -20,7 +21,6 @@ from tests.tidemark.remote.world import Counting
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.raw.manifest import OpenTransaction
-from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.inspection.offset_lineage import derivation_of
 from tidemark.planning import plan_compaction, plan_ingest, plan_rebuild, plan_repair, plan_replay, write_plan
 from tidemark.store import LocalStore, Store, open_store
@@ -434,8 +434,8 @@ def test_a_day_is_the_same_from_packs_and_from_seals(world: World, packer: Packe
         world.raw.store.delete(one.key)
     packer.drop()
     world.raw.publish()
-    for again in (partial(plan_rebuild, world.table, None), partial(plan_replay, world.table)):
-        plan = again()
+    for made in (partial(plan_rebuild, world.table, None), partial(plan_replay, world.table)):
+        plan = made()
         write_plan(world.table, plan)
         assert run(world.table, plan, in_process).status in {"landed", "empty"}
         world.check()
@@ -483,14 +483,6 @@ def test_what_a_former_leader_observed_is_not_the_whole(world: World, packer: Pa
 # -- what comes after landing ------------------------------------------------------------------------------------------
 
 
-def done(world: World, plan: RunPlan) -> RunResult:
-    """Carry out ``plan``, and check the table."""
-    write_plan(world.table, plan)
-    result = run(world.table, plan, in_process)
-    world.check()
-    return result
-
-
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_table_that_was_changed_is_made_right_again(world: World, packer: Packer, sealed: bool) -> None:
     """Also with only half of what landed from packs in seals, and what landed at once in two of them."""
@@ -507,7 +499,7 @@ def test_a_table_that_was_changed_is_made_right_again(world: World, packer: Pack
         packer.drop()
         world.raw.publish()
     DeltaTable(world.table.url).delete("kafka_offset = 1")
-    assert done(world, plan_repair(world.table)).status == "landed"
+    assert again(world, plan_repair(world.table)).status == "landed"
     assert (world.rows(), world.classes(), sums(world)) == before
     assert audited(world).passed
     assert not audited(world).partitions[0].by_evidence, "raw proves all"
@@ -522,7 +514,7 @@ def test_files_of_many_landings_are_merged_once_their_date_is_complete(world: Wo
     states = [world.ledger.dates["2026-02-02"].state]
     world.land()
     assert [*states, world.ledger.dates["2026-02-02"].state] == ["open", "final"]
-    assert done(world, plan_compaction(world.table)).status == "landed"
+    assert again(world, plan_compaction(world.table)).status == "landed"
     assert (world.rows(), sums(world)) == before
     assert len({row["file"] for row in world.holding()}) == 1
 

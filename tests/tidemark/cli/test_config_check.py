@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaAdminClient
 from typer.testing import CliRunner
 
 from tests.support.kafka import KafkaCluster
@@ -111,6 +112,7 @@ def test_a_bucket_that_does_not_exist_fails(
     assert "from s3://nowhere" not in output
 
 
+@pytest.mark.usefixtures("quick_retries")
 def test_a_store_that_does_not_answer_fails_at_once(place: Path, server: S3Server) -> None:
     text = (place / "topics.yaml").read_text()
     (place / "topics.yaml").write_text(text.replace(server.endpoint, f"http://{HOST}:{free_port()}"))
@@ -147,7 +149,8 @@ def test_brokers_are_asked_where_the_file_names_them(place: Path, server: S3Serv
         )  # fmt: skip
 
 
-def test_brokers_that_do_not_answer_fail(place: Path, server: S3Server) -> None:
+def test_brokers_that_do_not_answer_fail(place: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KafkaAdminClient.DEFAULT_CONFIG, "bootstrap_timeout_ms", 300)
     write(place, server, more=f"bootstrap: {{east: '{HOST}:{free_port()}'}}\n")
     code, _, errors = check(place)
     assert code == 1

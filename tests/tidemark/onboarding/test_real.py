@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
 from typer.testing import CliRunner
 
 from tests.support.kafka import KafkaCluster
@@ -140,7 +140,7 @@ def test_a_topic_is_added_from_raw_and_rights_are_told(place: Place) -> None:
     assert place.objects() == before
 
 
-def test_what_kafka_says_may_refuse_a_topic(place: Place) -> None:
+def test_what_kafka_says_may_refuse_a_topic(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = f"{place.prefix}-compacted"
     place.kafka.create_topic(topic, config={"cleanup.policy": "compact"})
     produce(place, topic, 3, 1)
@@ -148,6 +148,7 @@ def test_what_kafka_says_may_refuse_a_topic(place: Place) -> None:
     assert place.add(f"east/{topic}", "--compacted")[0] == 0
     assert "the cluster has no such topic" in place.add(f"east/{place.prefix}-none")[2]
     assert "give --bootstrap" in place.add(f"west/{topic}")[2]
+    monkeypatch.setitem(KafkaAdminClient.DEFAULT_CONFIG, "bootstrap_timeout_ms", 300)
     assert "check --bootstrap" in place.add(f"east/{topic}", "--bootstrap", "127.0.0.1:1")[2]
 
 

@@ -18,7 +18,7 @@ from tidemark.raw.segments import Segment, cover, live_until
 
 
 def test_a_driver_plans_tens_of_thousands_of_small_segments_in_bounded_memory(tmp_path: Path, full: bool) -> None:
-    count = 100_000 if full else 20_000
+    count = 100_000 if full else 10_000
     command = [env_python("dev"), "-m", "tests.support.many", str(count), "10000", tmp_path]
     done = subprocess.run(list(map(str, command)), cwd=ROOT, check=True, capture_output=True, text=True)
     found = json.loads(done.stdout)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,17 +10,6 @@ import pytest
 from tests.support.s3 import S3Server
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.store import StoreOptions
-from tidemark.store.s3.clients import forget_clients
-
-
-@pytest.fixture
-def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """The server, with its credentials where boto3 looks for them, and no client left over from other ones."""
-    for name, value in s3_server.env().items():
-        monkeypatch.setenv(name, value)
-    forget_clients()
-    yield s3_server
-    forget_clients()
 
 
 @pytest.fixture

@@ -172,7 +172,7 @@ def live(rng: random.Random, remote: RemoteStore) -> None:
         epoch += 1
 
 
-@pytest.mark.parametrize("number", [*range(6), *(pytest.param(one, marks=pytest.mark.full) for one in range(6, 12))])
+@pytest.mark.parametrize("number", [*range(3), *(pytest.param(one, marks=pytest.mark.full) for one in range(3, 12))])
 def test_random_partitions_in_a_directory(local_store: RemoteStore, rng: random.Random, number: int) -> None:
     live(rng, local_store)
 

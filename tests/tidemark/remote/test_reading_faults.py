@@ -37,12 +37,11 @@ HANGS = [Fault.HANG_MID_BODY, *long(Fault.HANG_BEFORE_BODY, Fault.HANG_BEFORE_RE
 
 
 @pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small ranges, and pauses as if no server ever needed a rest."""
+def hurry(monkeypatch: pytest.MonkeyPatch, quick_retries: None) -> None:
+    """Small ranges, and short pauses."""
     monkeypatch.setattr(partition_reader, "_FIRST_BYTES", 900)
     monkeypatch.setattr(tier, "_LEAST_RANGE", 900)
     monkeypatch.setattr(tier, "RANGE_BYTES", 900)
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
 
 
 @pytest.fixture

@@ -57,6 +57,7 @@ def store_both(store: RemoteStore, rng: random.Random, *, compacted: bool) -> Lo
     return log
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("compacted", [False, True])
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_tail_is_read_as_one_large_segment_is(

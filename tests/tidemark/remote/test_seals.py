@@ -76,6 +76,7 @@ def test_the_catalogue_answers_alike(
             assert len(answers) == 1, (time, committed, markers, answers)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("compacted", [False, True])
 @pytest.mark.parametrize("committed", [False, True])
 def test_the_records_are_the_same(

@@ -296,7 +296,7 @@ def live(store: RemoteStore, rng: random.Random, actions: int) -> int:
     return sum(reader.truncations for reader in readers)
 
 
-@pytest.mark.parametrize("number", [*range(8), *(pytest.param(one, marks=pytest.mark.full) for one in range(8, 200))])
+@pytest.mark.parametrize("number", [*range(4), *(pytest.param(one, marks=pytest.mark.full) for one in range(4, 200))])
 def test_random_lives(local_store: RemoteStore, rng: random.Random, number: int) -> None:
     live(local_store, rng, 60)
 

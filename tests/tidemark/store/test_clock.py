@@ -30,7 +30,6 @@ from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store import clock as clocks
 from tidemark.store.retrying import RepeatingStore
-from tidemark.store.s3.clients import forget_clients
 from tidemark.store.s3.errors import translated
 from tidemark.store.s3.store import S3Store
 from uploader_agent import clock
@@ -42,22 +41,13 @@ LATE = timedelta(seconds=2.5)
 
 
 @pytest.fixture(params=["local", "s3"])
-def store(
-    request: pytest.FixtureRequest, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, s3: S3Server, tmp_path: Path) -> Store:
     """A place that nobody else uses, in a directory and on a server."""
     if request.param == "local":
-        yield open_store(f"file://{tmp_path}/raw")
-        return
-    for name, value in s3_server.env().items():
-        monkeypatch.setenv(name, value)
-    forget_clients()
+        return open_store(f"file://{tmp_path}/raw")
     bucket = f"clocks-{os.urandom(6).hex()}"
-    s3_server.client().create_bucket(Bucket=bucket)
-    yield open_store(
-        f"s3://{bucket}", StoreOptions(endpoint_url=s3_server.endpoint, region="us-east-1", path_style=True)
-    )
-    forget_clients()
+    s3.client().create_bucket(Bucket=bucket)
+    return open_store(f"s3://{bucket}", StoreOptions(endpoint_url=s3.endpoint, region="us-east-1", path_style=True))
 
 
 @pytest.fixture
@@ -120,18 +110,15 @@ def test_a_hosts_clock_is_compared_with_the_stores(store: Store, host: list[time
 
 
 @pytest.fixture(params=["a late request", "a late answer"])
-def slow(request: pytest.FixtureRequest, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def slow(request: pytest.FixtureRequest, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """A bucket behind a proxy that keeps back requests, or whose answers are read late, by LATE."""
-    for name, value in s3_server.env().items():
-        monkeypatch.setenv(name, value)
-    forget_clients()
     bucket = f"clocks-{os.urandom(6).hex()}"
-    s3_server.client().create_bucket(Bucket=bucket)
+    s3.client().create_bucket(Bucket=bucket)
 
     def late(_request: object) -> None:
         threading.Event().wait(LATE.total_seconds())
 
-    with FaultProxy(s3_server.endpoint, random.Random(0), late if "request" in request.param else ()) as proxy:
+    with FaultProxy(s3.endpoint, random.Random(0), late if "request" in request.param else ()) as proxy:
         options = StoreOptions(endpoint_url=proxy.endpoint, region="us-east-1", path_style=True)
         store = open_store(f"s3://{bucket}", options)
         if "answer" in request.param:
@@ -144,7 +131,6 @@ def slow(request: pytest.FixtureRequest, s3_server: S3Server, monkeypatch: pytes
 
             monkeypatch.setattr(store, "now", read_late)
         yield store
-    forget_clients()
 
 
 @pytest.mark.sampled(3)

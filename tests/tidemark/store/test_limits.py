@@ -27,10 +27,9 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def one_more_try(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_more_try(monkeypatch: pytest.MonkeyPatch, quick_retries: None) -> None:
     """Reads are tried twice, and soon: each try waits until its limit."""
     monkeypatch.setattr(retry, "ATTEMPTS", 2)
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
 
 
 def at(endpoint: str, **changes: str) -> Store:

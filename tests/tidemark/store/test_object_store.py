@@ -367,17 +367,17 @@ def test_a_part_that_fails_leaves_nothing(gcs: GcsServer, rng: random.Random) ->
     assert (gcs.bucket.objects, gcs.bucket.uploads) == ({}, {})
 
 
+@pytest.mark.usefixtures("quick_retries")
 @pytest.mark.parametrize("scheme", URLS)
-def test_reads_go_on_after_what_passes(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
+def test_reads_go_on_after_what_passes(scheme: str) -> None:
     replies = Replies(None, (503, {}), (500, {}), (200, META))
     with WireServer(replies) as server:
         assert at(server.endpoint, URLS[scheme]).get("a/b") == Fetched(b"", '"e1"')
     assert len(replies.seen) == 4
 
 
-def test_a_body_that_breaks_off_goes_on_where_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
+@pytest.mark.usefixtures("quick_retries")
+def test_a_body_that_breaks_off_goes_on_where_it_did() -> None:
     asked: list[str] = []
 
     def behave(connection: socket.socket, _: threading.Event) -> None:
@@ -473,8 +473,7 @@ def test_a_server_that_hangs(behave: Callable[[socket.socket, threading.Event], 
 
 
 @pytest.mark.usefixtures("once")
-def test_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "ATTEMPTS", 1)
+def test_no_server() -> None:
     store = at(f"http://127.0.0.1:{free_port()}", **SHORT)
     for call in (store.get, lambda key: store.put(key, b""), lambda _: store.now()):
         with pytest.raises(UnknownOutcome, match="no answer"):

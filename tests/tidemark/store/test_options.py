@@ -20,7 +20,6 @@ from tests.support.wire import WireServer, read_head
 from tidemark.errors import BucketMissing, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.s3.checksums import encoded
-from tidemark.store.s3.clients import forget_clients
 
 MIB = 1 << 20
 LARGE = random.Random(4).randbytes(12 * MIB)
@@ -178,14 +177,6 @@ def test_what_cannot_be_is_a_configuration_error(options: dict[str, Any], rule: 
 def test_options_survive_the_way_to_a_spark_job() -> None:
     options = StoreOptions.model_validate({**PARTS, "deadline": "90s", "tags": {"a": "b"}})
     assert StoreOptions.model_validate_json(options.model_dump_json()) == options
-
-
-@pytest.fixture
-def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    for name, value in s3_server.env().items():
-        monkeypatch.setenv(name, value)
-    yield s3_server
-    forget_clients()
 
 
 class Requests:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import threading
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,17 +15,6 @@ from tests.support.ports import free_port
 from tests.support.s3 import S3Server
 from tidemark.errors import AccessDenied, FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.store import Fetched, LocalStore, Store, StoreOptions, local, open_store, put_once
-from tidemark.store.s3.clients import forget_clients
-
-
-@pytest.fixture
-def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """The server, with its credentials where boto3 looks for them, and no client left over from other ones."""
-    for name, value in s3_server.env().items():
-        monkeypatch.setenv(name, value)
-    forget_clients()
-    yield s3_server
-    forget_clients()
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -75,6 +63,7 @@ def test_a_stream_that_is_left_early_leaves_the_store_usable(store: Store) -> No
     assert len(store.get("k").body) == 8 << 20
 
 
+@pytest.mark.usefixtures("quick_retries")
 def test_what_a_stream_cannot_give_is_said(store: Store) -> None:
     store.put("k", b"hello")
     for end in (9, 6):
