@@ -143,8 +143,8 @@ class FetchConnection:
             error = kafka_errors.for_code(answer.error_code)
             if self._session.lose() and error in _OF_SESSIONS:
                 return FetchAnswer(self._broker, throttled=throttled)
-            refused = BrokerUnavailable(f"broker {self._broker} refused to fetch: {error.message}")
-            return FetchAnswer(self._broker, throttled=throttled, error=refused)
+            failure = BrokerUnavailable(f"broker {self._broker} refused to fetch: {error.message}")
+            return FetchAnswer(self._broker, throttled=throttled, error=failure)
         parts = self._session.take(answer.session_id, list(self._fetched(answer)), throttled=throttled > 0)
         return FetchAnswer(self._broker, parts, throttled)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from tidemark.errors import BrokerError, FormatError, SegmentError, StoreError, TidemarkError
+from tidemark.errors import BrokerError, FormatError, StoreError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner
 from uploader_agent.broker.admin import BrokerUnavailable, Leader
@@ -101,6 +101,9 @@ class PartitionFollower:
         self._denied_since: float | None = None
         """The time since which no broker has had the topic id."""
         self._pending: _Pending | None = None
+        self._stated_from = 0
+        """The offset below which the leader states no epochs. It has moved its log start there, and lost it in a crash:
+        it may have batches below, whose epochs are as they say."""
         self._proof: Wanted | None = None
         """The request whose answer proves that the pending lineage is of this topic id: it was sent afterwards."""
         self._wanted: Wanted | None = None
@@ -238,6 +241,7 @@ class PartitionFollower:
     def _changes(self, log: LeaderLog) -> _Pending:
         """The changes of the spool under a lineage, and the offset from which it needs batches then."""
         spool, (start, log_end, lineage) = self.spool, log
+        self._stated_from = lineage.entries[0][1] if lineage.entries else 0
         if spool.end is None:
             begin = self._beginning(lineage, start, log_end)
             return _Pending(lineage, None, begin, begin)
@@ -247,7 +251,9 @@ class PartitionFollower:
         end = end if diverged is None else diverged
         cut = end if end < spool.end else None
         # Batches below the log start stay: they were committed, and their epochs are known from an older lineage.
-        whole = lineage.with_history(own.truncated(end)) if (spool.start or 0) < start else lineage
+        whole = (
+            lineage.with_history(own.truncated(end)) if (spool.start or 0) < max(start, self._stated_from) else lineage
+        )
         emptied = cut is not None and cut <= (spool.start or 0)
         begin = self._beginning(lineage, start, log_end) if emptied else start
         return _Pending(whole, cut, begin, begin if emptied or end < start else end)
@@ -280,18 +286,18 @@ class PartitionFollower:
                 if header.next_offset <= following and first is None:
                     begin = end = header.end  # the broker sends whole batches, from the one that has the offset
                     continue
-                problem = self._unfit(header, part.high_watermark)
+                problem = self._unfit(header, part.high_watermark, from_leader=from_leader)
                 if problem is not None:
                     break
+                self._note_epoch(header)
                 first, newest = first or header, max(newest, header.max_timestamp)
                 end, following = header.end, header.next_offset
             else:
                 if first is None and part.first and part.records:
                     problem = FormatError(str(self.tp), f"the answer from offset {spool.end} on has no whole batch")
-        except SegmentError as error:
+        except FormatError as error:
             problem = error
         if first is not None:
-            self._note_epoch(first)
             self.newest = max(self.newest or -1, newest)
             spool.append(part.records[begin:end], first.base_offset, following)
         elif from_leader and isinstance(problem, FormatError):
@@ -303,19 +309,24 @@ class PartitionFollower:
         if problem is not None:
             self._leave(problem, now, from_leader=from_leader)
 
-    def _note_epoch(self, first: BatchHeader) -> None:
-        """Note that the epoch of the ``first`` batch begins before the log start, which lies within that batch."""
-        lineage = self.spool.lineage
-        if lineage.epoch_at(first.base_offset) not in {None, first.leader_epoch}:
-            self.spool.follow(lineage.with_batches([(first.leader_epoch, first.base_offset)]), None)
+    def _note_epoch(self, header: BatchHeader) -> None:
+        """Note the epoch of a batch that is not in the lineage, or begins earlier than the lineage says."""
+        lineage, epoch = self.spool.lineage, header.leader_epoch
+        known = lineage.epoch_at(header.base_offset)
+        if known is None and header.last_offset >= self._stated_from:
+            return  # the log start lies within the batch
+        if epoch >= 0 and known != epoch:
+            entries = dict(lineage.entries) | {epoch: header.base_offset}
+            self.spool.follow(Lineage.of(sorted(entries.items()), f"{self.tp}: the epochs of its batches"), None)
 
-    def _unfit(self, header: BatchHeader, high_watermark: int) -> TidemarkError | None:
+    def _unfit(self, header: BatchHeader, high_watermark: int, *, from_leader: bool) -> TidemarkError | None:
         """The reason for which a batch is not taken; None if it is fit."""
         where = f"{self.tp}: the batch at offset {header.base_offset} under epoch {header.leader_epoch}"
         if header.base_offset < self.spool.data_end:
             return TidemarkError(f"{where} overlaps what is already there, up to {self.spool.data_end}")
         # By its last offset: the log start, where a lineage begins, may lie within the batch.
-        if not self.spool.lineage.is_live(header.last_offset, header.leader_epoch):
+        unstated = from_leader and header.last_offset < self._stated_from and header.leader_epoch >= 0
+        if not unstated and not self.spool.lineage.is_live(header.last_offset, header.leader_epoch):
             return TidemarkError(f"{where} is not on the leader's lineage: a replica that has not truncated sent it")
         if header.next_offset > high_watermark:
             return TidemarkError(f"{where} reaches above the high watermark {high_watermark} of the same answer")

@@ -54,6 +54,7 @@ class Replica:
         self.batches = [raw for raw in self.batches if header_of(raw).next_offset <= end]
         if end < self.end:
             self.end = header_of(self.batches[-1]).next_offset if self.batches else min(end, self.start)
+        self.start = min(self.start, self.end)
         self.lineage = self.lineage.truncated(self.end)
         self.high_watermark = min(self.high_watermark, self.end)
 

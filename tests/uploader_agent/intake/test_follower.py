@@ -303,6 +303,40 @@ def test_retention_that_passes_a_copy_that_runs(tmp_path: Path) -> None:
     assert_follows(tmp_path / str(T), cluster)
 
 
+@pytest.mark.parametrize("first_known", [2, 3])
+def test_a_leader_that_has_lost_a_log_start_with_its_epochs(tmp_path: Path, first_known: int) -> None:
+    """DeleteRecords has moved both; a crash before the checkpoint of log starts gives batches back, and no epochs."""
+    cluster = ScriptedCluster()
+    for broker in (2, 3, 1, 2):
+        cluster.produce(5)
+        cluster.elect(broker)
+    cluster.produce(5)
+    whole = cluster.log.lineage.entries
+    start = header_of(cluster.log.batches[first_known * 5 + 1]).base_offset
+    for replica in cluster.replicas.values():
+        replica.lineage = Lineage(((first_known, start), *whole[first_known + 1 :]))
+    assert copied(cluster, tmp_path).state == "copied"
+    assert batches_in(tmp_path / str(T)) == cluster.log.batches
+    assert lineage_in(tmp_path / str(T)).entries == whole
+    cluster.elect(1)
+    cluster.produce(1)
+    assert copied(cluster, tmp_path).state == "copied"
+    assert batches_in(tmp_path / str(T)) == cluster.log.batches
+    assert lineage_in(tmp_path / str(T)).entries == (*whole, cluster.log.lineage.entries[-1])
+
+
+def test_epochs_that_a_leader_does_not_state_must_rise(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.log.lineage = Lineage(((5, 6),))
+    for base, epoch in ((0, 2), (3, 1), (6, 5)):
+        cluster.log.append(simple(base, 3, leader_epoch=epoch))
+    cluster.epoch = 5
+    cluster.log.high_watermark = cluster.log.end
+    row = copied(cluster, tmp_path, 40)
+    assert row.next_offset == 3
+    assert "epoch 2 from 0 cannot follow 1 from 3" in str(row.why)
+
+
 def test_a_topic_that_is_made_again_ends_its_copy(tmp_path: Path) -> None:
     cluster = ScriptedCluster()
     cluster.produce(10)

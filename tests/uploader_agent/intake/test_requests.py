@@ -1,0 +1,68 @@
+"""Requests to a real broker: how many there are, and what becomes of a session that it does not know."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.support.kafka import KafkaCluster
+from tests.uploader_agent.intake.scripted import batches_in
+from uploader_agent.intake.brokers import BrokerConnections
+from uploader_agent.intake.copying import TopicCopy
+from uploader_agent.intake.fetching import FetchLimits
+from uploader_agent.intake.sessions import FetchSession
+
+TOPIC = "requests"
+PARTITIONS = 4
+
+
+class Counting(BrokerConnections):
+    """Counts the questions by kind."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__({"bootstrap_servers": [bootstrap]}, FetchLimits())
+        self.asked: Counter[str] = Counter()
+
+    def _ask(self, broker: int | str, request: Any) -> Any:
+        self.asked[type(request).__name__] += 1
+        return super()._ask(broker, request)
+
+
+def produce(cluster: KafkaCluster) -> None:
+    client = Producer({"bootstrap.servers": cluster.bootstrap})
+    for number in range(100):
+        client.produce(TOPIC, b"x" * 100, partition=number % PARTITIONS)
+    assert client.flush(60) == 0
+
+
+def test_one_question_for_all_partitions_and_sessions_that_the_broker_does_not_know(
+    kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, lose = list[bool](), FetchSession.lose
+
+    def noted(session: FetchSession) -> bool:
+        lost.append(lose(session))
+        return lost[-1]
+
+    monkeypatch.setattr(FetchSession, "lose", noted)
+    kafka.create_topic(TOPIC, partitions=PARTITIONS)
+    with (
+        closing(Counting(kafka.bootstrap)) as brokers,
+        closing(TopicCopy(brokers, TOPIC, tmp_path, follow=True)) as copy,
+    ):
+        session = brokers._sessions[1]
+        for rounds, spoilt in enumerate(("_number", "_epoch", None), 1):
+            produce(kafka)
+            copy.run(lambda end=25 * rounds: {row.next_offset for row in copy.rows()} == {end} and session._epoch > 2)  # type: ignore[misc]
+            assert lost == [False, True, True][:rounds], "the connection's begin, and what was spoilt before"
+            if spoilt:
+                setattr(session, spoilt, getattr(session, spoilt) + 5)
+        assert brokers.asked["ListOffsetsRequest"] == brokers.asked["OffsetForLeaderEpochRequest"] == 1
+    for partition in range(PARTITIONS):
+        mine = batches_in(tmp_path / f"{TOPIC}-{partition}")
+        assert mine == batches_in(kafka.brokers[0].log_dirs[0] / f"{TOPIC}-{partition}") != []
