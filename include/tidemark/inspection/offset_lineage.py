@@ -16,7 +16,7 @@ from tidemark.endpoints import resolver_of
 from tidemark.errors import NotFound
 from tidemark.formats.base import Model
 from tidemark.formats.keys import MANIFEST_EXTENSION, ControlKeys, SegmentName
-from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.manifest import Origin, SegmentManifest
 from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable
@@ -64,6 +64,7 @@ class SegmentInfo(Model):
     crc32c: str | None = None
     uploaded_at: AwareDatetime | None = None
     broker: int | None = None
+    origin: Origin | None = None
     leader_epoch: int | None = None
 
 
@@ -165,6 +166,7 @@ def _segment(store: Store, control: ControlKeys, key: str) -> SegmentInfo:
         crc32c=log.crc32c if log else None,
         uploaded_at=manifest.uploaded_at,
         broker=manifest.broker,
+        origin=manifest.origin,
         leader_epoch=manifest.lineage[-1][0] if manifest.lineage else None,
     )
 

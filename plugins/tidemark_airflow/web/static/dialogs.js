@@ -1,6 +1,6 @@
 // Dialogs: acknowledge a gap, the backfill form filled in, where offsets come from. The browser keeps the focus in them.
 
-import {bytes, clock, el, number, plural, range, time} from "./dom.js";
+import {bytes, clock, el, number, place, plural, range, time} from "./dom.js";
 import {airflow, api, Refused} from "./server.js";
 import {REASON} from "./states.js";
 
@@ -183,13 +183,13 @@ function evidence(one) {
 }
 
 function pack(one) {
-  return line([stored(one), one.present ? "in the store" : "removed", bytes(one.size), uploaded(one), number(one.broker)]);
+  return line([stored(one), one.present ? "in the store" : "removed", bytes(one.size), uploaded(one), place(one.broker)]);
 }
 
 function segment(one) {
   const offsets = one.present ? range(one.base_offset, Math.max(one.next_offset, one.base_offset + 1)) : "–";
   const state = one.present ? one.state : "removed";
-  return line([stored(one), offsets, state, bytes(one.size), one.crc32c ?? "–", uploaded(one), number(one.broker), number(one.leader_epoch)]);
+  return line([stored(one), offsets, state, bytes(one.size), one.crc32c ?? "–", uploaded(one), place(one.broker), number(one.leader_epoch)]);
 }
 
 const stored = ({store, key}) => el("code", {title: `${store}/${key}`}, key.split("/").slice(-2).join("/"));

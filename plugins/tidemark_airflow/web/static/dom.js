@@ -28,6 +28,9 @@ export function put(node, ...children) {
   node.replaceChildren(...present(children));
 }
 
+const FIRST_SLOT = 2_000_000_000;
+// A broker's number, or the slot of an agent that fetches.
+export const place = (broker) => (broker >= FIRST_SLOT ? `slot ${broker - FIRST_SLOT}` : number(broker));
 export const number = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en-GB"));
 
 const SHORT = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];

@@ -1,6 +1,6 @@
 // Partitions as strips of offsets. A strip is one stop of the Tab key; arrows move in it, Enter opens the lineage.
 
-import {clock, el, number, plural, range} from "./dom.js";
+import {clock, el, number, place, plural, range} from "./dom.js";
 import {REASON, SPAN} from "./states.js";
 
 export const nameOf = ({incarnation, partition}) => (incarnation ? `${incarnation}-${partition}` : String(partition));
@@ -103,9 +103,10 @@ export function table(rows, open) {
             {},
             el("th", {scope: "row"}, el("button", {type: "button", class: "link", onclick: () => open(row)}, nameOf(row))),
             el("td", {}, row.state),
-            [row.landed, row.watermark, row.high_watermark, row.log_end, row.lag, row.broker].map((value) =>
+            [row.landed, row.watermark, row.high_watermark, row.log_end, row.lag].map((value) =>
               el("td", {class: "num"}, number(value)),
             ),
+            el("td", {class: "num"}, place(row.broker)),
           ),
         ),
       ),

@@ -3,7 +3,7 @@
 import {calendar, dateDetail, legend as dateLegend} from "./calendar.js";
 import {chart, COUNTS, SECONDS} from "./chart.js";
 import {acknowledge, backfill, lineage} from "./dialogs.js";
-import {clock, duration, el, number, path, plural, put, range, say, short, since, time} from "./dom.js";
+import {clock, duration, el, number, path, place, plural, put, range, say, short, since, time} from "./dom.js";
 import {flow} from "./flow.js";
 import {incidents} from "./incidents.js";
 import {api} from "./server.js";
@@ -157,7 +157,7 @@ function partitions(at, now) {
           {class: "numbers"},
           [["landed to", row.landed], ["watermark", row.watermark], ["log end", row.log_end], ["behind", row.lag, row.broker]].map(([name, value]) =>
             el("span", {}, `${name} `, el("b", {}, number(value)))),
-          row.broker === null ? null : el("span", {}, "broker ", el("b", {}, String(row.broker))),
+          row.broker === null ? null : el("span", {}, "broker ", el("b", {}, place(row.broker))),
         ),
         row.held_by.map((one) =>
           el("p", {class: "finding held"}, `Held by the open transaction of producer ${one.producer_id} from offset ${number(one.first_offset)} on.`)),
