@@ -29,7 +29,7 @@ def check(*options: str | int) -> None:
 
 
 def test_everything_is_stored_and_told(tried: Callable[[str, int], None]) -> None:
-    """In the same schedules each time: of random ones, 5 of 2,000 fail still (docs/agent-design.md)."""
+    """In the same schedules each time: the long tests run random ones."""
     check("--count", 100)
     tried("schedules of the simulation", 100)
 
