@@ -183,9 +183,9 @@ soak: env-dev java jars ## Load and random faults for MINUTES, then a comparison
 		$(if $(SLOTS),--slots $(SLOTS))
 
 # Downloads wait for the network, the rest for a core: so side by side.
-demo: ## Run the whole pipeline on this machine (KEEP=1 leaves it running)
+demo: ## Run the whole pipeline on this machine (FETCH=1: the agents fetch, KEEP=1 leaves it running)
 	@+$(MAKE) --no-print-directory --jobs=3 env java kafka-jars
-	$(DEV) -m demo $(if $(KEEP),--keep)
+	$(DEV) -m demo $(if $(FETCH),--fetch) $(if $(KEEP),--keep)
 
 down: env-dev ## Stop what `make demo KEEP=1` left running
 	$(DEV) -m demo down

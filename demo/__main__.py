@@ -1,4 +1,4 @@
-"""The demo's command line: ``python -m demo [--keep]`` and ``python -m demo down``."""
+"""The demo's command line: ``python -m demo [--fetch] [--keep]`` and ``python -m demo down``."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     parser.add_argument("command", nargs="?", choices=("run", "down"), default="run")
     parser.add_argument("--keep", action="store_true", help="leave everything running; `make down` stops it")
+    parser.add_argument("--fetch", action="store_true", help="the agents fetch, and read no broker's disk")
     parser.add_argument("--seconds", type=float, default=30, help="duration of the production (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the streams (default: %(default)s)")
     options = parser.parse_args(arguments)
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command == "down":
             down(steps)
             return 0
-        stack = Stack(steps)
+        stack = Stack(steps, fetch=options.fetch)
     except StillRunning as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -40,9 +40,9 @@ _BROKERS = 2
 
 
 class Stack:
-    """The parts; nothing runs before :meth:`start`."""
+    """The parts; nothing runs before :meth:`start`. With ``fetch`` the agents read no broker's disk."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, *, fetch: bool = False) -> None:
         processes.check_ended()
         shutil.rmtree(HOME, ignore_errors=True)
         HOME.mkdir(parents=True)
@@ -77,7 +77,8 @@ class Stack:
             },
             unpaused=self._dags,
         )
-        self.agents = [AgentBesideBroker(number) for number in range(1, _BROKERS + 1)]
+        self._fetch = fetch
+        self.agents = [DemoAgent(number) for number in range(1, _BROKERS + 1)]
         self._restart: Future[None] | None = None
         self._recording = threading.Lock()
 
@@ -166,7 +167,8 @@ class Stack:
         self._in_turn("Kafka's jars are there", lambda: fetch("kafka-4.3.1"))
         self._in_turn(f"{_BROKERS} brokers of Kafka 4.3.1 ready", self.kafka.start)
         self._in_turn("topics created", lambda: streams.create_topics(self.kafka))
-        self._in_turn("an agent running beside each broker", self._start_agents)
+        agents = f"{_BROKERS} agents running, which fetch" if self._fetch else "an agent running beside each broker"
+        self._in_turn(agents, self.start_agents)
 
     def _kill(self) -> None:
         """Kill all parts, Airflow first, so that it misses no other part."""
@@ -188,33 +190,41 @@ class Stack:
             action()
         self.record()
 
-    def _start_agents(self) -> None:
+    def start_agents(self) -> None:
+        """Start the agents, and wait until they are ready."""
         for agent in self.agents:
-            agent.start(self.kafka, self.deployment)
+            agent.start(self.source(agent.number), self.deployment)
+
+    def source(self, number: int) -> dict[str, Any]:
+        """The settings by which an agent reads a broker's disk, or is a slot that fetches."""
+        if not self._fetch:
+            return {"broker": {"properties": str(self.kafka.brokers[number - 1].properties_path)}}
+        slot = {"spool": str(HOME / f"spool-{number}"), "slot": number - 1, "slots": _BROKERS}
+        return {"fetch": {"bootstrap": self.kafka.bootstrap, **slot}}
 
 
-class AgentBesideBroker:
-    """The agent beside one broker."""
+class DemoAgent:
+    """One of the demo's agents."""
 
-    def __init__(self, node_id: int) -> None:
+    def __init__(self, number: int) -> None:
         """Nothing is started yet."""
-        self._node_id = node_id
+        self.number = number
         self._port = free_port()
-        self._config = HOME / f"agent-{node_id}.yaml"
+        self._config = HOME / f"agent-{number}.yaml"
         self.process = ManagedProcess(
-            f"agent-{node_id}",
+            f"agent-{number}",
             [env_bin("agent", "tidemark-agent"), "run", "--config", self._config],
-            log=HOME / f"agent-{node_id}.log",
+            log=HOME / f"agent-{number}.log",
         )
 
-    def start(self, kafka: KafkaCluster, deployment: Deployment) -> None:
-        """Start the agent, and wait until it is ready."""
+    def start(self, source: dict[str, Any], deployment: Deployment) -> None:
+        """Start the agent, and wait until it is ready. ``source`` says where it reads."""
         settings = {
             "cluster": "demo",
-            "broker": {"properties": str(kafka.brokers[self._node_id - 1].properties_path)},
+            **source,
             "raw": deployment.raw.model_dump(mode="json", include={"url", "entropy_bits"}),
             "store": {"region": "us-east-1"},
-            "state_dir": str(HOME / f"agent-{self._node_id}"),
+            "state_dir": str(HOME / f"agent-{self.number}"),
             "freshness": {
                 topic.topic: f"{topic.freshness.total_seconds():g}s" for topic in deployment.topics if topic.freshness
             },

@@ -17,8 +17,10 @@ import helm_python
 import kubernetes_validate
 import pytest
 import yaml
+from pydantic import TypeAdapter
 
 from tests.support.paths import ROOT
+from tidemark.config import Size
 from tidemark.errors import ConfigError
 from uploader_agent.broker.properties import parse_properties
 from uploader_agent.settings import AgentSettings, load_settings
@@ -33,6 +35,7 @@ LEAST: dict[str, Any] = {
     "config": {"raw": {"url": "s3://raw/tidemark"}},
 }
 SIDECAR = {"mode": "sidecar", "data": {"volume": "data"}, "broker": {"bootstrap": ""}}
+FETCH: dict[str, Any] = {"mode": "fetch", "fetch": {"bootstrap": "kafka1:9092,[::1]:9092", "slots": 2}}
 EVERYTHING = {
     "config": {"raw": {"url": "s3://raw/tidemark"}, "cluster": "prod", "hold": {"links": ["/var/lib/kafka/held"]}},
     "imagePullSecrets": [{"name": "registry"}],
@@ -55,6 +58,14 @@ MODES: dict[str, dict[str, Any]] = {
     "daemonset-everything": EVERYTHING,
     "sidecar": SIDECAR,
     "sidecar-everything": EVERYTHING | SIDECAR,
+    "fetch": FETCH,
+    "fetch-everything": EVERYTHING
+    | {
+        "mode": "fetch",
+        "config": {"raw": {"url": "s3://raw/tidemark"}, "fetch": {"rack": "a", "segment": "16MiB"}},
+        "fetch": FETCH["fetch"] | {"clientSecret": "kafka", "spool": {"size": "2Ti", "storageClass": "fast"}},
+    },
+    "fetch-without-volume": FETCH | {"fetch": FETCH["fetch"] | {"spool": {"emptyDir": True}}},
 }
 
 modes = pytest.mark.parametrize("values", MODES.values(), ids=MODES)
@@ -74,10 +85,14 @@ def rendered(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def patched(values: dict[str, Any]) -> dict[str, Any]:
-    """The pod template of a broker's StatefulSet with the chart's patch, or that of the DaemonSet."""
+    """The pod template of a broker's StatefulSet with the chart's patch, or the chart's own with its claims."""
     objects = rendered(values)
-    if "DaemonSet" in objects:
-        template: dict[str, Any] = objects["DaemonSet"]["spec"]["template"]
+    if values.get("mode") != "sidecar":
+        workload = objects["StatefulSet" if values.get("mode") == "fetch" else "DaemonSet"]["spec"]
+        template: dict[str, Any] = workload["template"]
+        for claim in workload.get("volumeClaimTemplates", []):
+            name = claim["metadata"]["name"]
+            template["spec"]["volumes"].append({"name": name, "persistentVolumeClaim": {"claimName": f"{name}-east-0"}})
         return template
     patch: dict[str, Any] = yaml.safe_load(objects["ConfigMap east-patch"]["data"]["patch.yaml"])["spec"]["template"]
     spec = patch["spec"]
@@ -114,7 +129,7 @@ def test_helm_has_nothing_against_it(values: dict[str, Any]) -> None:
 
 
 @modes
-def test_the_agent_reads_the_data_as_an_ordinary_user_and_may_do_nothing_else(values: dict[str, Any]) -> None:
+def test_the_agent_is_an_ordinary_user_that_writes_its_own_folders_only(values: dict[str, Any]) -> None:
     template = patched(values)
     agent = agent_of(template)
     security = agent["securityContext"]
@@ -126,7 +141,10 @@ def test_the_agent_reads_the_data_as_an_ordinary_user_and_may_do_nothing_else(va
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostNetwork", "hostPID", "hostIPC"} & template["spec"].keys()
     mounts = {one["mountPath"]: one for one in agent["volumeMounts"]}
-    assert mounts["/var/lib/kafka"]["readOnly"] == ("hold" not in values.get("config", {}))
+    if values.get("mode") == "fetch":
+        assert not any("hostPath" in volume for volume in template["spec"]["volumes"])
+    else:
+        assert mounts["/var/lib/kafka"]["readOnly"] == ("hold" not in values.get("config", {}))
     writable = {path for path, one in mounts.items() if not one.get("readOnly")}
     assert writable - {"/var/lib/kafka"} == {"/tmp", "/var/lib/tidemark"}  # noqa: S108 - a mount's path
     assert {one["name"] for one in mounts.values()} <= {one["name"] for one in template["spec"]["volumes"]}
@@ -140,16 +158,59 @@ def test_the_agent_reads_the_data_as_an_ordinary_user_and_may_do_nothing_else(va
 def test_the_agent_accepts_its_file(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = rendered(values)["ConfigMap"]["data"]
     (tmp_path / "agent.yaml").write_text(data["agent.yaml"])
-    for one in agent_of(patched(values))["env"]:
-        if one["name"].startswith("TIDEMARK_AGENT__"):
-            monkeypatch.setenv(one["name"], one["value"].replace("$(NODE_IP)", "192.0.2.7"))
+    set_variables(monkeypatch, agent_of(patched(values)), slot="1")
     settings = load_settings(tmp_path / "agent.yaml")
     mounts = {one["mountPath"] for one in agent_of(patched(values))["volumeMounts"]}
-    assert settings.broker is not None
-    assert {str(settings.state_dir), str(settings.broker.properties.parent)} <= mounts
-    assert settings.broker.bootstrap == (None if values.get("mode") == "sidecar" else "192.0.2.7:9092")
+    assert str(settings.state_dir) in mounts
     assert settings.http.host == ("0.0.0.0" if "metrics" in values else "127.0.0.1")  # noqa: S104 - in a pod
+    if settings.broker is None:
+        assert "server.properties" not in data
+        return
+    assert str(settings.broker.properties.parent) in mounts
+    assert settings.broker.bootstrap == (None if values.get("mode") == "sidecar" else "192.0.2.7:9092")
     assert parse_properties(data["server.properties"])["log.dirs"].startswith("/var/lib/kafka/")
+
+
+[CLIENT] = re.findall(r"```yaml\n(\{security_protocol.*)\n```", (ROOT / "docs" / "kubernetes.md").read_text())
+"""The file ``client.yaml`` of docs/kubernetes.md."""
+
+
+def set_variables(monkeypatch: pytest.MonkeyPatch, agent: dict[str, Any], *, slot: str) -> None:
+    """Set the variables that Kubernetes gives to the agent."""
+    given = {"metadata.labels['apps.kubernetes.io/pod-index']": slot, "client.yaml": CLIENT}
+    for one in agent["env"]:
+        if one["name"].startswith("TIDEMARK_AGENT__"):
+            source = one.get("valueFrom", {})
+            key = source.get("fieldRef", {}).get("fieldPath") or source.get("secretKeyRef", {}).get("key")
+            monkeypatch.setenv(one["name"], given[key] if key else one["value"].replace("$(NODE_IP)", "192.0.2.7"))
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode.startswith("fetch")])
+def test_a_pod_of_the_statefulset_is_a_slot(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects, agent = rendered(MODES[mode]), agent_of(patched(MODES[mode]))
+    (tmp_path / "agent.yaml").write_text(objects["ConfigMap"]["data"]["agent.yaml"])
+    set_variables(monkeypatch, agent, slot="1")
+    settings = load_settings(tmp_path / "agent.yaml")
+    fetch, spec = settings.fetch, objects["StatefulSet"]["spec"]
+    assert fetch is not None
+    assert (fetch.slot, fetch.slots, spec["replicas"]) == (1, 2, 2)
+    assert spec["podManagementPolicy"] == "Parallel", "a slot that is not ready would keep the others from starting"
+    assert fetch.spool.is_relative_to(settings.state_dir)
+    assert 0 <= volume_size(spec) * 4 // 5 - fetch.spool_max < 1 << 20
+    if mode == "fetch-everything":
+        assert (fetch.client, fetch.rack) == (yaml.safe_load(CLIENT), "a")
+        assert "/etc/tidemark-client" in {one["mountPath"] for one in agent["volumeMounts"]}
+    set_variables(monkeypatch, agent, slot="")  # a cluster that does not label the pods
+    with pytest.raises(ConfigError, match=r"fetch\.slot"):
+        load_settings(tmp_path / "agent.yaml")
+
+
+def volume_size(spec: dict[str, Any]) -> int:
+    """The size of the volume of a pod of a StatefulSet, which is a claim's or an emptyDir."""
+    claims = [one["spec"]["resources"]["requests"]["storage"] for one in spec.get("volumeClaimTemplates", [])]
+    volumes = {one["name"]: one for one in spec["template"]["spec"]["volumes"]}
+    [size] = claims or [volumes["tidemark-state"]["emptyDir"]["sizeLimit"]]
+    return int(TypeAdapter(Size).validate_python(f"{size}B"))
 
 
 @modes
@@ -194,6 +255,15 @@ def test_a_monitor_and_a_policy_select_the_pods(values: dict[str, Any]) -> None:
         ({"mode": "sidecar", "data": {"volume": "data"}}, "bootstrap"),
         ({"metrics": {"podMonitor": {"enabled": True}}}, "enabled"),
         ({"resource": {}}, "resource"),
+        ({"mode": "fetch"}, "bootstrap"),
+        (FETCH | {"fetch": {"bootstrap": "kafka:9093"}}, "networkPolicy.brokerPort: .* port 9092 only"),
+        (FETCH | {"fetch": {"bootstrap": "kafka:90921"}}, "networkPolicy.brokerPort"),
+        (FETCH | {"fetch": FETCH["fetch"] | {"slots": 0}}, "slots"),
+        (FETCH | {"fetch": FETCH["fetch"] | {"spool": {"size": "10G"}}}, "size"),
+        (FETCH | {"config": LEAST["config"] | {"broker": {}}}, "config"),
+        (FETCH | {"config": LEAST["config"] | {"fetch": {"client": {}}}}, r"config\.fetch\.client: .* Secret"),
+        (FETCH | {"config": LEAST["config"] | {"fetch": {"spool_max": "1TiB"}}}, r"config\.fetch\.spool_max"),
+        ({"config": LEAST["config"] | {"fetch": {}}}, "config"),
         ({"terminationGracePeriodSeconds": 30}, "terminationGracePeriodSeconds"),
     ],
 )

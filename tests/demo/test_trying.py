@@ -22,14 +22,16 @@ def test_the_file_gives_a_shell_what_it_has_and_nobody_else_reads_it(tmp_path: P
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
-def test_each_line_that_a_kept_demo_prints_works() -> None:
+@pytest.mark.parametrize("option", [[], ["--fetch"]], ids=["disks", "fetch"])
+def test_each_line_that_a_kept_demo_prints_works(option: list[str]) -> None:
     if any(one.find() for one in recorded()):
         pytest.skip("a demo is running in this checkout")
     try:
-        command = [sys.executable, "-m", "demo", "--keep"]
+        command = [sys.executable, "-m", "demo", "--keep", *option]
         demo = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
         assert demo.returncode == 0, demo.stdout + demo.stderr
         assert "page was at" not in demo.stdout
+        assert ("agents running, which fetch" in demo.stdout) == (option == ["--fetch"])
         printed = demo.stdout.partition("To try the rest, in this shell:\n")[2].splitlines()
         assert [line.strip() for line in printed] == lines(HOME / "env.sh")
         source, *others = lines(HOME / "env.sh")

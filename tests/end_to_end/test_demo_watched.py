@@ -229,11 +229,6 @@ def lose_offsets(watched: Watched) -> None:
     )
 
 
-def start_agents(watched: Watched) -> None:
-    for agent in watched.stack.agents:
-        agent.start(watched.stack.kafka, watched.stack.deployment)
-
-
 def give_up_offsets(watched: Watched) -> None:
     """Acknowledge the gap, as ``tidemark acknowledge-gap`` does."""
     found = gaps_of(open_topic_table(watched.stack.deployment, watched.stack.deployment.topic(SENSORS.topic)), 0)
@@ -266,7 +261,7 @@ def test_no_alarm_is_false_and_each_planted_fault_is_told(watched: Watched) -> N
     go_on = partial(signalled, agents, signal.SIGCONT)
     planted(time.time(), "the agents stand still", "agent_gone", "3 min and a look", go_on)
     lose_offsets(watched)
-    start_agents(watched)
+    watched.stack.start_agents()
     planted(time.time(), "removed before upload", "gap", "a look", partial(give_up_offsets, watched))
     rows += [("people were told", one.kind, one.status, f"{one.at - began:.0f} s") for one in watched.told]
     sys.stdout.write(align(rows))

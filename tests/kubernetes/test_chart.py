@@ -19,7 +19,7 @@ from tests.kubernetes import programs
 from tests.kubernetes.cluster import NODE, Cluster, Object, Refused, running_cluster
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
-from tests.test_helm import AIRFLOW, CHART, EVERYTHING, LEAST, MODES, SIDECAR, rendered
+from tests.test_helm import AIRFLOW, CHART, CLIENT, EVERYTHING, LEAST, MODES, SIDECAR, rendered
 
 pytestmark = [
     pytest.mark.timeout(7200),  # the programs are built before the first test
@@ -298,6 +298,40 @@ def test_the_broker_of_a_restricted_namespace_gets_a_sidecar_and_loses_it(cluste
     assert cluster.get("statefulset", "kafka", space)["spec"]["template"] == before
     broker = {"statefulset.apps/kafka", "pod/kafka-0", "persistentvolumeclaim/data-kafka-0"}
     wait_until(lambda: unversioned(cluster.contents(space)) == broker, what="all of the release to be gone")
+
+
+def test_slots_of_a_restricted_namespace_end_before_their_number_changes(cluster: Cluster, tmp_path: Path) -> None:
+    space = "fetch"
+    cluster.make_namespace(space, "restricted")
+    values, [secret, install] = documented("Fetching", tmp_path)
+    for name, text in {"client.yaml": CLIENT, "ca.crt": "PEM"}.items():
+        (tmp_path / name).write_text(text)
+    for command in (secret, install):
+        execute(cluster, command, space, tmp_path)
+    index = "apps.kubernetes.io/pod-index"
+    wait_until(
+        lambda: {pod["metadata"]["labels"][index] for pod in pods(cluster, space)} == {"0", "1"}, what="the slots"
+    )
+    wait_until(
+        lambda: cluster.get("statefulset", "east", space)["status"].get("replicas") == 2, what="the slots to be counted"
+    )
+    assert cluster.events("FailedCreate", space) == []
+
+    upgrade = install.replace("helm install", "helm upgrade")
+    values["config"]["freshness"] = {".*": "5m"}
+    (tmp_path / "east.yaml").write_text(json.dumps(values))
+    execute(cluster, upgrade, space, tmp_path)
+    values["fetch"]["slots"] = 3
+    (tmp_path / "east.yaml").write_text(json.dumps(values))
+    with pytest.raises(Refused, match=r"fetch\.slots: agents of 2 slots are running"):
+        execute(cluster, upgrade, space, tmp_path)
+
+    [uninstall] = re.findall(r"`(helm uninstall east .*--cascade foreground --wait)`", PAGE)
+    execute(cluster, uninstall, space, tmp_path)
+    claims = {f"persistentvolumeclaim/tidemark-state-east-{slot}" for slot in range(2)}
+    assert cluster.contents(space) == {*claims, "secret/kafka-client"}
+    execute(cluster, install, space, tmp_path)
+    wait_until(lambda: len(pods(cluster, space)) == 3, what="three slots")
 
 
 def unversioned(names: set[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""The agent in pods of a real node: it uploads the segments of a broker on the node, and of one in its own pod."""
+"""The agent in pods of a real node: it uploads what a broker on the node has, and one in its own pod, or fetches it."""
 
 from __future__ import annotations
 
@@ -118,15 +118,22 @@ def pod_name(cluster: Cluster, namespace: str) -> str:
     return str(pod["metadata"]["name"])
 
 
-def test_a_daemonset_uploads_what_the_nodes_broker_rotates(cluster: Cluster, store: S3Server, tmp_path: Path) -> None:
-    space = "daemonset"
-    make_namespace(cluster, store, space, "privileged")
-    kafka = KafkaCluster(tmp_path)
+def broker_on_node(folder: Path) -> tuple[KafkaCluster, int]:
+    """A broker that pods reach at the node's address, and its port."""
+    kafka = KafkaCluster(folder)
     [broker] = kafka.brokers
     port = free_port()
     broker.properties["listeners"] += f",NODE://{node.ADDRESS}:{port}"
     broker.properties["advertised.listeners"] += f",NODE://{node.ADDRESS}:{port}"
     broker.properties["listener.security.protocol.map"] += ",NODE:PLAINTEXT"
+    return kafka, port
+
+
+def test_a_daemonset_uploads_what_the_nodes_broker_rotates(cluster: Cluster, store: S3Server, tmp_path: Path) -> None:
+    space = "daemonset"
+    make_namespace(cluster, store, space, "privileged")
+    kafka, port = broker_on_node(tmp_path)
+    [broker] = kafka.brokers
     [log_dir] = broker.log_dirs
     chosen = values(
         store,
@@ -173,6 +180,23 @@ BROKER: Properties = {
 CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
 
 
+def local_volume(name: str, storage_class: str, folder: Path) -> Object:
+    """A volume in a folder of this machine."""
+    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": storage_class,
+            "capacity": {"storage": "1Gi"},
+            "local": {"path": str(folder)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+        },
+    }
+
+
 def broker_objects(folder: Path) -> list[Object]:
     """A broker's StatefulSet that *restricted* takes, its file, and its volume in a folder of this machine."""
     config = {"name": "config", "mountPath": "/mnt/shared/config"}
@@ -202,19 +226,8 @@ def broker_objects(folder: Path) -> list[Object]:
         "volumes": [{"name": "template", "configMap": {"name": "kafka"}}, {"name": "config", "emptyDir": {}}],
     }
     claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "local"}
-    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}
     return [
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": "kafka"},
-            "spec": {
-                **claim,
-                "capacity": {"storage": "1Gi"},
-                "local": {"path": str(folder)},
-                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
-            },
-        },
+        local_volume("kafka", "local", folder),
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -268,3 +281,46 @@ def test_a_sidecar_uploads_what_its_pods_broker_rotates(cluster: Cluster, store:
         admin.create_topics([NewTopic(TOPIC, 1, 1, topic_configs=dict(SMALL["4.3.1"]))])
     produce(bootstrap, 200)
     await_upload(store, CLUSTER_ID, tmp_path / "data" / f"{TOPIC}-0")
+
+
+def test_slots_fetch_from_a_broker_and_keep_their_spools(cluster: Cluster, store: S3Server, tmp_path: Path) -> None:
+    space = "fetch"
+    make_namespace(cluster, store, space, "restricted")
+    for slot in range(2):
+        (tmp_path / f"volume-{slot}").mkdir()
+        cluster.apply(local_volume(f"spool-{slot}", "spools", tmp_path / f"volume-{slot}"))
+    client = {"client.yaml": "{security_protocol: PLAINTEXT}"}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "client"}, "stringData": client}
+    cluster.apply(secret, namespace=space)
+    kafka, port = broker_on_node(tmp_path / "kafka")
+    fetch = {"bootstrap": f"{node.ADDRESS}:{port}", "slots": 2, "clientSecret": "client"}
+    chosen = values(
+        store,
+        mode="fetch",
+        fetch=fetch | {"spool": {"size": "1Gi", "storageClass": "spools"}},
+        networkPolicy={"brokerPort": port},
+    )
+    chosen["config"]["fetch"] = {"segment": "16KiB"}
+    raw = store.client()
+    with kafka:
+        kafka.create_topic(TOPIC, partitions=1)
+        produce(kafka.bootstrap, 200)
+        cluster.helm("install", "east", CHART, "--namespace", space, "--values", "-", given=chosen)
+        cluster.kubectl("rollout", "status", "statefulset/east", "--namespace", space, "--timeout=240s")
+        keys = PartitionKeys(Endpoint("s3://raw", "tidemark"), kafka.cluster_id, TOPIC, 0)
+        wait_until(lambda: uploaded(raw, keys) > 100, what="fetched segments in the store")
+        key = keys.manifest(SegmentName(0))
+        assert SegmentManifest.from_bytes(body(raw, key), key).origin == "fetch"
+        indexes = f"tidemark/_watermarks/{kafka.cluster_id}/"
+        wanted = {f"{indexes}{2_000_000_000 + slot}.json" for slot in range(2)}
+        wait_until(
+            lambda: {one["Key"] for one in raw.list_objects_v2(Bucket="raw", Prefix=indexes)["Contents"]} == wanted,
+            what="the indexes of both slots",
+        )
+        spools = sorted(tmp_path.glob(f"volume-*/spool/{TOPIC}-0"))
+        assert len(spools) == 1, spools
+        stored = uploaded(raw, keys)
+        cluster.kubectl("delete", "pod", "--all", "--namespace", space)
+        produce(kafka.bootstrap, 200)
+        wait_until(lambda: uploaded(raw, keys) > stored, what="more of them, by pods that found their spools")
+        cluster.helm("uninstall", "east", "--namespace", space, "--cascade", "foreground", "--wait")

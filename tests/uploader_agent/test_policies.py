@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,10 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT
 from tests.support.s3 import S3Server
 from tests.uploader_agent.fakes import CLUSTER, records
+from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.operated import Operated
+from tests.uploader_agent.real import SMALL, Load
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -94,7 +98,7 @@ ROLES = {
 }
 
 
-def statements(name: str, *, cluster: str = CLUSTER, broker: int = 1) -> list[dict[str, object]]:
+def statements(name: str, *, cluster: str = CLUSTER, broker: int | str = 1) -> list[dict[str, object]]:
     """A policy's statements for the buckets ``raw`` and ``table``, our prefixes, and the agent of ``broker``."""
     text = (POLICIES / f"{name}.json").read_text(encoding="utf-8")
     places = {"bucket": "raw", "prefix": PREFIX, "lake": "lake", "tables": "tables"}
@@ -108,7 +112,8 @@ def statements(name: str, *, cluster: str = CLUSTER, broker: int = 1) -> list[di
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    users = {name: statements(name) for name in ROLES} | {"agent-11": statements("agent", broker=11)}
+    agents = {"agent-11": statements("agent", broker=11), "slots": statements("agent", broker="2000000???")}
+    users = {name: statements(name) for name in ROLES} | agents
     with S3Server(tmp_path_factory.mktemp("s3"), users=users) as server:
         yield server
 
@@ -229,3 +234,31 @@ def test_the_agent_of_another_broker_writes_its_own_indexes_alone(server: S3Serv
     for key in [*OWN, *OTHERS]:
         assert refused(other.put_object, Bucket="raw", Key=key, Body=b"y") is ("/11" not in key), key
     assert not refused(other.put_object, Bucket="raw", Key=LOG, Body=b"y")
+
+
+def test_the_account_of_all_slots_writes_no_brokers_indexes(server: S3Server) -> None:
+    slots = server.client("slots")
+    for key in [*OWN, *OTHERS]:
+        assert refused(slots.put_object, Bucket="raw", Key=key, Body=b"y"), key
+    for key in OWN:
+        slots.put_object(Bucket="raw", Key=re.sub(r"/1\b", "/2000000003", key), Body=b"y")
+
+
+def test_a_slot_works_under_the_policy_of_all(server: S3Server, kafka: KafkaCluster, tmp_path: Path) -> None:
+    kafka.create_topic("slots", config=SMALL["4.3.1"])
+    Load(kafka, "slots").send(100)
+    settings = {
+        "cluster": CLUSTER,
+        "include": ["slots"],
+        "fetch": {"bootstrap": kafka.bootstrap, "spool": str(tmp_path / "spool"), "segment": 30_000},
+        "raw": {"url": f"s3://raw/{PREFIX}"},
+        "store": {"endpoint_url": server.endpoint, "path_style": True},
+        "state_dir": str(tmp_path / "state"),
+        "tail_after": "0s",
+    }
+    (tmp_path / "agent.yaml").write_text(json.dumps(settings))
+    log = tmp_path / "agent.log"
+    assert run_here(["upload-once", "-c", tmp_path / "agent.yaml"], log, server.env("slots")) == 0, log.read_text()
+    assert "AccessDenied" not in log.read_text()
+    server.client().head_object(Bucket="raw", Key=f"{PREFIX}/{CLUSTER}/slots-0/offset.wm")
+    server.client().head_object(Bucket="raw", Key=f"{PREFIX}/_watermarks/{CLUSTER}/2000000000.json")

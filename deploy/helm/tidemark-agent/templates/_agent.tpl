@@ -26,9 +26,31 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{/* The agent's file. It listens on the pod's address only where metrics are scraped: probes ask it inside the container. */}}
 {{- define "tidemark-agent.config" -}}
 {{- $http := dict "host" (ternary "0.0.0.0" "127.0.0.1" .Values.metrics.enabled) "port" .Values.http.port -}}
-{{- $broker := dict "properties" "/etc/tidemark/server.properties" -}}
+{{- $source := dict "broker" (dict "properties" "/etc/tidemark/server.properties") -}}
+{{- if eq .Values.mode "fetch" -}}
+{{- $source = dict "fetch" (include "tidemark-agent.fetch" . | fromYaml) -}}
+{{- end -}}
 {{- $log := dict "format" "json" -}}
-{{- mergeOverwrite (dict "log" $log "broker" $broker) (deepCopy .Values.config) (dict "http" $http "state_dir" "/var/lib/tidemark") | toYaml -}}
+{{- mergeOverwrite (dict "log" $log) $source (deepCopy .Values.config) (dict "http" $http "state_dir" "/var/lib/tidemark") | toYaml -}}
+{{- end }}
+
+{{/* A fifth of the volume stays for the state, for the file system, and for what is under way when the spool is full. */}}
+{{- define "tidemark-agent.fetch" -}}
+{{- range list "bootstrap" "client" "slot" "slots" "spool" "spool_max" -}}
+{{- if hasKey (default dict $.Values.config.fetch) . -}}
+{{- fail (printf "config.fetch.%s: the chart sets it from its own section fetch, and client from the Secret fetch.clientSecret" .) -}}
+{{- end -}}
+{{- end -}}
+{{- $port := .Values.networkPolicy.brokerPort | toString -}}
+{{- if and .Values.networkPolicy.enabled (not (regexMatch (printf ":%s(,|$)" $port) .Values.fetch.bootstrap)) -}}
+{{- fail (printf "networkPolicy.brokerPort: the network policy allows port %s only, which no address of fetch.bootstrap has" $port) -}}
+{{- end -}}
+{{- $size := .Values.fetch.spool.size -}}
+{{- $gibibytes := mul (regexFind "[0-9]+" $size) (ternary 1024 1 (hasSuffix "Ti" $size)) -}}
+bootstrap: {{ .Values.fetch.bootstrap | quote }}
+slots: {{ .Values.fetch.slots }}
+spool: /var/lib/tidemark/spool
+spool_max: {{ div (mul $gibibytes 1024 4) 5 }}MiB
 {{- end }}
 
 {{/* A container that may do nothing but read the data, and write its state and the store. */}}
@@ -46,9 +68,18 @@ env:
   {{- end }}
   - name: PYTHONUNBUFFERED
     value: "1"
+  {{- if eq .Values.mode "fetch" }}
+  - name: TIDEMARK_AGENT__FETCH__SLOT
+    valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}
+  {{- with .Values.fetch.clientSecret }}
+  - name: TIDEMARK_AGENT__FETCH__CLIENT
+    valueFrom: {secretKeyRef: {name: {{ . }}, key: client.yaml}}
+  {{- end }}
+  {{- else }}
   {{- with .Values.broker.bootstrap }}
   - name: TIDEMARK_AGENT__BROKER__BOOTSTRAP
     value: {{ . | quote }}
+  {{- end }}
   {{- end }}
   {{- with .Values.extraEnv }}
   {{- toYaml . | nindent 2 }}
@@ -82,8 +113,14 @@ volumeMounts:
   - {name: tidemark-config, mountPath: /etc/tidemark, readOnly: true}
   - {name: tidemark-state, mountPath: /var/lib/tidemark}
   - {name: tidemark-tmp, mountPath: /tmp}
+  {{- if eq .Values.mode "fetch" }}
+  {{- if .Values.fetch.clientSecret }}
+  - {name: tidemark-client, mountPath: /etc/tidemark-client, readOnly: true}
+  {{- end }}
+  {{- else }}
   # A hard link needs one writable mount for the links and for what they link to.
   - {name: {{ include "tidemark-agent.dataVolume" . }}, mountPath: {{ .Values.data.mountPath }}, readOnly: {{ empty $hold.links }}}
+  {{- end }}
 {{- end }}
 
 {{- define "tidemark-agent.probe" -}}
@@ -101,10 +138,21 @@ volumeMounts:
   configMap: {name: {{ include "tidemark-agent.name" . }}}
 - name: tidemark-tmp
   emptyDir: {sizeLimit: 64Mi}
+{{- if ne .Values.mode "fetch" }}
 - name: tidemark-state
   {{- if and .Values.state.hostPath (eq .Values.mode "daemonset") }}
   hostPath: {path: {{ .Values.state.hostPath }}, type: Directory}
   {{- else }}
   emptyDir: {sizeLimit: 64Mi}
   {{- end }}
+{{- else }}
+{{- if .Values.fetch.spool.emptyDir }}
+- name: tidemark-state
+  emptyDir: {sizeLimit: {{ .Values.fetch.spool.size }}}
+{{- end }}
+{{- with .Values.fetch.clientSecret }}
+- name: tidemark-client
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- end }}
 {{- end }}
