@@ -101,7 +101,7 @@ class Agent:
         }
         for name, thread in threads.items():
             parts.health.watch(name, thread)
-        with parts.source.running() as replica:
+        with parts.source.running(parts.accepts_topic) as replica:
             if replica is not None:
                 parts.health.watch("replica", replica)
             self._run(filling)

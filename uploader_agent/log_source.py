@@ -6,7 +6,7 @@ what it lacks may still be on the brokers. All that differs between the two is h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import ClassVar, Protocol
 
@@ -53,11 +53,11 @@ class LogSource(Protocol):
         ...
 
     @contextmanager
-    def running(self) -> Iterator[Thread | None]:
-        """Keep the directories current, in a thread if that takes one."""
+    def running(self, accepts_topic: Callable[[str], bool]) -> Iterator[Thread | None]:
+        """Keep the directories of accepted topics current, in a thread if that takes one."""
         ...
 
-    def catch_up(self) -> None:
+    def catch_up(self, accepts_topic: Callable[[str], bool]) -> None:
         """Bring the directories up to the first high watermarks that are heard, in place of :meth:`running`."""
         ...
 
@@ -90,9 +90,9 @@ class BrokerDisk(LogSource):
 
     @override
     @contextmanager
-    def running(self) -> Iterator[Thread | None]:
+    def running(self, accepts_topic: Callable[[str], bool]) -> Iterator[Thread | None]:
         yield None
 
     @override
-    def catch_up(self) -> None:
+    def catch_up(self, accepts_topic: Callable[[str], bool]) -> None:
         pass

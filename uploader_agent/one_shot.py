@@ -31,7 +31,7 @@ class OneShot:
         before: dict[TopicPartition, list[PartitionJob]] = {}
         stalls = 0
         while stalls < _STALLS and not parts.stopping.is_set():
-            parts.source.catch_up()
+            parts.source.catch_up(parts.accepts_topic)
             self.refresh()
             if tails:
                 self._seal_tails()

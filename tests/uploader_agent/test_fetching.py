@@ -85,6 +85,16 @@ def test_what_is_fetched_is_what_a_disk_agent_would_have_stored(
         ("OK", 0, len(fetching.manifests(partition))) for partition in (0, 1)
     ]
     assert [line["partition"] for line in of_disk("plan", disk, env)] == ["total"], "nothing is left to upload"
+    assert [line["partition"] for line in of_disk("plan", fetching, env)] == ["total"]
+    [status] = of_disk("status", fetching, env)
+    assert {line["partition"]: line["error"] for line in status["partitions"]} == {
+        f"{topic}-0": None,
+        f"{topic}-1": None,
+    }
+    assert {line["word"] for line in of_disk("verify", fetching, env, "--deep")[:2]} == {"OK"}
+    checked = fetching.log.with_name("checked")
+    assert run_here(["config", "check", "-c", fetching.config], checked, env) == 0, checked.read_text()
+    assert "mode: fetch" in checked.read_text()
 
 
 def test_the_pipeline_lands_the_same_from_both(

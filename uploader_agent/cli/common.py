@@ -101,7 +101,7 @@ def metadata_of(
     """A client that asks the cluster over Kafka's protocol. It connects for its first question."""
     if settings.fetch is not None:
         cluster = AdminMetadata(-1, _fetch_connector(settings.fetch))
-        return SlotMetadata(broker.node_id, broker.log_dirs[0], cluster, over or dict)
+        return SlotMetadata(settings.fetch, broker.node_id, cluster, over or dict)
     return AdminMetadata(broker.node_id, _connector(settings, broker))
 
 
@@ -147,7 +147,7 @@ def _source(settings: AgentSettings, broker: Broker, open_store: OpenStore, metr
     client = {**fetch.client, "bootstrap_servers": fetch.bootstrap.split(",")}
     with (
         closing(BrokerConnections(client, limits, fetch.rack)) as cluster,
-        closing(SlotReplica(fetch, cluster, settings.accepts_topic, destinations, metrics)) as replica,
+        closing(SlotReplica(fetch, cluster, destinations, metrics)) as replica,
     ):
         yield replica
 

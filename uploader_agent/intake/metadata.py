@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from typing_extensions import override
 
@@ -22,18 +21,20 @@ from tidemark.kafka_log import parse_leader_epoch_checkpoint
 from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable, Leader, Led, Metadata, Offsets
 from uploader_agent.disk.log_dirs import read_text, topic_id_of
 from uploader_agent.disk.segment_files import EPOCHS
+from uploader_agent.intake.replica import owns
+from uploader_agent.settings import FetchSettings
 
 Ends = Mapping[tuple[TopicPartition, str], int]
 
 
 class SlotMetadata(Metadata):
-    """The questions of the slot with the number ``slot``, which stands for a broker's id, and its ``spool``.
+    """The questions of the slot of ``settings``; ``number`` stands for its broker's id.
 
     ``cluster`` asks the brokers. ``over`` gives the ends of deleted topics in the spool that the store does not have.
     """
 
-    def __init__(self, slot: int, spool: Path, cluster: AdminMetadata, over: Callable[[], Ends]) -> None:
-        self._slot, self._spool, self._cluster, self._over = slot, spool, cluster, over
+    def __init__(self, settings: FetchSettings, number: int, cluster: AdminMetadata, over: Callable[[], Ends]) -> None:
+        self._settings, self._number, self._cluster, self._over = settings, number, cluster, over
         self._leaders: Mapping[TopicPartition, Leader] = {}
         self._epochs: dict[TopicPartition, tuple[tuple[int, int], Led]] = {}
         """What each directory follows, with the checkpoint's inode and modification time."""
@@ -47,7 +48,7 @@ class SlotMetadata(Metadata):
             leader, followed = self._leaders.get(tp), self._followed(tp)
             topic_id = leader.led.topic_id if leader is not None else None
             if followed is not None and ((tp, followed.topic_id or "") in over or followed.topic_id == topic_id):
-                leaders[tp] = Leader(self._slot, followed, (self._slot,))
+                leaders[tp] = Leader(self._number, followed, (self._number,))
             elif leader is not None:
                 leaders[tp] = Leader(-1, leader.led)
         return leaders
@@ -89,8 +90,8 @@ class SlotMetadata(Metadata):
         self._cluster.close()
 
     def _followed(self, tp: TopicPartition) -> Led | None:
-        """The leadership that the spool follows; None before its first one."""
-        folder = self._spool / str(tp)
+        """The leadership that the slot's spool follows; None before its first one, and of another slot's partition."""
+        folder = self._settings.spool / str(tp)
         path = folder / EPOCHS
         try:
             stat = path.stat()
@@ -101,4 +102,5 @@ class SlotMetadata(Metadata):
                 known = self._epochs[tp] = mark, Led(lineage.entries[-1][0], topic_id_of(folder))
         except (FileNotFoundError, NotADirectoryError, FormatError, IndexError):
             return None
-        return known[1]
+        ours = known[1].topic_id is not None and owns(self._settings, known[1].topic_id, tp.partition)
+        return known[1] if ours else None

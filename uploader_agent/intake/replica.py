@@ -61,8 +61,13 @@ def slot_of(topic_id: str, partition: int, slots: int) -> int:
     return max(range(slots), key=weight)
 
 
+def owns(settings: FetchSettings, topic_id: str, partition: int) -> bool:
+    """True if a partition is of the slot of ``settings``."""
+    return slot_of(topic_id, partition, settings.slots) == settings.slot
+
+
 class SlotReplica(LogSource):
-    """The replica of ``settings.slot``. ``accepts_topic`` chooses the topics, ``destinations`` have the stored data."""
+    """The replica of ``settings.slot``; ``destinations`` have the stored data."""
 
     origin = "fetch"
 
@@ -70,14 +75,14 @@ class SlotReplica(LogSource):
         self,
         settings: FetchSettings,
         cluster: Cluster,
-        accepts_topic: Callable[[str], bool],
         destinations: Destinations,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._time = wall_clock
-        self._settings, self._cluster, self._accepts_topic = settings, cluster, accepts_topic
+        self._settings, self._cluster = settings, cluster
+        self._accepts_topic: Callable[[str], bool] = lambda _: True
         self._destinations, self._metrics, self._clock = destinations, metrics, clock
         self._fetcher = Fetcher(cluster, clock)
         self._goals = FirstHighWatermarks()
@@ -128,7 +133,8 @@ class SlotReplica(LogSource):
 
     @override
     @contextmanager
-    def running(self) -> Iterator[Thread | None]:
+    def running(self, accepts_topic: Callable[[str], bool]) -> Iterator[Thread | None]:
+        self._accepts_topic = accepts_topic
         thread = threading.Thread(target=self._run, name="replica", daemon=True)
         thread.start()
         try:
@@ -138,7 +144,8 @@ class SlotReplica(LogSource):
             thread.join()
 
     @override
-    def catch_up(self) -> None:
+    def catch_up(self, accepts_topic: Callable[[str], bool]) -> None:
+        self._accepts_topic = accepts_topic
         self._turn()
         while late := [follower for follower in self._fetcher.line if not self._is_caught_up(follower)]:
             if self._clock() - self._fetcher.grown_at > _PATIENCE_SECONDS or self._full:
@@ -190,15 +197,19 @@ class SlotReplica(LogSource):
         self._settings.spool.mkdir(parents=True, exist_ok=True)
         for tp, folder in find_partitions([self._settings.spool]).partitions.items():
             topic_id = topic_id_of(folder)
-            if topic_id is not None and self._accepts_topic(tp.topic) and self._owns(topic_id, tp.partition):
+            if topic_id is not None and self._accepts_topic(tp.topic):
                 self._follow(tp, topic_id)
         self._opened = True
 
-    def _owns(self, topic_id: str, partition: int) -> bool:
-        return slot_of(topic_id, partition, self._settings.slots) == self._settings.slot
-
     def _follow(self, tp: TopicPartition, topic_id: str) -> None:
-        spool = PartitionSpool(self._settings.spool, tp, topic_id, self._settings.segment)
+        """Follow a partition if it is this slot's. A spool that cannot be used stops nothing else."""
+        if not owns(self._settings, topic_id, tp.partition):
+            return
+        try:
+            spool = PartitionSpool(self._settings.spool, tp, topic_id, self._settings.segment)
+        except FormatError as error:
+            logger.error("spool_unusable", partition=str(tp), error=str(error), remedy="remove the directory")  # noqa: TRY400 - the message has all
+            return
         self._fetcher.add(PartitionFollower(tp, topic_id, spool, self._stored_end))
 
     def _ask_for_leaders(self) -> None:
@@ -224,12 +235,17 @@ class SlotReplica(LogSource):
         learn_all([(follower, topics.get(follower.tp.topic)) for follower in told], self._cluster, now)
 
     def _follow_new(self, topics: Mapping[str, TopicLeaders]) -> None:
-        for name, topic in topics.items():
-            if self._accepts_topic(name):
-                for partition in topic.leaders:
-                    tp = TopicPartition(name, partition)
-                    if tp not in self._fetcher.followers and self._owns(topic.topic_id, partition):
-                        self._follow(tp, topic.topic_id)
+        accepted = {name for name in topics.keys() | self._names() if self._accepts_topic(name)}
+        for follower in [follower for follower in self._fetcher.line if follower.tp.topic not in accepted]:
+            follower.spool.close()
+            self._fetcher.remove(follower)
+        for name in accepted & topics.keys():
+            for partition in topics[name].leaders:
+                if TopicPartition(name, partition) not in self._fetcher.followers:
+                    self._follow(TopicPartition(name, partition), topics[name].topic_id)
+
+    def _names(self) -> set[str]:
+        return {follower.tp.topic for follower in self._fetcher.line}
 
     def _end_deleted(self) -> None:
         """Have the rest of deleted topics sealed, and remove the spools of which the store has everything."""
@@ -284,7 +300,7 @@ class SlotReplica(LogSource):
         if now >= self._retention_at:
             self._retention_at = now + _RETENTION_SECONDS
             try:
-                self._retention = self._cluster.retention({follower.tp.topic for follower in line})
+                self._retention = self._cluster.retention(self._names())
             except BrokerUnavailable as error:
                 logger.warning("retention_unknown", error=str(error))
         left: dict[tuple[TopicPartition, str], float] = {}

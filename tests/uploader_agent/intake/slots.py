@@ -87,15 +87,14 @@ class Slot:
         self.cluster.begin_client()
         destinations = Destinations(CLUSTER, resolver_of(self.settings.raw), lambda _: self.store, record=False)
         settings = self.settings.fetch.model_copy(update={"segment": 500, **fetch})
-        return SlotReplica(
-            settings, self.cluster, lambda _: True, destinations, Metrics(), clock=lambda: self.cluster.now
-        )
+        return SlotReplica(settings, self.cluster, destinations, Metrics(), clock=lambda: self.cluster.now)
 
     def agent(self, replica: SlotReplica, bell: NoWatcher) -> TestedAgent:
         """An agent on ``replica``."""
         self.spool.mkdir(parents=True, exist_ok=True)
         broker = Broker(FIRST_SLOT, CLUSTER, (self.spool,), "127.0.0.1:1", "PLAINTEXT", "fetch")
-        metadata = SlotMetadata(FIRST_SLOT, self.spool, ScriptedAdmin(self.cluster), lambda: replica.over)
+        assert self.settings.fetch is not None
+        metadata = SlotMetadata(self.settings.fetch, FIRST_SLOT, ScriptedAdmin(self.cluster), lambda: replica.over)
         components = Components(self.settings, broker, metadata, lambda _: self.store, bell, source=replica)
         return TestedAgent(components)
 

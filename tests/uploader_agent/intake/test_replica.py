@@ -24,6 +24,10 @@ from uploader_agent.intake.replica import SlotReplica, slot_of
 from uploader_agent.intake.spool import PartitionSpool
 
 
+def every_topic(_topic: str) -> bool:
+    return True
+
+
 @pytest.fixture
 def cluster() -> ScriptedCluster:
     return ScriptedCluster()
@@ -114,7 +118,7 @@ def test_what_the_spool_has_below_the_gap_is_stored(slot: Slot, cluster: Scripte
     """The active segment ends where retention has passed it, and is sealed with what it has."""
     cluster.produce(9)
     had = cluster.log.end
-    slot.replica().catch_up()
+    slot.replica().catch_up(every_topic)
     cluster.produce(10)
     before = cluster.log.end
     cluster.produce(10)
@@ -126,7 +130,7 @@ def test_what_the_spool_has_below_the_gap_is_stored(slot: Slot, cluster: Scripte
 
 def test_segments_that_offset_wm_accounts_for_leave_the_spool(slot: Slot, cluster: ScriptedCluster) -> None:
     cluster.produce(60)
-    slot.replica().catch_up()
+    slot.replica().catch_up(every_topic)
     folder = slot.spool / str(T)
     assert len(find_segments(folder)) > 3
     slot.upload(tails=True)
@@ -140,7 +144,7 @@ def test_the_rest_of_a_deleted_topic_is_stored_and_the_next_one_followed(slot: S
     """Kafka removes a deleted topic's files; a spool keeps what it has until the store has it."""
     cluster.produce(20)
     replica = slot.replica()
-    replica.catch_up()
+    replica.catch_up(every_topic)
     end, first = cluster.log.end, cluster.topic_id
     cluster.make_again()
     cluster.produce(4)
@@ -158,22 +162,22 @@ def test_a_topic_that_was_deleted_while_nobody_followed_it_is_over_after_a_minut
 ) -> None:
     cluster.produce(20)
     end = cluster.log.end
-    slot.replica().catch_up()
+    slot.replica().catch_up(every_topic)
     cluster.exists = False
     replica = slot.replica()
-    replica.catch_up()
-    replica.catch_up()
+    replica.catch_up(every_topic)
+    replica.catch_up(every_topic)
     assert (cluster.now >= 60, replica.over) == (True, {(T, cluster.topic_id): end})
     slot.upload_with(replica, tails=True)
     assert slot.watermark().next_offset == end
-    replica.catch_up()
+    replica.catch_up(every_topic)
     assert not (slot.spool / str(T)).exists()
 
 
 def test_a_full_spool_stops_fetching_and_ends_its_segments_to_be_sealed(slot: Slot, cluster: ScriptedCluster) -> None:
     cluster.produce(40)
     replica = slot.replica(spool_max=600, segment=1 << 20)
-    replica.catch_up()
+    replica.catch_up(every_topic)
     replica.close()
     got = batches_in(slot.spool / str(T))
     assert 0 < len(got) < 40
@@ -211,6 +215,43 @@ def test_a_disk_error_has_the_spool_opened_again(slot: Slot, cluster: ScriptedCl
     assert batches_in(slot.spool / str(T)) == cluster.log.batches
 
 
+def test_a_topic_that_is_excluded_is_followed_no_more(slot: Slot, cluster: ScriptedCluster) -> None:
+    cluster.produce(10)
+    replica = slot.replica()
+    replica.catch_up(every_topic)
+    had = len(cluster.log.batches)
+    cluster.produce(10)
+    cluster.now += 60
+    replica.catch_up(lambda _: False)
+    assert len(batches_in(slot.spool / str(T))) == had
+    replica.close()
+    slot.upload(tails=True)
+    slot.check_exact()
+
+
+def test_a_spool_that_cannot_be_used_is_told_and_a_foreign_one_is_not_led(
+    slot: Slot, cluster: ScriptedCluster, tmp_path: Path
+) -> None:
+    cluster.produce(10)
+    folder = slot.spool / str(T)
+    folder.mkdir(parents=True)
+    (folder / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAABA\n")
+    (folder / "leader-epoch-checkpoint").write_text("damaged")
+    slot.upload()
+    assert not slot.store.puts or not any(key.endswith(".log") for key in slot.store.puts)
+    shutil.rmtree(folder)
+    slot.upload(tails=True)
+    slot.check_exact()
+    end, slots = slot.watermark().next_offset, 7
+    [number] = {slot_of(cluster.topic_id, T.partition, slots)}
+    assert slot.settings.fetch is not None
+    others = slot.settings.fetch.model_copy(update={"slots": slots, "slot": (number + 1) % slots})
+    slot.settings = slot.settings.model_copy(update={"fetch": others})
+    cluster.produce(10)
+    agent = slot.upload(tails=True)
+    assert (agent.leadership.partitions, slot.watermark().next_offset) == ({}, end)
+
+
 def test_each_partition_has_one_slot_and_few_move_when_there_are_more() -> None:
     of = {slots: [slot_of("AAAAAAAAAAAAAAAAAAAAAQ", number, slots) for number in range(4000)] for slots in (4, 5)}
     assert min(of[4].count(slot) for slot in range(4)) > 850
@@ -241,7 +282,7 @@ def random_world(tmp_path: Path, seed: str, monkeypatch: pytest.MonkeyPatch, pas
             for name, call in calls.items():
                 patched.setattr(os, name, killer.around(name, call))
             with suppress(Killed):
-                slot.replica().catch_up()
+                slot.replica().catch_up(every_topic)
         if rng.random() < 0.7:
             left = itertools.count(rng.choice((0, 0, 0, -1, -3, -6)) or -(10**6))
             slot.store.before = lambda operation, key, left=left: _fail_from(left, key)  # type: ignore[misc]
@@ -294,7 +335,7 @@ def test_the_log_end_is_the_leaders(slot: Slot, cluster: ScriptedCluster) -> Non
     slot.upload()
     stuck = slot.replica()
     cluster.produce(10)
-    with patch.object(SlotReplica, "catch_up", lambda _self: None):
+    with patch.object(SlotReplica, "catch_up", lambda *_: None):
         slot.upload_with(stuck)
     slot.check_index()
     assert slot.index().log_end_offset > (find_segments(slot.spool / str(T))[-1].base_offset)
@@ -303,7 +344,7 @@ def test_the_log_end_is_the_leaders(slot: Slot, cluster: ScriptedCluster) -> Non
 def test_what_is_left_of_retention_shrinks_while_nothing_is_fetched(slot: Slot, cluster: ScriptedCluster) -> None:
     cluster.produce(10)
     replica = slot.replica()
-    replica.catch_up()
+    replica.catch_up(every_topic)
     replica._measure()
     assert replica.retention_left(T, cluster.topic_id) == 1.0
     newest = replica._fetcher.followers[T].newest
@@ -315,7 +356,7 @@ def test_what_is_left_of_retention_shrinks_while_nothing_is_fetched(slot: Slot, 
         replica._time = lambda seconds=seconds: newest / 1000 + seconds  # type: ignore[misc]
         replica._measure()
         assert replica.retention_left(T, cluster.topic_id) == left
-    with patch.object(SlotReplica, "catch_up", lambda _self: None):
+    with patch.object(SlotReplica, "catch_up", lambda *_: None):
         slot.upload_with(replica)
     assert slot.index().retention_left == 0.0
     replica.close()
