@@ -34,7 +34,7 @@ from uploader_agent.stored.gaps import Evidence
 from uploader_agent.stored.manifests import Observed
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.stored.stored_log import StoredLog
-from uploader_agent.stored.watermark import WatermarkState
+from uploader_agent.stored.watermark import Fenced, WatermarkState
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.segment_upload import PacksDiffer, Rules, StoredBefore, UploadRoute, upload
 from uploader_agent.upload.validation import ScannedSegment
@@ -373,7 +373,7 @@ class PartitionUploader:
             return
 
     def _check_begun(self, lineage: Lineage, *, has_epochs: bool = False) -> None:
-        """Raise SegmentChanged if the log has not begun this leader epoch, or follows a later leader.
+        """Raise SegmentChanged if the log has not begun this leader epoch, and Fenced if it follows a later leader.
 
         Metadata may name the epoch earlier, and this agent may learn of the next one late. Then a survey counts
         offsets, and a claim continues a branch, that this leadership does not have. Logs of message formats before v2
@@ -381,10 +381,11 @@ class PartitionUploader:
         """
         if not lineage.entries and not has_epochs:
             return
-        newest = lineage.entries[-1][0] if lineage.entries else None
-        if newest != self._led.leader_epoch:
-            rule = f"the newest leader epoch of its log is {newest}, and not {self._led.leader_epoch}"
-            raise SegmentChanged(f"{self._folder}: {rule}")
+        newest, own = lineage.entries[-1][0] if lineage.entries else None, self._led.leader_epoch
+        if newest is not None and newest > own:
+            raise Fenced(f"{self._folder}: its log follows the leader of epoch {newest}, and this agent's is {own}")
+        if newest != own:
+            raise SegmentChanged(f"{self._folder}: the newest leader epoch of its log is {newest}, and not {own}")
 
     def _state(self, lineage: Lineage, before: StoredWatermark | None, previous: Watermark | None) -> WatermarkState:
         remote = self._remote

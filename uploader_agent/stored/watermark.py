@@ -29,7 +29,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Fenced(TidemarkError):
-    """A leader with a higher epoch has written the watermark: this agent must leave the partition alone."""
+    """A leader with a higher epoch has taken over: this agent must leave the partition alone."""
 
 
 class ForeignWatermark(NamedTuple):

@@ -164,13 +164,26 @@ class Slot:
         assert not untrue, f"recorded as lost, and the leader has it: {untrue.parts}"
         reasons = {gap.reason for gap in watermark.gaps} - {"deleted_before_upload", "unclean_election"}
         assert not reasons, f"wrong reasons: {reasons}"
-        covered = Intervals((at, header_of(raw).next_offset) for at, raw in stored.items()) | gaps
+        covered = Intervals((at, header_of(raw).next_offset) for at, raw in stored.items()) | gaps | self._cut_batches()
         silent = covered.missing(watermark.start_offset, log.high_watermark)
         assert not silent, f"neither stored nor recorded as lost: {silent.parts}"
         end = gaps.parts[0].start if gaps else log.high_watermark
         assert watermark.next_offset == end, (
             f"offset.wm ends at {watermark.next_offset}, and the stored offsets at {end}"
         )
+
+    def _cut_batches(self) -> Intervals:
+        """The offsets of stored batches below the next branch, whose start lies within them.
+
+        Only where an unclean election and DeleteRecords have left no broker that knows where the branch began.
+        """
+        lineage, found = Lineage(self.watermark().lineage), list[tuple[int, int]]()
+        for manifest in self.manifests():
+            body = self.store.inner.get(self.keys.file(manifest.log_name)).body
+            for header in scan_batches([body], manifest.log_name, manifest.base_offset):
+                offsets = range(header.base_offset, header.next_offset)
+                found += [(at, at + 1) for at in offsets if lineage.epoch_at(at) == header.leader_epoch]
+        return Intervals(found)
 
     def check_index(self) -> None:
         """The index knows the leader's log end, for nothing was appended since."""

@@ -35,6 +35,7 @@ from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.packs.sources import PackedSources
 from uploader_agent.packs.tail import Tail
+from uploader_agent.stored.watermark import Fenced
 from uploader_agent.upload.segment_upload import UploadRoute
 
 
@@ -171,7 +172,7 @@ def test_nothing_is_claimed_once_the_log_follows_a_later_leader(world: World) ->
         uploader = agent.leadership.partitions[T].uploader
         uploader.learn()
         partition.lineage([(3, 0), (4, 30)])
-        with pytest.raises(SegmentChanged, match="is 4, and not 3"):
+        with pytest.raises(Fenced, match="follows the leader of epoch 4, and this agent.s is 3"):
             uploader.claim()
 
 
