@@ -172,7 +172,7 @@ def test_nothing_is_claimed_once_the_log_follows_a_later_leader(world: World) ->
         uploader = agent.leadership.partitions[T].uploader
         uploader.learn()
         partition.lineage([(3, 0), (4, 30)])
-        with pytest.raises(Fenced, match="follows the leader of epoch 4, and this agent.s is 3"):
+        with pytest.raises(Fenced, match=r"follows the leader of epoch 4, and this agent.s is 3"):
             uploader.claim()
 
 
