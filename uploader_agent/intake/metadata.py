@@ -36,7 +36,7 @@ class SlotMetadata(Metadata):
     def __init__(self, settings: FetchSettings, number: int, cluster: AdminMetadata, over: Callable[[], Ends]) -> None:
         self._settings, self._number, self._cluster, self._over = settings, number, cluster, over
         self._leaders: Mapping[TopicPartition, Leader] = {}
-        self._epochs: dict[TopicPartition, tuple[tuple[int, int], Led]] = {}
+        self._epochs: dict[TopicPartition, tuple[tuple[int, int], Led | None]] = {}
         """What each directory follows, with the checkpoint's inode and modification time."""
 
     @override
@@ -99,8 +99,9 @@ class SlotMetadata(Metadata):
             known = self._epochs.get(tp)
             if known is None or known[0] != mark:
                 lineage = parse_leader_epoch_checkpoint(read_text(path), str(path))
-                known = self._epochs[tp] = mark, Led(lineage.entries[-1][0], topic_id_of(folder))
+                followed = Led(lineage.entries[-1][0], topic_id_of(folder))
+                ours = owns(self._settings, followed.topic_id or "", tp.partition)
+                known = self._epochs[tp] = mark, followed if ours else None
         except (FileNotFoundError, NotADirectoryError, FormatError, IndexError):
             return None
-        ours = known[1].topic_id is not None and owns(self._settings, known[1].topic_id, tp.partition)
-        return known[1] if ours else None
+        return known[1]

@@ -48,6 +48,8 @@ _MEASURE_SECONDS: Final = 1.0
 _RETENTION_SECONDS: Final = 60.0
 """Time between two questions about ``retention.ms``."""
 
+_TELL_SECONDS: Final = 300.0
+
 _PATIENCE_SECONDS: Final = 60.0
 """Time without a new batch after which :meth:`SlotReplica.catch_up` gives up."""
 
@@ -102,6 +104,8 @@ class SlotReplica(LogSource):
         self._retention_at = clock()
         self._left: Mapping[tuple[TopicPartition, str], float] = {}
         """What is left of each partition's retention; replaced as a whole."""
+        self._told: set[TopicPartition] = set()
+        self._tell_at = clock() + _TELL_SECONDS
 
     # -- what the spool allows to conclude ----------------------------------------------------------------------------
 
@@ -292,7 +296,21 @@ class SlotReplica(LogSource):
         self._full = full
         self._metrics.spool_bytes.set(self._size)
         self._measure_retention()
+        self._tell()
         self._measure_at = self._clock() + _MEASURE_SECONDS
+
+    def _tell(self) -> None:
+        """Log the partitions that have stopped, at once, and every five minutes with those that wait."""
+        line, now = self._fetcher.line, self._clock()
+        stopped = {follower.tp: str(follower.error) for follower in line if follower.state is FollowerState.STOPPED}
+        if now < self._tell_at and stopped.keys() <= self._told:
+            return
+        waiting = [str(follower.error) for follower in line if follower.error and follower.asks_for_leader(now)]
+        self._told, self._tell_at = {*stopped}, now + _TELL_SECONDS
+        for tp, error in stopped.items():
+            logger.error("partition_stopped", partition=str(tp), error=error, remedy="mend that, and start again")
+        if waiting:
+            logger.warning("partitions_wait", partitions=len(waiting), error=waiting[0])
 
     def _measure_retention(self) -> None:
         """Compare the age of what is to be fetched next with the time for which the brokers keep it."""

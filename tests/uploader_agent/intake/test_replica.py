@@ -17,7 +17,7 @@ from tests.uploader_agent.intake.scripted import OTHER_ID, ScriptedCluster, T, b
 from tests.uploader_agent.intake.slots import Slot, settle
 from tests.uploader_agent.intake.test_follower import ALL, misfortune
 from tests.uploader_agent.intake.test_spool import WRITES, Killed, Killer
-from tidemark.errors import Refused
+from tidemark.errors import BrokerError, Refused
 from uploader_agent.disk.log_dirs import find_segments
 from uploader_agent.intake import replica as replica_module
 from uploader_agent.intake.replica import SlotReplica, slot_of
@@ -360,6 +360,21 @@ def test_what_is_left_of_retention_shrinks_while_nothing_is_fetched(slot: Slot, 
         slot.upload_with(replica)
     assert slot.index().retention_left == 0.0
     replica.close()
+
+
+def test_a_partition_that_has_stopped_is_told_once(
+    slot: Slot, cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.produce(10)
+    replica = slot.replica()
+    replica.catch_up(every_topic)
+    replica._fetcher.followers[T].stop(BrokerError("orders-0: the right READ is missing"))
+    for _ in range(3):
+        replica._measure()
+    assert capsys.readouterr().out.count("the right READ is missing") == 1
+    cluster.now += 301
+    replica._measure()
+    assert "the right READ is missing" in capsys.readouterr().out
 
 
 def test_an_observation_of_a_followed_log_is_as_old_as_the_leaders_answer(slot: Slot, cluster: ScriptedCluster) -> None:
