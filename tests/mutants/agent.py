@@ -77,7 +77,7 @@ AGENT: Final = (
     Mutant(
         "nothing is claimed before the log shows the leader's epoch",
         "uploader_agent/partitions/partition_uploader.py",
-        "if newest != self._led.leader_epoch:",
+        "if newest != own:",
         "if False:",
         (f"{_SEALING}::test_a_leader_claims_nothing_before_its_log_shows_its_epoch",),
     ),

@@ -44,10 +44,16 @@ def _sent(value: Sent) -> Sent:
 
 
 class World:
-    """One topic, ``orders`` of cluster ``east``; ``settings`` are YAML lines of the topic."""
+    """One ``topic`` of cluster ``east``; ``settings`` are YAML lines of the topic."""
 
     def __init__(
-        self, root: Path, *settings: str, raw: str | None = None, lake: str | None = None, store: Sequence[str] = ()
+        self,
+        root: Path,
+        *settings: str,
+        raw: str | None = None,
+        lake: str | None = None,
+        store: Sequence[str] = (),
+        topic: str = "orders",
     ) -> None:
         """Stores under ``root``, unless ``raw`` and ``lake`` are URLs elsewhere."""
         for name in ("raw", "lake"):
@@ -56,11 +62,9 @@ class World:
         self.topics_file = root / "topics.yaml"
         lines = [f"raw: {{url: '{raw}'}}", f"lake: '{lake}'", "cluster: east"]
         lines += ["store:", *(f"  {line}" for line in store)] if store else []
-        lines += ["topics:", "  - topic: orders", *(f"    {line}" for line in settings)]
+        lines += ["topics:", f"  - topic: {topic}", *(f"    {line}" for line in settings)]
         self.topics_file.write_text("\n".join(lines) + "\n")
-        self.table: TopicTable = open_topic_table(
-            deployment := load_topics(self.topics_file), deployment.topic("orders")
-        )
+        self.table: TopicTable = open_topic_table(deployment := load_topics(self.topics_file), deployment.topic(topic))
         url, prefix = split_store_url(raw)
         self.raw = RawBuilder(open_store(url, deployment.store), prefix=prefix)
 

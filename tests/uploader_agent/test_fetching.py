@@ -97,23 +97,21 @@ def test_what_is_fetched_is_what_a_disk_agent_would_have_stored(
     assert "mode: fetch" in checked.read_text()
 
 
-def test_the_pipeline_lands_the_same_from_both(
-    kafka: KafkaCluster, tmp_path: Path, env: Mapping[str, str], request: pytest.FixtureRequest
-) -> None:
+def test_the_pipeline_lands_the_same_from_both(kafka: KafkaCluster, tmp_path: Path, env: Mapping[str, str]) -> None:
     """Rows, their hashes, and the class of each offset, with transactions."""
-    kafka.create_topic("orders", config=SMALL["4.3.1"])
-    request.addfinalizer(lambda: kafka.delete_topic("orders"))
-    load = Load(kafka, "orders", **{"compression.type": "lz4"})
+    topic = "landed-from-both"
+    kafka.create_topic(topic, config=SMALL["4.3.1"])
+    load = Load(kafka, topic, **{"compression.type": "lz4"})
     load.send(100)
     client = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "both"})
     client.init_transactions(60)
     for number in range(4):
         client.begin_transaction()
-        client.produce("orders", b"x" * 900, partition=0)
+        client.produce(topic, b"x" * 900, partition=0)
         client.flush(30)
         (client.abort_transaction if number % 2 else client.commit_transaction)(60)
     load.send(60)
-    shared: dict[str, Any] = {"cluster": "east", "include": ["orders"], "tail_after": "1h"}
+    shared: dict[str, Any] = {"cluster": "east", "include": [topic], "tail_after": "1h"}
     sources: dict[str, dict[str, Any]] = {
         "disk": {"broker": {"properties": str(kafka.brokers[0].properties_path)}},
         "fetch": {"fetch": {"bootstrap": kafka.bootstrap, "spool": str(tmp_path / "spool"), "segment": 20_000}},
@@ -122,7 +120,7 @@ def test_the_pipeline_lands_the_same_from_both(
     for name, source in sources.items():
         root = tmp_path / name
         root.mkdir()
-        world = worlds[name] = World(root)
+        world = worlds[name] = World(root, topic=topic)
         (root / "agent.yaml").write_text(
             json.dumps(shared | source | {"raw": {"url": f"file://{root}/raw"}, "state_dir": str(root / "state")})
         )
