@@ -36,6 +36,8 @@ class SlotMetadata(Metadata):
     def __init__(self, settings: FetchSettings, number: int, cluster: AdminMetadata, over: Callable[[], Ends]) -> None:
         self._settings, self._number, self._cluster, self._over = settings, number, cluster, over
         self._leaders: Mapping[TopicPartition, Leader] = {}
+        self._told: dict[TopicPartition, tuple[Led, Offsets]] = {}
+        """The last answers about offsets."""
         self._epochs: dict[TopicPartition, tuple[tuple[int, int], Led | None]] = {}
         """What each directory follows, with the checkpoint's inode and modification time."""
 
@@ -68,14 +70,21 @@ class SlotMetadata(Metadata):
         for broker, asked in by_broker.items():
             try:
                 ends = self._cluster.log_ends(broker, asked)
-                told = self._cluster.offsets_from(broker, {tp: asked[tp] for tp in ends})
+                same = {tp for tp, end in ends.items() if self._is_idle(tp, asked[tp], end)}
+                told = self._cluster.offsets_from(broker, {tp: asked[tp] for tp in ends.keys() - same})
             except BrokerUnavailable as error:
                 failed.append(error)
                 continue
-            offsets |= {tp: replace(found, log_end=ends[tp]) for tp, found in told.items()}
+            self._told |= {tp: (asked[tp], replace(found, log_end=ends[tp])) for tp, found in told.items()}
+            offsets |= {tp: self._told[tp][1] for tp in told.keys() | same}
         if failed and len(failed) == len(by_broker) and not offsets:
             raise failed[0]
         return offsets
+
+    def _is_idle(self, tp: TopicPartition, led: Led, end: int) -> bool:
+        """True if all was committed at the last answer of this leadership, and nothing was appended since."""
+        known, offsets = self._told.get(tp, (None, None))
+        return known == led and offsets is not None and offsets.high_watermark == offsets.log_end == end
 
     @override
     def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:

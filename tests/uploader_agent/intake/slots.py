@@ -38,6 +38,8 @@ class ScriptedAdmin(AdminMetadata):
     def __init__(self, cluster: ScriptedCluster) -> None:
         super().__init__(-1, lambda: None)
         self._scripted = cluster
+        self.asked = 0
+        """Partitions that were asked for offsets beside the log end."""
 
     def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
         topic = self._scripted.topic(TOPIC)
@@ -48,6 +50,7 @@ class ScriptedAdmin(AdminMetadata):
 
     def offsets_from(self, broker: int, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         log = self._scripted.log
+        self.asked += len(led)
         return {tp: Offsets(log.high_watermark, log.high_watermark, log.start) for tp in self._led(broker, led)}
 
     def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:

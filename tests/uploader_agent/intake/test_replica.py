@@ -14,12 +14,14 @@ from unittest.mock import patch
 import pytest
 
 from tests.uploader_agent.intake.scripted import OTHER_ID, ScriptedCluster, T, batches_in
-from tests.uploader_agent.intake.slots import Slot, settle
+from tests.uploader_agent.intake.slots import ScriptedAdmin, Slot, settle
 from tests.uploader_agent.intake.test_follower import ALL, misfortune
 from tests.uploader_agent.intake.test_spool import WRITES, Killed, Killer
 from tidemark.errors import BrokerError, Refused
+from tidemark.formats.raw.slots import FIRST_SLOT
 from uploader_agent.disk.log_dirs import find_segments
 from uploader_agent.intake import replica as replica_module
+from uploader_agent.intake.metadata import SlotMetadata
 from uploader_agent.intake.replica import SlotReplica, slot_of
 from uploader_agent.intake.spool import PartitionSpool
 
@@ -360,6 +362,24 @@ def test_what_is_left_of_retention_shrinks_while_nothing_is_fetched(slot: Slot, 
         slot.upload_with(replica)
     assert slot.index().retention_left == 0.0
     replica.close()
+
+
+def test_an_idle_partition_is_asked_for_its_log_end_alone(slot: Slot, cluster: ScriptedCluster) -> None:
+    cluster.produce(10)
+    replica = slot.replica()
+    replica.catch_up(every_topic)
+    replica.close()
+    admin = ScriptedAdmin(cluster)
+    assert slot.settings.fetch is not None
+    metadata = SlotMetadata(slot.settings.fetch, FIRST_SLOT, admin, dict)
+    led = {T: metadata.leaders([T])[T].led}
+    first = metadata.offsets(led)
+    assert (metadata.offsets(led), admin.asked) == (first, 1)
+    cluster.produce(1, commit=False)
+    said = metadata.offsets(led)[T]
+    assert (said.high_watermark, said.log_end, admin.asked) == (first[T].high_watermark, cluster.log.end, 2)
+    metadata.offsets(led)
+    assert admin.asked == 3, "the high watermark may follow"
 
 
 def test_a_partition_that_has_stopped_is_told_once(
