@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from tidemark.errors import BrokerError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import Leader
-
-_Granted = TypeVar("_Granted")
 
 
 class Refusal(Enum):
@@ -155,14 +153,6 @@ class Cluster(Protocol):
         """The log start offsets of logs that ``broker`` leads under these epochs."""
         ...
 
-    def epoch_end(self, tp: TopicPartition, leader: Leader, epoch: int) -> EpochEnd:
-        """The end of ``epoch`` in the log of ``leader``. Raises PartitionRefused."""
-        return _granted(self.epoch_ends(leader.broker, {tp: EpochAsked(leader.led.leader_epoch, epoch)})[tp])
-
-    def log_start(self, tp: TopicPartition, leader: Leader) -> int:
-        """The log start offset of ``leader``. Raises PartitionRefused."""
-        return _granted(self.log_starts(leader.broker, {tp: leader.led.leader_epoch})[tp])
-
     def send(self, broker: int, wanted: Sequence[Wanted]) -> None:
         """Send a Fetch request to a broker that has no other; all parts have the same ``near``."""
         ...
@@ -170,9 +160,3 @@ class Cluster(Protocol):
     def answers(self, seconds: float) -> Sequence[FetchAnswer]:
         """Answers that are there, after a wait for the first one. Their records are valid until the next call."""
         ...
-
-
-def _granted(answer: _Granted | PartitionRefused) -> _Granted:
-    if isinstance(answer, PartitionRefused):
-        raise answer
-    return answer

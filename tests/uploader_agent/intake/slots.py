@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +57,8 @@ class ScriptedAdmin(AdminMetadata):
         return dict.fromkeys(topics, "delete")
 
     def _led(self, broker: int, led: Mapping[TopicPartition, Led]) -> list[TopicPartition]:
-        found = []
-        for tp, ours in led.items():
-            with suppress(PartitionRefused):
-                self._scripted.log_start(tp, Leader(broker, ours))
-                found.append(tp)
-        return found
+        starts = self._scripted.log_starts(broker, {tp: ours.leader_epoch for tp, ours in led.items()})
+        return [tp for tp, start in starts.items() if not isinstance(start, PartitionRefused)]
 
 
 class Slot:
