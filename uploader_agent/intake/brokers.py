@@ -113,11 +113,6 @@ class BrokerConnections(Cluster):
         self._selector = selectors.DefaultSelector()
 
     @override
-    def topic(self, name: str) -> TopicLeaders | None:
-        [topic] = self._described([name])
-        return self._leaders(name, topic)
-
-    @override
     def topics(self, names: Collection[str] | None) -> dict[str, TopicLeaders]:
         described = {topic.name: self._leaders(topic.name, topic) for topic in self._described(names)}
         return {name: leaders for name, leaders in described.items() if leaders is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 from tidemark.errors import BrokerError
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import BrokerUnavailable
-from uploader_agent.intake.fetcher import TURN_SECONDS, Fetcher, FirstHighWatermarks
-from uploader_agent.intake.fetching import Cluster
-from uploader_agent.intake.follower import FollowerState, PartitionFollower, learn_all
+from uploader_agent.intake.fetcher import Fetcher, FirstHighWatermarks
+from uploader_agent.intake.fetching import Cluster, TopicLeaders
+from uploader_agent.intake.follower import PartitionFollower
 from uploader_agent.intake.spool import PartitionSpool
 
 SEGMENT_BYTES: Final = 64 << 20
@@ -61,13 +61,13 @@ class TopicCopy:
         """
         self._cluster, self._name, self._root, self._follow = cluster, name, root, follow
         self._segment_bytes, self._clock = segment_bytes, clock
-        topic = cluster.topic(name)
+        topic = cluster.topics({name}).get(name)
         if topic is None:
             raise BrokerError(f"{name}: there is no such topic, or this user lacks DESCRIBE on it")
         self._topic_id = topic.topic_id
         self.fetcher = Fetcher(cluster, clock)
         self._goals = FirstHighWatermarks()
-        self._leaders_at = self._refresh_at = clock()
+        self._refresh_at = clock()
         try:
             self._add(topic.leaders)
         except BaseException:
@@ -113,22 +113,14 @@ class TopicCopy:
 
     def _ask_for_leaders(self) -> None:
         now = self._clock()
-        waiting = self.fetcher.unasked and now >= self._leaders_at
-        asked = waiting and any(follower.asks_for_leader(now) for follower in self.fetcher.line)
-        if not asked and not (self._follow and now >= self._refresh_at):
-            return
-        self.fetcher.unasked = True
-        self._leaders_at, self._refresh_at = now + TURN_SECONDS, now + _REFRESH_SECONDS
-        try:
-            topic = self._cluster.topic(self._name)
-        except BrokerUnavailable as error:
-            for follower in self.fetcher.line:
-                if follower.state is FollowerState.WAITING:
-                    follower.unanswered(error, now)
-            return
+        if self.fetcher.asking() or (self._follow and now >= self._refresh_at):
+            self._refresh_at = now + _REFRESH_SECONDS
+            self.fetcher.learn({self._name}, self._follow_new)
+
+    def _follow_new(self, topics: Mapping[str, TopicLeaders]) -> None:
+        topic = topics.get(self._name)
         if topic is not None and topic.topic_id == self._topic_id and self._follow:
             self._add(topic.leaders)
-        learn_all([(follower, topic) for follower in self.fetcher.line], self._cluster, now)
 
     def _is_done(self, follower: PartitionFollower) -> bool:
         """True if nothing is left to copy of a partition."""

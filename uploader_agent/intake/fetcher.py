@@ -7,13 +7,13 @@ line: the first one has room for a batch of any size.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import BrokerUnavailable
-from uploader_agent.intake.fetching import Cluster, FetchAnswer, FrameTooLarge, Wanted
-from uploader_agent.intake.follower import FollowerState, PartitionFollower
+from uploader_agent.intake.fetching import Cluster, FetchAnswer, FrameTooLarge, TopicLeaders, Wanted
+from uploader_agent.intake.follower import FollowerState, PartitionFollower, learn_all
 
 TURN_SECONDS: Final = 0.1
 """The longest wait for an answer."""
@@ -51,6 +51,7 @@ class Fetcher:
         self.line: deque[PartitionFollower] = deque()
         self.followers: dict[TopicPartition, PartitionFollower] = {}
         self.unasked = True
+        self._learn_at = clock()
         self.grown_at = clock()
         self.throttled = 0.0
         self.fetched = 0
@@ -72,6 +73,28 @@ class Fetcher:
         """Fetch for ``follower`` no more."""
         del self.followers[follower.tp]
         self.line.remove(follower)
+
+    def asking(self) -> set[str]:
+        """The topics of followers that wait for their leader; none within a tenth second of the last :meth:`learn`."""
+        now = self._clock()
+        if not self.unasked or now < self._learn_at:
+            return set()
+        return {follower.tp.topic for follower in self.line if follower.asks_for_leader(now)}
+
+    def learn(self, names: Collection[str] | None, take: Callable[[Mapping[str, TopicLeaders]], None]) -> None:
+        """Ask who leads the topics ``names``, or all, have ``take`` add followers, and tell those that there are."""
+        now = self._clock()
+        self.unasked, self._learn_at = True, now + TURN_SECONDS
+        try:
+            topics = self._cluster.topics(names)
+        except BrokerUnavailable as error:
+            for follower in self.line:
+                if follower.state is FollowerState.WAITING:
+                    follower.unanswered(error, now)
+            return
+        take(topics)
+        told = [follower for follower in self.line if names is None or follower.tp.topic in names]
+        learn_all([(follower, topics.get(follower.tp.topic)) for follower in told], self._cluster, now)
 
     def turn(self, rests: Callable[[PartitionFollower], bool]) -> None:
         """Send requests for the followers that do not rest, and hand out the answers that come within a tenth second.

@@ -129,10 +129,6 @@ class Cluster(Protocol):
     Methods raise BrokerUnavailable if a broker does not answer, and BrokerError if it refuses for good.
     """
 
-    def topic(self, name: str) -> TopicLeaders | None:
-        """The topic as some broker knows it; None if that broker knows none of this name."""
-        ...
-
     def topics(self, names: Collection[str] | None) -> Mapping[str, TopicLeaders]:
         """The topics ``names``, or all that this user may describe, as some broker knows them."""
         ...

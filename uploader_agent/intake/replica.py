@@ -25,9 +25,9 @@ from tidemark.kafka_log import Lineage
 from tidemark.raw.objects import StoredWatermark, find_watermark
 from uploader_agent.broker.admin import BrokerUnavailable, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment, find_partitions, topic_id_of
-from uploader_agent.intake.fetcher import TURN_SECONDS, Fetcher, FirstHighWatermarks
+from uploader_agent.intake.fetcher import Fetcher, FirstHighWatermarks
 from uploader_agent.intake.fetching import Cluster, TopicLeaders
-from uploader_agent.intake.follower import FollowerState, PartitionFollower, learn_all
+from uploader_agent.intake.follower import FollowerState, PartitionFollower
 from uploader_agent.intake.spool import PartitionSpool
 from uploader_agent.log_source import LogSource
 from uploader_agent.observability.metrics import Metrics
@@ -89,7 +89,7 @@ class SlotReplica(LogSource):
         self._fetcher = Fetcher(cluster, clock)
         self._goals = FirstHighWatermarks()
         self._opened = False
-        self._refresh_at = self._leaders_at = self._measure_at = clock()
+        self._refresh_at = self._measure_at = clock()
         self._full = False
         self._size = self._measured_fetched = 0
         self._stored: dict[tuple[TopicPartition, str], int] = {}
@@ -217,28 +217,13 @@ class SlotReplica(LogSource):
         self._fetcher.add(PartitionFollower(tp, topic_id, spool, self._stored_end))
 
     def _ask_for_leaders(self) -> None:
-        now, line = self._clock(), self._fetcher.line
-        refresh = now >= self._refresh_at
-        waiting = self._fetcher.unasked and now >= self._leaders_at
-        asking = [follower for follower in line if follower.asks_for_leader(now)] if waiting else []
-        if not refresh and not asking:
-            return
-        self._fetcher.unasked = True
-        self._leaders_at = now + TURN_SECONDS
-        try:
-            topics = self._cluster.topics(None if refresh else {follower.tp.topic for follower in asking})
-        except BrokerUnavailable as error:
-            for follower in line:
-                if follower.state is FollowerState.WAITING:
-                    follower.unanswered(error, now)
-            return
-        if refresh:
-            self._refresh_at = now + _REFRESH_SECONDS
-            self._follow_new(topics)
-        told = [*line] if refresh else asking
-        learn_all([(follower, topics.get(follower.tp.topic)) for follower in told], self._cluster, now)
+        if self._clock() >= self._refresh_at:
+            self._fetcher.learn(None, self._follow_new)
+        elif asking := self._fetcher.asking():
+            self._fetcher.learn(asking, lambda _: None)
 
     def _follow_new(self, topics: Mapping[str, TopicLeaders]) -> None:
+        self._refresh_at = self._clock() + _REFRESH_SECONDS
         accepted = {name for name in topics.keys() | self._names() if self._accepts_topic(name)}
         for follower in [follower for follower in self._fetcher.line if follower.tp.topic not in accepted]:
             follower.spool.close()

@@ -203,7 +203,6 @@ class ScriptedCluster(Cluster):
         self.replicas = {broker: Replica() for broker in BROKERS}
         self.log.assign(0)
 
-    @override
     def topic(self, name: str) -> TopicLeaders | None:
         self._answerable(next(iter(set(BROKERS) - self.down), 1))
         if not self.exists or name != TOPIC:
