@@ -237,7 +237,7 @@ class SegmentReader(DataSourceReader):
         """
         if not isinstance(partition, SegmentPartition):
             raise TypeError(f"{partition!r} was not planned by this reader")
-        rules = PartitionRules.of(partition.plan)
+        rules = PartitionRules.of(partition.plan, partition.options)
         with closing(read_ahead(partition.task.ranges, partition.options)) as ranges:
             for part, ahead in ranges:
                 for rows in segment_rows(
@@ -308,9 +308,10 @@ def segment_rows(
     ahead: Ahead | None = None,
     from_time: int = -_FOREVER,
 ) -> Iterator[pa.RecordBatch]:
-    """The decoded records of a range; batches that end before ``from_time`` (microseconds) are not decoded.
+    """The decoded records of a range, without erased ones.
 
-    ``batch_bytes`` bounds the decompressed size of a batch. The range's bytes may have been read ``ahead``.
+    Batches that end before ``from_time`` (microseconds) are not decoded. ``batch_bytes`` bounds the decompressed size
+    of a batch. The range's bytes may have been read ``ahead``.
 
     Raises:
         SegmentError: a batch is damaged, or cannot be decoded.
@@ -320,7 +321,7 @@ def segment_rows(
     expected = part.from_offset
     for window in windows(open_store(part.store, options), part, ahead):
         verdict = judge(window.headers, expected, part, rules)
-        yield from decode_batches(
+        decoded = decode_batches(
             window.data,
             verdict.data[_late_enough(verdict.data["max_timestamp"], from_time)],
             name=part.key,
@@ -331,6 +332,8 @@ def segment_rows(
             position=window.position,
             limits=DEFAULT_LIMITS._replace(records_bytes=batch_bytes),
         )
+        for rows in decoded:
+            yield take(rows, np.flatnonzero(~rules.mask.rows(rows))) if rules.mask else rows
         expected = verdict.next_offset
         if verdict.stop:
             raise ContinuityError(verdict.stop.detail)

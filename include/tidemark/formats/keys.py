@@ -303,6 +303,24 @@ class ControlKeys:
         digits = f"{start:0{OFFSET_DIGITS}d}-{end:0{OFFSET_DIGITS}d}"
         return f"{self.tombstones(place, partition)}{digits}-{at}.json"
 
+    @property
+    def erasures(self) -> str:
+        """The folder of the requests for erasure, each a folder of its own."""
+        return self._under("_erasure")
+
+    def erasure(self, request: str, part: str) -> str:
+        """A part of a request for erasure: ``request`` or ``approval``."""
+        return f"{self.erasures}{check_report(request)}/{part}.json"
+
+    def mask_index(self, place: str) -> str:
+        """The index of the masks of an incarnation of a topic."""
+        return f"{self._under('_erased')}{place}.json"
+
+    def mask(self, place: str, partition: int, start: int, end: int, digest: str) -> str:
+        """The mask of erased offsets of a partition between ``start`` and ``end``; ``digest`` is its content's."""
+        digits = f"{start:0{OFFSET_DIGITS}d}-{end:0{OFFSET_DIGITS}d}"
+        return f"{self._under('_erased')}{place}/{partition}/{digits}-{digest}.json"
+
     def acknowledgements(self, place: str, partition: int) -> str:
         """The folder of the acknowledgements of a partition's gaps."""
         return f"{self._under('_acks')}{place}-{partition}/"
@@ -410,6 +428,15 @@ class TableKeys:
     def retention(self, subject: str) -> str:
         """The folder of retention's reports on ``subject``: ``table`` or ``raw``."""
         return self._state("retention", subject) + "/"
+
+    def erasure(self, attempt: int) -> str:
+        """The report of a pass of erasure."""
+        return self._state("erasures", f"{attempt}.json")
+
+    @property
+    def erasures(self) -> str:
+        """The folder of the reports of the passes of erasure."""
+        return self._state("erasures") + "/"
 
     @property
     def audits(self) -> str:

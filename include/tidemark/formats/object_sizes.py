@@ -30,6 +30,12 @@ HEAD: Final = 16 * _MIB
 TOMBSTONE: Final = 64 * _MIB
 """A tombstone of one run of retention for a partition: about 1 KiB for each segment."""
 
+MASK: Final = 64 * _MIB
+"""A mask of erased offsets: at most a million, about 8 B each; the index of a topic's masks: about 150 B for each."""
+
+ERASURE: Final = 16 * _MIB
+"""A request for erasure: about 60 B for each value that is looked for."""
+
 SCHEMA: Final = 16 * _MIB
 """The adopted schema of a registry: the schema twice in base64; registries keep it below 1 MiB."""
 

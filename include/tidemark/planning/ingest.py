@@ -143,7 +143,7 @@ def _plan_partition(
         end = kept[-1].to_offset
         acknowledged = tuple(offsets for offsets in plan.acknowledged if offsets[1] <= end)
         plan = plan.model_copy(update={"end": end, "held_by": (), "acknowledged": acknowledged, "as_of": None})
-    return plan, kept
+    return raw.masked(part, plan), kept
 
 
 def tasks_for(raw: RawTopic, plan: PartitionPlan, decision: Decision) -> list[ConversionTask]:

@@ -149,7 +149,7 @@ def plan_partition(
         lineage=lineage.entries,
         aborted=aborted_from(start, raw.aborted(deciding, newest)),
     )
-    return plan, tasks_of(part.incarnation, part.topic_id, part.keys.partition, ranges)
+    return raw.masked(part, plan), tasks_of(part.incarnation, part.topic_id, part.keys.partition, ranges)
 
 
 def _joined(

@@ -20,10 +20,12 @@ from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
 from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.acknowledgements import acknowledged
 from tidemark.formats.raw.incarnations import TopicIncarnations
+from tidemark.formats.raw.masks import MaskIndex
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, rank
 from tidemark.formats.table.index_cache import read_indexes
 from tidemark.formats.table.ledger import Ledger, PartitionState
+from tidemark.formats.table.plan import PartitionPlan, StoredMasks
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import AbortedTransaction, BatchHeader, Lineage, confirms_cut, cut_points, parse_offset_index
 from tidemark.kafka_log.batch import HEADER_SIZE, read_header
@@ -31,6 +33,7 @@ from tidemark.kafka_log.scan import scan_batches
 from tidemark.raw import objects
 from tidemark.raw.byte_ranges import TARGET_BYTES, BatchCut
 from tidemark.raw.heads import LiveEnd, Unread
+from tidemark.raw.masks import index_of
 from tidemark.raw.objects import LOOK_BACK, StoredWatermark
 from tidemark.raw.partition import PartitionView, RawPartition, SegmentWindow
 from tidemark.raw.segments import Segment, SegmentPiece, agrees, cover, live_until
@@ -61,6 +64,7 @@ class RawTopic:
         self._default = self._resolver.default()
         self._control = ControlKeys(self._default.prefix, topic.cluster)
         self._stores: dict[str, Store] = {}
+        self._masks: dict[str, MaskIndex] = {}
         self._unread: set[str] = set()  # the watermark indexes that cannot be read
         self.unread = Unread(outages=outages)
         self._live_end = live_end or LiveEnd()
@@ -243,6 +247,24 @@ class RawTopic:
             for transaction in body
             if agrees(segment, lineage, transaction.last_offset)
         ]
+
+    def masks(self, place: str) -> MaskIndex:
+        """The masks of an incarnation's erased offsets, as the first call for it finds them.
+
+        Raises:
+            FormatError: the index does not parse. Then nothing may be planned, since it would bring records back.
+        """
+        if place not in self._masks:
+            self._masks[place] = index_of(self._store(self._default.store), self._control, place)
+        return self._masks[place]
+
+    def masked(self, part: RawPartition, plan: PartitionPlan, through: int | None = None) -> PartitionPlan:
+        """``plan`` with the masks of its offsets; ``through`` is the last of them that counts, all if None."""
+        index = self.masks(part.keys.place)
+        masks = index.within(plan.partition, plan.start, plan.end)
+        keys = [index.key_of(self._control, mask) for mask in masks if through is None or mask.number <= through]
+        masked = StoredMasks(store=self._default.store, keys=tuple(keys)) if keys else None
+        return plan.model_copy(update={"masks": masked})
 
     def acknowledged(self, part: RawPartition) -> Intervals:
         """The offsets that a person has acknowledged as lost."""

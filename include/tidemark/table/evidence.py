@@ -18,7 +18,8 @@ addition, since the new branch has other records under the same numbers.
 :class:`tidemark.table.effective_evidence.EffectiveEvidence` implements these rules.
 
 A row covers offsets in ``[first, next)`` of one class. In classes other than ``landed`` it is a run of adjacent
-offsets, unless a byte range has more than :data:`MAX_RUNS` runs of one class: then one row covers all of them. ``rows``
+offsets, unless a byte range has more than :data:`MAX_RUNS` runs of one class: then one row covers all of them. Runs of
+class ``erased`` stay apart, so that each can be compared with the masks. ``rows``
 is the number of offsets that the row covers, which is less than ``next - first`` if other classes lie between. An
 ingest advances its partitions by the sum of ``rows`` over its rows, less those of class ``superseded`` without a file,
 and without ``truncated`` ones.
@@ -56,10 +57,12 @@ OffsetClass = Literal[
     "acknowledged",
     "deleted_before_upload",
     "expired",
+    "erased",
 ]
 """The classes of an offset below ``next_offset``; held, corrupt and LOST offsets stay at or above it.
 
 ``expired`` offsets were removed by retention: from the table with their date, or from raw before the table began.
+``erased`` offsets had records that a person's request removed: a mask names each of them (:mod:`~.formats.raw.masks`).
 """
 
 EvidenceClass = OffsetClass | Literal["superseded", "truncated"]

@@ -7,16 +7,21 @@ record were compacted away too: neither producers nor brokers leave holes in a b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.decode import Headers, aborted_mask
+from tidemark.decode.offset_mask import OffsetMask
+from tidemark.formats.raw.masks import Mask
 from tidemark.formats.table.plan import PartitionPlan, SegmentRange
 from tidemark.kafka_log import AbortedTransaction
 from tidemark.kafka_log.batch import CONTROL
+from tidemark.raw.masks import mask_of
+from tidemark.store import StoreOptions, open_store
 from tidemark.table.evidence import OffsetClass
 from tidemark_spark.model import Stop
 
@@ -52,21 +57,36 @@ class BatchVerdict(NamedTuple):
 
 
 class PartitionRules(NamedTuple):
-    """The rules of a partition's plan for its batches: the lineage, and the aborted transactions."""
+    """The rules of a partition's plan for its batches: the lineage, the aborted transactions, the erased offsets."""
 
     epochs: NDArray[np.int64]
     starts: NDArray[np.int64]
     aborted: tuple[AbortedTransaction, ...]
+    mask: OffsetMask
 
     @classmethod
-    def of(cls, plan: PartitionPlan) -> PartitionRules:
-        """The rules of ``plan``."""
+    def of(cls, plan: PartitionPlan, options: StoreOptions) -> PartitionRules:
+        """The rules of ``plan``; reads its masks.
+
+        Raises:
+            FormatError: a mask does not parse.
+            StoreError: a mask cannot be read.
+        """
         lineage = np.array(plan.lineage, np.int64).reshape(-1, 2)
         aborted = tuple(
             AbortedTransaction(transaction.producer_id, transaction.first_offset, transaction.last_offset, 0)
             for transaction in plan.aborted
         )
-        return cls(lineage[:, 0], lineage[:, 1], aborted)
+        masks: list[Mask] = []
+        if plan.masks is not None:
+            store = open_store(plan.masks.store, options)
+            masks = [mask_of(store, key) for key in plan.masks.keys]
+        return cls(lineage[:, 0], lineage[:, 1], aborted, OffsetMask(masks))
+
+    def erased(self, start: int, end: int, *, compacted: bool) -> NDArray[np.int64]:
+        """The erased offsets of ``[start, end)`` on the lineage, ascending."""
+        offsets, epochs = self.mask.between(start, end)
+        return np.unique(offsets[self._on_lineage(offsets, epochs, compacted=compacted)])
 
     def live(self, headers: Headers, *, compacted: bool) -> NDArray[np.bool_]:
         """A mask of the batches on the lineage. Below its first start no batch contradicts it.
@@ -75,9 +95,11 @@ class PartitionRules(NamedTuple):
         the epoch. Compaction moves the starts of epochs, and not their ends. So ``compacted`` bytes are judged by ends,
         as in :meth:`tidemark.kafka_log.Lineage.is_live`.
         """
+        return self._on_lineage(headers["base_offset"], headers["leader_epoch"], compacted=compacted)
+
+    def _on_lineage(self, base: NDArray[np.int64], epoch: NDArray[Any], *, compacted: bool) -> NDArray[np.bool_]:
         if not len(self.starts):
-            return np.ones(len(headers), np.bool_)
-        base, epoch = headers["base_offset"], headers["leader_epoch"]
+            return np.ones(len(base), np.bool_)
         live: NDArray[np.bool_] = base < self.starts[0]
         if compacted:
             index = np.searchsorted(self.epochs, epoch, "right") - 1
@@ -120,6 +142,16 @@ def judge(headers: Headers, expected: int, part: SegmentRange, rules: PartitionR
     whole = (data["record_count"] >= 0) & (spans == data["last_offset_delta"] + 1)
     records = int(data["record_count"].sum()) if whole.all() else None
     return BatchVerdict(data, int(spans.sum()), records, runs, next_offset, stop)
+
+
+def without(runs: Iterable[Run], offsets: NDArray[np.int64]) -> list[Run]:
+    """``runs`` without ``offsets``, which are ascending: a run of all its offsets is divided there."""
+    left: list[Run] = []
+    for run in runs:
+        low, high = np.searchsorted(offsets, [run.start, run.end])
+        edges = [run.start - 1, *offsets[low:high].tolist(), run.end]
+        left += [Run.whole(run.offset_class, before + 1, at) for before, at in pairwise(edges) if at > before + 1]
+    return left
 
 
 def missing(part: SegmentRange, start: int, end: int) -> Stop:

@@ -7,7 +7,7 @@ concurrent runs write the same objects. Memory is bounded by one window of a seg
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import groupby, pairwise
@@ -15,14 +15,15 @@ from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, SegmentError, StoreError
 from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.store import open_store
 from tidemark.table.evidence import MAX_RUNS, EvidenceRow
-from tidemark_spark.convert.classify import BatchVerdict, PartitionRules, Run, judge, missing
-from tidemark_spark.convert.date_partitioner import numbers
+from tidemark_spark.convert.classify import BatchVerdict, PartitionRules, Run, judge, missing, without
+from tidemark_spark.convert.date_partitioner import numbers, take
 from tidemark_spark.convert.guard import decoded, pass_on
 from tidemark_spark.convert.read_ahead import Ahead, read_ahead
 from tidemark_spark.convert.row_order import ascending
@@ -79,7 +80,7 @@ class Conversion:
 
     def __init__(self, job: Job, task: ConversionTask, sink: RecordSink) -> None:
         self._job, self._task, self._sink = job, task, sink
-        self._rules = PartitionRules.of(job.partitions[task.incarnation, task.partition])
+        self._rules = PartitionRules.of(job.partitions[task.incarnation, task.partition], job.options)
         self.next_offset = task.from_offset
         self.evidence: list[EvidenceRow] = []
         self.bytes_read = 0
@@ -126,23 +127,51 @@ class Conversion:
             return None
         if not part.compacted:
             return missing(part, self.next_offset, part.to_offset)
-        runs.append(Run.whole("compacted", self.next_offset, part.to_offset))
-        self.next_offset = part.to_offset
+        end = part.to_offset
+        erased = self._rules.erased(self.next_offset, end, compacted=True)
+        self._pass([Run.whole("compacted", self.next_offset, end)], erased, end, 0, runs)
         return None
 
     def _window(self, number: int, part: SegmentRange, window: ReadWindow, runs: list[Run]) -> Stop | None:
         verdict = judge(window.headers, self.next_offset, part, self._rules)
-        without_record = self._decode(number, part, window, verdict)
-        runs += verdict.runs
-        if without_record:
-            runs.append(Run("compacted", self.next_offset, verdict.next_offset, without_record))
-        self.next_offset = verdict.next_offset
+        erased, without_record = self._decode(number, part, window, verdict)
+        self._pass(verdict.runs, erased, verdict.next_offset, without_record, runs)
         if verdict.stop is None and window.damage:
             return Stop(self.next_offset, window.damage.end, "corrupt", str(window.damage.error))
         return verdict.stop
 
-    def _decode(self, number: int, part: SegmentRange, window: ReadWindow, verdict: BatchVerdict) -> int:
-        """Send the records of the data batches to the sink; returns the number of their offsets without a record."""
+    def _pass(
+        self, passed: Sequence[Run], erased: NDArray[np.int64], end: int, without_record: int, runs: list[Run]
+    ) -> None:
+        """Move on to ``end``, and add to ``runs`` the classes of all offsets whose records went to no sink.
+
+        Of ``without_record`` offsets in data batches, some are ``erased``. So may be offsets of ``passed`` that were
+        compacted away: an erased offset has its class whether the bytes still hold its record or not. Markers and
+        aborted records keep theirs.
+        """
+        compacted = [run for run in passed if run.offset_class == "compacted"]
+        for run in passed:
+            if run.offset_class != "compacted":
+                runs.append(run)
+                erased = erased[(erased < run.start) | (erased >= run.end)]
+        left = without(compacted, erased)
+        runs += [*left, *(Run.whole("erased", offset, offset + 1) for offset in erased.tolist())]
+        within = sum(run.rows for run in compacted) - sum(run.rows for run in left)
+        if emptied := without_record - (len(erased) - within):
+            runs.append(Run("compacted", self.next_offset, end, emptied))
+        self.next_offset = end
+
+    def _decode(
+        self, number: int, part: SegmentRange, window: ReadWindow, verdict: BatchVerdict
+    ) -> tuple[NDArray[np.int64], int]:
+        """Send the records of the data batches to the sink.
+
+        Returns:
+            the erased offsets, and the number of the batches' offsets that have no record, or an erased one.
+        """
+        mask = self._rules.mask
+        gone = self._rules.erased(self.next_offset, verdict.next_offset, compacted=part.compacted)
+        hidden: list[NDArray[np.int64]] = []
         refused: list[tuple[BatchHeader, SegmentError]] = []
         last, count = self.next_offset - 1, 0
         for rows in decoded(
@@ -158,18 +187,46 @@ class Conversion:
             on_refused=lambda header, error: refused.append((header, error)),
         ):
             last = ascending(rows, last, part.key)
-            count += len(rows)
-            for origin, run in _by_shipping(part, rows):
+            if mask:
+                erased, offsets = mask.rows(rows), numbers(rows.column("kafka_offset"))
+                hidden.append(offsets[erased])
+                gone = np.setdiff1d(gone, offsets)
+                chosen = take(rows, np.flatnonzero(~erased)) if erased.any() else rows
+            else:
+                chosen = rows
+            if not len(chosen):
+                continue
+            count += len(chosen)
+            for origin, run in _by_shipping(part, chosen):
                 pass_on(self._sink.rows, self._job, number, origin, run)
         for header, error in sorted(refused, key=lambda refusal: refusal[0].base_offset):
             start = header.position - window.position
             data = window.data[start : start + header.size]
             span = max(header.base_offset, part.from_offset), min(header.next_offset, part.to_offset)
+            if mask:
+                gone = self._without_batch(part, header, error, gone)
             origin = _shipped_at(part, header.base_offset)
             count += self._sink.batch(number, origin, header, data, error.detail, span)
-        if verdict.records is not None and count != verdict.records:
-            raise ContinuityError(f"{part.key}: headers announce {verdict.records} records, {count} were found")
-        return verdict.span - count
+        found = count + sum(map(len, hidden))
+        if verdict.records is not None and found != verdict.records:
+            raise ContinuityError(f"{part.key}: headers announce {verdict.records} records, {found} were found")
+        return np.sort(np.concatenate([gone, *hidden])), verdict.span - count
+
+    def _without_batch(
+        self, part: SegmentRange, header: BatchHeader, error: SegmentError, gone: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """``gone`` without the offsets of a batch that cannot be decoded, and goes to quarantine.
+
+        Raises:
+            ContinuityError: it has an erased record, which cannot be taken out.
+        """
+        offsets = np.arange(header.base_offset, header.next_offset)
+        if self._rules.mask.among(offsets, np.full(len(offsets), header.leader_epoch)).any():
+            raise ContinuityError(
+                f"{part.key}: the batch at byte {header.position} has erased records and cannot be decoded: "
+                f"{error.detail}; quarantine would keep its bytes: install the version that landed it"
+            )
+        return np.setdiff1d(gone, offsets)
 
 
 def _note_outage(part: SegmentRange, error: StoreError) -> None:
@@ -187,7 +244,7 @@ def _known_outage(part: SegmentRange) -> str | None:
 
 
 def _folded(runs: list[Run]) -> list[Run]:
-    """Runs with touching runs of a class joined; more than MAX_RUNS runs of a class become one."""
+    """Runs with touching runs of a class joined; more than MAX_RUNS runs of a class become one, unless it is erased."""
     folded: list[Run] = []
     for name, group in groupby(sorted(runs), key=lambda run: run.offset_class):
         joined: list[Run] = []
@@ -196,7 +253,7 @@ def _folded(runs: list[Run]) -> list[Run]:
                 joined[-1] = Run(name, joined[-1].start, run.end, joined[-1].rows + run.rows)
             else:
                 joined.append(run)
-        if len(joined) > MAX_RUNS:
+        if len(joined) > MAX_RUNS and name != "erased":
             end = max(run.end for run in joined)
             joined = [Run(name, joined[0].start, end, sum(run.rows for run in joined))]
         folded += joined

@@ -10,6 +10,7 @@ import pytest
 from tidemark.decode import HEADER_DTYPE
 from tidemark.formats.table.plan import PartitionPlan
 from tidemark.kafka_log import Lineage
+from tidemark.store import StoreOptions
 from tidemark_spark.convert.classify import PartitionRules
 
 
@@ -19,7 +20,7 @@ def live(lineage: tuple[tuple[int, int], ...], batches: list[tuple[int, int]], *
     headers = np.zeros(len(batches), HEADER_DTYPE)
     headers["base_offset"] = [base for base, _ in batches]
     headers["leader_epoch"] = [epoch for _, epoch in batches]
-    found: list[bool] = PartitionRules.of(plan).live(headers, compacted=compacted).tolist()
+    found: list[bool] = PartitionRules.of(plan, StoreOptions()).live(headers, compacted=compacted).tolist()
     return found
 
 

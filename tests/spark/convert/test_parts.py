@@ -18,7 +18,7 @@ from tidemark.decode import scan_headers
 from tidemark.errors import NotFound, PreconditionFailed, UnknownOutcome
 from tidemark.formats.table.ledger import new_attempt
 from tidemark.formats.table.plan import Aborted, PartitionPlan, SegmentRange
-from tidemark.store import open_store
+from tidemark.store import StoreOptions, open_store
 from tidemark_spark.cluster.executor import in_worker
 from tidemark_spark.convert.classify import BatchVerdict, PartitionRules, judge
 from tidemark_spark.convert.date_partitioner import LocalDates
@@ -90,7 +90,7 @@ def judged(data: bytes, start: int, end: int, *, lineage: Any = ((3, 0),), **mor
         uploaded_at=datetime.now(UTC),
         compacted=compacted,
     )
-    return judge(scan_headers(data, "0.log", 0), start, part, PartitionRules.of(plan))
+    return judge(scan_headers(data, "0.log", 0), start, part, PartitionRules.of(plan, StoreOptions()))
 
 
 def runs(verdict: BatchVerdict) -> list[tuple[str, int, int]]:

@@ -26,7 +26,7 @@ from tidemark.raw import topic as raw_topic
 from tidemark.raw.heads import LiveEnd
 from tidemark.raw.topic import RawTopic
 from tidemark.retry import Retry
-from tidemark.store import Store
+from tidemark.store import Store, StoreOptions
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import Reach
 from tidemark.table.evidence import EvidenceRow
@@ -190,7 +190,7 @@ class Landings:
         began: float,
     ) -> Outcome:
         """As :class:`tidemark_spark.convert.conversion.Conversion`, without decoding any record."""
-        rules, at, stop = PartitionRules.of(part), task.from_offset, None
+        rules, at, stop = PartitionRules.of(part, StoreOptions()), task.from_offset, None
         evidence: list[EvidenceRow] = []
         for range_ in task.ranges:
             runs: list[Run] = []

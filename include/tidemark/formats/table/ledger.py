@@ -107,7 +107,8 @@ class Ledger(StoredObject):
     :func:`tidemark.planning.maintenance.fold.has_landed`. ``files`` is the digest of the live files after this commit,
     see :mod:`tidemark.table.tampering`. ``superseded`` gives by date (empty for rows without one) the last commit that
     superseded quarantined or filtered rows: of two runs that are to do so, one is stale. ``field_ids`` are the ids of
-    the table's columns, by path; they never change.
+    the table's columns, by path; they never change. ``masks`` is, by place of an incarnation, the number of the last
+    mask whose records the table has no more.
     """
 
     most_bytes: ClassVar[int] = object_sizes.LEDGER
@@ -118,7 +119,7 @@ class Ledger(StoredObject):
     cluster: str
     topic: str
     table: str
-    kind: Literal["genesis", "ingest", "rebuild", "replay", "compact", "retain", "fold", "repair", "schema"]
+    kind: Literal["genesis", "ingest", "rebuild", "replay", "compact", "retain", "fold", "repair", "schema", "erase"]
     generation: int = Field(default=0, ge=0)
     partitions: tuple[PartitionState, ...] = ()
     dates: dict[str, DateState] = Field(default_factory=dict)
@@ -129,6 +130,7 @@ class Ledger(StoredObject):
     folds: tuple[Fold, ...] = ()
     superseded: dict[str, int] = Field(default_factory=dict)
     field_ids: dict[str, int] = Field(default_factory=dict)
+    masks: dict[str, int] = Field(default_factory=dict)
     configuration: str = ""
     code: str = ""
     committed_at: AwareDatetime

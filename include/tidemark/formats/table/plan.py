@@ -20,7 +20,7 @@ from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction
 from tidemark.formats.table.ledger import Closing
 from tidemark.formats.table.parquet_layout import ParquetLayout
 
-RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "fold", "repair", "schema"]
+RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "fold", "repair", "schema", "erase"]
 
 RUN_LIMIT: Final = timedelta(days=2)
 """Age of a plan above which its run commits nothing any more, so that the files that it wrote may be cleaned up."""
@@ -108,6 +108,13 @@ class Aborted(Model):
     last_offset: int
 
 
+class StoredMasks(Model):
+    """The keys of masks of erased offsets, and the URL of their store."""
+
+    store: str
+    keys: tuple[str, ...]
+
+
 class BranchCut(Model):
     """A partition leaves the branch that it had landed up to ``old_next``, at offset ``at``: the rest is truncated.
 
@@ -138,7 +145,8 @@ class PartitionPlan(Model):
     In an ingest, ``verdicts_end`` is the ledger's next value. ``branch`` is the ledger's. With a ``cut`` the run starts
     below the ledger's next offset, or at it. ``expired`` offsets were removed from raw before the table's first run.
     ``foreign_epochs`` are the watermark's: under these the ledger may be ahead, and is no later than the plan.
-    ``as_of`` is the time of the observation of the high watermark that the plan reaches, if it reaches one.
+    ``as_of`` is the time of the observation of the high watermark that the plan reaches, if it reaches one. ``masks``
+    has the masks of its erased offsets.
     """
 
     incarnation: int
@@ -159,6 +167,7 @@ class PartitionPlan(Model):
     cut: BranchCut | None = None
     foreign_epochs: tuple[int, ...] = ()
     as_of: AwareDatetime | None = None
+    masks: StoredMasks | None = None
 
     @property
     def landed_next(self) -> int:
@@ -194,6 +203,9 @@ class RunPlan(StoredObject):
     returns to its ``end``, at or below the cut.
 
     A compaction replaces the files of each task by one file with the table's ``columns``; ``dates`` are the files'.
+
+    An erasure (``erase``) makes the files of its tasks again, without their erased rows. ``masks`` is the number of the
+    last mask that the plan knows, for each place of an incarnation that has masks.
 
     A run of the kind ``schema`` only adds ``columns``. A rebuild that ``accepts`` a version of a registry's schema
     makes the rows with the proposed columns of that version.
@@ -231,6 +243,7 @@ class RunPlan(StoredObject):
     layout: ParquetLayout = ParquetLayout()
     field_ids: dict[str, int] = Field(default_factory=dict)
     accepts: int | None = None
+    masks: dict[str, int] = Field(default_factory=dict)
 
     @property
     def moves_rows(self) -> bool:
@@ -246,7 +259,7 @@ class RunPlan(StoredObject):
     def empty(self) -> bool:
         """True if there is nothing to commit: no range, and no new state of a partition, a date or the table."""
         state = self.partitions or self.replaced or self.closes or self.folds or self.found
-        return not state and self.kind != "schema"
+        return not state and self.kind not in {"schema", "erase"}
 
 
 def merged(by_date: Iterable[Mapping[str, Iterable[str]]]) -> dict[str, tuple[str, ...]]:

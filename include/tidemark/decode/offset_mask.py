@@ -1,0 +1,61 @@
+"""Marks the rows of erased records, by leader epoch and offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidemark.formats.raw.masks import Mask, MaskedEpoch
+
+
+class OffsetMask:
+    """The erased offsets of a partition, by leader epoch."""
+
+    def __init__(self, masks: Iterable[Mask] = ()) -> None:
+        by_epoch: dict[int, list[MaskedEpoch]] = {}
+        for part in (part for mask in masks for part in mask.epochs):
+            by_epoch.setdefault(part.epoch, []).append(part)
+        self._offsets = {
+            epoch: np.unique(np.fromiter(chain.from_iterable(part.offsets for part in parts), np.int64))
+            for epoch, parts in by_epoch.items()
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self._offsets)
+
+    def rows(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
+        """A mask of the rows that are erased; ``rows`` have the columns of :data:`tidemark.decode.SCHEMA`."""
+        return self.among(_integers(rows, "kafka_offset"), _integers(rows, "kafka_leader_epoch"))
+
+    def among(self, offsets: NDArray[np.int64], epochs: NDArray[Any]) -> NDArray[np.bool_]:
+        """A mask of the erased among ``offsets`` of ``epochs``."""
+        erased = np.zeros(len(offsets), np.bool_)
+        if not len(offsets):
+            return erased
+        for epoch in np.unique(epochs).tolist():
+            known = self._offsets.get(epoch, _NONE)
+            if len(known):
+                erased |= (epochs == epoch) & np.isin(offsets, known)
+        return erased
+
+    def between(self, start: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The erased offsets of ``[start, end)``, and their epochs."""
+        found = []
+        for epoch, offsets in self._offsets.items():
+            low, high = np.searchsorted(offsets, [start, end])
+            found.append((offsets[low:high], np.full(high - low, epoch)))
+        if not found:
+            return _NONE, _NONE
+        return np.concatenate([offsets for offsets, _ in found]), np.concatenate([epochs for _, epochs in found])
+
+
+def _integers(rows: pa.RecordBatch, name: str) -> Any:
+    return rows.column(name).to_numpy(zero_copy_only=False)
+
+
+_NONE: Final = np.empty(0, np.int64)
