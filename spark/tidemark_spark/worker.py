@@ -6,6 +6,7 @@ from tidemark.formats.table.plan import ConversionTask
 from tidemark_spark.compaction.worker import compacted
 from tidemark_spark.convert.conversion import converted
 from tidemark_spark.convert.replay import replayed
+from tidemark_spark.erasure.worker import erased
 from tidemark_spark.model import Job, Outcome
 
 
@@ -20,4 +21,6 @@ def convert(job: Job, task: ConversionTask) -> Outcome:
         return replayed(job, task)
     if job.kind == "compact":
         return compacted(job, task)
+    if job.kind == "erase":
+        return erased(job, task)
     return converted(job, task)

@@ -16,7 +16,8 @@ from tidemark.formats.raw.masks import Mask, MaskedEpoch
 class OffsetMask:
     """The erased offsets of a partition, by leader epoch."""
 
-    def __init__(self, masks: Iterable[Mask] = ()) -> None:
+    def __init__(self, masks: Iterable[Mask] = (), without: Iterable[tuple[int, int]] = ()) -> None:
+        """The offsets of ``masks``, apart from those in the half-open ranges ``without``."""
         by_epoch: dict[int, list[MaskedEpoch]] = {}
         for part in (part for mask in masks for part in mask.epochs):
             by_epoch.setdefault(part.epoch, []).append(part)
@@ -24,6 +25,10 @@ class OffsetMask:
             epoch: np.unique(np.fromiter(chain.from_iterable(part.offsets for part in parts), np.int64))
             for epoch, parts in by_epoch.items()
         }
+        for start, end in without:
+            for epoch, offsets in self._offsets.items():
+                low, high = np.searchsorted(offsets, [start, end])
+                self._offsets[epoch] = np.delete(offsets, slice(low, high))
 
     def __bool__(self) -> bool:
         return bool(self._offsets)

@@ -1,4 +1,4 @@
-"""The fields that every plan has: the ledger that it follows, the settings and the code, and its own identity."""
+"""Parts that plans share: the ledger that a plan follows, its settings, code and identity, and its masks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from datetime import datetime
 from typing import Any
 
 from tidemark.formats.table.ledger import Ledger, new_attempt
+from tidemark.formats.table.plan import StoredMasks
+from tidemark.intervals import Intervals
 from tidemark.planning.code_digest import code_digest
+from tidemark.raw.masks import mask_of
+from tidemark.raw.topic import RawTopic
+from tidemark.store import open_store
 from tidemark.table.delta_table import TopicTable
+from tidemark.table.effective_evidence import EffectiveEvidence
+
+Key = tuple[int, int]
 
 
 def following(
@@ -28,5 +36,34 @@ def following(
         "layout": topic.parquet,
         "field_ids": ledger.field_ids,
         "accepts": table.accepts,
+        "masks": ledger.masks,
         "created_at": created_at or table.store.now(),
     }
+
+
+def spared_offsets(raw: RawTopic, standing: EffectiveEvidence) -> dict[Key, Intervals]:
+    """The masked offsets by partition that have another class than ``erased`` in the table's evidence.
+
+    Their records wait for the erasure, or had left the table before. A run over the table reads them as ever.
+
+    Raises:
+        FormatError: a mask does not parse.
+    """
+    masks = raw.masks_of(standing.ledger, pending=False)
+    if not masks:
+        return {}
+    erased: dict[Key, list[tuple[int, int]]] = {}
+    for row in standing.evidence():
+        if row.offset_class == "erased":
+            erased.setdefault(row.key, []).append((row.first, row.next))
+    return {
+        key: Intervals((offset, offset + 1) for offset in masked_offsets(standing.table, stored))
+        - Intervals(erased.get(key, ()))
+        for key, stored in masks.items()
+    }
+
+
+def masked_offsets(table: TopicTable, masks: StoredMasks) -> list[int]:
+    """The offsets of ``masks``, of all leader epochs, ascending."""
+    store = open_store(masks.store, table.deployment.store)
+    return sorted({offset for key in masks.keys for part in mask_of(store, key).epochs for offset in part.offsets})

@@ -75,7 +75,7 @@ def plan_ingest(
     created = table.store.now()
     cuts = [plan.cut for plan, _ in changed if plan.cut]
     return RunPlan(
-        **following(table, ledger, attempt, created_at=created),
+        **(following(table, ledger, attempt, created_at=created) | {"masks": raw.mask_numbers()}),
         kind="ingest",
         partitions=tuple(plan for plan, _ in changed),
         tasks=tuple(task for _, tasks in changed for task in tasks),

@@ -36,14 +36,14 @@ def plan_reading(
     verdicts_end: int | None = None,
     committed: bool = True,
     keep: Callable[[Segment], bool] = lambda _: True,
-    masks_through: int | None = None,
+    spared: Intervals | None = None,
 ) -> RawPart:
     """The plan to read the offsets ``wanted`` of a partition from raw, as far as raw has them.
 
     ``known`` is an older lineage, for offsets that the newest does not cover. Below ``verdicts_end`` lie all markers
     that decide them, if that is known. Unless ``committed`` is false, offsets count as gone if raw does not show
     whether they were committed, and aborted transactions are left out. Segments that ``keep`` refuses are not read, and
-    their offsets are not gone. Of the masks, those up to the number ``masks_through`` count, all if it is None.
+    their offsets are not gone. Masked offsets are left out, apart from ``spared`` ones.
     """
     view = raw.view(part)
     lineage = known
@@ -75,7 +75,7 @@ def plan_reading(
         lineage=lineage.entries,
         aborted=aborted_from(start, raw.aborted(deciding, lineage)) if committed else (),
     )
-    plan = raw.masked(part, plan, masks_through)
+    plan = raw.masked(part, plan, spared)
     return RawPart(plan, tasks_of(part.incarnation, part.topic_id, part.keys.partition, ranges), gone)
 
 

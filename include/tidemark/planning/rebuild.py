@@ -16,7 +16,7 @@ from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
-from tidemark.planning.common import following
+from tidemark.planning.common import following, spared_offsets
 from tidemark.planning.partition_plan import clipped
 from tidemark.planning.read import NO_LIMIT, deciding_for
 from tidemark.raw.byte_ranges import BatchCut, ranges_of, tasks_of
@@ -54,10 +54,12 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
         raise ContinuityError(f"{table.url}/{unknown[0]}: {rule} {table.deployment.lake_store}/{table.keys.evidence}")
     raw = RawTopic(table)
     incarnations = raw.incarnations().incarnations if landed.offsets else ()
+    spared = spared_offsets(raw, standing)
     planned = []
     for key, offsets in sorted(landed.offsets.items()):
         part = raw.partition(incarnations[key[0]].topic_id, incarnations[key[0]].place, *key)
-        planned.append(plan_partition(raw, part, ledger.by_partition[key], offsets, join=True))
+        state = ledger.by_partition[key]
+        planned.append(plan_partition(raw, part, state, offsets, join=True, spared=spared.get(key)))
     return RunPlan(
         **(following(table, ledger, attempt) | {"generation": ledger.generation + 1}),
         kind="rebuild",
@@ -101,12 +103,19 @@ def _checked(text: str) -> str:
 
 
 def plan_partition(
-    raw: RawTopic, part: RawPartition, state: PartitionState, offsets: Intervals, *, join: bool
+    raw: RawTopic,
+    part: RawPartition,
+    state: PartitionState,
+    offsets: Intervals,
+    *,
+    join: bool,
+    spared: Intervals | None = None,
 ) -> tuple[PartitionPlan, list[ConversionTask]]:
     """The plan to convert ``offsets`` of a partition again.
 
     With ``join``, the offsets between them in the same byte ranges are converted too, so that there are as few tasks
     and files as ingest makes of such ranges. The rows between are of other dates, and the tasks leave them out.
+    Masked offsets are left out, apart from ``spared`` ones.
 
     Raises:
         ContinuityError: raw no longer holds all of the offsets.
@@ -149,7 +158,8 @@ def plan_partition(
         lineage=lineage.entries,
         aborted=aborted_from(start, raw.aborted(deciding, newest)),
     )
-    return raw.masked(part, plan), tasks_of(part.incarnation, part.topic_id, part.keys.partition, ranges)
+    plan = raw.masked(part, plan, spared)
+    return plan, tasks_of(part.incarnation, part.topic_id, part.keys.partition, ranges)
 
 
 def _joined(

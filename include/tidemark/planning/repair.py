@@ -15,7 +15,7 @@ from tidemark.errors import ContinuityError
 from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan
 from tidemark.intervals import Intervals
-from tidemark.planning.common import following
+from tidemark.planning.common import following, spared_offsets
 from tidemark.planning.lost_files import lost_files
 from tidemark.planning.partition_plan import left_at
 from tidemark.planning.read import joined
@@ -60,7 +60,7 @@ def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
     standing = EffectiveEvidence.at(table, ledger, live)
     gone = {*unknown_files(standing), *_expired_again(standing), *(lost & {file.path for file in live})}
     try:
-        search = _RepairSearch(table, ledger, _held(standing, gone))
+        search = _RepairSearch(standing, _held(standing, gone))
     except ContinuityError as error:
         raise ContinuityError(f"{error}. {_choice(table, ledger, live, gone)}") from error
     return nothing.model_copy(
@@ -107,10 +107,12 @@ class _RepairSearch:
     The next ingest lands the new branch from there.
     """
 
-    def __init__(self, table: TopicTable, ledger: Ledger, held: Mapping[_Key, list[_KeptRow]]) -> None:
+    def __init__(self, standing: EffectiveEvidence, held: Mapping[_Key, list[_KeptRow]]) -> None:
+        table, ledger = standing.table, standing.ledger
         self.planned: list[tuple[PartitionPlan, list[ConversionTask]]] = []
         self.files: set[str] = set()
         self._raw = RawTopic(table)
+        self._spared = spared_offsets(self._raw, standing)
         self._incarnations = self._raw.incarnations().incarnations
         for key, state in ledger.by_partition.items():
             rows = held.get(key, [])
@@ -129,7 +131,9 @@ class _RepairSearch:
         wanted, files = _whole(below, offsets.clip(0, end))
         self.files |= files | {row.file for row in rows if row.file and row.first >= end}
         plan, tasks = (
-            plan_partition(self._raw, part, state, wanted, join=False) if wanted else (_nowhere(state, end), [])
+            plan_partition(self._raw, part, state, wanted, join=False, spared=self._spared.get(key))
+            if wanted
+            else (_nowhere(state, end), [])
         )
         if left is not None:
             plan = plan.model_copy(update={"end": end, "branch": state.branch, "cut": cut_of(state, left)})

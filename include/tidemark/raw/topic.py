@@ -258,13 +258,33 @@ class RawTopic:
             self._masks[place] = index_of(self._store(self._default.store), self._control, place)
         return self._masks[place]
 
-    def masked(self, part: RawPartition, plan: PartitionPlan, through: int | None = None) -> PartitionPlan:
-        """``plan`` with the masks of its offsets; ``through`` is the last of them that counts, all if None."""
+    def mask_numbers(self) -> dict[str, int]:
+        """The number of the last mask of each place of an incarnation that has masks."""
+        places = [incarnation.place for incarnation in self.incarnations().incarnations]
+        return {place: self.masks(place).number for place in places if self.masks(place).number}
+
+    def masks_of(self, ledger: Ledger, *, pending: bool) -> dict[tuple[int, int], StoredMasks]:
+        """The masks of each (incarnation, partition) of ``ledger``; with ``pending``, those that its table lacks."""
+        masks: dict[tuple[int, int], StoredMasks] = {}
+        for number, incarnation in enumerate(self.incarnations().incarnations):
+            index = self.masks(incarnation.place)
+            keys: dict[int, list[str]] = {}
+            for mask in index.masks[ledger.masks.get(incarnation.place, 0) if pending else 0 :]:
+                keys.setdefault(mask.partition, []).append(index.key_of(self._control, mask))
+            for partition, named in keys.items():
+                if (number, partition) in ledger.by_partition:
+                    masks[number, partition] = StoredMasks(store=self._default.store, keys=tuple(named))
+        return masks
+
+    def masked(self, part: RawPartition, plan: PartitionPlan, spared: Intervals | None = None) -> PartitionPlan:
+        """``plan`` with the masks of its offsets, apart from ``spared`` ones."""
         index = self.masks(part.keys.place)
-        masks = index.within(plan.partition, plan.start, plan.end)
-        keys = [index.key_of(self._control, mask) for mask in masks if through is None or mask.number <= through]
-        masked = StoredMasks(store=self._default.store, keys=tuple(keys)) if keys else None
-        return plan.model_copy(update={"masks": masked})
+        keys = [index.key_of(self._control, mask) for mask in index.within(plan.partition, plan.start, plan.end)]
+        if not keys:
+            return plan
+        clipped = (spared or Intervals()).clip(plan.start, plan.end)
+        masks = StoredMasks(store=self._default.store, keys=tuple(keys), spared=tuple(clipped))
+        return plan.model_copy(update={"masks": masks})
 
     def acknowledged(self, part: RawPartition) -> Intervals:
         """The offsets that a person has acknowledged as lost."""

@@ -160,16 +160,21 @@ def evidence_key(table: TopicTable, attempt: int) -> str:
     return f"{table.keys.evidence}{attempt}.parquet"
 
 
-def to_parquet(rows: Iterable[EvidenceRow], *, configuration: str, code: str, attempt: int) -> bytes:
-    """The evidence object of an attempt; equal rows give equal bytes."""
+def to_parquet(
+    rows: Iterable[EvidenceRow], *, configuration: str, code: str, attempt: int, kept: bool = False
+) -> bytes:
+    """The evidence object of an attempt; equal rows give equal bytes.
+
+    Rows that are ``kept`` keep the configuration and the code that they landed with.
+    """
     import pyarrow as pa
 
     items = [
         {
             **{("class" if name == "offset_class" else name): value for name, value in row._asdict().items()},
             "hash128": None if row.hash128 is None else row.hash128.to_bytes(16, "big"),
-            "configuration": configuration,
-            "code": code,
+            "configuration": (row.configuration if kept else "") or configuration,
+            "code": (row.code if kept else "") or code,
             "attempt": attempt,
         }
         for row in rows

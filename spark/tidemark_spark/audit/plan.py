@@ -19,16 +19,24 @@ Incarnations = Sequence[Incarnation]
 
 
 def planned(
-    raw: RawTopic, incarnations: Incarnations, state: PartitionState, evidence: list[EvidenceRow], dates: frozenset[str]
+    raw: RawTopic,
+    incarnations: Incarnations,
+    state: PartitionState,
+    evidence: list[EvidenceRow],
+    dates: frozenset[str],
+    spared: Intervals | None,
 ) -> PartitionUnderAudit:
-    """A partition with its tasks, given its evidence in force; with ``dates``, only the spans of their offsets."""
+    """A partition with its tasks, given its evidence in force; with ``dates``, only the spans of their offsets.
+
+    ``spared`` are its masked offsets that have another class than ``erased``.
+    """
     hulls = hulls_of(evidence)
     if dates:
         wanted = joined((row.first, row.next) for row in evidence if row.day in dates)
         hulls = [hull for hull in hulls if touching(wanted, *hull)]
     never = Intervals((row.first, row.next) for row in evidence if row.segment is None)
     limits = Intervals(hulls) if dates else Intervals([(0, state.next_offset)])
-    reading = _reading(raw, incarnations, state, limits.clip(0, state.next_offset) - never)
+    reading = _reading(raw, incarnations, state, limits.clip(0, state.next_offset) - never, spared)
     ranges = [part for task in reading.tasks for part in task.ranges]
     spans = joined([*hulls_of(evidence), *((part.from_offset, part.to_offset) for part in ranges)])
     chosen = [span for span in spans if not dates or touching(hulls, *span)]
@@ -40,11 +48,14 @@ def planned(
     return part
 
 
-def _reading(raw: RawTopic, incarnations: Incarnations, state: PartitionState, wanted: Intervals) -> RawPart:
+def _reading(
+    raw: RawTopic, incarnations: Incarnations, state: PartitionState, wanted: Intervals, spared: Intervals | None
+) -> RawPart:
     if state.incarnation < len(incarnations):
         place = incarnations[state.incarnation].place
         at = raw.partition(state.topic_id, place, state.incarnation, state.partition)
-        return plan_reading(raw, at, Lineage(state.lineage), wanted, verdicts_end=state.verdicts_end)
+        known, end = Lineage(state.lineage), state.verdicts_end
+        return plan_reading(raw, at, known, wanted, verdicts_end=end, spared=spared)
     nothing = PartitionPlan(
         incarnation=state.incarnation,
         topic_id=state.topic_id,

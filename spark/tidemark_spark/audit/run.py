@@ -18,6 +18,7 @@ from tidemark.formats.keys import ControlKeys
 from tidemark.formats.table.audit_report import MAX_FINDINGS, AuditedPartition, AuditFinding, AuditReport, Kind
 from tidemark.formats.table.ledger import Ledger
 from tidemark.intervals import Interval, Intervals
+from tidemark.planning.common import spared_offsets
 from tidemark.raw.topic import RawTopic
 from tidemark.store import open_store, put_once
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
@@ -80,16 +81,19 @@ class _Audit:
         """Audit all partitions, a group at a time."""
         evidence: dict[tuple[int, int], list[EvidenceRow]] = {}
         named: set[str] = set()
-        for row in EffectiveEvidence.at(self._table, self._ledger, self._live).evidence():
+        standing = EffectiveEvidence.at(self._table, self._ledger, self._live)
+        for row in standing.evidence():
             evidence.setdefault(row.key, []).append(row)
             if row.offset_class == "landed":
                 named.add(row.file or "")
         self._check_log(named, dates)
         raw = RawTopic(self._table)
         incarnations = raw.incarnations().incarnations
+        spared = spared_offsets(raw, standing)
         group: list[PartitionUnderAudit] = []
         for state in self._ledger.partitions:
-            group.append(planned(raw, incarnations, state, evidence.pop(state.key, []), dates))
+            rows = evidence.pop(state.key, [])
+            group.append(planned(raw, incarnations, state, rows, dates, spared.get(state.key)))
             if sum(len(part.tasks) for part in group) >= GROUP_TASKS:
                 self._group(group)
                 group = []

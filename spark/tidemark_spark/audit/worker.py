@@ -265,16 +265,20 @@ def landed_rows(body: bytes, path: str | None = None) -> Iterator[_Read]:
 def refused_rows(body: bytes, _path: str | None = None) -> Iterator[_Read]:
     """Like :func:`landed_rows`; a batch is a row without columns that counts for its offsets."""
     for batch in pq.ParquetFile(io.BytesIO(body)).iter_batches(_ROWS):
-        refused = batch.cast(QUARANTINE)
-        batches = refused.column("batch")
-        record = np.array([content is None for content in batches.to_pylist()], np.bool_)
-        if record.any():
-            rows = records_of(take(refused, np.flatnonzero(record)))
-            yield rows, len(rows), SCHEMA.names
-        for index in np.flatnonzero(~record).tolist():
-            row = refused.slice(index, 1)
-            first, end = row.column("kafka_offset")[0].as_py(), row.column("next_offset")[0].as_py()
-            yield row, offsets_of(read_header(batches[index].as_py(), 0, 0), (first, end)), ()
+        yield from refused_parts(batch.cast(QUARANTINE))
+
+
+def refused_parts(refused: pa.RecordBatch) -> Iterator[_Read]:
+    """The records of quarantined rows, and each of their batches, as in :func:`refused_rows`."""
+    batches = refused.column("batch")
+    record = np.array([content is None for content in batches.to_pylist()], np.bool_)
+    if record.any():
+        rows = records_of(take(refused, np.flatnonzero(record)))
+        yield rows, len(rows), SCHEMA.names
+    for index in np.flatnonzero(~record).tolist():
+        row = refused.slice(index, 1)
+        first, end = row.column("kafka_offset")[0].as_py(), row.column("next_offset")[0].as_py()
+        yield row, offsets_of(read_header(batches[index].as_py(), 0, 0), (first, end)), ()
 
 
 def _count_file(tally: Tally, task: FileTask, rows: pa.RecordBatch, counted: int, names: Sequence[str]) -> None:

@@ -45,7 +45,7 @@ def compacted(job: Job, task: ConversionTask) -> Outcome:
     store = open_store(job.lake_store, job.options)
     schema = merged_schema(job)
     inputs = [Input(store, part, schema) for part in task.ranges]
-    output = _CompactedFile(job, task, store, schema)
+    output = RewrittenFile(job, task, store, schema)
     stop = None
     try:
         output.write(merged(inputs))
@@ -72,8 +72,8 @@ def merged_schema(job: Job) -> pa.Schema:
     return pa.schema([field.with_nullable(field.name not in IDENTITY) for field in known if field.name in job.columns])
 
 
-class _CompactedFile:
-    """The merged file, and the account of its rows."""
+class RewrittenFile:
+    """The file that a task makes of rows of the table, and the account of these rows."""
 
     def __init__(self, job: Job, task: ConversionTask, store: Store, schema: pa.Schema) -> None:
         self._task, self._store, self._schema = task, store, schema
@@ -100,6 +100,8 @@ class _CompactedFile:
 
     def check(self) -> None:
         """Raise ContinuityError unless the stored file has the written rows, in order and in each column."""
+        if self.empty:
+            return
         stored, last = Account(), -1
         for rows in rows_of(self._store, self._key, self.size):
             last = ascending(rows, last, self._key)
@@ -110,10 +112,15 @@ class _CompactedFile:
                 "the table was not changed: report it"
             )
 
+    @property
+    def empty(self) -> bool:
+        """True if no row was written, and so no file."""
+        return not self._key
+
     def file(self) -> DataFile:
         """The file in the form of the Delta log."""
         return DataFile(
-            path=self._path,
+            path=self.path,
             size=self.size,
             rows=self._account.rows,
             dt=self._date,
@@ -135,11 +142,12 @@ class _CompactedFile:
             rows=self._account.rows,
             dt=self._date,
             hash128=self._account.hash128 if hashed else None,
-            file=self._path,
+            file=self.path,
         )
 
     @property
-    def _path(self) -> str:
+    def path(self) -> str:
+        """The path below the table."""
         return self._key.removeprefix(f"{self._root}/")
 
     @property

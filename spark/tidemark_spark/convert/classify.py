@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from tidemark.decode import Headers, aborted_mask
 from tidemark.decode.offset_mask import OffsetMask
-from tidemark.formats.raw.masks import Mask
 from tidemark.formats.table.plan import PartitionPlan, SegmentRange
 from tidemark.kafka_log import AbortedTransaction
 from tidemark.kafka_log.batch import CONTROL
@@ -77,11 +76,11 @@ class PartitionRules(NamedTuple):
             AbortedTransaction(transaction.producer_id, transaction.first_offset, transaction.last_offset, 0)
             for transaction in plan.aborted
         )
-        masks: list[Mask] = []
+        mask = OffsetMask()
         if plan.masks is not None:
             store = open_store(plan.masks.store, options)
-            masks = [mask_of(store, key) for key in plan.masks.keys]
-        return cls(lineage[:, 0], lineage[:, 1], aborted, OffsetMask(masks))
+            mask = OffsetMask([mask_of(store, key) for key in plan.masks.keys], plan.masks.spared)
+        return cls(lineage[:, 0], lineage[:, 1], aborted, mask)
 
     def erased(self, start: int, end: int, *, compacted: bool) -> NDArray[np.int64]:
         """The erased offsets of ``[start, end)`` on the lineage, ascending."""

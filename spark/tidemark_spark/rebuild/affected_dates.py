@@ -16,6 +16,7 @@ from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.plan import PartitionPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
+from tidemark.planning.common import spared_offsets
 from tidemark.planning.read import plan_reading
 from tidemark.raw.topic import RawTopic
 from tidemark.table.delta_table import TopicTable
@@ -75,6 +76,7 @@ class _DateSearch:
         standing = EffectiveEvidence.of(table)
         self._table, self._ledger, self._examine = table, standing.ledger, examine
         self._raw = RawTopic(table)
+        self._spared = spared_offsets(self._raw, standing)
         self._incarnations = self._raw.incarnations().incarnations
         self._parts = _parts(standing)
         self._exchanges: list[set[str]] = []
@@ -112,7 +114,9 @@ class _DateSearch:
             at = self._raw.partition(incarnation.topic_id, incarnation.place, *key)
             state = self._ledger.by_partition[key]
             known, end = Lineage(state.lineage), state.verdicts_end
-            reading = plan_reading(self._raw, at, known, Intervals(wanted), verdicts_end=end)
+            reading = plan_reading(
+                self._raw, at, known, Intervals(wanted), verdicts_end=end, spared=self._spared.get(key)
+            )
             if reading.gone:
                 start, end = next(iter(reading.gone))
                 raise ContinuityError(f"{at.keys.folder}: raw holds no offsets {start} to {end} any more")

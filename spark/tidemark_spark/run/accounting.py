@@ -24,9 +24,10 @@ from tidemark_spark.model import DataFile, Outcome, Stop
 class TableChange(NamedTuple):
     """The change that a run commits: files to add, their evidence, and the state of each partition afterwards.
 
-    ``partitions`` is empty for a rebuild, a replay and a compaction, which move no offsets. For a repair it has the
-    partitions that go back to the point before a branch was left. ``removes`` and ``supersedes`` are copied from the
-    plan, except for partitions that cannot move after all. ``unknown`` counts the unknown fields of the added rows.
+    ``partitions`` is empty for a rebuild, a replay, a compaction and an erasure, which move no offsets. For a repair it
+    has the partitions that go back to the point before a branch was left. ``removes`` and ``supersedes`` are copied
+    from the plan, except for partitions that cannot move after all. ``unknown`` counts the unknown fields of the added
+    rows.
     """
 
     files: tuple[DataFile, ...]
@@ -43,8 +44,8 @@ def account(plan: RunPlan, outcomes: Iterable[Outcome]) -> TableChange:
     Raises:
         ContinuityError: an offset has no class or two, or a rebuild found a hole, damage or a replaced segment.
     """
-    if plan.kind == "compact":
-        return _laid_together(plan, list(outcomes))
+    if plan.kind in {"compact", "erase"}:
+        return _made_again(plan, list(outcomes))
     by_partition: dict[tuple[int, int], list[Outcome]] = {part.key: [] for part in plan.partitions}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.from_offset):
         by_partition[outcome.incarnation, outcome.partition].append(outcome)
@@ -166,14 +167,15 @@ def _back(part: PartitionPlan, cut: BranchCut) -> PartitionState:
     )
 
 
-def _laid_together(plan: RunPlan, outcomes: Sequence[Outcome]) -> TableChange:
-    """The change of a compaction: each outcome has one file, and evidence of the rows read back from it."""
+def _made_again(plan: RunPlan, outcomes: Sequence[Outcome]) -> TableChange:
+    """The change of a compaction or an erasure: each outcome has at most one file, and evidence of its rows."""
     for outcome in outcomes:
         if outcome.stop:
             where = f"{plan.cluster}/{plan.topic} partition {outcome.partition} of incarnation {outcome.incarnation}"
-            raise ContinuityError(f"{where}: nothing was merged: {outcome.stop.detail}")
+            raise ContinuityError(f"{where}: nothing was changed: {outcome.stop.detail}")
     files = tuple(file for outcome in outcomes for file in outcome.files)
-    return TableChange(files, tuple(row for outcome in outcomes for row in outcome.evidence), (), plan.removes)
+    evidence = tuple(row for outcome in outcomes for row in outcome.evidence)
+    return TableChange(files, evidence, (), plan.removes, plan.supersedes)
 
 
 def _check_sum(plan: RunPlan, part: PartitionPlan, evidence: Sequence[EvidenceRow], covered: int) -> None:

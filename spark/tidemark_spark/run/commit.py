@@ -109,6 +109,8 @@ def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile], now: da
     """Raise :class:`StaleRun` unless the parts of the table that ``plan`` uses are unchanged."""
     if now - plan.created_at > RUN_LIMIT:
         raise StaleRun(f"attempt {plan.attempt} was planned more than {RUN_LIMIT} ago: its files may be gone")
+    if any(number > plan.masks.get(place, 0) for place, number in ledger.masks.items()):
+        raise StaleRun("records were erased since the plan, which may have them")
     if plan.kind == "ingest":
         _check_partitions(plan, ledger)
     for dt in plan.supersedes:
@@ -190,6 +192,7 @@ def rebased(current: Ledger, plan: RunPlan, change: TableChange, live: Iterable[
         landed=tuple(_landed(current, plan)),
         folds=tuple(_folds(current, plan)),
         superseded={**current.superseded, **dict.fromkeys(change.supersedes, current.n + 1)},
+        masks={**current.masks, **plan.masks} if plan.kind == "erase" or current.n == 0 else current.masks,
         configuration=plan.configuration,
         code=plan.code,
         committed_at=utc_now(),
@@ -255,7 +258,7 @@ def _date(known: DateState | None, rows: int, fresh: int, cut: int, plan: RunPla
         if not rows:  # the next run removes rows that landed since the plan
             update |= {"state": "expired", "closed_at": plan.created_at}
         return known.model_copy(update=update)
-    again = plan.kind in {"rebuild", "repair"} and known.state != "expired"
+    again = plan.kind in {"rebuild", "repair", "erase"} and known.state != "expired"
     if not again and (fresh or (cut and plan.kind != "repair")):
         update |= {"changed_at": plan.created_at}
         if known.state != "open":

@@ -25,6 +25,7 @@ from tidemark.table.effective_evidence import EffectiveEvidence, Told
 from tidemark.table.evidence import PARSED, EvidenceRow, evidence_key, read_evidence, to_parquet
 from tidemark.table.evidence_reader import folded
 from tidemark_spark.compaction.worker import evidence_of_merged
+from tidemark_spark.erasure.evidence import evidence_of_erasure
 from tidemark_spark.model import Execute, Job, Outcome
 from tidemark_spark.run.accounting import TableChange, account
 from tidemark_spark.run.commit import check_fresh, check_hands, publish
@@ -78,6 +79,8 @@ def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> tuple[RunResult,
             change = change._replace(evidence=tuple(_expired(table, plan)))
         elif plan.kind == "repair":
             change = change._replace(evidence=(*change.evidence, *_no_more(_checked(table, plan, change.evidence))))
+        elif plan.kind == "erase":
+            change = change._replace(evidence=tuple(evidence_of_erasure(table, plan, outcomes, execute)))
         elif plan.kind in {"rebuild", "replay"}:
             change = change._replace(evidence=(*change.evidence, *_superseded(table, plan, change.evidence)))
         elif plan.partitions and not _moves(plan, change):
@@ -275,7 +278,13 @@ def _write_evidence(table: TopicTable, plan: RunPlan, change: TableChange) -> No
     elif plan.kind == "compact":
         body = evidence_of_merged(table, plan, change.evidence)
     else:
-        body = to_parquet(change.evidence, configuration=plan.configuration, code=plan.code, attempt=plan.attempt)
+        body = to_parquet(
+            change.evidence,
+            configuration=plan.configuration,
+            code=plan.code,
+            attempt=plan.attempt,
+            kept=plan.kind == "erase",
+        )
     try:
         put_once(table.store, evidence_key(table, plan.attempt), body)
     except PreconditionFailed as error:
@@ -314,6 +323,7 @@ def _summed(
         files=len({row.file for row in landed}),
         bytes_read=bytes_read,
         quarantined=sum(row.rows for row in rows if row.offset_class == "quarantined"),
+        erased=sum(row.rows for row in rows if row.offset_class == "erased"),
         truncated=sum(row.rows for row in rows if row.offset_class == "truncated"),
         dates=ledger.dates_changed if ledger else (),
         gaps=tuple(

@@ -16,3 +16,10 @@ def combine(left: int, right: int) -> int:
     low = (left & LANE_MASK) + (right & LANE_MASK)
     high = (left >> 64) + (right >> 64)
     return (high & LANE_MASK) << 64 | low & LANE_MASK
+
+
+def without(total: int, part: int) -> int:
+    """The sum of a set of rows less ``part`` of them: ``combine(without(total, part), part) == total``."""
+    low = (total & LANE_MASK) - (part & LANE_MASK)
+    high = (total >> 64) - (part >> 64)
+    return (high & LANE_MASK) << 64 | low & LANE_MASK

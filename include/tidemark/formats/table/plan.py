@@ -109,10 +109,11 @@ class Aborted(Model):
 
 
 class StoredMasks(Model):
-    """The keys of masks of erased offsets, and the URL of their store."""
+    """The keys of masks of erased offsets, and the URL of their store. Offsets of ``spared`` keep their class."""
 
     store: str
     keys: tuple[str, ...]
+    spared: tuple[tuple[int, int], ...] = ()
 
 
 class BranchCut(Model):
@@ -299,6 +300,7 @@ class RunResult(StoredObject):
     bytes_read: int = 0
     bytes_written: int | None = None
     quarantined: int = 0
+    erased: int = 0
     truncated: int = 0
     dates: tuple[str, ...] = ()
     gaps: tuple[tuple[int, int, int, int], ...] = ()

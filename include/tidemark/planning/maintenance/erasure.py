@@ -1,0 +1,119 @@
+"""The plan of a run that makes a table's files again without their erased rows.
+
+Masks name the erased offsets. Those that the table does not follow yet are pending; the run takes each live file, of
+the table or of quarantine, with evidence around one of their offsets, and the evidence of filtered rows there. Which
+rows are erased, a task finds in the file.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+
+from tidemark.formats.table.ledger import Ledger, PartitionState
+from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange, StoredMasks
+from tidemark.planning.common import Key, following, masked_offsets
+from tidemark.planning.read import joined
+from tidemark.planning.rebuild import files_by_date
+from tidemark.raw.topic import RawTopic
+from tidemark.table.delta_table import TopicTable, open_delta
+from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.evidence import PARSED, EvidenceRow
+from tidemark.table.tampering import check_untampered
+
+
+def plan_erasure(table: TopicTable, *, attempt: int | None = None) -> RunPlan | None:
+    """The plan to take the rows of all pending masks out of the table; None if no mask is pending.
+
+    Raises:
+        FormatError: a mask, or another object, does not parse.
+        TableTampered: another program changed the table.
+    """
+    standing = EffectiveEvidence.of(table)
+    check_untampered(table, standing.ledger, standing.live.values())
+    ledger = standing.ledger
+    raw = RawTopic(table)
+    numbers = raw.mask_numbers()
+    if all(number <= ledger.masks.get(place, 0) for place, number in numbers.items()):
+        return None
+    pending = raw.masks_of(ledger, pending=True)
+    files = _files(standing, {key: masked_offsets(table, masks) for key, masks in pending.items()})
+    rows = [row for rows in files.values() for row in rows]
+    delta = open_delta(table)
+    return RunPlan(
+        **(following(table, ledger, attempt) | {"masks": numbers}),
+        kind="erase",
+        partitions=tuple(_partition(ledger.by_partition[key], masks) for key, masks in sorted(pending.items())),
+        tasks=tuple(
+            _task(table, ledger, path, rows)
+            for path, rows in sorted(files.items())
+            if rows[0].offset_class != "filtered"
+        ),
+        removes=tuple(sorted(path for path, rows in files.items() if rows[0].offset_class == "landed")),
+        supersedes=files_by_date(row for row in rows if row.offset_class != "landed"),
+        columns=tuple(field.name for field in delta.schema().fields if field.name != "dt") if delta is not None else (),
+    )
+
+
+def spans_of(rows: Sequence[EvidenceRow]) -> list[tuple[int, int]]:
+    """The spans of offsets that the evidence of one file tells apart."""
+    return [(span.start, span.end) for span in joined((row.first, row.next) for row in rows)]
+
+
+def _files(standing: EffectiveEvidence, erased: Mapping[Key, Sequence[int]]) -> dict[str, list[EvidenceRow]]:
+    """The evidence of each file that may have rows of ``erased`` offsets."""
+    chosen = {
+        row.file
+        for row in _in_files(standing, erased)
+        if bisect_left(erased[row.key], row.first) < bisect_left(erased[row.key], row.next)
+    }
+    files: dict[str, list[EvidenceRow]] = {}
+    for row in _in_files(standing, erased):
+        if row.file is not None and row.file in chosen:
+            files.setdefault(row.file, []).append(row)
+    return files
+
+
+def _in_files(standing: EffectiveEvidence, erased: Mapping[Key, object]) -> Iterator[EvidenceRow]:
+    return (row for row in standing.evidence() if row.offset_class in PARSED and row.key in erased)
+
+
+def _partition(state: PartitionState, masks: StoredMasks) -> PartitionPlan:
+    return PartitionPlan(
+        incarnation=state.incarnation,
+        topic_id=state.topic_id,
+        partition=state.partition,
+        start=0,
+        end=state.next_offset,
+        leader_epoch=state.leader_epoch,
+        lineage=state.lineage,
+        masks=masks,
+    )
+
+
+def _task(table: TopicTable, ledger: Ledger, path: str, rows: Sequence[EvidenceRow]) -> ConversionTask:
+    """The task of one file: a range for each span of offsets that its evidence tells apart."""
+    quarantined = path if rows[0].offset_class == "quarantined" else ""
+    key = f"{table.keys.quarantine if quarantined else table.keys.root}/{path}"
+    size = table.store.head(key).size
+    state = ledger.by_partition[rows[0].key]
+    return ConversionTask(
+        incarnation=state.incarnation,
+        topic_id=state.topic_id,
+        partition=state.partition,
+        ranges=tuple(
+            SegmentRange(
+                store=table.deployment.lake_store,
+                key=key,
+                etag="",
+                base_offset=first,
+                start=0,
+                end=size,
+                from_offset=first,
+                to_offset=after,
+                uploaded_at=ledger.committed_at,
+                quarantined=quarantined,
+            )
+            for first, after in spans_of(rows)
+        ),
+    )

@@ -1,0 +1,184 @@
+"""The evidence of an erasure: of each file and each filtered row around erased offsets, what is kept and what is gone.
+
+Kept and erased rows together have number and hash of the evidence before. The hash of an erased row is never written:
+with a guess of the record one could test it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tidemark.errors import ContinuityError
+from tidemark.formats.raw.hashsum import combine, without
+from tidemark.formats.table.plan import ConversionTask, RunPlan, StoredMasks
+from tidemark.intervals import Intervals
+from tidemark.kafka_log import Lineage
+from tidemark.planning.common import masked_offsets
+from tidemark.planning.maintenance.erasure import spans_of
+from tidemark.planning.read import plan_reading
+from tidemark.raw.topic import RawTopic
+from tidemark.table.delta_table import TopicTable
+from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.evidence import EvidenceRow
+from tidemark_spark.model import Execute, Job, Outcome
+
+Key = tuple[int, int]
+
+
+class _Division(NamedTuple):
+    """A span of one file's evidence: the rows ``before``, what is ``kept``, and the erased offsets."""
+
+    before: Sequence[EvidenceRow]
+    kept: EvidenceRow
+    gone: Sequence[EvidenceRow]
+
+
+def evidence_of_erasure(
+    table: TopicTable, plan: RunPlan, outcomes: Iterable[Outcome], execute: Execute
+) -> list[EvidenceRow]:
+    """The evidence that the run writes; ``execute`` reads raw where the files cannot tell.
+
+    Raises:
+        ContinuityError: kept and erased rows are not those of the evidence; nothing was committed.
+        StoreError: a store did not answer.
+    """
+    standing = EffectiveEvidence.of(table)
+    files: dict[str, list[EvidenceRow]] = {}
+    replaced = frozenset(plan.replaced)
+    for row in standing.evidence():
+        if row.file in replaced:
+            files.setdefault(row.file or "", []).append(row)
+    divided = [division for outcome in outcomes for division in _divided(files.pop(_path(table, outcome)), outcome)]
+    # What is left are filtered rows, whose names are of no file; and of other files the hash cannot be divided.
+    filtered = [rows for rows in files.values() if rows[0].offset_class == "filtered"]
+    unhashed = [division for division in divided if division.kept.hash128 is None and division.gone]
+    read = _RawSums(table, plan, standing, execute)
+    found = read.sums([*(rows for rows in filtered), *(division.before for division in unhashed)])
+    gone = (row for division in divided for row in division.gone)
+    landed = {(row.incarnation, row.partition, offset) for row in gone for offset in _each(row)}
+    divided += [_of_filtered(rows, found, landed) for rows in filtered]
+    evidence: list[EvidenceRow] = []
+    for division in divided:
+        evidence += _checked(table, division, found)
+    for rows in (rows for part in divided for rows in [part.before] if rows[0].offset_class != "landed"):
+        evidence += [row._replace(offset_class="superseded") for row in rows]
+    return sorted(evidence, key=lambda row: (row.incarnation, row.partition, row.first, row.next, row.offset_class))
+
+
+_Found = dict[tuple[int, int, int], int]
+"""Hashes of erased records by incarnation, partition and offset."""
+
+
+class _RawSums:
+    """Reads erased records in raw."""
+
+    def __init__(self, table: TopicTable, plan: RunPlan, standing: EffectiveEvidence, execute: Execute) -> None:
+        self._table, self._plan, self._standing, self._execute = table, plan, standing, execute
+
+    def sums(self, groups: Sequence[Sequence[EvidenceRow]]) -> _Found:
+        """The hashes of the erased records in the byte ranges of ``groups``, as far as raw has them."""
+        wanted: dict[Key, list[tuple[int, int]]] = {}
+        masks = {part.key: part.masks for part in self._plan.partitions}
+        for row in (row for rows in groups for row in rows):
+            stored = masks[row.key]
+            if stored is not None:
+                wanted.setdefault(row.key, []).extend(self._around(row, stored))
+        if not wanted:
+            return {}
+        raw = RawTopic(self._table)
+        incarnations = raw.incarnations().incarnations
+        tasks: list[ConversionTask] = []
+        for key, spans in sorted(wanted.items()):
+            state, incarnation = self._standing.ledger.by_partition[key], incarnations[key[0]]
+            part = raw.partition(incarnation.topic_id, incarnation.place, *key)
+            known, end = Lineage(state.lineage), state.verdicts_end
+            tasks += plan_reading(raw, part, known, Intervals(spans), verdicts_end=end).tasks
+        found: _Found = {}
+        for outcome in self._execute(Job.of(self._table, self._plan), tasks):
+            if outcome.stop:
+                raise ContinuityError(f"{self._table.url}: raw cannot be read for the erasure: {outcome.stop.detail}")
+            for row in outcome.evidence:
+                if row.offset_class == "erased":
+                    found[row.incarnation, row.partition, row.first] = row.hash128 or 0
+        return found
+
+    def _around(self, row: EvidenceRow, masks: StoredMasks) -> list[tuple[int, int]]:
+        """The masked offsets of a row, as one span."""
+        within = [offset for offset in masked_offsets(self._table, masks) if row.first <= offset < row.next]
+        return [(within[0], within[-1] + 1)] if within else []
+
+
+def _path(table: TopicTable, outcome: Outcome) -> str:
+    """The path of the file that a task has read."""
+    source = outcome.evidence[0].segment or ""
+    quarantine = f"{table.keys.quarantine}/"
+    return source.removeprefix(quarantine if source.startswith(quarantine) else f"{table.keys.root}/")
+
+
+def _divided(before: Sequence[EvidenceRow], outcome: Outcome) -> Iterable[_Division]:
+    kept = [row for row in outcome.evidence if row.offset_class != "erased"]
+    gone = [row for row in outcome.evidence if row.offset_class == "erased"]
+    for span, row in zip(spans_of(before), kept, strict=True):
+        start, end = span
+        yield _Division(
+            [old for old in before if start <= old.first < end],
+            row,
+            [erased for erased in gone if start <= erased.first < end],
+        )
+
+
+def _of_filtered(before: Sequence[EvidenceRow], found: _Found, landed: set[tuple[int, int, int]]) -> _Division:
+    """The division of filtered rows: erased are the masked records that raw has there, and no file had."""
+    gone = [
+        EvidenceRow(incarnation, partition, offset, offset + 1, "erased", 1, hash128=hash128)
+        for (incarnation, partition, offset), hash128 in sorted(found.items())
+        if any(row.key == (incarnation, partition) and row.first <= offset < row.next for row in before)
+        and (incarnation, partition, offset) not in landed
+    ]
+    rows, total = sum(row.rows for row in before), _sum(row.hash128 or 0 for row in before)
+    name = f"{before[0].file}.erased"
+    kept = before[-1]._replace(
+        rows=rows - len(gone), hash128=without(total, _sum(row.hash128 or 0 for row in gone)), file=name
+    )
+    return _Division(before, kept, gone)
+
+
+def _checked(table: TopicTable, division: _Division, found: _Found) -> list[EvidenceRow]:
+    """The new rows of a division. Raises ContinuityError if it is not that of the rows before."""
+    before, kept, gone = division
+    total = _sum(row.hash128 or 0 for row in before)
+    erased = _sum(row.hash128 or 0 for row in gone)
+    hash128 = kept.hash128
+    if hash128 is None:
+        hashes = [found.get((row.incarnation, row.partition, offset)) for row in gone for offset in _each(row)]
+        hash128 = None if None in hashes else without(total, _sum(known or 0 for known in hashes))
+    elif combine(hash128, erased) != total:
+        raise _differs(table, division)
+    if kept.rows + sum(row.rows for row in gone) != sum(row.rows for row in before):
+        raise _differs(table, division)
+    last = before[-1]
+    first, after = min(row.first for row in before), max(row.next for row in before)
+    rows = [last._replace(first=first, next=after, rows=kept.rows, hash128=hash128, file=kept.file)]
+    source = last._replace(offset_class="erased", dt=None, hash128=None, file=None)
+    gone_rows = [source._replace(first=row.first, next=row.next, rows=row.rows) for row in gone]
+    return [*(rows if kept.rows else ()), *gone_rows]
+
+
+def _differs(table: TopicTable, division: _Division) -> ContinuityError:
+    first = division.before[0]
+    return ContinuityError(
+        f"{table.url}/{first.file}: from offset {first.first} on, kept and erased rows are not those of the evidence; "
+        f"nothing was changed: audit {first.day or 'the rows without a date'}"
+    )
+
+
+def _each(row: EvidenceRow) -> Iterable[int]:
+    return range(row.first, row.next)
+
+
+def _sum(hashes: Iterable[int]) -> int:
+    total = 0
+    for hash128 in hashes:
+        total = combine(total, hash128)
+    return total
