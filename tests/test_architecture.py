@@ -35,6 +35,7 @@ FLOORS = {
         "schemas",
         "table",
         "backfill raw",
+        "erasure",
         "planning remote",
         "openlineage",
         "consumer inspection restore",

@@ -51,6 +51,7 @@ MODULES: Final = (
     "tidemark.decode.batch_headers",
     "tidemark.decode.kernel",
     "tidemark.decode.rowhash",
+    "tidemark.erasure.probes",
     "tidemark.parsers.avro.kernel",
     "tidemark.parsers.json.batch",
     "tidemark.parsers.json.parts_kernel",

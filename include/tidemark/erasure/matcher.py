@@ -1,0 +1,144 @@
+"""The matcher: which rows of a column have a value that a request for erasure names.
+
+Each value is compared by its probe, in a compiled loop over the column's memory; the digest decides about the few whose
+probe is wanted. Values are compared in a *canonical* form: bytes as they are, text as UTF-8, integers as decimal text.
+Null and empty values are nobody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidemark.decode.schema import array, octets
+from tidemark.erasure.probes import find
+from tidemark.erasure.secret import VARIABLE, Secret
+from tidemark.errors import ConfigError
+from tidemark.formats.raw.erasure import ErasureRequest
+from tidemark.parsers.confluent_framing import HEAD
+
+
+class Matcher:
+    """The values that requests look for in one column of a topic. Made once for a task.
+
+    ``column`` is the name of the column, or its path into structs: see :func:`tidemark.parsers.base.column_at`.
+    """
+
+    def __init__(self, column: str) -> None:
+        self.column = column
+        self._groups: dict[tuple[str, bool], _Group] = {}
+
+    def add(self, request: ErasureRequest, secret: Secret, *, confluent: bool) -> None:
+        """Look for the values of ``request``, too; ``secret`` is the secret of its digests."""
+        group = self._groups.setdefault((secret.fingerprint, confluent), _Group(secret, confluent))
+        group.add(request)
+
+    def rows(self, values: pa.Array[Any]) -> dict[str, NDArray[np.int64]]:
+        """The rows of ``values`` that a request names, ascending, by the request's id; not empty.
+
+        Raises:
+            ConfigError: values of this type cannot be compared.
+        """
+        check_comparable(self.column, values.type)
+        canonical = _canonical(values)
+        found: dict[str, list[int]] = {}
+        for group in self._groups.values():
+            for row, request in group.matches(canonical):
+                found.setdefault(request, []).append(row)
+        return {request: np.array(rows, np.int64) for request, rows in found.items()}
+
+
+def matchers(topic: str, requests: Iterable[ErasureRequest], secrets: Mapping[str, Secret]) -> list[Matcher]:
+    """A matcher for each column of ``topic`` that the requests search.
+
+    Raises:
+        ConfigError: the secret of a request is not among ``secrets``.
+    """
+    by_column: dict[str, Matcher] = {}
+    for request in requests:
+        if (searched := request.searched(topic)) is None:
+            continue
+        if (secret := secrets.get(request.secret)) is None:
+            rule = f"lacks the secret {request.secret} of request {request.id}: add it behind the others"
+            raise ConfigError(VARIABLE, [("", rule)])
+        matcher = by_column.setdefault(searched.column, Matcher(searched.column))
+        matcher.add(request, secret, confluent=searched.confluent)
+    return list(by_column.values())
+
+
+def check_comparable(column: str, kind: pa.DataType) -> None:
+    """Raise ConfigError unless values of this type can be compared."""
+    inner = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+    if not (_is_text(inner) or _is_binary(inner) or pa.types.is_integer(inner)):
+        rule = f"is {kind}; only texts (string), bytes (binary) and integers can be compared"
+        raise ConfigError(f"column {column}", [("", rule)])
+
+
+class _Group:
+    """The values of requests with one secret, which are compared with the values of a column in one way."""
+
+    def __init__(self, secret: Secret, confluent: bool) -> None:
+        self._secret = secret
+        self._confluent = confluent
+        self._requests: dict[str, list[str]] = {}  # by digest
+        self._probes = np.empty(0, np.int64)
+
+    def add(self, request: ErasureRequest) -> None:
+        probes = np.array([int(value.probe, 16) for value in request.values], np.int64)
+        self._probes = np.union1d(self._probes, probes)
+        for value in request.values:
+            self._requests.setdefault(value.digest, []).append(request.id)
+
+    def matches(self, values: pa.Array[Any]) -> Iterable[tuple[int, str]]:
+        """Each row of binary ``values`` that is wanted, and the request."""
+        offsets, data = _bounds(values)
+        rows = np.empty(len(values), np.int64)
+        low, high = map(np.uint64, self._secret.probe_key)
+        rows = rows[: find(offsets, data, low, high, self._confluent, self._probes, rows)]
+        decided: dict[bytes, list[str]] = {}
+        for row, value in zip(rows.tolist(), values.take(array(pa.int64(), rows)).to_pylist(), strict=True):
+            if value is None:
+                continue
+            if value not in decided:
+                decided[value] = self._requests.get(self._secret.digest(self._unframed(value)), [])
+            for request in decided[value]:
+                yield row, request
+
+    def _unframed(self, value: bytes) -> bytes:
+        return value[HEAD:] if self._confluent and len(value) >= HEAD and value[0] == 0 else value
+
+
+def _canonical(values: pa.Array[Any]) -> pa.Array[Any]:
+    """The canonical bytes of ``values``, as binary."""
+    if isinstance(values, pa.DictionaryArray):
+        values = values.dictionary_decode()
+    if pa.types.is_integer(values.type):
+        values = values.cast(pa.string())
+    if _is_text(values.type):
+        values = values.view(pa.large_binary() if pa.types.is_large_string(values.type) else pa.binary())
+    return values
+
+
+def _bounds(values: pa.Array[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """The starts of binary ``values`` and the end of the last one; and their bytes."""
+    if not len(values):
+        return np.zeros(1, np.int64), np.empty(0, np.uint8)
+    _, starts, data = values.buffers()
+    width = np.int64 if pa.types.is_large_binary(values.type) else np.int32
+    offsets = octets(starts).view(width)[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    contents = octets(data)
+    if offsets[0] < 0 or offsets[-1] > len(contents) or (np.diff(offsets) < 0).any():
+        raise ValueError("offsets of a column point outside its data")
+    return offsets, contents
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)

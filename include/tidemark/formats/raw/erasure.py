@@ -1,0 +1,182 @@
+"""Requests for erasure, and their approvals under ``_erasure/``. A request counts once another person approves it.
+
+Both objects are created once. A request names the values by digests under a secret: see :mod:`tidemark.erasure`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Final, NamedTuple, Self
+
+from pydantic import AwareDatetime, Field, model_validator
+
+from tidemark.errors import FormatError, NotFound
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Model, StoredObject
+from tidemark.formats.keys import ControlKeys, check_report
+from tidemark.store import Store
+
+KEY_COLUMN: Final = "kafka_key"
+"""The column of the record's key, which is searched unless a request names another."""
+
+_Name = Annotated[str, Field(min_length=1)]
+
+
+class SearchedTopic(Model):
+    """A topic, and its column that has the values; ``confluent``: without the frame of a registry's serializer."""
+
+    topic: _Name
+    column: _Name = KEY_COLUMN
+    confluent: bool = False
+
+
+class WantedValue(Model):
+    """A value whose records are erased: its digest, and the hash that finds the few values worth a digest."""
+
+    digest: str = Field(pattern="^[0-9a-f]{32}$")
+    probe: str = Field(pattern="^[0-9a-f]{8}$")
+
+
+class PartitionEnd(NamedTuple):
+    """The end of a partition at the time of a request; later records are another matter."""
+
+    incarnation: int
+    partition: int
+    end: int
+
+
+class ErasureRequest(StoredObject):
+    """A person's request to erase the records that have one of ``values``, up to ``through`` in each topic.
+
+    ``secret`` is the fingerprint of the secret of the digests. ``by`` is the name that the writer gives, ``written_as``
+    the identity under which the object was written: see :func:`tidemark.store.identity.identity`.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.ERASURE
+
+    id: str = Field(pattern="^[0-9a-f]{16}$")
+    cluster: str
+    topics: tuple[SearchedTopic, ...] = Field(min_length=1)
+    values: tuple[WantedValue, ...] = Field(min_length=1)
+    secret: str = Field(pattern="^[0-9a-f]{16}$")
+    through: Mapping[str, tuple[PartitionEnd, ...]]
+    reason: _Name
+    by: _Name
+    written_as: _Name
+    at: AwareDatetime
+
+    @model_validator(mode="after")
+    def _has_the_ends_of_each_topic(self) -> Self:
+        names = [searched.topic for searched in self.topics]
+        if len({*names}) < len(names) or self.through.keys() != {*names}:
+            raise ValueError("must name each topic once in topics, and once in through")
+        return self
+
+    def searched(self, topic: str) -> SearchedTopic | None:
+        """The part of the request about ``topic``."""
+        return next((searched for searched in self.topics if searched.topic == topic), None)
+
+
+class ErasureApproval(StoredObject):
+    """Another person's approval of the request with these bytes. ``records`` are most offsets that a pass may erase."""
+
+    id: str = Field(pattern="^[0-9a-f]{16}$")
+    request_sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    by: _Name
+    written_as: _Name
+    records: int | None = Field(default=None, ge=1)
+    at: AwareDatetime
+
+
+class StoredRequest(NamedTuple):
+    """A request, and the SHA-256 of its bytes."""
+
+    request: ErasureRequest
+    sha256: str
+
+    def objection(self, by: str, written_as: str) -> str | None:
+        """The reason why this writer cannot approve the request; None if nothing is wrong with that."""
+        if _folded(by) == _folded(self.request.by):
+            return f"{self.request.by} made the request, and another person must approve it"
+        if _principal(written_as) == _principal(self.request.written_as):
+            return f"the request was written as {self.request.written_as}, and its approval needs another identity"
+        return None
+
+
+class Approved(NamedTuple):
+    """A request that counts. ``sha256`` is that of the approval's bytes, which masks name."""
+
+    request: ErasureRequest
+    approval: ErasureApproval
+    sha256: str
+
+
+class NotApproved(NamedTuple):
+    """A request that does not count; ``objection`` is what is wrong with its approval, None without one."""
+
+    request: ErasureRequest
+    objection: str | None
+
+
+def read_request(store: Store, control: ControlKeys, name: str) -> StoredRequest:
+    """The request with the id ``name``; ``store`` is the deployment's default store.
+
+    Raises:
+        NotFound: there is none.
+        FormatError: it does not parse, or is another one than its key names.
+        StoreError: the store failed.
+    """
+    key = control.erasure(name, "request")
+    body = store.get(key, limit=ErasureRequest.most_bytes).body
+    request = ErasureRequest.from_bytes(body, key)
+    if (request.cluster, request.id) != (control.cluster, name):
+        raise FormatError(key, f"is request {request.cluster}/{request.id}, but its key names another")
+    return StoredRequest(request, hashlib.sha256(body).hexdigest())
+
+
+def approved(store: Store, control: ControlKeys, name: str) -> Approved | NotApproved:
+    """The request with the id ``name``, with its approval if another person has approved just these bytes.
+
+    Raises:
+        FormatError: one of both does not parse, or is another one than its key names.
+        StoreError: the store failed, or there is no such request.
+    """
+    stored = read_request(store, control, name)
+    key = control.erasure(name, "approval")
+    try:
+        body = store.get(key, limit=ErasureApproval.most_bytes).body
+    except NotFound:
+        return NotApproved(stored.request, None)
+    approval = ErasureApproval.from_bytes(body, key)
+    if approval.id != name:
+        raise FormatError(key, f"approves request {approval.id}, but its key names another")
+    objection = stored.objection(approval.by, approval.written_as)
+    if approval.request_sha256 != stored.sha256:
+        objection = "the approval is of another content of the request"
+    if objection is not None:
+        return NotApproved(stored.request, objection)
+    return Approved(stored.request, approval, hashlib.sha256(body).hexdigest())
+
+
+def all_requests(store: Store, control: ControlKeys) -> Iterator[Approved | NotApproved]:
+    """All requests of the cluster, by id; raises the errors of :func:`approved`."""
+    for info in store.list(control.erasures):
+        name, _, part = info.key.removeprefix(control.erasures).partition("/")
+        if part == "request.json":
+            try:
+                check_report(name)
+            except ValueError as error:
+                raise FormatError(info.key, f"is no request for erasure: {error}") from error
+            yield approved(store, control, name)
+
+
+def _folded(name: str) -> str:
+    """A person's name without differences that make no other person."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+
+
+def _principal(written_as: str) -> str:
+    """The principal in the store: user and host behind it are what their process says. On a directory, both."""
+    return written_as.partition(" by ")[0]
