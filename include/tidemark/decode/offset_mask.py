@@ -45,7 +45,8 @@ class OffsetMask:
         for epoch in np.unique(epochs).tolist():
             known = self._offsets.get(epoch, _NONE)
             if len(known):
-                erased |= (epochs == epoch) & np.isin(offsets, known)
+                at = np.minimum(np.searchsorted(known, offsets), len(known) - 1)
+                erased |= (epochs == epoch) & (known[at] == offsets)
         return erased
 
     def between(self, start: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

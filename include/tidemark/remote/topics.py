@@ -11,6 +11,7 @@ from tidemark.raw.objects import incarnations
 from tidemark.raw.partition import RawPartition
 from tidemark.remote.catalog.heads import HeadsByPlace
 from tidemark.remote.catalog.log_ends import Observations
+from tidemark.remote.catalog.masks import MasksByPlace
 from tidemark.remote.catalog.offset_lookup import IndexObjects
 from tidemark.remote.catalog.partition import RemotePartition
 from tidemark.remote.catalog.storage import Storage
@@ -31,6 +32,7 @@ class RemoteTopics:
         self._indexes = IndexObjects()
         self._observations = Observations(storage)
         self._heads = HeadsByPlace(storage, heads_seconds)
+        self._masks = MasksByPlace(storage)
 
     def partition(self, topic: str, partition: int, topic_id: str | None = None) -> RemotePartition | None:
         """The partition of the incarnation ``topic_id``, or of the newest; None if no agent has seen that one."""
@@ -45,7 +47,7 @@ class RemoteTopics:
         def observe(number: int, partition: int, highest: int) -> tuple[int, datetime] | None:
             return self._observations.log_end(topic, number, partition, highest)
 
-        remote = RemotePartition(self.storage, topic, part, self._indexes, self._heads, observe)
+        remote = RemotePartition(self.storage, topic, part, self._indexes, self._heads, self._masks, observe)
         remote.refresh()
         return remote
 

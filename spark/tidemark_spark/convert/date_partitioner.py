@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.decode import unrepresentable_timestamps
-from tidemark.decode.schema import array
+from tidemark.decode.schema import copied
 from tidemark.formats.table.partitioning import DateFolder
 from tidemark.parsers.base import Parsed
 from tidemark.topics import SaneTimestamps
@@ -202,4 +202,4 @@ def take(rows: pa.RecordBatch, indices: Numbers) -> pa.RecordBatch:
         return rows.slice(0, 0)
     if indices[-1] - indices[0] + 1 == len(indices):
         return rows.slice(int(indices[0]), len(indices))
-    return rows.take(array(pa.int64(), indices))
+    return copied(rows, indices)

@@ -14,11 +14,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final, TypeVar
 
+from tidemark.decode.offset_mask import OffsetMask
 from tidemark.errors import FormatError, NotFound, OutOfRange, PreconditionFailed
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.acknowledgements import acknowledged
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.head import PartitionOfId
+from tidemark.formats.raw.masks import MaskName
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import AbortedTransaction
 from tidemark.raw.heads import PartitionLook, look_at_partition
@@ -27,6 +29,7 @@ from tidemark.raw.partition import RawPartition
 from tidemark.raw.segments import Segment, SegmentPiece
 from tidemark.remote.catalog.aborted_transactions import Aborts, Verdicts
 from tidemark.remote.catalog.heads import HeadsByPlace
+from tidemark.remote.catalog.masks import MasksByPlace
 from tidemark.remote.catalog.offset_lookup import IndexObjects
 from tidemark.remote.catalog.segment_index import StoredSegments
 from tidemark.remote.catalog.sources import Sources
@@ -64,6 +67,7 @@ class RemotePartition:
         part: RawPartition,
         indexes: IndexObjects,
         heads: HeadsByPlace,
+        masks: MasksByPlace,
         observe: Observe,
     ) -> None:
         """Start with nothing read: refresh the partition once."""
@@ -73,6 +77,8 @@ class RemotePartition:
         self._store = storage.store(part.keys.endpoint.store)
         self._indexes, self._observe = indexes, observe
         self._heads = heads.of(part.keys.endpoint)
+        self._masks = masks.of(part.keys.place)
+        self._mask: tuple[tuple[MaskName, ...], OffsetMask] = (), OffsetMask()  # those of the last stretch
         self._tail = PackedTail(self._store, part.keys, self._heads.line)
         self._segments = StoredSegments(self._store, part.keys)
         self._sources = Sources(self._segments)
@@ -82,19 +88,19 @@ class RemotePartition:
         self._buried_at = float("-inf")  # when tombstones were listed last
 
     def refresh(self, start_seconds: float = 0.0) -> None:
-        """Read the watermark, the tombstones of retention, and all that is new, by a few small requests.
+        """Read the masks, the watermark, the tombstones of retention, and all that is new, by a few small requests.
 
         While nothing has changed, this takes one GET, and a listing of tombstones unless that was done less than
-        ``start_seconds`` ago. If the watermark names tails, it also takes its part in the look at the heads and in the
+        ``start_seconds`` ago. The index of the masks takes one more for all partitions of the topic, at times. If the watermark names tails, it also takes its part in the look at the heads and in the
         GET of the lines of new ranges, which partitions share. If the watermark has moved, there are also one listing
         from the newest base on, and the manifest of the newest segment. All segments are listed again if the log left
         its branch, line 1 of the watermark went down, or a hole was filled, as its segment may start anywhere below.
         """
         with self._refreshing:
-            before = self._view
+            self._view = before = self._masked(self._view)
             look = self._look(before)
             if look is None:
-                self._view = WatermarkView(branch=before.branch)
+                self._view = WatermarkView(branch=before.branch, masks=before.masks)
                 return
             now = self._same(before) if look.stored is before.stored else self._moved(before, look.stored)
             start = self._first_left(before, now, start_seconds)
@@ -114,6 +120,15 @@ class RemotePartition:
         start = first_left(self._store, self._keys, now.start)
         self._buried_at = began
         return start
+
+    def _masked(self, view: WatermarkView) -> WatermarkView:
+        """``view`` with the masks that count now. Without them no record may be delivered, so a failure forgets them."""
+        try:
+            masks = self._masks.of(self.partition)
+        except Exception:
+            self._view = replace(view, masks=None)
+            raise
+        return view if masks == view.masks else replace(view, masks=masks)
 
     def _look(self, before: WatermarkView) -> PartitionLook | None:
         wanted = PartitionOfId(self.topic_id or "", self.partition)
@@ -149,6 +164,7 @@ class RemotePartition:
             sealed=sealed,
             branch=before.branch + left,
             verdicts=Verdicts() if again else before.verdicts,
+            masks=before.masks,
         )
 
     @property
@@ -160,6 +176,12 @@ class RemotePartition:
     def branch(self) -> int:
         """A number that grows when the lineage has changed below an offset that could have been read before."""
         return self._view.branch
+
+    @property
+    def basis(self) -> tuple[int, tuple[MaskName, ...] | None]:
+        """The branch and the masks. If they change, records that were read ahead are void: read them again."""
+        view = self._view
+        return view.branch, view.masks
 
     def end(self, *, committed: bool) -> int:
         """The offset after the last readable one; with ``committed``, the remote last stable offset. No request."""
@@ -206,15 +228,18 @@ class RemotePartition:
         return self._on_what_is_there(lambda: self._stretch(offset, committed=committed))
 
     def packed_stretch(self, offset: int, *, committed: bool) -> Stretch | None:
-        """The stretch of :meth:`next_stretch` if it is a range of the tail, else None. Makes no request."""
+        """The stretch of :meth:`next_stretch` if it is a range of the tail without masks, else None.
+
+        Makes no request.
+        """
         view = self._view
         piece, end = view.packed(offset), view.stable if committed else view.end
-        if piece is None or offset >= end:
+        if piece is None or offset >= end or view.masks is None or _overlapping(view.masks, offset, piece.end):
             return None
         return self._stretch_of(view, piece._replace(end=min(piece.end, end)), committed=committed)
 
     def _stretch(self, offset: int, *, committed: bool) -> Stretch | Gap | None:
-        view = self._view
+        view = self._with_masks()
         source = self._at(view, offset, view.stable if committed else view.end)
         return self._stretch_of(view, source, committed=committed) if isinstance(source, SegmentPiece) else source
 
@@ -227,7 +252,23 @@ class RemotePartition:
         aborted: tuple[AbortedTransaction, ...] = ()
         if committed:
             aborted = self._aborts.of(piece, view.lineage, view.verdicts, lambda at: self._sources.following(view, at))
-        return Stretch(piece.segment, piece.start, piece.end, position, aborted)
+        return Stretch(piece.segment, piece.start, piece.end, position, aborted, self._mask_of(view, *piece[1:]))
+
+    def _with_masks(self) -> WatermarkView:
+        """The view, after another try to read the masks if the last one failed."""
+        if self._view.masks is None:
+            self.refresh()
+        return self._view
+
+    def _mask_of(self, view: WatermarkView, start: int, end: int) -> OffsetMask:
+        """The erased offsets of the masks around ``[start, end)``."""
+        assert view.masks is not None
+        masks = _overlapping(view.masks, start, end)
+        known, mask = self._mask
+        if masks != known:
+            mask = self._masks.read(masks)
+            self._mask = masks, mask
+        return mask
 
     def _on_what_is_there(self, call: Callable[[], Result]) -> Result:
         """Call ``call``, again if it met a segment that was made again or removed since its manifest was read."""
@@ -245,15 +286,20 @@ class RemotePartition:
     ) -> OffsetForTime | None:
         """The first record with at least this timestamp, as Kafka's ListOffsets finds it (KIP-79); None if none has.
 
-        For Kafka a transaction's marker is a record, with the broker's time: without ``markers`` only data counts.
+        For Kafka a transaction's marker is a record, with the broker's time: without ``markers`` only data counts. An
+        erased record is passed over.
         """
         view = self._view
         record = self._on_what_is_there(lambda: self._first_at(timestamp_ms, markers=markers))
         return record if record is not None and record.offset < (view.stable if committed else view.end) else None
 
     def _first_at(self, timestamp: int, *, markers: bool) -> OffsetForTime | None:
-        view = self._view
-        return first_at(timestamp, self._segments, view, self._store, self._indexes, markers=markers)
+        view = self._with_masks()
+
+        def mask_of(start: int, end: int) -> OffsetMask:
+            return self._mask_of(view, start, end)
+
+        return first_at(timestamp, self._segments, view, self._store, self._indexes, mask_of, markers=markers)
 
     def _at(self, view: WatermarkView, offset: int, end: int) -> SegmentPiece | Gap | None:
         """The piece or gap at ``offset``, up to ``end`` at most; None if there is nothing yet."""
@@ -287,3 +333,8 @@ class RemotePartition:
         default = self._storage.default()
         control = ControlKeys(default.prefix, self._storage.cluster)
         return acknowledged(self._storage.store(default.store), control, self._keys)
+
+
+def _overlapping(masks: tuple[MaskName, ...], start: int, end: int) -> tuple[MaskName, ...]:
+    """The masks that may hold offsets of ``[start, end)``."""
+    return tuple(mask for mask in masks if mask.start < end and mask.end > start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidemark.decode.offset_mask import OffsetMask
 from tidemark.kafka_log import AbortedTransaction
 from tidemark.raw.segments import Segment
 
@@ -13,7 +14,8 @@ class Stretch(NamedTuple):
 
     Read the segment's object ``key`` in the store ``segment.store`` (:meth:`Storage.store`) under
     ``If-Match: segment.etag``, if it has one, from byte ``position`` (a batch starts there, at or below ``start``) to
-    at most ``segment.stop``. ``aborted`` are the transactions to leave out; none for read_uncommitted.
+    at most ``segment.stop``. ``aborted`` are the transactions to leave out, none for read_uncommitted.
+    ``mask`` has the erased records to leave out.
     """
 
     segment: Segment
@@ -21,6 +23,7 @@ class Stretch(NamedTuple):
     end: int
     position: int
     aborted: tuple[AbortedTransaction, ...]
+    mask: OffsetMask
 
 
 class OffsetForTime(NamedTuple):

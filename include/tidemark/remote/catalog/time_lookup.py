@@ -7,6 +7,7 @@ batches have the record. Markers of transactions have times too, and count as in
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.decode import decode_batches, unrepresentable_timestamps
+from tidemark.decode.offset_mask import OffsetMask
 from tidemark.decode.schema import octets
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.kafka_log.batch import CONTROL
@@ -32,6 +34,9 @@ THREADS: Final = 16
 
 _ENTRY: Final = Struct(">qi")
 
+MaskOf = Callable[[int, int], OffsetMask]
+"""(start, end) → the erased offsets of ``[start, end)``."""
+
 
 def first_at(
     timestamp: int,
@@ -39,12 +44,13 @@ def first_at(
     view: WatermarkView,
     store: Store,
     indexes: IndexObjects,
+    mask_of: MaskOf,
     *,
     markers: bool,
 ) -> OffsetForTime | None:
     """The first record of ``view`` with at least ``timestamp`` (milliseconds), or maybe one beyond its end.
 
-    Markers of transactions count with ``markers``.
+    Markers of transactions count with ``markers``, erased records never.
     """
     segments.read_all(THREADS)
     at = view.start
@@ -55,8 +61,9 @@ def first_at(
         begin = max(at, segment.base)
         end = live_until(segment, view.lineage, begin)
         if end > begin:
+            mask = mask_of(begin, end)
             try:
-                record = first_in(store, indexes, segment, timestamp, begin, end, markers=markers)
+                record = first_in(store, indexes, segment, timestamp, begin, end, mask, markers=markers)
             except (PreconditionFailed, NotFound):
                 segments.forget(name)
                 raise
@@ -65,20 +72,29 @@ def first_at(
             at = end
     for packed, begin, end in view.tail.pieces:
         if packed.max_timestamp is not None and packed.max_timestamp >= timestamp and end > at:
-            record = first_in(store, indexes, packed, timestamp, max(begin, at), end, markers=markers)
+            begin = max(begin, at)
+            record = first_in(store, indexes, packed, timestamp, begin, end, mask_of(begin, end), markers=markers)
             if record is not None:
                 return record
     return None
 
 
 def first_in(
-    store: Store, indexes: IndexObjects, segment: Segment, timestamp: int, start: int, end: int, *, markers: bool
+    store: Store,
+    indexes: IndexObjects,
+    segment: Segment,
+    timestamp: int,
+    start: int,
+    end: int,
+    mask: OffsetMask,
+    *,
+    markers: bool,
 ) -> OffsetForTime | None:
     """The first record of ``segment`` in ``[start, end)`` with at least ``timestamp``."""
     after = max(start, before_time(indexes.times(store, segment), segment, timestamp) + 1)
     position = indexes.position(store, segment, after)
     for window in windows(store, segment, position):
-        record = _first_in_window(window, segment, timestamp, start, end, markers=markers)
+        record = _first_in_window(window, segment, timestamp, start, end, mask, markers=markers)
         if record is not None:
             return record
         if window.headers["base_offset"][-1] >= end:
@@ -105,7 +121,7 @@ def before_time(raw: bytes, segment: Segment, timestamp: int) -> int:
 
 
 def _first_in_window(
-    window: BatchSpan, segment: Segment, timestamp: int, start: int, end: int, *, markers: bool
+    window: BatchSpan, segment: Segment, timestamp: int, start: int, end: int, mask: OffsetMask, *, markers: bool
 ) -> OffsetForTime | None:
     headers = window.headers
     late = headers["max_timestamp"] >= timestamp
@@ -128,7 +144,8 @@ def _first_in_window(
         )
         for batch in rows:
             times = _milliseconds(batch)
-            late_rows = np.flatnonzero(times >= timestamp)
+            wanted = times >= timestamp
+            late_rows = np.flatnonzero(wanted & ~mask.rows(batch) if mask else wanted)
             if len(late_rows):
                 at = int(late_rows[0])
                 offset, epoch = batch.column("kafka_offset")[at].as_py(), batch.column("kafka_leader_epoch")[at].as_py()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tidemark.formats.raw.acknowledgements import split_acknowledged
 from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.raw.masks import MaskName
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
@@ -23,7 +24,8 @@ class WatermarkView:
     """A partition at one moment. ``gaps`` are not acknowledged, ``passed`` are acknowledged gaps.
 
     Below ``sealed`` seals hold the offsets, from there on the ranges of ``tail``, without a hole. ``end`` is the offset
-    after the last readable one. Up to ``stable`` all transactions are decided.
+    after the last readable one. Up to ``stable`` all transactions are decided. ``masks`` is None while the masks could
+    not be read: then nothing is delivered.
     """
 
     stored: StoredWatermark | None = None
@@ -36,6 +38,7 @@ class WatermarkView:
     stable: int = 0
     branch: int = 0
     verdicts: Verdicts = field(default_factory=Verdicts, compare=False)
+    masks: tuple[MaskName, ...] | None = None
 
     @property
     def etag(self) -> str:

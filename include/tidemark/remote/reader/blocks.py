@@ -1,7 +1,7 @@
 """Decodes the bytes of a stored segment to blocks of records, which are checked and cut to the reader's offsets.
 
 Promises: every record of the stretch's offsets, in order, once; no record of a control batch, and none of an aborted
-transaction that the stretch names. A batch that breaks a rule is an error that names key, byte and offset, and no
+transaction that the stretch names, and no erased one. A batch that breaks a rule is an error that names key, byte and offset, and no
 record of it is delivered. Memory is bounded by :data:`LIMITS` and the largest batch, for a segment of any size.
 
 Relies on :mod:`tidemark.decode`, which copies all that it decodes: the bytes may be overwritten after a block.
@@ -17,7 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.decode import SCHEMA, DecodeLimits, Headers, aborted_mask, decode_batches, scan_headers
-from tidemark.decode.schema import octets
+from tidemark.decode.offset_mask import OffsetMask
+from tidemark.decode.schema import copied, octets
 from tidemark.errors import SegmentError
 from tidemark.kafka_log import AbortedTransaction
 from tidemark.raw.segments import Segment
@@ -38,8 +39,8 @@ class Block(NamedTuple):
     """Records of one partition that lie next to one another in the log.
 
     ``rows`` has the columns of :data:`tidemark.decode.SCHEMA`, and may have no row. ``start`` is the offset at which
-    the block begins; a reader that has taken it is at ``next_offset``, past control batches, aborted transactions and
-    compacted offsets. ``leader_epoch`` is that of the last batch, -1 if unknown.
+    the block begins; a reader that has taken it is at ``next_offset``, past control batches, aborted transactions,
+    compacted and erased offsets. ``leader_epoch`` is that of the last batch, -1 if unknown.
     """
 
     rows: pa.RecordBatch
@@ -80,6 +81,7 @@ class Decoder:
         start: int,
         end: int,
         aborted: tuple[AbortedTransaction, ...],
+        mask: OffsetMask,
         *,
         partition: int,
         incarnation: int,
@@ -88,6 +90,7 @@ class Decoder:
         self._segment = segment
         self._end = end
         self._aborted = aborted
+        self._mask = mask
         self._partition = partition
         self._incarnation = incarnation
         self._check_crcs = check_crcs
@@ -182,6 +185,8 @@ class Decoder:
             for rows in self._batches(data, headers, position):
                 offset = int(rows.column("kafka_offset")[-1].as_py()) + 1
                 epoch = int(rows.column("kafka_leader_epoch")[-1].as_py())
+                if self._mask and (erased := self._mask.rows(rows)).any():
+                    rows = copied(rows, np.flatnonzero(~erased))
                 schema = _SCHEMAS[int(headers["magic"][0])]
                 block = Block(pa.RecordBatch.from_arrays(rows.columns, schema=schema), self.next_offset, offset, epoch)
                 self.next_offset = offset

@@ -94,7 +94,7 @@ class PartitionReader:
     ) -> None:
         """``find`` returns the partition, with requests if it must."""
         self.partition: RemotePartition | None = None
-        self.branch = 0
+        self.basis: object = None  # that of the partition when reading began
         self._find = find
         self._tp = tp
         self._next = offset  # the end of the delivered offsets
@@ -210,7 +210,7 @@ class PartitionReader:
             self.partition = self._find()
             if self.partition is None:
                 return None
-            self.branch = self.partition.branch
+            self.basis = self.partition.basis
         partition = self.partition
         offset = self._locate_from
         attempt = 0
@@ -254,6 +254,7 @@ class PartitionReader:
             max(self._next, stretch.start),
             stretch.end,
             stretch.aborted,
+            stretch.mask,
             partition=self.partition.partition,
             incarnation=self.partition.incarnation,
             check_crcs=self._check_crcs,

@@ -40,9 +40,9 @@ class Lane:
 
     @property
     def stale(self) -> bool:
-        """True if the log has left its branch since reading began: blocks that were read ahead may be void."""
+        """True if the log has left its branch, or the masks have changed: blocks that were read ahead may be void."""
         partition = self.reading.partition
-        return partition is not None and partition.branch != self.reading.branch
+        return partition is not None and partition.basis != self.reading.basis
 
     def ready(self, share: int) -> bool:
         """True if a step can be made now, with ``share`` bytes for the blocks read ahead."""

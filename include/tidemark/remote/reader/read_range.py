@@ -18,12 +18,13 @@ import threading
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Final, Literal, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 
 from tidemark.decode import SCHEMA
+from tidemark.decode.schema import copied
 from tidemark.errors import NotFound, OutOfRange
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote.catalog.partition import RemotePartition
@@ -69,7 +70,7 @@ def read_range(
 
     ``start`` and ``end`` default to the stored offsets; ``storage`` may be the path of a topics file.
     ``read_committed`` leaves out aborted transactions, and ends at the first open one. There are fewer rows than
-    offsets if transactions' markers lie there or compaction removed records.
+    offsets if transactions' markers lie there, or records were compacted or erased.
 
     >>> read_range("orders", 0, 42, 44, storage="topics.yaml")["kafka_value"].to_pylist()
     [b'order 42', b'order 43']
@@ -256,9 +257,7 @@ def _within(rows: pa.RecordBatch, times: _Interval) -> pa.RecordBatch:
     wanted = (timestamps >= times.start) & (timestamps < times.end)
     if wanted.all():
         return rows
-    bits = pa.py_buffer(np.packbits(wanted, bitorder="little").data)
-    mask: Any = pa.Array.from_buffers(pa.bool_(), len(rows), [None, bits])  # filter() of an ndarray imports pandas
-    return rows.filter(mask)
+    return copied(rows, np.flatnonzero(wanted))
 
 
 def _milliseconds(moment: Moment) -> int:

@@ -134,7 +134,7 @@ class RemoteTier:
             if lane is None:
                 return None
             if lane.stale:
-                log.info("%s: the log took another branch; reading again from offset %s", tp, lane.position)
+                log.info("%s: another branch, or other masks; reading again from offset %s", tp, lane.position)
                 self._begin(TopicPartition(*tp), lane.position)
                 return None
             before = lane.waiting
