@@ -87,6 +87,12 @@ class PartitionRules(NamedTuple):
         offsets, epochs = self.mask.between(start, end)
         return np.unique(offsets[self._on_lineage(offsets, epochs, compacted=compacted)])
 
+    def epochs_at(self, offsets: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """The epoch that the lineage has at each of ``offsets``; None if one lies below its beginning."""
+        if not len(self.starts) or (offsets < self.starts[0]).any():
+            return None
+        return self.epochs[np.searchsorted(self.starts, offsets, "right") - 1]
+
     def live(self, headers: Headers, *, compacted: bool) -> NDArray[np.bool_]:
         """A mask of the batches on the lineage. Below its first start no batch contradicts it.
 

@@ -1,0 +1,55 @@
+"""The command line of erasure."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import socket
+from collections.abc import Sequence
+
+from tidemark.erasure.secret import secrets
+from tidemark.inspection.agent_sightings import check_begun
+from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, run_job, show, tables_of
+from tidemark_spark.cli.plans import converting
+from tidemark_spark.cluster.executor import Executor
+from tidemark_spark.cluster.target import add_options
+from tidemark_spark.erasure.search import Found, SearchJob, SearchTask, search
+from tidemark_spark.erasure_pass import Pass, erase
+
+
+def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
+    """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    return run_job("erase", options, lambda _lineage: _erase(options, executor))
+
+
+def _erase(options: argparse.Namespace, executor: Executor | None) -> int:
+    executor = executor_of(options, executor, "erase")
+    known = secrets()
+
+    def searching(common: SearchJob, tasks: Sequence[SearchTask]) -> list[Found]:
+        return executor.on_each(search, common, tasks)
+
+    code = 0
+    for table in tables_of(options):
+        check_begun(table)
+        report = erase(Pass(table, options.by, known, searching, converting(executor)), dry_run=options.dry_run)
+        show(report.to_bytes().decode() if options.json else report.text())
+        code = max(code, any(request.status == "refused" for request in report.requests))
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = job_parser(
+        "erase.py",
+        "Carry out the approved requests for erasure: mask the records that they name, and take them out of tables.",
+        "--topic orders --dry-run",
+    )
+    add_some_topics(parser)
+    add_options(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="count what the requests find, also those that nobody has approved"
+    )
+    parser.add_argument("--by", default=f"{getpass.getuser()}@{socket.gethostname()}", help="the name in the reports")
+    parser.add_argument("--json", action="store_true", help="print the reports as JSON, one a line")
+    return parser

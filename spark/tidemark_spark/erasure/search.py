@@ -1,0 +1,295 @@
+"""The search for the records that requests name: in the table's files that have the column, and else in raw.
+
+A task reads a column of one file, or decodes ranges of raw. It returns (leader epoch, offset) pairs, and no value.
+Where a file lacks the epoch, the partition's lineage has it; but not for offsets before its beginning, and not exactly
+once Kafka has compacted the log: there raw answers.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemark.decode import decode_batches
+from tidemark.erasure.matcher import Matcher, matchers
+from tidemark.erasure.secret import Secret
+from tidemark.errors import FormatError, SegmentError
+from tidemark.formats.raw.erasure import KEY_COLUMN, ErasureRequest
+from tidemark.formats.table.partitioning import DT, partition_values
+from tidemark.formats.table.plan import ConversionTask
+from tidemark.intervals import Intervals
+from tidemark.kafka_log import BatchHeader, Lineage
+from tidemark.parsers.base import column_at
+from tidemark.planning.read import plan_reading
+from tidemark.raw.topic import RawTopic
+from tidemark.store import Store, open_store
+from tidemark.table.delta_table import TopicTable
+from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.evidence import EvidenceRow
+from tidemark_spark.convert.classify import PartitionRules, judge
+from tidemark_spark.convert.date_partitioner import numbers
+from tidemark_spark.convert.guard import parsed
+from tidemark_spark.convert.partition_columns import topic_parser
+from tidemark_spark.convert.segment_reader import windows
+from tidemark_spark.model import Job
+
+_ROWS: Final = 65536
+_CHUNK: Final = 8 << 20
+_EPOCH: Final = "kafka_leader_epoch"
+
+Key = tuple[int, int]
+
+Where = Literal["table", "raw"]
+
+
+class FileSearch(NamedTuple):
+    """A file of the table to search: ``spans`` are the offsets of its evidence.
+
+    In a ``compacted`` partition the lineage does not give the epoch of each offset.
+    """
+
+    path: str
+    size: int
+    incarnation: int
+    partition: int
+    spans: tuple[tuple[int, int], ...]
+    compacted: bool
+
+
+class RawSearch(NamedTuple):
+    """Ranges of raw to search."""
+
+    task: ConversionTask
+
+
+SearchTask = FileSearch | RawSearch
+
+
+class SearchJob(NamedTuple):
+    """What all tasks of a search share. The secrets are not in any object."""
+
+    job: Job
+    requests: tuple[ErasureRequest, ...]
+    secrets: Mapping[str, Secret]
+
+
+class Hit(NamedTuple):
+    """A record that a request names, and the date of its row if the table has it."""
+
+    request: str
+    incarnation: int
+    partition: int
+    epoch: int
+    offset: int
+    where: Where
+    dt: str = ""
+
+
+@dataclass
+class Found:
+    """The result of a task; ``unanswered`` is True for a file that lacks a column, which raw must answer for."""
+
+    hits: list[Hit] = field(default_factory=list)
+    rows: int = 0
+    bytes_read: int = 0
+    unanswered: bool = False
+    unsearchable: int = 0
+    task: SearchTask | None = None
+
+    def refuse(self, _header: BatchHeader, _error: SegmentError) -> None:
+        """Count a batch that cannot be decoded."""
+        self.unsearchable += 1
+
+
+Search = Callable[[SearchJob, Sequence[SearchTask]], list[Found]]
+"""Runs all tasks of a search, anywhere, and returns their results in any order."""
+
+
+def search(common: SearchJob, task: SearchTask) -> Found:
+    """Carry out ``task``.
+
+    Raises:
+        ConfigError: a column cannot be compared, or a request's secret is missing.
+        FormatError: the file is damaged, or raw's bytes are.
+        StoreError: a store did not answer, or a file is gone.
+    """
+    found = Found(task=task)
+    wanted = matchers(common.job.topic.topic, common.requests, common.secrets)
+    if isinstance(task, FileSearch):
+        _search_file(common, task, wanted, found)
+    else:
+        _search_raw(common, task, wanted, found)
+    return found
+
+
+def _search_file(common: SearchJob, task: FileSearch, wanted: Sequence[Matcher], found: Found) -> None:
+    job = common.job
+    key = f"{job.keys.root}/{task.path}"
+    dt = partition_values(task.path)[DT] or ""
+    rules = PartitionRules.of(job.partitions[task.incarnation, task.partition], job.options)
+    with tempfile.TemporaryFile(prefix="tidemark-") as file:
+        for chunk in _chunks(open_store(job.lake_store, job.options), key, task.size):
+            file.write(chunk)
+        found.bytes_read = task.size
+        try:
+            parquet = pq.ParquetFile(file)
+            tops = {matcher.column: _top(matcher.column, parquet.schema_arrow.names) for matcher in wanted}
+            exact = _EPOCH in parquet.schema_arrow.names
+            if None in tops.values() or (task.compacted and not exact):
+                found.unanswered = True
+                return
+            identity = ["kafka_offset", *([_EPOCH] if exact else [])]
+            columns = [*identity, *dict.fromkeys(top for top in tops.values() if top)]
+            for rows in parquet.iter_batches(_ROWS, columns=columns):
+                found.rows += len(rows)
+                offsets = numbers(rows.column("kafka_offset"))
+                for matcher in wanted:
+                    for request, indices in matcher.rows(column_at(rows, matcher.column)).items():
+                        hit = offsets[indices]
+                        epochs = numbers(rows.column(_EPOCH))[indices] if exact else rules.epochs_at(hit)
+                        if epochs is None:
+                            found.hits, found.unanswered = [], True
+                            return
+                        found.hits += [
+                            Hit(request, task.incarnation, task.partition, epoch, offset, "table", dt)
+                            for epoch, offset in zip(epochs.tolist(), hit.tolist(), strict=True)
+                        ]
+        except (pa.ArrowException, OSError, ValueError) as error:  # pyarrow's error depends on where the damage is
+            reason = " ".join(str(error).split())
+            raise FormatError(key, f"cannot be searched: {reason}; audit its date, and rebuild it") from error
+
+
+def _top(column: str, names: Sequence[str]) -> str | None:
+    """The column of a file that holds ``column``; None if there is none."""
+    return next((name for name in (column, column.partition(".")[0]) if name in names), None)
+
+
+def _chunks(store: Store, key: str, size: int) -> Iterator[bytes]:
+    for start in range(0, size, _CHUNK):
+        yield store.get_range(key, start, min(start + _CHUNK, size))
+
+
+def _search_raw(common: SearchJob, task: RawSearch, wanted: Sequence[Matcher], found: Found) -> None:
+    job, whole = common.job, task.task
+    rules = PartitionRules.of(job.partitions[whole.incarnation, whole.partition], job.options)
+    parser = topic_parser(job.topic) if any(matcher.column != KEY_COLUMN for matcher in wanted) else None
+    for part in whole.ranges:
+        expected = part.from_offset
+        store = open_store(part.store, job.options)
+        for window in windows(store, part):
+            found.bytes_read += len(window.data)
+            verdict = judge(window.headers, expected, part, rules)
+            for rows in decode_batches(
+                window.data,
+                verdict.data,
+                name=part.key,
+                partition=whole.partition,
+                incarnation=whole.incarnation,
+                from_offset=max(part.from_offset, expected),
+                to_offset=part.to_offset,
+                position=window.position,
+                on_refused=found.refuse,
+            ):
+                found.rows += len(rows)
+                offsets = numbers(rows.column("kafka_offset"))
+                epochs = numbers(rows.column("kafka_leader_epoch"))
+                columns = parsed(parser, rows, None).columns if parser else None
+                for matcher in wanted:
+                    values = rows.column(KEY_COLUMN)
+                    if matcher.column != KEY_COLUMN:
+                        assert columns is not None
+                        values = column_at(columns, matcher.column)
+                        found.unsearchable += values.null_count
+                    for request, indices in matcher.rows(values).items():
+                        found.hits += [
+                            Hit(request, whole.incarnation, whole.partition, int(epochs[row]), int(offsets[row]), "raw")
+                            for row in indices.tolist()
+                        ]
+            expected = verdict.next_offset
+            if window.damage:
+                raise window.damage.error
+
+
+class Searched(NamedTuple):
+    """The hits of a search and what it took. ``gone`` are offsets that neither a file nor raw has any more."""
+
+    hits: list[Hit]
+    rows: dict[str, int]
+    bytes_read: int
+    unsearchable: int
+    gone: int
+
+
+def search_all(
+    table: TopicTable,
+    standing: EffectiveEvidence,
+    requests: Sequence[ErasureRequest],
+    secrets: Mapping[str, Secret],
+    job: Job,
+    execute: Search,
+) -> Searched:
+    """Search all offsets below each partition's end in the ledger.
+
+    Raises:
+        ConfigError, FormatError, StoreError: see :func:`search`.
+    """
+    common = SearchJob(job, tuple(requests), secrets)
+    files: dict[str, list[EvidenceRow]] = {}
+    elsewhere: dict[Key, list[tuple[int, int]]] = {}
+    compacted: set[Key] = set()
+    for row in standing.evidence():
+        if row.offset_class == "compacted":
+            compacted.add(row.key)
+        if row.offset_class == "landed" and row.file is not None:
+            files.setdefault(row.file, []).append(row)
+        elif row.offset_class in {"quarantined", "filtered", "expired", "aborted"} and row.segment is not None:
+            elsewhere.setdefault(row.key, []).append((row.first, row.next))
+    tasks: list[SearchTask] = [
+        FileSearch(
+            path,
+            standing.live[path].size,
+            *rows[0].key,
+            tuple((row.first, row.next) for row in rows),
+            rows[0].key in compacted,
+        )
+        for path, rows in sorted(files.items())
+    ]
+    results = execute(common, tasks) if tasks else []
+    for result in results:
+        if result.unanswered and isinstance(result.task, FileSearch):
+            elsewhere.setdefault((result.task.incarnation, result.task.partition), []).extend(result.task.spans)
+    raw_tasks, gone = _raw_tasks(table, standing, elsewhere)
+    results += execute(common, raw_tasks) if raw_tasks else []
+    rows = {
+        "table": sum(result.rows for result in results if isinstance(result.task, FileSearch)),
+        "raw": sum(result.rows for result in results if isinstance(result.task, RawSearch)),
+    }
+    return Searched(
+        [hit for result in results for hit in result.hits],
+        rows,
+        sum(result.bytes_read for result in results),
+        sum(result.unsearchable for result in results),
+        gone,
+    )
+
+
+def _raw_tasks(
+    table: TopicTable, standing: EffectiveEvidence, wanted: Mapping[Key, Iterable[tuple[int, int]]]
+) -> tuple[list[SearchTask], int]:
+    """Tasks for the offsets ``wanted`` of raw, and the number of those that are gone."""
+    tasks: list[SearchTask] = []
+    gone = 0
+    raw = RawTopic(table)
+    incarnations = raw.incarnations().incarnations
+    for key, spans in sorted(wanted.items()):
+        state, incarnation = standing.ledger.by_partition[key], incarnations[key[0]]
+        part = raw.partition(incarnation.topic_id, incarnation.place, *key)
+        reading = plan_reading(raw, part, Lineage(state.lineage), Intervals(spans), committed=False)
+        gone += reading.gone.size
+        tasks += [RawSearch(task) for task in reading.tasks]
+    return tasks, gone

@@ -1,0 +1,251 @@
+"""A pass of erasure over one topic: searches what approved requests name, masks it, and takes it out of the table.
+
+A pass may be killed anywhere and begun again: masks are named by their content, the index gets each once, and the run
+that rewrites files lands once or not at all. Its report comes last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from tidemark.endpoints import resolver_of
+from tidemark.erasure.secret import Secret
+from tidemark.errors import PreconditionFailed, PublishError, UnknownOutcome
+from tidemark.formats.keys import ControlKeys
+from tidemark.formats.raw.erasure import Approved, ErasureRequest, NotApproved, all_requests
+from tidemark.formats.raw.masks import MOST_OFFSETS, Mask, MaskIndex, read_index
+from tidemark.formats.table.ledger import Ledger, PartitionState, new_attempt
+from tidemark.formats.table.plan import PartitionPlan, RunPlan
+from tidemark.planning import write_plan
+from tidemark.planning.common import following
+from tidemark.planning.maintenance.erasure import plan_erasure
+from tidemark.planning.maintenance.erasure_report import ErasureReport, RequestOutcome, done, write_report
+from tidemark.raw.masks import mask_of
+from tidemark.raw.topic import RawTopic
+from tidemark.store import Store, open_store, put_once
+from tidemark.table.delta_table import TopicTable
+from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark_spark.erasure.search import Hit, Search, Searched, search_all
+from tidemark_spark.model import Execute, Job
+from tidemark_spark.run.driver import run
+
+MOST_SHARE: Final = 0.01
+"""The share of a topic's offsets above which an approval must name the number of records."""
+
+TRIES: Final = 5
+
+Key = tuple[int, int]
+
+
+class Pass(NamedTuple):
+    """The places and the workers of a pass."""
+
+    table: TopicTable
+    by: str
+    secrets: Mapping[str, Secret]
+    search: Search
+    execute: Execute
+
+    @property
+    def store(self) -> Store:
+        """The store of the requests and masks."""
+        default = resolver_of(self.table.deployment.raw).default()
+        return open_store(default.store, self.table.deployment.store)
+
+    @property
+    def control(self) -> ControlKeys:
+        """The keys of the requests and masks."""
+        default = resolver_of(self.table.deployment.raw).default()
+        return ControlKeys(default.prefix, self.table.topic.cluster)
+
+
+def erase(work: Pass, *, dry_run: bool) -> ErasureReport:
+    """Carry out a pass, and write its report; a dry run only searches, also for requests that nobody has approved.
+
+    Raises:
+        ConfigError: a request's secret is missing, or its column cannot be compared.
+        ContinuityError: the table's rows are not those of its evidence; nothing was committed.
+        PublishError: the table moved on meanwhile; run it again.
+        FormatError, StoreError: an object cannot be read.
+    """
+    table = work.table
+    standing = EffectiveEvidence.of(table)
+    ledger = standing.ledger
+    waiting, ready = _sorted(work, ledger, dry_run=dry_run)
+    searched = Searched([], {}, 0, 0, 0)
+    if ready:
+        requests = [asked.request for asked in ready]
+        searched = search_all(table, standing, requests, work.secrets, _job(table, ledger), work.search)
+    hits = _through(searched.hits, {asked.request.id: asked.request for asked in ready}, table.topic.topic)
+    outcomes = {
+        asked.request.id: _outcome(asked, hits.get(asked.request.id, []), ledger, dry_run=dry_run) for asked in ready
+    }
+    report = ErasureReport(
+        cluster=table.topic.cluster,
+        topic=table.topic.topic,
+        table=table.topic.table,
+        attempt=new_attempt(),
+        at=table.store.now(),
+        by=work.by,
+        dry_run=dry_run,
+        ledger_n=ledger.n,
+        requests=(*waiting, *outcomes.values()),
+        searched=searched.rows,
+        bytes_read=searched.bytes_read,
+        unsearchable=searched.unsearchable,
+        gone=searched.gone,
+    )
+    if not dry_run:
+        taken = [asked for asked in ready if outcomes[asked.request.id].status == "erased"]
+        report = _carried_out(work, report, taken, hits)
+    if report.requests or report.rows:
+        write_report(table, report)
+    return report
+
+
+def _sorted(work: Pass, ledger: Ledger, *, dry_run: bool) -> tuple[list[RequestOutcome], list[Approved | NotApproved]]:
+    """The requests about the topic that are not done: (those that wait, those that can be carried out)."""
+    topic, finished = work.table.topic.topic, done(work.table)
+    waiting: list[RequestOutcome] = []
+    ready: list[Approved | NotApproved] = []
+    for asked in all_requests(work.store, work.control):
+        request = asked.request
+        if request.id in finished or request.searched(topic) is None:
+            continue
+        if waits := _waits(asked, ledger, topic, dry_run=dry_run):
+            waiting.append(RequestOutcome(id=request.id, status="waiting", detail=waits))
+        else:
+            ready.append(asked)
+    return waiting, ready
+
+
+def _carried_out(
+    work: Pass, report: ErasureReport, taken: Sequence[Approved | NotApproved], hits: Mapping[str, Sequence[Hit]]
+) -> ErasureReport:
+    """Mask the ``hits`` of the requests ``taken``, take all masked rows out of the table, and complete the report."""
+    approvals = [asked.sha256 for asked in taken if isinstance(asked, Approved)]
+    masked = _write_masks(work, [hit for asked in taken for hit in hits.get(asked.request.id, [])], approvals)
+    report = report.model_copy(update={"masked": masked})
+    plan = plan_erasure(work.table, attempt=report.attempt)
+    if plan is None:
+        return report
+    write_plan(work.table, plan)
+    result = run(work.table, plan, work.execute)
+    if result.status != "landed":
+        raise PublishError(f"{work.table.url}: it moved on since attempt {plan.attempt} was planned; run it again")
+    return report.model_copy(update={"rows": result.erased, "ledger_n": result.ledger_n})
+
+
+def _waits(asked: Approved | NotApproved, ledger: Ledger, topic: str, *, dry_run: bool) -> str:
+    """The reason why a request cannot be carried out yet; empty if it can."""
+    if isinstance(asked, NotApproved) and not dry_run:
+        return asked.objection or "nobody has approved it"
+    for end in asked.request.through[topic]:
+        state = ledger.by_partition.get((end.incarnation, end.partition))
+        if end.end > (state.next_offset if state else 0):
+            at = state.next_offset if state else 0
+            return f"partition {end.partition} has landed up to {at}, and the request goes to {end.end}"
+    return ""
+
+
+def _through(hits: Sequence[Hit], requests: Mapping[str, ErasureRequest], topic: str) -> dict[str, list[Hit]]:
+    """The ``hits`` below the ends of their requests, by request: each record once, from the table if it is there."""
+    ends = {
+        (name, end.incarnation, end.partition): end.end
+        for name, request in requests.items()
+        for end in request.through[topic]
+    }
+    chosen: dict[str, dict[tuple[int, int, int, int], Hit]] = {}
+    for hit in sorted(hits, key=lambda hit: hit.where):  # raw before table
+        if hit.offset < ends.get((hit.request, hit.incarnation, hit.partition), 0):
+            at = hit.incarnation, hit.partition, hit.epoch, hit.offset
+            chosen.setdefault(hit.request, {})[at] = hit
+    return {request: list(found.values()) for request, found in chosen.items()}
+
+
+def _outcome(asked: Approved | NotApproved, hits: Sequence[Hit], ledger: Ledger, *, dry_run: bool) -> RequestOutcome:
+    offsets = sum(state.next_offset for state in ledger.partitions)
+    limit = max(1, int(MOST_SHARE * offsets))
+    named = asked.approval.records if isinstance(asked, Approved) else None
+    update: dict[str, object] = {"status": "found" if dry_run else "erased"}
+    if not dry_run and len(hits) > (limit if named is None else named):
+        allowed = f"its approval allows {named}" if named is not None else f"more than 1 % of {offsets} offsets"
+        rule = f"{len(hits)} records, and {allowed}: ask again, and approve with --records {len(hits)}"
+        update = {"status": "refused", "detail": rule}
+    return RequestOutcome.model_validate(
+        {
+            "id": asked.request.id,
+            "records": dict(Counter(hit.where for hit in hits)),
+            "dates": dict(Counter(hit.dt for hit in hits if hit.dt)),
+            **update,
+        }
+    )
+
+
+def _job(table: TopicTable, ledger: Ledger) -> Job:
+    """The job of a search: all partitions of the ledger."""
+
+    def plan_of(state: PartitionState) -> PartitionPlan:
+        return PartitionPlan(
+            incarnation=state.incarnation,
+            topic_id=state.topic_id,
+            partition=state.partition,
+            start=0,
+            end=state.next_offset,
+            leader_epoch=state.leader_epoch,
+            lineage=state.lineage,
+        )
+
+    plans = tuple(plan_of(state) for state in ledger.partitions)
+    return Job.of(table, RunPlan(**following(table, ledger, 0), kind="erase", partitions=plans))
+
+
+def _write_masks(work: Pass, hits: Sequence[Hit], approvals: Sequence[str]) -> int:
+    """Write masks of ``hits`` and add them to the indexes; returns the number of newly masked offsets."""
+    by_partition: dict[Key, set[tuple[int, int]]] = {}
+    for hit in hits:
+        by_partition.setdefault((hit.incarnation, hit.partition), set()).add((hit.epoch, hit.offset))
+    raw = RawTopic(work.table)
+    fresh: dict[str, list[Mask]] = {}
+    for key, pairs in sorted(by_partition.items()):
+        place = raw.incarnations().incarnations[key[0]].place
+        left = sorted(pairs - _masked(work, raw.masks(place), key[1]))
+        for start in range(0, len(left), MOST_OFFSETS):
+            by_epoch: dict[int, list[int]] = {}
+            for epoch, offset in left[start : start + MOST_OFFSETS]:
+                by_epoch.setdefault(epoch, []).append(offset)
+            fresh.setdefault(place, []).append(Mask.of(work.control.cluster, place, key[1], by_epoch, approvals))
+    for place, masks in fresh.items():
+        for mask in masks:
+            put_once(work.store, mask.key(work.control), mask.to_bytes())
+        _add(work, place, masks)
+    return sum(mask.count for masks in fresh.values() for mask in masks)
+
+
+def _masked(work: Pass, index: MaskIndex, partition: int) -> set[tuple[int, int]]:
+    """The (epoch, offset) pairs of a partition that are masked already."""
+    keys = (index.key_of(work.control, mask) for mask in index.masks if mask.partition == partition)
+    masks = (mask_of(work.store, key) for key in keys)
+    return {(part.epoch, offset) for mask in masks for part in mask.epochs for offset in part.offsets}
+
+
+def _add(work: Pass, place: str, masks: Sequence[Mask]) -> None:
+    """Add ``masks`` to the index of ``place``, whoever else does so at the same time."""
+    key = work.control.mask_index(place)
+    for _ in range(TRIES):
+        version = read_index(work.store, work.control, place)
+        index = version.value if version else MaskIndex(cluster=work.control.cluster, place=place)
+        after = index.also(masks)
+        if after == index:
+            return
+        try:
+            if version:
+                work.store.put(key, after.to_bytes(), if_match=version.etag)
+            else:
+                work.store.put(key, after.to_bytes(), if_none_match=True)
+        except (PreconditionFailed, UnknownOutcome):
+            continue
+        return
+    raise UnknownOutcome(key, "the masks may not count yet; run it again")
