@@ -332,8 +332,7 @@ def segment_rows(
             position=window.position,
             limits=DEFAULT_LIMITS._replace(records_bytes=batch_bytes),
         )
-        for rows in decoded:
-            yield take(rows, np.flatnonzero(~rules.mask.rows(rows))) if rules.mask else rows
+        yield from map(rules.mask.without, decoded)
         expected = verdict.next_offset
         if verdict.stop:
             raise ContinuityError(verdict.stop.detail)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidemark.decode.schema import copied
 from tidemark.formats.raw.masks import Mask, MaskedEpoch
 
 
@@ -37,10 +38,16 @@ class OffsetMask:
         """A mask of the rows that are erased; ``rows`` have the columns of :data:`tidemark.decode.SCHEMA`."""
         return self.among(_integers(rows, "kafka_offset"), _integers(rows, "kafka_leader_epoch"))
 
+    def without(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The ``rows`` that are not erased. If some are, it is a copy, which has no byte of them."""
+        if not self or not (erased := self.rows(rows)).any():
+            return rows
+        return copied(rows, np.flatnonzero(~erased))
+
     def among(self, offsets: NDArray[np.int64], epochs: NDArray[Any]) -> NDArray[np.bool_]:
         """A mask of the erased among ``offsets`` of ``epochs``."""
         erased = np.zeros(len(offsets), np.bool_)
-        if not len(offsets):
+        if not self or not len(offsets):
             return erased
         for epoch in np.unique(epochs).tolist():
             known = self._offsets.get(epoch, _NONE)

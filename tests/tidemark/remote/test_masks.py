@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -180,7 +181,9 @@ def test_a_time_is_that_of_a_record_that_is_left(remote_store: RemoteStore) -> N
     raw = remote_store.raw()
     raw.times = True
     raw.segment([batch(0, [Record(i, T0 + 10 * i) for i in range(4)])])
-    raw.segment([transactional(4, 7, 1), reseal(marker(5, 7, commit=True), base_timestamp=T0 + 40, max_timestamp=T0 + 40)])
+    raw.segment(
+        [transactional(4, 7, 1), reseal(marker(5, 7, commit=True), base_timestamp=T0 + 40, max_timestamp=T0 + 40)]
+    )
     agent = Packing(raw)
     agent.lead()
     agent.pack(Range([batch(6, [Record(i, T0 + 50 + 10 * i) for i in range(2)])]))
@@ -280,7 +283,7 @@ def test_an_index_counts_for_a_while_and_is_then_read_again(
     raw.segment([simple(0)])
     raw.publish()
     now = 1000.0
-    monkeypatch.setattr(masks.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     part = opened(local_store.storage())
     erase(raw, [1])
     for later, known in ((29.0, 0), (2.0, 1), (28.0, 1)):

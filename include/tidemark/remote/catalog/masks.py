@@ -44,9 +44,7 @@ class TopicMasks:
 
     def read(self, masks: Iterable[MaskName]) -> OffsetMask:
         """The offsets of ``masks``. Raises errors of :func:`tidemark.raw.masks.mask_of`."""
-        keys = (
-            self._control.mask(self._place, mask.partition, mask.start, mask.end, mask.digest) for mask in masks
-        )
+        keys = (self._control.mask(self._place, mask.partition, mask.start, mask.end, mask.digest) for mask in masks)
         return OffsetMask(mask_of(self._store, key) for key in keys)
 
 

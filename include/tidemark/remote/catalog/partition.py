@@ -91,10 +91,11 @@ class RemotePartition:
         """Read the masks, the watermark, the tombstones of retention, and all that is new, by a few small requests.
 
         While nothing has changed, this takes one GET, and a listing of tombstones unless that was done less than
-        ``start_seconds`` ago. The index of the masks takes one more for all partitions of the topic, at times. If the watermark names tails, it also takes its part in the look at the heads and in the
-        GET of the lines of new ranges, which partitions share. If the watermark has moved, there are also one listing
-        from the newest base on, and the manifest of the newest segment. All segments are listed again if the log left
-        its branch, line 1 of the watermark went down, or a hole was filled, as its segment may start anywhere below.
+        ``start_seconds`` ago. Partitions share the GET of their topic's masks. If the watermark names tails, it also
+        takes its part in the look at the heads and in the GET of the lines of new ranges, which partitions share. If
+        the watermark has moved, there are also one listing from the newest base on, and the manifest of the newest
+        segment. All segments are listed again if the log left its branch, line 1 of the watermark went down, or a hole
+        was filled, as its segment may start anywhere below.
         """
         with self._refreshing:
             self._view = before = self._masked(self._view)
@@ -122,7 +123,7 @@ class RemotePartition:
         return start
 
     def _masked(self, view: WatermarkView) -> WatermarkView:
-        """``view`` with the masks that count now. Without them no record may be delivered, so a failure forgets them."""
+        """``view`` with the masks that count now. A failure forgets them: without them nothing may be delivered."""
         try:
             masks = self._masks.of(self.partition)
         except Exception:
@@ -255,10 +256,10 @@ class RemotePartition:
         return Stretch(piece.segment, piece.start, piece.end, position, aborted, self._mask_of(view, *piece[1:]))
 
     def _with_masks(self) -> WatermarkView:
-        """The view, after another try to read the masks if the last one failed."""
-        if self._view.masks is None:
+        """The view; the masks are read again if the last try failed. Raises errors of :meth:`refresh`."""
+        while (view := self._view).masks is None:
             self.refresh()
-        return self._view
+        return view
 
     def _mask_of(self, view: WatermarkView, start: int, end: int) -> OffsetMask:
         """The erased offsets of the masks around ``[start, end)``."""

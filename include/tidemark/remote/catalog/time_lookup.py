@@ -61,9 +61,8 @@ def first_at(
         begin = max(at, segment.base)
         end = live_until(segment, view.lineage, begin)
         if end > begin:
-            mask = mask_of(begin, end)
             try:
-                record = first_in(store, indexes, segment, timestamp, begin, end, mask, markers=markers)
+                record = first_in(store, indexes, segment, timestamp, begin, end, mask_of, markers=markers)
             except (PreconditionFailed, NotFound):
                 segments.forget(name)
                 raise
@@ -72,8 +71,7 @@ def first_at(
             at = end
     for packed, begin, end in view.tail.pieces:
         if packed.max_timestamp is not None and packed.max_timestamp >= timestamp and end > at:
-            begin = max(begin, at)
-            record = first_in(store, indexes, packed, timestamp, begin, end, mask_of(begin, end), markers=markers)
+            record = first_in(store, indexes, packed, timestamp, max(begin, at), end, mask_of, markers=markers)
             if record is not None:
                 return record
     return None
@@ -86,13 +84,14 @@ def first_in(
     timestamp: int,
     start: int,
     end: int,
-    mask: OffsetMask,
+    mask_of: MaskOf,
     *,
     markers: bool,
 ) -> OffsetForTime | None:
     """The first record of ``segment`` in ``[start, end)`` with at least ``timestamp``."""
     after = max(start, before_time(indexes.times(store, segment), segment, timestamp) + 1)
     position = indexes.position(store, segment, after)
+    mask = mask_of(start, end)
     for window in windows(store, segment, position):
         record = _first_in_window(window, segment, timestamp, start, end, mask, markers=markers)
         if record is not None:
@@ -144,8 +143,7 @@ def _first_in_window(
         )
         for batch in rows:
             times = _milliseconds(batch)
-            wanted = times >= timestamp
-            late_rows = np.flatnonzero(wanted & ~mask.rows(batch) if mask else wanted)
+            late_rows = np.flatnonzero((times >= timestamp) & ~mask.rows(batch))
             if len(late_rows):
                 at = int(late_rows[0])
                 offset, epoch = batch.column("kafka_offset")[at].as_py(), batch.column("kafka_leader_epoch")[at].as_py()

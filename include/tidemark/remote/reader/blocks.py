@@ -1,8 +1,9 @@
 """Decodes the bytes of a stored segment to blocks of records, which are checked and cut to the reader's offsets.
 
 Promises: every record of the stretch's offsets, in order, once; no record of a control batch, and none of an aborted
-transaction that the stretch names, and no erased one. A batch that breaks a rule is an error that names key, byte and offset, and no
-record of it is delivered. Memory is bounded by :data:`LIMITS` and the largest batch, for a segment of any size.
+transaction that the stretch names or that its mask has. A batch that breaks a rule is an error that names key, byte and
+offset, and no record of it is delivered. Memory is bounded by :data:`LIMITS` and the largest batch, for a segment of
+any size.
 
 Relies on :mod:`tidemark.decode`, which copies all that it decodes: the bytes may be overwritten after a block.
 """
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from tidemark.decode import SCHEMA, DecodeLimits, Headers, aborted_mask, decode_batches, scan_headers
 from tidemark.decode.offset_mask import OffsetMask
-from tidemark.decode.schema import copied, octets
+from tidemark.decode.schema import octets
 from tidemark.errors import SegmentError
 from tidemark.kafka_log import AbortedTransaction
 from tidemark.raw.segments import Segment
@@ -185,10 +186,8 @@ class Decoder:
             for rows in self._batches(data, headers, position):
                 offset = int(rows.column("kafka_offset")[-1].as_py()) + 1
                 epoch = int(rows.column("kafka_leader_epoch")[-1].as_py())
-                if self._mask and (erased := self._mask.rows(rows)).any():
-                    rows = copied(rows, np.flatnonzero(~erased))
-                schema = _SCHEMAS[int(headers["magic"][0])]
-                block = Block(pa.RecordBatch.from_arrays(rows.columns, schema=schema), self.next_offset, offset, epoch)
+                columns, schema = self._mask.without(rows).columns, _SCHEMAS[int(headers["magic"][0])]
+                block = Block(pa.RecordBatch.from_arrays(columns, schema=schema), self.next_offset, offset, epoch)
                 self.next_offset = offset
                 yield block
         except SegmentError as error:

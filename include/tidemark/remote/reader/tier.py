@@ -266,4 +266,4 @@ class RemoteTier:
         if failed is not None and waits:
             self._on_ready()
         elif failed is not None and not isinstance(failed, Closed):
-            log.warning("%s: its catalogue could not be looked at again, it is as before: %s", tp, failed)
+            log.warning("%s: its catalogue could not be looked at again: %s", tp, failed)
