@@ -197,7 +197,7 @@ class Conversion:
             if not len(chosen):
                 continue
             count += len(chosen)
-            for origin, run in _by_shipping(part, chosen):
+            for origin, run in by_shipping(part, chosen):
                 pass_on(self._sink.rows, self._job, number, origin, run)
         for header, error in sorted(refused, key=lambda refusal: refusal[0].base_offset):
             start = header.position - window.position
@@ -274,7 +274,7 @@ def _evidence(task: ConversionTask, part: SegmentRange, run: Run) -> EvidenceRow
     )
 
 
-def _by_shipping(part: SegmentRange, rows: pa.RecordBatch) -> Iterator[tuple[SegmentRange, pa.RecordBatch]]:
+def by_shipping(part: SegmentRange, rows: pa.RecordBatch) -> Iterator[tuple[SegmentRange, pa.RecordBatch]]:
     """``rows`` of ``part``, ascending by offset, in runs of one shipping time, each with ``part`` as of that time.
 
     A range of a pack was shipped as a whole. A seal lists its parts that had been packed before, so that its records

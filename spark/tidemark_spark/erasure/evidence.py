@@ -66,8 +66,8 @@ def evidence_of_erasure(
     return sorted(evidence, key=lambda row: (row.incarnation, row.partition, row.first, row.next, row.offset_class))
 
 
-_Found = dict[tuple[int, int, int], int]
-"""Hashes of erased records by incarnation, partition and offset."""
+_Found = dict[tuple[int, int, int], EvidenceRow]
+"""Erased records of raw by incarnation, partition and offset: each with its hash, and the date of its timestamp."""
 
 
 class _RawSums:
@@ -100,7 +100,7 @@ class _RawSums:
                 raise ContinuityError(f"{self._table.url}: raw cannot be read for the erasure: {outcome.stop.detail}")
             for row in outcome.evidence:
                 if row.offset_class == "erased":
-                    found[row.incarnation, row.partition, row.first] = row.hash128 or 0
+                    found[row.incarnation, row.partition, row.first] = row
         return found
 
     def _around(self, row: EvidenceRow, masks: StoredMasks) -> list[tuple[int, int]]:
@@ -131,10 +131,10 @@ def _divided(before: Sequence[EvidenceRow], outcome: Outcome) -> Iterable[_Divis
 def _of_filtered(before: Sequence[EvidenceRow], found: _Found, landed: set[tuple[int, int, int]]) -> _Division:
     """The division of filtered rows: erased are the masked records that raw has there, and no file had."""
     gone = [
-        EvidenceRow(incarnation, partition, offset, offset + 1, "erased", 1, hash128=hash128)
-        for (incarnation, partition, offset), hash128 in sorted(found.items())
-        if any(row.key == (incarnation, partition) and row.first <= offset < row.next for row in before)
-        and (incarnation, partition, offset) not in landed
+        record
+        for at, record in sorted(found.items())
+        if at not in landed
+        and any((row.key, row.dt) == (record.key, record.dt) and row.first <= record.first < row.next for row in before)
     ]
     rows, total = sum(row.rows for row in before), _sum(row.hash128 or 0 for row in before)
     name = f"{before[0].file}.erased"
@@ -151,8 +151,9 @@ def _checked(table: TopicTable, division: _Division, found: _Found) -> list[Evid
     erased = _sum(row.hash128 or 0 for row in gone)
     hash128 = kept.hash128
     if hash128 is None:
-        hashes = [found.get((row.incarnation, row.partition, offset)) for row in gone for offset in _each(row)]
-        hash128 = None if None in hashes else without(total, _sum(known or 0 for known in hashes))
+        known = [found.get((row.incarnation, row.partition, offset)) for row in gone for offset in _each(row)]
+        hashes = [record.hash128 or 0 for record in known if record is not None]
+        hash128 = without(total, _sum(hashes)) if len(hashes) == len(known) else None
     elif combine(hash128, erased) != total:
         raise _differs(table, division)
     if kept.rows + sum(row.rows for row in gone) != sum(row.rows for row in before):

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from tidemark.decode import decode_batches
 from tidemark.erasure.matcher import Matcher, matchers
@@ -151,7 +153,7 @@ def _search_file(common: SearchJob, task: FileSearch, wanted: Sequence[Matcher],
                 for matcher in wanted:
                     for request, indices in matcher.rows(column_at(rows, matcher.column)).items():
                         hit = offsets[indices]
-                        epochs = numbers(rows.column(_EPOCH))[indices] if exact else rules.epochs_at(hit)
+                        epochs = _epochs(rows)[indices] if exact else rules.epochs_at(hit)
                         if epochs is None:
                             found.hits, found.unanswered = [], True
                             return
@@ -162,6 +164,10 @@ def _search_file(common: SearchJob, task: FileSearch, wanted: Sequence[Matcher],
         except (pa.ArrowException, OSError, ValueError) as error:  # pyarrow's error depends on where the damage is
             reason = " ".join(str(error).split())
             raise FormatError(key, f"cannot be searched: {reason}; audit its date, and rebuild it") from error
+
+
+def _epochs(rows: pa.RecordBatch) -> NDArray[np.int32]:
+    return rows.column(_EPOCH).to_numpy(zero_copy_only=False)
 
 
 def _top(column: str, names: Sequence[str]) -> str | None:
@@ -197,7 +203,7 @@ def _search_raw(common: SearchJob, task: RawSearch, wanted: Sequence[Matcher], f
             ):
                 found.rows += len(rows)
                 offsets = numbers(rows.column("kafka_offset"))
-                epochs = numbers(rows.column("kafka_leader_epoch"))
+                epochs = _epochs(rows)
                 columns = parsed(parser, rows, None).columns if parser else None
                 for matcher in wanted:
                     values = rows.column(KEY_COLUMN)

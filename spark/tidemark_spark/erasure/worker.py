@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import date
 from itertools import pairwise
 
 import numpy as np
@@ -20,19 +21,22 @@ from tidemark.decode import SCHEMA, decode_batches, row_hash_sum
 from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.partitioning import DateFolder
-from tidemark.formats.table.plan import ConversionTask
+from tidemark.formats.table.plan import ConversionTask, SegmentRange
+from tidemark.parsers.base import Parsed, no_rows
 from tidemark.store import open_store
 from tidemark.table.evidence import EvidenceClass, EvidenceRow
 from tidemark_spark.audit.worker import Cells, by_cell, refused_parts
 from tidemark_spark.compaction.merge import Input, merged
 from tidemark_spark.compaction.worker import RewrittenFile, merged_schema
 from tidemark_spark.convert.classify import PartitionRules, judge
+from tidemark_spark.convert.conversion import by_shipping
 from tidemark_spark.convert.date_partitioner import numbers, take
 from tidemark_spark.convert.parquet_writer import FolderFiles
+from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
 from tidemark_spark.convert.quarantine import records_of
 from tidemark_spark.convert.row_checksums import account_of_file
-from tidemark_spark.convert.row_sink import namer
+from tidemark_spark.convert.row_sink import namer, splitter_of
 from tidemark_spark.convert.segment_reader import windows
 from tidemark_spark.model import Job, Outcome, Stop
 
@@ -176,23 +180,32 @@ class _Division:
                     to_offset=part.to_offset,
                     position=window.position,
                 ):
-                    for row in np.flatnonzero(self.rules.mask.rows(rows)).tolist():
-                        self._erase(cell, rows.slice(row, 1), row_hash_sum(rows.slice(row, 1)))
+                    self._sum(cell, part, take(rows, np.flatnonzero(self.rules.mask.rows(rows))))
                 expected = verdict.next_offset
                 if window.damage:
                     raise window.damage.error
+
+    def _sum(self, cell: int, part: SegmentRange, rows: pa.RecordBatch) -> None:
+        """Sum erased records one by one, each with the date that filtered rows have: that of its timestamp."""
+        splitter = splitter_of(self.job.topic, topic_parser(self.job.topic))
+        for origin, run in by_shipping(part, rows) if len(rows) else ():
+            filtered = Parsed(no_rows(pa.schema([]), len(run)), filtered=np.ones(len(run), np.bool_))
+            for own, indices in splitter.split(run, filtered, origin.uploaded_at).filtered:
+                for row in indices.tolist():
+                    self._erase(cell, run.slice(row, 1), row_hash_sum(run.slice(row, 1)), own.dt)
 
     def _masked(self) -> NDArray[np.int64]:
         start, end = self.task.from_offset, max(part.to_offset for part in self.task.ranges)
         return self.rules.erased(start, end, compacted=True)
 
-    def _erase(self, cell: int, rows: pa.RecordBatch, hash128: int) -> None:
+    def _erase(self, cell: int, rows: pa.RecordBatch, hash128: int, dt: date | None = None) -> None:
         self._check_cell(cell, rows)
         offsets = numbers(rows.column("kafka_offset"))
         edges = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
         for number, (start, end) in enumerate(pairwise(edges)):
             span = int(offsets[start]), int(offsets[end - 1]) + 1
-            self.gone.append(self._row("erased", *span, end - start, hash128 if not number else 0))
+            row = self._row("erased", *span, end - start, hash128 if not number else 0)
+            self.gone.append(row._replace(dt=dt))
 
     def _check_cell(self, cell: int, rows: pa.RecordBatch) -> None:
         if cell < 0:
