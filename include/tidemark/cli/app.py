@@ -16,6 +16,7 @@ from tidemark.cli.brokersets import brokersets_app
 from tidemark.cli.config_check import config_app
 from tidemark.cli.consume import consume
 from tidemark.cli.continuity import continuity
+from tidemark.cli.erase import erase_app
 from tidemark.cli.incidents import incidents
 from tidemark.cli.lineage import lineage
 from tidemark.cli.options import DEFAULT_TOPICS, WRITING, As, Cluster, TopicName, Topics, iso_dates
@@ -32,6 +33,7 @@ Folder = Literal["dags", "jobs", "deploy"]
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(config_app, name="config")
 app.add_typer(schema_app, name="schema")
+app.add_typer(erase_app, name="erase")
 app.add_typer(brokersets_app, name="brokersets")
 app.add_typer(topics_app, name="topics")
 

@@ -1,0 +1,176 @@
+"""What people write about erasure: one makes a request, and another approves it. Both objects are written once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tidemark.endpoints import resolver_of
+from tidemark.erasure.secret import Secret
+from tidemark.errors import ConfigError, NotFound, PreconditionFailed, TidemarkError, UnknownOutcome
+from tidemark.formats.base import StoredObject
+from tidemark.formats.keys import ControlKeys
+from tidemark.formats.raw.erasure import (
+    KEY_COLUMN,
+    ErasureApproval,
+    ErasureRequest,
+    PartitionEnd,
+    SearchedTopic,
+    StoredRequest,
+    WantedValue,
+)
+from tidemark.formats.table.partitioning import names_of
+from tidemark.raw.topic import RawTopic
+from tidemark.store import Store, StoreOptions, open_store
+from tidemark.store.identity import identity
+from tidemark.table.delta_table import TopicTable, committed_ledger
+from tidemark.timestamps import utc_now
+from tidemark.topics import Deployment, TopicSettings
+
+Written = TypeVar("Written", bound=StoredObject)
+
+
+class NotAnotherPerson(TidemarkError):
+    """Who wants to approve a request has made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureFolder:
+    """The requests for erasure of a cluster, and their approvals."""
+
+    store: Store
+    control: ControlKeys
+    options: StoreOptions
+
+    @classmethod
+    def of(cls, deployment: Deployment, cluster: str) -> ErasureFolder:
+        """The folder in the deployment's default store."""
+        default = resolver_of(deployment.raw).default()
+        store = open_store(default.store, deployment.store)
+        return cls(store, ControlKeys(default.prefix, cluster), deployment.store)
+
+    def request(
+        self,
+        searched: Sequence[SearchedTopic],
+        through: Mapping[str, tuple[PartitionEnd, ...]],
+        values: Iterable[bytes],
+        secret: Secret,
+        by: str,
+        reason: str,
+    ) -> ErasureRequest:
+        """Write a request for the records with one of ``values`` below the ends ``through``.
+
+        Raises:
+            UnknownOutcome: the store did not say whether it has the request.
+            StoreError: the store failed.
+        """
+        wanted = (WantedValue(digest=secret.digest(value), probe=f"{secret.probe(value):08x}") for value in values)
+        request = ErasureRequest(
+            id=os.urandom(8).hex(),
+            cluster=self.control.cluster,
+            topics=tuple(searched),
+            values=tuple(sorted(wanted, key=lambda value: value.digest)),
+            secret=secret.fingerprint,
+            through=through,
+            reason=reason,
+            by=by,
+            written_as=identity(self.options, self.store.url),
+            at=utc_now(),
+        )
+        key = self.control.erasure(request.id, "request")
+        if self._create(key, request) != request:
+            raise PreconditionFailed(key, "is another request; run the command again, and it draws another id")
+        return request
+
+    def approve(self, stored: StoredRequest, by: str, records: int | None) -> tuple[ErasureApproval, bool]:
+        """Approve a request. Returns (the approval, whether it is new).
+
+        Raises:
+            NotAnotherPerson: ``by``, or the identity of this process in the store, has made the request.
+            PreconditionFailed: the request has another approval.
+            StoreError: the store failed.
+        """
+        approval = ErasureApproval(
+            id=stored.request.id,
+            request_sha256=stored.sha256,
+            by=by,
+            written_as=self.check(stored, by),
+            records=records,
+            at=utc_now(),
+        )
+        key = self.control.erasure(stored.request.id, "approval")
+        kept = self._create(key, approval)
+        same = {"by", "records", "request_sha256"}
+        if kept.model_dump(include=same) != approval.model_dump(include=same):
+            rule = f"{kept.by} approved it at {kept.at:%Y-%m-%d %H:%M} UTC, with {kept.records or 'no'} records"
+            raise PreconditionFailed(key, f"{rule}; an approval is final, so make another request")
+        return kept, kept == approval
+
+    def check(self, stored: StoredRequest, by: str) -> str:
+        """The identity of this process in the store. Raises NotAnotherPerson if it cannot approve the request."""
+        written_as = identity(self.options, self.store.url)
+        if (objection := stored.objection(by, written_as)) is not None:
+            raise NotAnotherPerson(f"request {stored.request.id}: {objection}")
+        return written_as
+
+    def _create(self, key: str, new: Written) -> Written:
+        """Create an object. Returns the object that the store has: ``new``, unless another one was there first."""
+        body = new.to_bytes()
+        try:
+            self.store.put(key, body, if_none_match=True)
+        except (PreconditionFailed, UnknownOutcome) as error:
+            try:
+                return type(new).load(self.store, key)
+            except NotFound:
+                raise UnknownOutcome(
+                    key, "the store did not say whether it has it; see tidemark erase status"
+                ) from error
+        return new
+
+
+def ends_of(table: TopicTable) -> tuple[PartitionEnd, ...]:
+    """The end of each partition of all incarnations: of what is stored, or is known to be committed in Kafka.
+
+    Raises:
+        StoreError, FormatError: the store failed, or an object does not parse.
+    """
+    raw, ledger = RawTopic(table), committed_ledger(table)
+    ends = {state.key: state.next_offset for state in ledger.partitions}
+    for key, entry in raw.vouched(ledger).items():
+        ends[key] = max(ends.get(key, 0), entry.high_watermark)
+    for part in raw.partitions(ledger):
+        view = raw.view(part)
+        ends[part.key] = max(ends.get(part.key, 0), view.end if view is not None else 0)
+    return tuple(PartitionEnd(*key, end) for key, end in sorted(ends.items()))
+
+
+def has_integers(topic: TopicSettings, column: str, *, confluent: bool) -> bool:
+    """True if the values of ``column`` in the topic are integers.
+
+    Raises:
+        ConfigError: the topic has no such column, or its values cannot be compared, or are in paths.
+    """
+    import pyarrow as pa
+
+    from tidemark.erasure.matcher import check_comparable
+    from tidemark.parsers.base import column_at, no_rows
+    from tidemark.parsers.partition_columns import partitioned_parser
+
+    if column == KEY_COLUMN:
+        return False
+    place = f"topic {topic.cluster}/{topic.topic}"
+    if confluent:
+        raise ConfigError(place, [("--confluent", f"is about keys, and no part of the column {column}")])
+    if column in names_of(topic.partition_by):
+        rule = f"{column} is in partition_by, so paths and Delta's log have its values, which cannot be erased"
+        raise ConfigError(place, [("--column", rule)])
+    columns = partitioned_parser(topic.parser, topic.partition_by, topic.topic).columns
+    try:
+        kind = column_at(no_rows(columns, 0), column).type
+    except ValueError as error:
+        rule = f"{error}; the parser gives {', '.join(columns.names) or 'none'}"
+        raise ConfigError(place, [("--column", rule)]) from error
+    check_comparable(f"{column} of {place}", kind)
+    return pa.types.is_integer(kind)

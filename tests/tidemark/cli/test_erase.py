@@ -1,0 +1,415 @@
+"""``tidemark erase``, as a program: nobody sees a value, two people decide, and lost replies do no harm."""
+
+from __future__ import annotations
+
+import getpass
+import io
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.world import World
+from tests.support.raw_builder import RawBuilder
+from tests.tidemark.cli.test_cli import call
+from tests.tidemark.kafka_log.build import simple
+from tidemark.erasure import requests as erasure_requests
+from tidemark.erasure.secret import VARIABLE, Secret
+from tidemark.errors import UnknownOutcome
+from tidemark.formats.raw.erasure import Approved, ErasureRequest, approved
+from tidemark.store.local import LocalStore
+
+SECRET = "a-secret-of-the-tests-of-forty-characters"
+VALUE = "Ada.Lovelace@example.com"
+JSON = ("--output", "json")
+TYPES = {"customer_id": "int64", "email": "string", "country": "string", "price": "double"}
+PARSER = (
+    f"parser: {{kind: json, columns: {json.dumps([{'name': name, 'type': kind} for name, kind in TYPES.items()])}}}",
+    "partition_by: [dt, {column: country, values: [AT, DE]}]",
+)
+
+
+@pytest.fixture(autouse=True)
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, SECRET)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Two partitions, of which one has landed as a whole."""
+    world = World(tmp_path, *PARSER)
+    world.raw.segment([simple(0), simple(3)])
+    world.land()
+    world.raw.segment([simple(0)], 1)
+    world.raw.publish()
+    return world
+
+
+@pytest.fixture
+def folder(world: World) -> erasure_requests.ErasureFolder:
+    return erasure_requests.ErasureFolder.of(world.table.deployment, "east")
+
+
+class Person:
+    """Somebody who uses the command, under an identity of the store."""
+
+    def __init__(self, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys, self._file = capsys, world.topics_file
+        self.said: list[str] = []
+
+    def __call__(self, *arguments: str | Path, text: str | bytes = b"") -> tuple[int, str, str]:
+        """(exit code, output, errors) of ``tidemark erase ARGUMENTS``, with ``text`` as standard input."""
+        with pytest.MonkeyPatch.context() as patch:
+            body = text if isinstance(text, bytes) else text.encode()
+            patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(body)))
+            result = call(self._capsys, "erase", *arguments, "--topics", self._file)
+        self.said += result[1:]
+        return result
+
+    def request(self, *arguments: str | Path, text: str | bytes = f"{VALUE}\n", by: str = "ada") -> tuple[int, Any]:
+        """(exit code, the answer or the errors) of a request; ``orders`` unless another topic is named."""
+        topic = () if "--topic" in arguments else ("--topic", "orders")
+        code, output, errors = self("request", *topic, *arguments, "--by", by, "--reason", "DSR-1182", *JSON, text=text)
+        return code, json.loads(output) if code == 0 else errors
+
+    def approve(self, name: str, *arguments: str, by: str = "grace") -> tuple[int, Any]:
+        """(exit code, the answer or the errors) of an approval."""
+        code, output, errors = self("approve", name, "--by", by, "-y", *arguments, *JSON)
+        return code, json.loads(output) if code == 0 else errors
+
+
+@pytest.fixture
+def person(world: World, capsys: pytest.CaptureFixture[str]) -> Person:
+    return Person(world, capsys)
+
+
+@pytest.fixture
+def identities(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The identity of the next command; the first element counts."""
+    found = ["key ADA by ada@host"]
+    monkeypatch.setattr(erasure_requests, "identity", lambda *_: found[0])
+    return found
+
+
+def read(folder: erasure_requests.ErasureFolder, name: str) -> ErasureRequest:
+    found = approved(folder.store, folder.control, name)
+    return found.request
+
+
+def test_a_request_has_digests_and_the_ends(
+    person: Person, folder: erasure_requests.ErasureFolder, world: World
+) -> None:
+    code, answer = person.request(text=f"{VALUE}\r\nbob\n{VALUE}\n")
+    assert (code, answer["values"], answer["duplicates"], answer["reason"]) == (0, 2, 1, "DSR-1182")
+    request = read(folder, answer["id"])
+    secret = Secret(SECRET)
+    values = {(secret.digest(value), f"{secret.probe(value):08x}") for value in (VALUE.encode(), b"bob")}
+    assert {(value.digest, value.probe) for value in request.values} == values
+    assert [value.digest for value in request.values] == sorted(value.digest for value in request.values)
+    assert request.secret == answer["secret"] == secret.fingerprint
+    assert request.through == {"orders": ((0, 0, 6), (0, 1, 3))}
+    assert answer["through"] == {"orders": [[0, 0, 6], [0, 1, 3]]}
+    assert request.written_as == f"{getpass.getuser()}@{socket.gethostname()}"
+    assert [(each.topic, each.column, each.confluent) for each in request.topics] == [("orders", "kafka_key", False)]
+
+
+def test_the_end_is_what_kafka_has_committed(
+    person: Person, folder: erasure_requests.ErasureFolder, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records in the active segment are the person's as well, though nothing of it is stored yet."""
+    real = RawBuilder._publish
+
+    def ahead(builder: RawBuilder, *arguments: Any) -> Any:
+        entry = real(builder, *arguments)
+        return entry.model_copy(update={"high_watermark": entry.high_watermark + 100, "log_end_offset": 1000})
+
+    monkeypatch.setattr(RawBuilder, "_publish", ahead)
+    world.raw.publish()
+    assert read(folder, person.request()[1]["id"]).through == {"orders": ((0, 0, 106), (0, 1, 103))}
+
+
+def test_all_incarnations_are_covered(person: Person, folder: erasure_requests.ErasureFolder, world: World) -> None:
+    world.raw.recreate("B" * 22)
+    world.raw.segment([simple(0)])
+    world.raw.publish()
+    assert read(folder, person.request()[1]["id"]).through == {"orders": ((0, 0, 6), (0, 1, 3), (1, 0, 3))}
+
+
+def test_the_first_secret_is_used(
+    person: Person, folder: erasure_requests.ErasureFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = "n" * 40
+    monkeypatch.setenv(VARIABLE, f"{newer} {SECRET}")
+    _, answer = person.request()
+    assert read(folder, answer["id"]).values[0].digest == Secret(newer).digest(VALUE.encode())
+
+
+@pytest.mark.parametrize(("value", "rule"), [("", "is not set"), (SECRET[:31], "is too short")])
+def test_without_a_secret_nothing_is_written(
+    person: Person, world: World, monkeypatch: pytest.MonkeyPatch, value: str, rule: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, value)
+    code, errors = person.request()
+    assert (code, f"{VARIABLE}: " in errors, rule in errors) == (2, True, True)
+    assert not value or value not in errors
+    assert stored(world) == []
+
+
+def stored(world: World) -> list[str]:
+    return sorted(info.key for info in world.raw.store.list("_erasure/"))
+
+
+def test_values_come_from_a_file_in_any_form(
+    person: Person, folder: erasure_requests.ErasureFolder, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.txt"
+    keys.write_bytes(b"00aa\nff")
+    _, answer = person.request(keys, "--hex", "--confluent")
+    request = read(folder, answer["id"])
+    secret = Secret(SECRET)
+    assert {value.digest for value in request.values} == {secret.digest(b"\0\xaa"), secret.digest(b"\xff")}
+    assert request.topics[0].confluent
+    _, answer = person.request("--column", "customer_id", text="1182\n")
+    request = read(folder, answer["id"])
+    assert request.values[0].digest == secret.digest(b"1182")
+    assert request.topics[0].column == "customer_id"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "rule"),
+    [
+        (("--column", "customer"), "1", "--column: there is no column customer; the parser gives customer_id, email"),
+        (("--column", "country"), "AT", "--column: country is in partition_by, so paths"),
+        (("--column", "price"), "1", "column price of topic east/orders: is double; only texts (string), bytes"),
+        (("--column", "kafka_value"), "1", "there is no column kafka_value"),
+        (("--column", "email.domain"), "1", "there is no domain in email.domain"),
+        (("--column", "email", "--confluent"), "1", "--confluent: is about keys, and no part of the column email"),
+        (("--column", "customer_id"), "1\nx7x7x7", "standard input: line 2: is not a whole number"),
+        ((), f"{VALUE}\n\n", "standard input: line 2: is empty"),
+        ((), "", "standard input: has no lines"),
+        ((), b"ada\n\xff", "standard input: line 2: is not UTF-8"),
+        (("--topic", "clicks"), VALUE, "clicks is not a topic of the file"),
+        (("--hex",), VALUE, "standard input: line 1: is not bytes in hexadecimal digits"),
+    ],
+)
+def test_what_cannot_be_erased_is_refused(
+    person: Person, world: World, arguments: Sequence[str], text: str | bytes, rule: str
+) -> None:
+    code, errors = person.request(*arguments, text=text)
+    assert (code, rule in " ".join(errors.split())) == (2, True), errors
+    assert stored(world) == []
+    assert VALUE not in errors
+    assert "x7x7x7" not in errors
+
+
+def test_a_value_as_an_argument_is_refused_and_not_repeated(person: Person, world: World) -> None:
+    code, errors = person.request(VALUE)
+    assert (code, "is the name of a file with the values, and no value" in errors) == (2, True)
+    code, _, told = person("request", "--topic", "orders", "--by", "ada", "--reason", f"erase {VALUE}!", text=VALUE)
+    assert (code, "has one of the values" in " ".join(told.split())) == (2, True)
+    assert VALUE not in errors + told
+    assert stored(world) == []
+    for empty in (("--by", " ", "--reason", "x"), ("--by", "x", "--reason", " ")):
+        assert person("request", "--topic", "orders", *empty, text=VALUE)[0] == 2
+
+
+def test_a_topic_that_nobody_has_seen_is_refused(person: Person, world: World) -> None:
+    with world.topics_file.open("a") as file:
+        file.write("  - topic: clicks\n  - {topic: visits, cluster: west}\n")
+    code, errors = person.request("--topic", "clicks")
+    assert (code, "clicks" in errors) == (1, True)
+    code, errors = person.request("--topic", "orders", "--topic", "visits")
+    assert (code, "of several clusters: make a request for each" in errors) == (2, True)
+    assert stored(world) == []
+
+
+def test_no_object_output_or_log_has_a_value(
+    person: Person, world: World, identities: list[str], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level(0)
+    _, answer = person.request("--topic", "orders")
+    person.request("--column", "email")
+    person.request("--column", "price")
+    person.request(text=f"{VALUE}\n\n")
+    person.request("--hex")
+    person("request", "--topic", "orders", "--by", "ada", "--reason", "DSR", text=VALUE)
+    identities[0] = "key GRACE by grace@host"
+    assert person.approve(answer["id"])[0] == 0
+    person("status")
+    person("status", answer["id"], *JSON)
+    told = [*person.said, caplog.text, *(repr(vars(record)) for record in caplog.records)]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert sum("_erasure" in str(path) for path in files) == 4
+    bodies = [path.read_bytes() for path in files]
+    for part in (VALUE, VALUE.lower(), VALUE.encode().hex(), SECRET):
+        assert not [text for text in told if part in text]
+        assert not [body for body in bodies if part.encode() in body]
+        assert not [path for path in files if part in str(path)]
+
+
+def test_another_person_approves(person: Person, folder: erasure_requests.ErasureFolder, identities: list[str]) -> None:
+    name = person.request()[1]["id"]
+    identities[0] = "key GRACE by grace@host"
+    code, answer = person.approve(name, "--records", "7")
+    assert (code, answer["by"], answer["records"], answer["new"]) == (0, "grace", 7, True)
+    found = approved(folder.store, folder.control, name)
+    assert isinstance(found, Approved)
+    assert (found.approval.by, found.approval.written_as, found.approval.records) == ("grace", identities[0], 7)
+    again, repeated = person.approve(name, "--records", "7")
+    assert (again, repeated) == (0, {**answer, "new": False})
+    for changed in ((("--records", "8"), "grace"), ((), "grace"), (("--records", "7"), "alan")):
+        code, errors = person.approve(name, *changed[0], by=changed[1])
+        assert (code, "grace approved it at" in errors, "with 7 records" in errors) == (1, True, True)
+
+
+@pytest.mark.parametrize(
+    ("by", "written_as", "rule"),
+    [
+        ("ada", "key GRACE by grace@host", "ada made the request, and another person must approve it"),
+        (" ADA ", "key GRACE by grace@host", "ada made the request"),
+        ("grace", "key ADA by ada@host", "its approval needs another identity"),
+        ("grace", "key ADA by grace@another", "its approval needs another identity"),
+    ],
+)
+def test_one_person_cannot_do_both(
+    person: Person, world: World, identities: list[str], by: str, written_as: str, rule: str
+) -> None:
+    name = person.request()[1]["id"]
+    identities[0] = written_as
+    code, errors = person.approve(name, by=by)
+    assert (code, rule in errors) == (1, True)
+    assert stored(world) == [f"_erasure/east/{name}/request.json"]
+
+
+def test_it_asks_and_shows_what_is_approved(person: Person, world: World, identities: list[str]) -> None:
+    name = person.request(text="a\nb\n")[1]["id"]
+    identities[0] = "key GRACE by grace@host"
+    code, output, errors = person("approve", name, "--by", "grace", text="n\n")
+    assert (code, output.strip()) == (1, "")
+    assert "2 values of east/orders kafka_key, for 'DSR-1182', by ada at " in errors
+    assert len(stored(world)) == 1
+    assert person("approve", name, "--by", "grace", text="y\n")[1].strip() == f"{name}: approved"
+    assert len(stored(world)) == 2
+    assert "approved already, at " in person("approve", name, "--by", "grace", "-y")[1]
+
+
+def test_a_request_that_is_not_there(person: Person) -> None:
+    for command in (("approve", "0" * 16, "--by", "grace", "-y"), ("status", "0" * 16)):
+        code, _, errors = person(*command)
+        assert (code, "there is no such request" in errors) == (1, True)
+        code, _, errors = person(command[0], "../request", *command[2:])
+        assert (code, "must be the id of a request" in " ".join(errors.split())) == (2, True)
+    assert person("status", "--cluster", "west")[0] == 2
+    assert person("status")[:2] == (0, "no requests\n")
+    assert person("status", *JSON)[:2] == (0, "[]\n")
+
+
+def test_status_tells_how_far_requests_are(
+    person: Person, world: World, identities: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with world.topics_file.open("a") as file:
+        file.write("  - topic: clicks\n")
+    other = RawBuilder(world.raw.store, topic="clicks", broker=2)
+    other.segment([simple(0)])
+    other.publish()
+    waiting = person.request("--topic", "orders")[1]["id"]
+    done = person.request("--topic", "orders", "--topic", "clicks")[1]["id"]
+    identities[0] = "key GRACE by grace@host"
+    person.approve(done, "--records", "7")
+    monkeypatch.setattr("tidemark.cli.erase.done_in", lambda table: {done} if table.topic.topic == "orders" else ())
+    code, output, _ = person("status", *JSON)
+    states = json.loads(output)
+    assert [(state["id"], [each["state"] for each in state["topics"]]) for state in states] == [
+        (waiting, ["waiting"]),
+        (done, ["done", "approved"]),
+    ]
+    assert (code, states[0]["approval"], states[1]["approval"]["by"]) == (0, None, "grace")
+    code, output, _ = person("status", done)
+    assert code == 0
+    lines = output.splitlines()
+    assert lines[0].startswith(f"{done}: 1 value of east/orders kafka_key, east/clicks kafka_key, for 'DSR-1182', by")
+    assert lines[1].startswith("  approved by grace at ")
+    assert lines[1].endswith(", up to 7 records")
+    assert lines[2:] == ["  orders: done", "  clicks: approved"]
+    assert "  waits for the approval of another person" in person("status", waiting)[1]
+
+
+def test_status_names_an_approval_that_does_not_count(
+    person: Person, folder: erasure_requests.ErasureFolder, identities: list[str]
+) -> None:
+    name = person.request()[1]["id"]
+    identities[0] = "key GRACE by grace@host"
+    person.approve(name)
+    request = read(folder, name)
+    folder.store.put(
+        folder.control.erasure(name, "request"), request.model_copy(update={"reason": "another"}).to_bytes()
+    )
+    code, output, _ = person("status")
+    assert (code, "the approval does not count: the approval is of another content" in output) == (1, True)
+    assert "orders: waiting" in output
+    assert json.loads(person("status", *JSON)[1])[0]["objection"]
+
+
+@pytest.fixture(params=["the reply is lost", "the request is lost"])
+def lossy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    """Nobody hears of the first object below ``_erasure/``; whether it arrives."""
+    arrives = request.param == "the reply is lost"
+    lost: list[str] = []
+    put = LocalStore.put
+
+    def losing(store: LocalStore, key: str, body: Any, **of: Any) -> str:
+        if not key.startswith("_erasure/") or lost:
+            return put(store, key, body, **of)
+        lost.append(key)
+        if arrives:
+            put(store, key, body, **of)
+        raise UnknownOutcome(key, "no answer")
+
+    monkeypatch.setattr(LocalStore, "put", losing)
+    yield arrives
+    assert lost
+
+
+def test_a_request_whose_reply_is_lost(person: Person, world: World, lossy: bool) -> None:
+    code, answer = person.request()
+    assert (code == 0) == lossy
+    if not lossy:
+        assert "the store did not say whether it has it; see tidemark erase status" in answer
+        assert stored(world) == []
+        code, answer = person.request()
+    assert stored(world) == [f"_erasure/east/{answer['id']}/request.json"]
+
+
+def test_an_approval_whose_reply_is_lost(
+    person: Person, world: World, identities: list[str], monkeypatch: pytest.MonkeyPatch, request: Any
+) -> None:
+    name = person.request()[1]["id"]
+    identities[0] = "key GRACE by grace@host"
+    put = LocalStore.put
+    for arrives in (False, True):
+
+        def losing(store: LocalStore, key: str, body: Any, *, now: bool = arrives, **of: Any) -> str:
+            if now:
+                put(store, key, body, **of)
+            raise UnknownOutcome(key, "no answer")
+
+        monkeypatch.setattr(LocalStore, "put", losing)
+        code, answer = person.approve(name)
+        assert (code == 0) == arrives
+    assert answer["new"] is True
+    monkeypatch.setattr(LocalStore, "put", put)
+    assert person.approve(name) == (0, {**answer, "new": False})
+    assert len(stored(world)) == 2
+
+
+def test_an_id_that_is_taken_is_not_another_persons(
+    person: Person, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.urandom", bytes)
+    assert person.request()[0] == 0
+    code, errors = person.request(text="bob")
+    assert (code, "is another request; run the command again" in errors) == (1, True)
+    assert len(stored(world)) == 1
