@@ -14,7 +14,10 @@ from tests.spark.world import World
 from tests.support.s3 import S3Server
 from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.test_policies import PREFIX, statements
+from tidemark.erasure.requests import ErasureFolder, ends_of
+from tidemark.erasure.secret import Secret
 from tidemark.errors import AccessDenied
+from tidemark.formats.raw.erasure import Approved, SearchedTopic, approved, read_request
 from tidemark.formats.raw.gaps import Gap
 from tidemark.inspection.gap_acknowledgement import gaps_of
 from tidemark.remote.catalog.storage import Storage
@@ -23,7 +26,7 @@ from tidemark.store import StoreOptions, open_store
 from tidemark.store.s3.clients import forget_clients
 from tidemark_spark.vacuum import vacuum
 
-ROLES = ("pipeline", "maintenance", "acknowledge", "page", "reader")
+ROLES = ("pipeline", "maintenance", "acknowledge", "page", "reader", "erasure-request", "erasure-approval")
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +99,33 @@ def test_landing_upkeep_and_words_each_under_its_role(act: Act) -> None:
     at = part.next_stretch(9, committed=False)
     assert isinstance(at, Gap)
     assert (at.start, at.end) == (11, 12), "what nobody gave up"
+
+
+def test_erasure_takes_two_roles(act: Act) -> None:
+    """Whatever a person says: neither role can write the other's half."""
+    world = act("pipeline")
+    world.raw.segment(simple(0))
+    world.land()
+
+    def folder(role: str) -> ErasureFolder:
+        return ErasureFolder.of(act(role).table.deployment, "east")
+
+    asking = folder("erasure-request")
+    searched, secret = [SearchedTopic(topic="orders")], Secret("s" * 40)
+    ends = {"orders": ends_of(world.table)}
+    assert ends == {"orders": ((0, 0, 3),)}
+    made = asking.request(searched, ends, [b"ada"], secret, "ada", "DSR-1182")
+    stored = read_request(asking.store, asking.control, made.id)
+    body = stored.request.model_copy(update={"reason": "another"}).to_bytes()
+    with pytest.raises(AccessDenied):
+        asking.store.put(asking.control.erasure(made.id, "approval"), b"{}")
+
+    approving = folder("erasure-approval")
+    approval, new = approving.approve(stored, "grace", None)
+    assert (new, approval.written_as.startswith("key ")) == (True, True)
+    assert approval.written_as.partition(" by ")[0] != made.written_as.partition(" by ")[0]
+    with pytest.raises(AccessDenied):
+        approving.store.put(approving.control.erasure(made.id, "request"), body)
+
+    reading = folder("reader")
+    assert isinstance(approved(reading.store, reading.control, made.id), Approved)
