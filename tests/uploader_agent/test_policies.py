@@ -33,6 +33,7 @@ TOMBSTONE = f"{PREFIX}/_tombstones/{CLUSTER}/orders-0/0-1.json"
 WORD = f"{PREFIX}/_acks/{CLUSTER}/orders-0/0-1.json"
 REQUEST, APPROVAL = (f"{PREFIX}/_erasure/{CLUSTER}/0123456789abcdef/{part}.json" for part in ("request", "approval"))
 MASK = f"{PREFIX}/_erased/{CLUSTER}/orders/0/{0:020d}-{1:020d}-0123456789abcdef.json"
+OF_ERASURE = {REQUEST, APPROVAL, MASK}
 PACK = "0123456789abcdef0123456789abcdef.pack"
 OWN = [
     f"{PREFIX}/_watermarks/{CLUSTER}/1.json",
@@ -68,9 +69,9 @@ SAMPLES = f"tables/_tidemark/_samples/{CLUSTER}/20260101T00.json"
 PUBLISHED = f"{STATE}/published.json"
 HANDED = "tables/_tidemark/_lineage/c/x.json"
 
-RAW_KEYS = [LOG, ENTROPY, *KEPT, TOMBSTONE, WORD, REQUEST, APPROVAL, MASK, *OWN, *OTHERS, *OTHER_CLUSTER, "elsewhere/a"]
+RAW_KEYS = [LOG, ENTROPY, *KEPT, TOMBSTONE, WORD, *OF_ERASURE, *OWN, *OTHERS, *OTHER_CLUSTER, "elsewhere/a"]
 LAKE_KEYS = [DATA, MARK, REFUSED, COMMIT, LEDGER, REVIEW, FOUND, SAMPLES, PUBLISHED, HANDED, "elsewhere/a"]
-OF_GAPS = {WATERMARK, *KEPT, TOMBSTONE, WORD, REQUEST, APPROVAL, MASK, *OWN, *OTHERS, *OTHER_CLUSTER} - {OTHER_CLUSTER[1]}
+OF_GAPS = {WATERMARK, *KEPT, TOMBSTONE, WORD, *OF_ERASURE, *OWN, *OTHERS, *OTHER_CLUSTER} - {OTHER_CLUSTER[1]}
 OF_TABLES = {COMMIT, LEDGER, REVIEW, FOUND, SAMPLES, PUBLISHED, HANDED}
 
 
@@ -85,7 +86,7 @@ class Rights(NamedTuple):
 ALL_RAW, ALL_LAKE = {*RAW_KEYS} - {"elsewhere/a"}, {*LAKE_KEYS} - {"elsewhere/a"}
 MINE = {LOG, ENTROPY, *KEPT, *OWN}
 ROLES = {
-    "agent": Rights((MINE | {TOMBSTONE, WORD, REQUEST, APPROVAL, MASK, *OTHERS}, set()), (MINE, set())),
+    "agent": Rights((MINE | {TOMBSTONE, WORD, *OF_ERASURE, *OTHERS}, set()), (MINE, set())),
     "reader": Rights((ALL_RAW, set())),
     "analyst": Rights((set(), {DATA, MARK, COMMIT})),
     "pipeline": Rights((ALL_RAW, ALL_LAKE), (set(), ALL_LAKE - {REVIEW}), (set(), {MARK, COMMIT})),
