@@ -10,11 +10,13 @@ from tidemark.formats.raw.masks import Mask
 from tidemark.raw.masks import index_of
 
 
-def erase(raw: RawBuilder, offsets: Iterable[int], partition: int = 0, epoch: int = EPOCH) -> str:
+def erase(
+    raw: RawBuilder, offsets: Iterable[int], partition: int = 0, epoch: int = EPOCH, approval: str = "0" * 64
+) -> str:
     """Mask ``offsets`` of one leader epoch of the newest incarnation; returns the mask's key."""
     keys = raw.keys(partition)
     control = ControlKeys(keys.endpoint.prefix, raw.cluster)
-    mask = Mask.of(raw.cluster, keys.place, partition, {epoch: sorted(offsets)}, ["0" * 64])
+    mask = Mask.of(raw.cluster, keys.place, partition, {epoch: sorted(offsets)}, [approval])
     key = mask.key(control)
     raw.store.put(key, mask.to_bytes())
     index = index_of(raw.store, control, keys.place).also([mask])

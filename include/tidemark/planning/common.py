@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -63,7 +64,13 @@ def spared_offsets(raw: RawTopic, standing: EffectiveEvidence) -> dict[Key, Inte
     }
 
 
-def masked_offsets(table: TopicTable, masks: StoredMasks) -> list[int]:
-    """The offsets of ``masks``, of all leader epochs, ascending."""
-    store = open_store(masks.store, table.deployment.store)
-    return sorted({offset for key in masks.keys for part in mask_of(store, key).epochs for offset in part.offsets})
+def masked_offsets(table: TopicTable, stored: StoredMasks, approvals: Collection[str] | None = None) -> list[int]:
+    """The offsets of the ``stored`` masks, of all leader epochs, ascending.
+
+    With ``approvals``, only those of masks all of whose approvals are among them.
+    """
+    store = open_store(stored.store, table.deployment.store)
+    masks = [mask_of(store, key) for key in stored.keys]
+    if approvals is not None:
+        masks = [mask for mask in masks if set(mask.approvals) <= set(approvals)]
+    return sorted({offset for mask in masks for part in mask.epochs for offset in part.offsets})

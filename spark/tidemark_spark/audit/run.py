@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
 
 from tidemark.endpoints import resolver_of
 from tidemark.errors import NotFound
 from tidemark.formats.keys import ControlKeys
+from tidemark.formats.raw.erasure import Approved, all_requests
 from tidemark.formats.table.audit_report import MAX_FINDINGS, AuditedPartition, AuditFinding, AuditReport, Kind
-from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.intervals import Interval, Intervals
-from tidemark.planning.common import spared_offsets
+from tidemark.planning.common import masked_offsets, spared_offsets
 from tidemark.raw.topic import RawTopic
 from tidemark.store import open_store, put_once
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
@@ -90,6 +92,8 @@ class _Audit:
         raw = RawTopic(self._table)
         incarnations = raw.incarnations().incarnations
         spared = spared_offsets(raw, standing)
+        for state in self._ledger.partitions:
+            self._check_erased(raw, state, evidence.get(state.key, []))
         group: list[PartitionUnderAudit] = []
         for state in self._ledger.partitions:
             rows = evidence.pop(state.key, [])
@@ -98,6 +102,28 @@ class _Audit:
                 self._group(group)
                 group = []
         self._group(group)
+
+    def _check_erased(self, raw: RawTopic, state: PartitionState, evidence: list[EvidenceRow]) -> None:
+        """Report erased offsets that no approved mask names: nobody may call a loss an erasure."""
+        erased = Intervals((row.first, row.next) for row in evidence if row.offset_class == "erased")
+        if not erased:
+            return
+        masks = raw.masks_of(self._ledger, pending=False).get(state.key)
+        offsets = masked_offsets(self._table, masks, self._approvals) if masks else []
+        named = Intervals((offset, offset + 1) for offset in offsets)
+        if unnamed := erased - named:
+            where = {"incarnation": state.incarnation, "partition": state.partition}
+            detail = "evidence calls these offsets erased, and no request that a second person approved names them"
+            finding = {"kind": "erased_unapproved", "detail": detail, "offsets": tuple(unnamed), **where}
+            self.findings.append(AuditFinding.model_validate(finding))
+
+    @cached_property
+    def _approvals(self) -> frozenset[str]:
+        """The digests of the approvals of all requests for erasure that count."""
+        default = resolver_of(self._table.deployment.raw).default()
+        store = open_store(default.store, self._table.deployment.store)
+        asked = all_requests(store, ControlKeys(default.prefix, self._table.topic.cluster))
+        return frozenset(request.sha256 for request in asked if isinstance(request, Approved))
 
     def _find(self, kind: Kind, part: PartitionUnderAudit | None, detail: str, **more: object) -> None:
         where = {"incarnation": part.state.incarnation, "partition": part.state.partition} if part else {}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.spark.audit.test_audit import audited
-from tests.spark.erasure.masked import take_out
+from tests.spark.erasure.masked import erase, take_out
 from tests.spark.world import World, in_process
-from tests.support.erased import erase
+from tests.support import erased
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, transactional
 from tidemark.errors import FormatError
 from tidemark.planning import plan_compaction, plan_rebuild, write_plan
@@ -46,8 +46,8 @@ def test_erased_rows_leave_the_table_and_the_others_stay(tmp_path: Path, setting
     world = (World if len(settings) == 1 else FewColumns)(tmp_path, *settings)
     landed(world)
     before = world.rows()
-    erase(world.raw, [0, 1, 7, 15])
-    erase(world.raw, [2], 1)
+    erase(world, [0, 1, 7, 15])
+    erase(world, [2], 1)
     result = take_out(world)
     erased = {(0, 0), (0, 1), (0, 7), (0, 15), (1, 2)}
     assert (result.status, result.erased) == ("landed", len(erased))
@@ -62,7 +62,7 @@ def test_files_whose_rows_are_all_erased_vanish(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.raw.segment([batch(0, [Record(0, T0, b"a", b"v"), Record(1, T0, b"b", b"v")])])
     world.land()
-    erase(world.raw, [0, 1])
+    erase(world, [0, 1])
     assert take_out(world).files == 0
     assert world.rows() == []
     assert audited(world).findings == ()
@@ -71,7 +71,7 @@ def test_files_whose_rows_are_all_erased_vanish(tmp_path: Path) -> None:
 def test_masks_hold_for_a_rebuild_a_compaction_and_a_table_that_begins_later(tmp_path: Path) -> None:
     world = World(tmp_path, KEEPS[0])
     landed(world)
-    erase(world.raw, [1, 3, 12])
+    erase(world, [1, 3, 12])
     take_out(world)
     rows, classes = world.rows(), world.classes()
     for planned in (lambda: plan_compaction(world.table), lambda: plan_rebuild(world.table, None)):
@@ -92,7 +92,7 @@ def test_a_rebuild_before_the_pass_changes_nothing_and_the_pass_still_finds_the_
     world = World(tmp_path)
     landed(world)
     rows = world.rows()
-    erase(world.raw, [1, 3, 12])
+    erase(world, [1, 3, 12])
     write_plan(world.table, plan := plan_rebuild(world.table, None))
     assert run(world.table, plan, in_process).status == "landed"
     assert world.rows() == rows
@@ -104,7 +104,7 @@ def test_a_rebuild_before_the_pass_changes_nothing_and_the_pass_still_finds_the_
 def test_a_run_planned_before_the_pass_is_stale_after_it(tmp_path: Path, kind: str) -> None:
     world = World(tmp_path, KEEPS[0])
     landed(world)
-    erase(world.raw, [1])
+    erase(world, [1])
     plans = {"rebuild": lambda: plan_rebuild(world.table, None), "compact": lambda: plan_compaction(world.table)}
     plan = plans.get(kind, lambda: plan_erasure(world.table))()
     assert plan is not None
@@ -119,7 +119,7 @@ def test_a_record_of_another_branch_stays(tmp_path: Path) -> None:
     world = World(tmp_path)
     landed(world)
     rows = world.rows()
-    erase(world.raw, [1], epoch=2)
+    erase(world, [1], epoch=2)
     assert take_out(world).erased == 0
     assert world.rows() == rows
     assert audited(world).findings == ()
@@ -129,7 +129,7 @@ def test_a_record_of_another_branch_stays(tmp_path: Path) -> None:
 def test_what_cannot_be_read_stops_all_runs(tmp_path: Path, damage: str) -> None:
     world = World(tmp_path)
     landed(world, 1)
-    erase(world.raw, [1])
+    erase(world, [1])
     folder = tmp_path / "raw" / "_erased" / "east"
     [mask] = folder.glob("orders/0/*.json")
     {
@@ -142,3 +142,12 @@ def test_what_cannot_be_read_stops_all_runs(tmp_path: Path, damage: str) -> None
     if damage != "gone":
         with pytest.raises(FormatError):
             plan_rebuild(world.table, None) if damage == "index" else take_out(world)
+
+
+def test_nobody_can_call_a_loss_an_erasure(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    landed(world)
+    erased.erase(world.raw, [1, 2, 7])  # by an approval that there is not
+    take_out(world)
+    [finding] = audited(world).findings
+    assert (finding.kind, finding.partition, finding.offsets) == ("erased_unapproved", 0, ((1, 3), (7, 8)))

@@ -18,14 +18,12 @@ from tests.spark.run.test_truncation import FUNCTION, branch
 from tests.spark.test_vacuum import Died
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
-from tests.tidemark.erasure.asked import SECRET, asked
-from tests.tidemark.kafka_log.build import T0, Record, batch, marker
-from tidemark.formats.keys import ControlKeys
-from tidemark.formats.raw.erasure import ErasureApproval, ErasureRequest, PartitionEnd, read_request
+from tests.tidemark.erasure.asked import SECRET, approve, asked
+from tests.tidemark.kafka_log.build import T0, Record, batch, marker, reseal
+from tidemark.formats.raw.erasure import ErasureRequest, PartitionEnd
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay, write_plan
 from tidemark.remote.reader.read_range import read_range
 from tidemark.store.local import LocalStore
-from tidemark.timestamps import utc_now
 from tidemark_spark.erasure.search import Found, SearchJob, SearchTask, search
 from tidemark_spark.erasure_pass import Pass, erase
 from tidemark_spark.run.driver import run
@@ -80,6 +78,7 @@ class Schedule:
         self.epoch = EPOCH
         self.erased: set[tuple[int, int]] = set()
         self.asked: list[ErasureRequest] = []
+        self.persons: dict[str, list[bytes]] = {}
         self.number = 0
 
     def produce(self) -> None:
@@ -113,8 +112,6 @@ class Schedule:
         self.ends[partition] = at
 
     def _marker(self, at: int, *, commit: bool) -> bytes:
-        from tests.tidemark.kafka_log.build import reseal
-
         return reseal(marker(at, 7, commit=commit), leader_epoch=self.epoch)
 
     def elect(self) -> None:
@@ -161,19 +158,9 @@ class Schedule:
         self.world.raw.publish()
         ends = tuple(PartitionEnd(0, partition, end) for partition, end in enumerate(self.ends) if end)
         request = asked(persons, number=self.number).model_copy(update={"through": {"orders": ends}})
-        store, control = self.world.raw.store, ControlKeys("", "east")
-        store.put(control.erasure(request.id, "request"), request.to_bytes())
-        approval = ErasureApproval(
-            id=request.id,
-            request_sha256=read_request(store, control, request.id).sha256,
-            by="grace",
-            written_as="key GRACE by grace@host",
-            records=1000,
-            at=utc_now(),
-        )
-        store.put(control.erasure(request.id, "approval"), approval.to_bytes())
+        approve(self.world.raw.store, request, records=1000)
         self.asked.append(request)
-        self.persons = getattr(self, "persons", {}) | {request.id: persons}
+        self.persons[request.id] = persons
 
     def carry_out(self) -> None:
         """Passes, of which all but the last are killed at a random write."""

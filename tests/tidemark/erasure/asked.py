@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Any, Final
 
 from tidemark.erasure.secret import Secret
-from tidemark.formats.raw.erasure import ErasureRequest, SearchedTopic, WantedValue
+from tidemark.formats.keys import ControlKeys
+from tidemark.formats.raw.erasure import Approved, ErasureApproval, ErasureRequest, SearchedTopic, WantedValue, approved
+from tidemark.store import Store
 from tidemark.timestamps import utc_now
 
 SECRET: Final = Secret("a secret of the tests, long enough")
@@ -27,3 +30,22 @@ def asked(values: Iterable[bytes], secret: Secret = SECRET, number: int = 1, **o
         written_as="key ADA by ada@host",
         at=utc_now(),
     )
+
+
+def approve(store: Store, request: ErasureRequest, records: int | None = None) -> str:
+    """Write ``request`` and another person's approval; returns the approval's digest."""
+    control = ControlKeys("", request.cluster)
+    body = request.to_bytes()
+    store.put(control.erasure(request.id, "request"), body)
+    approval = ErasureApproval(
+        id=request.id,
+        request_sha256=hashlib.sha256(body).hexdigest(),
+        by="grace",
+        written_as="key GRACE by grace@host",
+        records=records,
+        at=utc_now(),
+    )
+    store.put(control.erasure(request.id, "approval"), approval.to_bytes())
+    stands = approved(store, control, request.id)
+    assert isinstance(stands, Approved)
+    return stands.sha256

@@ -24,6 +24,7 @@ Kind = Literal[
     "raw_lacks",
     "count_differs",
     "catalog_differs",
+    "erased_unapproved",
 ]
 """The kind of a difference.
 
@@ -38,6 +39,7 @@ Kind = Literal[
 * ``raw_lacks``: rows landed from a pack, and the segment that has replaced the pack does not have them
 * ``count_differs``: the Delta log or the ledger counts other rows than there are
 * ``catalog_differs``: a catalog lists other files, or a snapshot of another writer
+* ``erased_unapproved``: evidence calls offsets erased that no mask names whose requests two people made and approved
 """
 
 
