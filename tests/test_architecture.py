@@ -64,7 +64,7 @@ FLOORS = {
         "audit compaction datasource",
         "erasure export",
         "run worker",
-        "mirror rebuild retention vacuum",
+        "erasure_pass mirror rebuild retention vacuum",
         "cluster",
         "live openlineage",
         "cli",

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tidemark.endpoints import resolver_of
+from tidemark.erasure.reports import ErasureReport, RequestOutcome, done_in, write_report
 from tidemark.erasure.secret import Secret
 from tidemark.errors import PreconditionFailed, PublishError, UnknownOutcome
 from tidemark.formats.keys import ControlKeys
@@ -21,7 +22,6 @@ from tidemark.formats.table.plan import PartitionPlan, RunPlan
 from tidemark.planning import write_plan
 from tidemark.planning.common import following
 from tidemark.planning.maintenance.erasure import plan_erasure
-from tidemark.planning.maintenance.erasure_report import ErasureReport, RequestOutcome, done, write_report
 from tidemark.raw.masks import mask_of
 from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, open_store, put_once
@@ -107,7 +107,7 @@ def erase(work: Pass, *, dry_run: bool) -> ErasureReport:
 
 def _sorted(work: Pass, ledger: Ledger, *, dry_run: bool) -> tuple[list[RequestOutcome], list[Approved | NotApproved]]:
     """The requests about the topic that are not done: (those that wait, those that can be carried out)."""
-    topic, finished = work.table.topic.topic, done(work.table)
+    topic, finished = work.table.topic.topic, done_in(work.table)
     raw = RawTopic(work.table)
     waiting: list[RequestOutcome] = []
     ready: list[Approved | NotApproved] = []

@@ -1,10 +1,93 @@
-"""The reports of passes, as far as they tell which requests are done."""
+"""The reports of the passes of erasure: what each request found in a topic, and what became of it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Model, StoredObject
+from tidemark.store import put_over
 from tidemark.table.delta_table import TopicTable
 
 
-def done_in(_table: TopicTable) -> frozenset[str]:
-    """The ids of the requests that passes have completed in the table's topic."""
-    return frozenset()
+class RequestOutcome(Model):
+    """One request in one topic.
+
+    ``erased``: its records are masked, and the table has none of them. ``found``: a dry run found them. ``waiting``: a
+    partition has not landed up to the request's end yet, or nobody has approved it. ``refused``: see ``detail``.
+    ``records`` counts by place (``table``, ``raw``), ``dates`` the rows of the table by date.
+    """
+
+    id: str
+    status: Literal["erased", "found", "waiting", "refused"]
+    detail: str = ""
+    records: dict[str, int] = Field(default_factory=dict)
+    dates: dict[str, int] = Field(default_factory=dict)
+
+
+class ErasureReport(StoredObject):
+    """``erasures/<attempt>.json``.
+
+    ``masked`` offsets are new; ``rows`` have left the table, its quarantine or its filtered rows. ``searched`` counts
+    rows by place. ``unsearchable`` are batches that cannot be decoded, and values that a parser did not find;
+    ``gone`` offsets are neither in a file nor in raw.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.REPORT
+
+    cluster: str
+    topic: str
+    table: str
+    attempt: int
+    at: AwareDatetime
+    by: str
+    dry_run: bool
+    ledger_n: int
+    requests: tuple[RequestOutcome, ...] = ()
+    masked: int = Field(default=0, ge=0)
+    rows: int = Field(default=0, ge=0)
+    searched: dict[str, int] = Field(default_factory=dict)
+    bytes_read: int = Field(default=0, ge=0)
+    unsearchable: int = Field(default=0, ge=0)
+    gone: int = Field(default=0, ge=0)
+
+    def text(self) -> str:
+        """The report for a person, with a line for each request."""
+        changed = f"{self.masked} offsets masked, {self.rows} rows gone"
+        mode = "dry run, nothing was changed" if self.dry_run else changed
+        lines = [f"{self.cluster}/{self.topic}: {mode}"]
+        for request in self.requests:
+            found = ", ".join(f"{count} in {place}" for place, count in sorted(request.records.items())) or "nothing"
+            lines.append(f"  {request.id}: {request.status}, {request.detail or found}")
+            lines += [f"    {dt}: {count} rows" for dt, count in sorted(request.dates.items())]
+        if self.unsearchable:
+            lines.append(f"  {self.unsearchable} batches or values could not be searched")
+        if self.gone:
+            lines.append(f"  {self.gone} offsets are not in raw any more")
+        return "\n".join(lines)
+
+
+def write_report(table: TopicTable, report: ErasureReport) -> None:
+    """Write ``report``."""
+    put_over(table.store, table.keys.erasure(report.attempt), report.to_bytes())
+
+
+def reports_of(table: TopicTable) -> Iterator[ErasureReport]:
+    """All reports of a topic.
+
+    Raises:
+        FormatError: one does not parse.
+        StoreError: the store failed.
+    """
+    for info in table.store.list(table.keys.erasures):
+        yield ErasureReport.load(table.store, info.key)
+
+
+def done_in(table: TopicTable) -> frozenset[str]:
+    """The ids of the requests whose records are erased from the topic."""
+    return frozenset(
+        request.id for report in reports_of(table) for request in report.requests if request.status == "erased"
+    )
