@@ -7,7 +7,7 @@ that rewrites files lands once or not at all. Its report comes last.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tidemark.endpoints import resolver_of
@@ -40,11 +40,11 @@ Key = tuple[int, int]
 
 
 class Pass(NamedTuple):
-    """The places and the workers of a pass."""
+    """The places and the workers of a pass. ``secrets`` are read only if there is something to search for."""
 
     table: TopicTable
     by: str
-    secrets: Mapping[str, Secret]
+    secrets: Callable[[], Mapping[str, Secret]]
     search: Search
     execute: Execute
 
@@ -77,7 +77,7 @@ def erase(work: Pass, *, dry_run: bool) -> ErasureReport:
     searched = Searched([], {}, 0, 0, 0)
     if ready:
         requests = [asked.request for asked in ready]
-        searched = search_all(table, standing, requests, work.secrets, _job(table, ledger), work.search)
+        searched = search_all(table, standing, requests, work.secrets(), _job(table, ledger), work.search)
     hits = _through(searched.hits, {asked.request.id: asked.request for asked in ready}, table.topic.topic)
     outcomes = {
         asked.request.id: _outcome(asked, hits.get(asked.request.id, []), ledger, dry_run=dry_run) for asked in ready

@@ -25,7 +25,6 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 
 def _erase(options: argparse.Namespace, executor: Executor | None) -> int:
     executor = executor_of(options, executor, "erase")
-    known = secrets()
 
     def searching(common: SearchJob, tasks: Sequence[SearchTask]) -> list[Found]:
         return executor.on_each(search, common, tasks)
@@ -33,7 +32,7 @@ def _erase(options: argparse.Namespace, executor: Executor | None) -> int:
     code = 0
     for table in tables_of(options):
         check_begun(table)
-        report = erase(Pass(table, options.by, known, searching, converting(executor)), dry_run=options.dry_run)
+        report = erase(Pass(table, options.by, secrets, searching, converting(executor)), dry_run=options.dry_run)
         show(report.to_bytes().decode() if options.json else report.text())
         code = max(code, any(request.status == "refused" for request in report.requests))
     return code

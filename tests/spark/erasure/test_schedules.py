@@ -165,7 +165,7 @@ class Schedule:
     def carry_out(self) -> None:
         """Passes, of which all but the last are killed at a random write."""
         self.land()
-        work = Pass(self.world.table, "grace", {SECRET.fingerprint: SECRET}, searching, in_process)  # type: ignore[arg-type]
+        work = Pass(self.world.table, "grace", lambda: {SECRET.fingerprint: SECRET}, searching, in_process)  # type: ignore[arg-type]
         for _ in range(self.rng.randrange(3)):
             try:
                 with killed(self.rng.randrange(10), self.rng):

@@ -1,0 +1,113 @@
+"""The commands and the job together: a request, its approval, a dry run, and the pass."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.spark.erasure.test_erased_rows import landed
+from tests.spark.inline import Inline
+from tests.spark.world import World
+from tests.tidemark.kafka_log.build import T0, Record, batch
+from tidemark.cli import app
+from tidemark.erasure.secret import VARIABLE
+from tidemark_spark.cli import erase
+
+SECRET = "one-secret-that-is-long-enough-for-the-tests"  # noqa: S105
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(tmp_path)
+    landed(world)
+    monkeypatch.setenv(VARIABLE, SECRET)
+    return world
+
+
+def said(world: World, *words: str, given: str = "", who: str = "ada", code: int = 0) -> dict[str, object]:
+    """What the command says in JSON, run by the user ``who``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("getpass.getuser", lambda: who)
+        arguments = ["erase", *words, "--topics", str(world.topics_file), "--output", "json"]
+        result = CliRunner().invoke(app, arguments, input=given)
+    assert result.exit_code == code, result.output
+    answer: dict[str, object] = json.loads(result.stdout)
+    return answer
+
+
+def job(world: World, *words: str, code: int = 0) -> None:
+    assert erase.main(["--topics", str(world.topics_file), *words], Inline()) == code
+
+
+def reported(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    report: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return report
+
+
+def ask(world: World, *keys: str) -> str:
+    given = "\n".join(keys)
+    return str(said(world, "request", "--topic", "orders", "--reason", "DSR-1", "--by", "ada", given=given)["id"])
+
+
+def test_a_request_goes_from_the_command_to_the_report(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    name = ask(world, "a0", "b1")
+    before = world.rows()
+    job(world, "--dry-run", "--json")
+    assert reported(capsys)["requests"] == [
+        {
+            "id": name,
+            "status": "found",
+            "detail": "",
+            "records": {"table": 6},
+            "dates": {"2026-02-02": 3, "2026-02-03": 3},
+        }
+    ]
+    job(world, "--json")
+    [waits] = reported(capsys)["requests"]  # type: ignore[misc]
+    assert (waits["status"], waits["detail"]) == ("waiting", "nobody has approved it")
+    assert world.rows() == before
+    said(world, "approve", name, "--by", "grace", "--records", "6", "--yes", who="grace")
+    job(world, "--json")
+    report = reported(capsys)
+    assert (report["masked"], report["rows"]) == (6, 6)
+    assert [row for row in before if row["kafka_key"] not in {b"a0", b"b1"}] == world.rows()
+    job(world, "--json")
+    assert reported(capsys)["requests"] == [], "it is done"
+    assert not [path for path in world.topics_file.parent.rglob("*.json") if "a0" in path.read_text()]
+
+
+def test_a_pass_that_finds_more_than_was_approved_is_refused(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    name = ask(world, "a0", "b1")
+    said(world, "approve", name, "--by", "grace", "--records", "4", "--yes", who="grace")
+    before = world.rows()
+    job(world, "--json", code=1)
+    [refused] = reported(capsys)["requests"]  # type: ignore[misc]
+    assert (refused["status"], refused["detail"]) == (
+        "refused",
+        "6 records, and its approval allows 4: ask again, and approve with --records 6",
+    )
+    assert world.rows() == before
+
+
+def test_records_after_the_request_stay(world: World) -> None:
+    name = ask(world, "a0")
+    said(world, "approve", name, "--by", "grace", "--records", "9", "--yes", who="grace")
+    world.raw.segment([batch(18, [Record(0, T0, b"a0", b"back again")])])
+    world.land()
+    job(world)
+    assert [row["kafka_offset"] for row in world.rows() if row["kafka_key"] == b"a0"] == [18]
+
+
+def test_without_a_request_no_secret_is_needed_and_with_one_it_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    job(world)
+    monkeypatch.setenv(VARIABLE, SECRET)
+    name = ask(world, "a0")
+    monkeypatch.setenv(VARIABLE, "another-secret-that-is-long-enough-as-well")
+    job(world, "--dry-run", code=2)
+    assert name in capsys.readouterr().err
