@@ -14,6 +14,7 @@ from tests.spark.cli.programs import Programs
 from tests.spark.inline import Inline
 from tests.spark.run.test_runs import spread
 from tests.spark.world import World
+from tests.support.erased import erase
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tidemark_spark import export as exporting
 from tidemark_spark.cli import export as command
@@ -96,3 +97,16 @@ def test_spark_reads_raw_by_its_format_and_what_was_exported(
     rows += [(row["kafka_offset"], row["kafka_key"], row["kafka_value"]) for row in world.quarantine()[:1]]
     assert found["sequence"] == sorted([offset, value.hex()] for offset, _, value in rows)
     assert found["messagepack"] == sorted([packed(offset, key).hex(), value.hex()] for offset, key, value in rows)
+
+
+def test_erased_records_are_not_exported(world: World, tmp_path: Path, capsys: Any) -> None:
+    values = [b"one", b"a secret\nof two lines", b"three"]
+    world.raw.segment([batch(0, [Record(i, T0, None, value) for i, value in enumerate(values)], "zstd")])
+    world.raw.segment([batch(0, [Record(0, T0, None, b"a secret")])], 1)
+    world.raw.publish()
+    erase(world.raw, [1])
+    erase(world.raw, [0], 1)
+    assert exported(world, "text", tmp_path / "out") == 0
+    [file] = [one for one in (tmp_path / "out").rglob("*") if one.suffix == ".txt"]
+    assert file.read_bytes() == b"one\nthree\n"
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"files": 1, "rows": 2, "bytes": 10}

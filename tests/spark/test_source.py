@@ -13,11 +13,12 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from tests.spark.run.test_runs import DAY, spread
 from tests.spark.world import World
+from tests.support.erased import erase, index_key
 from tests.support.live_end import Packer
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional
 from tidemark.decode import SCHEMA, decoder
-from tidemark.errors import ConfigError, ContinuityError, SegmentError
+from tidemark.errors import ConfigError, ContinuityError, FormatError, SegmentError
 from tidemark.formats.keys import SegmentName
 from tidemark_spark.datasource import PushingReader, SegmentReader, TidemarkSource
 
@@ -178,3 +179,32 @@ def test_a_hole_behind_the_seals_is_the_end_for_now(world: World) -> None:
     assert offsets(world) == list(range(9))
     world.raw.store.delete(missing.key)
     assert offsets(world) == [0, 1, 2]
+
+
+def test_erased_rows_are_not_read(world: World) -> None:
+    raw, later = world.raw, 1 << 62
+    raw.partition().lineage, raw.partition().leader_epoch = ((EPOCH, 0), (EPOCH + 1, 9)), EPOCH + 1
+    raw.segment([simple(0), transactional(3, 7, 3, codec="zstd"), marker(6, 7, commit=False)], aborted=[(7, 3, 6)])
+    raw.segment([batch(7, [Record(0), Record(1, later)])])
+    raw.segment([simple(9, leader_epoch=EPOCH + 1)], next_offset=14, compacted=True)
+    agent = Packer(raw)
+    agent.pack(simple(14, leader_epoch=EPOCH + 1))
+    raw.publish()
+    erase(raw, [0, 2, 4, 6, 7, 9, 13])  # there 9 and 13 are of another leader
+    erase(raw, [8, 10, 13, 15], epoch=EPOCH + 1)  # and here 8 is
+    left = [1, 8, 9, 11, 14, 16]
+    assert offsets(world) == left
+    assert offsets(world, isolation="read_uncommitted") == sorted([*left, 3, 5])
+    assert offsets(world, fromOffset=2, toOffset=12) == [8, 9, 11]
+    erase(raw, range(9))
+    assert offsets(world, toOffset=9) == []
+
+
+@pytest.mark.parametrize("part", ["index", "mask"])
+def test_without_its_masks_no_row_is_read(world: World, part: str) -> None:
+    world.raw.segment([simple(0)])
+    world.raw.publish()
+    key = erase(world.raw, [1])
+    world.raw.store.put(index_key(world.raw) if part == "index" else key, b"{")
+    with pytest.raises(FormatError, match="_erased"):
+        offsets(world)

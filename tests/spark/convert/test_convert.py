@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.spark.world import World, in_process
+from tests.support.erased import erase
 from tests.support.raw_builder import EPOCH, UPLOADED_AT
 from tests.tidemark.decode.reference import by_kafka_python
 from tests.tidemark.kafka_log.build import (
@@ -111,6 +112,14 @@ def test_rows_go_to_the_date_of_their_time_and_insane_ones_to_quarantine(tmp_pat
     assert all("before" in refused[offset]["reason"] for offset in (6, 9, 10, 11))
     assert all("after the upload" in refused[offset]["reason"] for offset in (5, 7, 12))
     assert (refused[5]["kafka_key"], refused[5]["kafka_value"]) == (b"k5", b"v")
+
+
+def test_a_refused_record_keeps_its_time_beside_an_erased_one(world: World) -> None:
+    world.raw.segment([batch(0, [Record(i, time) for i, time in enumerate((1 << 62, T0, 1 << 62, T0))])])
+    erase(world.raw, [1])
+    world.land()
+    assert [(row["kafka_offset"], row["timestamp_ms"]) for row in world.quarantine()] == [(0, 1 << 62), (2, 1 << 62)]
+    assert world.offsets() == [3]
 
 
 def test_a_batch_that_cannot_be_decoded_is_quarantined_whole(world: World) -> None:

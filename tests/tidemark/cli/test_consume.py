@@ -16,6 +16,7 @@ import pytest
 
 from tests.consumer.history import Kept
 from tests.consumer.raw_history import RawHistory, raw_history
+from tests.support.erased import erase
 from tests.support.paths import env_bin
 from tests.support.process import ManagedProcess
 from tests.tidemark.cli.test_cli import call
@@ -240,3 +241,11 @@ def test_help_shows_examples(capsys: Capture) -> None:
     for command in ("consume", "restore"):
         code, output, _ = call(capsys, command, "--help")
         assert (code, f"tidemark {command} orders" in output, "--from" in output) == (0, True, True)
+
+
+def test_erased_records_are_passed_over(plain: RawHistory, capsys: Capture) -> None:
+    erase(plain.raw, [0, 3, 9])
+    erase(plain.raw, range(10), 1)
+    assert [values(consume(capsys, plain)[1], partition) for partition in (0, 1)] == [[1, 2, 4, 5, 6, 7, 8], []]
+    code, found, errors = consume(capsys, plain, "--from", f"@{T0 + 3000}", "--to", "9", "--limit", "2")
+    assert (code, values(found), errors) == (0, [4, 5], "")
