@@ -131,6 +131,16 @@ def test_the_end_is_what_kafka_has_committed(
     assert read(folder, person.request()[1]["id"]).through == {"orders": ((0, 0, 106), (0, 1, 103))}
 
 
+def test_a_partition_is_covered_without_its_brokers_index(person: Person, world: World) -> None:
+    """By ``offset.wm``; what has landed, by the ledger."""
+    world.raw.segment([simple(6)])
+    world.raw.publish()
+    world.raw.store.delete("_watermarks/east/1.json")
+    assert person.request()[1]["through"] == {"orders": [[0, 0, 9]]}
+    world.raw.store.delete(world.raw.keys().watermark)
+    assert person.request()[1]["through"] == {"orders": [[0, 0, 6]]}
+
+
 def test_all_incarnations_are_covered(person: Person, folder: erasure_requests.ErasureFolder, world: World) -> None:
     world.raw.recreate("B" * 22)
     world.raw.segment([simple(0)])
@@ -281,6 +291,7 @@ def test_one_person_cannot_do_both(
     identities[0] = written_as
     code, errors = person.approve(name, by=by)
     assert (code, rule in errors) == (1, True)
+    assert "Erase their records" not in person("approve", name, "--by", by, text="y\n")[2], "nor is anybody asked"
     assert stored(world) == [f"_erasure/east/{name}/request.json"]
 
 
