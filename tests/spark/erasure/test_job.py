@@ -53,7 +53,7 @@ def ask(world: World, *keys: str) -> str:
 
 
 def test_a_request_goes_from_the_command_to_the_report(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    name = ask(world, "a0", "b1")
+    name = ask(world, "a0", "b1", "nobody@example.com")
     before = world.rows()
     job(world, "--dry-run", "--json")
     assert reported(capsys)["requests"] == [
@@ -76,7 +76,7 @@ def test_a_request_goes_from_the_command_to_the_report(world: World, capsys: pyt
     assert [row for row in before if row["kafka_key"] not in {b"a0", b"b1"}] == world.rows()
     job(world, "--json")
     assert reported(capsys)["requests"] == [], "it is done"
-    assert not [path for path in world.topics_file.parent.rglob("*.json") if "a0" in path.read_text()]
+    assert not [path for path in world.topics_file.parent.rglob("*.json") if "nobody@" in path.read_text()]
 
 
 def test_a_pass_that_finds_more_than_was_approved_is_refused(world: World, capsys: pytest.CaptureFixture[str]) -> None:
