@@ -62,7 +62,7 @@ FLOORS = {
         "model",
         "convert",
         "audit compaction datasource",
-        "erasure export",
+        "erasing export",
         "run worker",
         "erasure_pass mirror rebuild retention vacuum",
         "cluster",

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from tidemark.endpoints import resolver_of
 from tidemark.erasure.reports import ErasureReport, RequestOutcome, done_in, write_report
 from tidemark.erasure.secret import Secret
-from tidemark.errors import PreconditionFailed, PublishError, UnknownOutcome
+from tidemark.errors import PublishError
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.erasure import Approved, ErasureRequest, NotApproved, all_requests
 from tidemark.formats.raw.masks import MOST_OFFSETS, Mask, MaskIndex, read_index
@@ -25,16 +25,15 @@ from tidemark.planning.maintenance.erasure import plan_erasure
 from tidemark.raw.masks import mask_of
 from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, open_store, put_once
+from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark_spark.erasure.search import Hit, Search, Searched, search_all
+from tidemark_spark.erasing.search import Hit, Search, Searched, search_all
 from tidemark_spark.model import Execute, Job
 from tidemark_spark.run.driver import run
 
 MOST_SHARE: Final = 0.01
 """The share of a topic's offsets above which an approval must name the number of records."""
-
-TRIES: Final = 5
 
 Key = tuple[int, int]
 
@@ -242,19 +241,10 @@ def _masked(work: Pass, index: MaskIndex, partition: int) -> set[tuple[int, int]
 
 def _add(work: Pass, place: str, masks: Sequence[Mask]) -> None:
     """Add ``masks`` to the index of ``place``, whoever else does so at the same time."""
-    key = work.control.mask_index(place)
-    for _ in range(TRIES):
+
+    def read() -> tuple[MaskIndex, str | None]:
         version = read_index(work.store, work.control, place)
-        index = version.value if version else MaskIndex(cluster=work.control.cluster, place=place)
-        after = index.also(masks)
-        if after == index:
-            return
-        try:
-            if version:
-                work.store.put(key, after.to_bytes(), if_match=version.etag)
-            else:
-                work.store.put(key, after.to_bytes(), if_none_match=True)
-        except (PreconditionFailed, UnknownOutcome):
-            continue
-        return
-    raise UnknownOutcome(key, "the masks may not count yet; run it again")
+        return version or (MaskIndex(cluster=work.control.cluster, place=place), None)
+
+    key = work.control.mask_index(place)
+    update(work.store, key, read, lambda index: index.also(masks), then="run it again")

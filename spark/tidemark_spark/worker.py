@@ -6,7 +6,7 @@ from tidemark.formats.table.plan import ConversionTask
 from tidemark_spark.compaction.worker import compacted
 from tidemark_spark.convert.conversion import converted
 from tidemark_spark.convert.replay import replayed
-from tidemark_spark.erasure.worker import erased
+from tidemark_spark.erasing.worker import erased
 from tidemark_spark.model import Job, Outcome
 
 

@@ -13,7 +13,7 @@ from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, 
 from tidemark_spark.cli.plans import converting
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
-from tidemark_spark.erasure.search import Found, SearchJob, SearchTask, search
+from tidemark_spark.erasing.search import SearchJob, SearchResult, SearchTask, search
 from tidemark_spark.erasure_pass import Pass, erase
 
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 def _erase(options: argparse.Namespace, executor: Executor | None) -> int:
     executor = executor_of(options, executor, "erase")
 
-    def searching(common: SearchJob, tasks: Sequence[SearchTask]) -> list[Found]:
+    def searching(common: SearchJob, tasks: Sequence[SearchTask]) -> list[SearchResult]:
         return executor.on_each(search, common, tasks)
 
     code = 0

@@ -25,7 +25,7 @@ from tidemark.table.effective_evidence import EffectiveEvidence, Told
 from tidemark.table.evidence import PARSED, EvidenceRow, evidence_key, read_evidence, to_parquet
 from tidemark.table.evidence_reader import folded
 from tidemark_spark.compaction.worker import evidence_of_merged
-from tidemark_spark.erasure.evidence import evidence_of_erasure
+from tidemark_spark.erasing.evidence import evidence_of_erasure
 from tidemark_spark.model import Execute, Job, Outcome
 from tidemark_spark.run.accounting import TableChange, account
 from tidemark_spark.run.commit import check_fresh, check_hands, publish

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.spark.audit.test_audit import audited
-from tests.spark.erasure.masked import erase, take_out
+from tests.spark.erasing.masked import erase, take_out
 from tests.spark.world import World, in_process
 from tests.support import erased
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, transactional
 from tidemark.errors import FormatError
+from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import plan_compaction, plan_rebuild, write_plan
 from tidemark.planning.maintenance.erasure import plan_erasure
 from tidemark_spark.run.driver import run
@@ -74,7 +76,11 @@ def test_masks_hold_for_a_rebuild_a_compaction_and_a_table_that_begins_later(tmp
     erase(world, [1, 3, 12])
     take_out(world)
     rows, classes = world.rows(), world.classes()
-    for planned in (lambda: plan_compaction(world.table), lambda: plan_rebuild(world.table, None)):
+    plans: list[Callable[[], RunPlan]] = [
+        lambda: plan_compaction(world.table),
+        lambda: plan_rebuild(world.table, None),
+    ]
+    for planned in plans:
         write_plan(world.table, plan := planned())
         assert run(world.table, plan, in_process).status == "landed"
         world.check()
@@ -132,11 +138,12 @@ def test_what_cannot_be_read_stops_all_runs(tmp_path: Path, damage: str) -> None
     erase(world, [1])
     folder = tmp_path / "raw" / "_erased" / "east"
     [mask] = folder.glob("orders/0/*.json")
-    {
-        "index": lambda: (folder / "orders.json").write_bytes(b"{}"),
-        "mask": lambda: mask.write_bytes(mask.read_bytes().replace(b'"deltas":[1]', b'"deltas":[2]')),
-        "gone": mask.unlink,
-    }[damage]()
+    if damage == "index":
+        (folder / "orders.json").write_bytes(b"{}")
+    elif damage == "mask":
+        mask.write_bytes(mask.read_bytes().replace(b'"deltas":[1]', b'"deltas":[2]'))
+    else:
+        mask.unlink()
     with pytest.raises(Exception, match="orders"):
         take_out(world)
     if damage != "gone":

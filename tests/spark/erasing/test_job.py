@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.spark.erasure.test_erased_rows import landed
+from tests.spark.erasing.test_erased_rows import landed
 from tests.spark.inline import Inline
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import T0, Record, batch
-from tidemark.cli import app
+from tidemark.cli.app import app
+from tidemark.erasure.reports import ErasureReport
 from tidemark.erasure.secret import VARIABLE
 from tidemark_spark.cli import erase
 
-SECRET = "one-secret-that-is-long-enough-for-the-tests"  # noqa: S105
+SECRET = "one-secret-that-is-long-enough-for-the-tests"
 
 
 @pytest.fixture
@@ -42,9 +43,8 @@ def job(world: World, *words: str, code: int = 0) -> None:
     assert erase.main(["--topics", str(world.topics_file), *words], Inline()) == code
 
 
-def reported(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
-    report: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return report
+def reported(capsys: pytest.CaptureFixture[str]) -> ErasureReport:
+    return ErasureReport.from_bytes(capsys.readouterr().out.splitlines()[-1].encode(), "standard output")
 
 
 def ask(world: World, *keys: str) -> str:
@@ -56,26 +56,20 @@ def test_a_request_goes_from_the_command_to_the_report(world: World, capsys: pyt
     name = ask(world, "a0", "b1", "nobody@example.com")
     before = world.rows()
     job(world, "--dry-run", "--json")
-    assert reported(capsys)["requests"] == [
-        {
-            "id": name,
-            "status": "found",
-            "detail": "",
-            "records": {"table": 6},
-            "dates": {"2026-02-02": 3, "2026-02-03": 3},
-        }
-    ]
+    [found] = reported(capsys).requests
+    assert (found.id, found.status, found.records) == (name, "found", {"table": 6})
+    assert found.dates == {"2026-02-02": 3, "2026-02-03": 3}
     job(world, "--json")
-    [waits] = reported(capsys)["requests"]  # type: ignore[misc]
-    assert (waits["status"], waits["detail"]) == ("waiting", "nobody has approved it")
+    [waits] = reported(capsys).requests
+    assert (waits.status, waits.detail) == ("waiting", "nobody has approved it")
     assert world.rows() == before
     said(world, "approve", name, "--by", "grace", "--records", "6", "--yes", who="grace")
     job(world, "--json")
     report = reported(capsys)
-    assert (report["masked"], report["rows"]) == (6, 6)
+    assert (report.masked, report.rows) == (6, 6)
     assert [row for row in before if row["kafka_key"] not in {b"a0", b"b1"}] == world.rows()
     job(world, "--json")
-    assert reported(capsys)["requests"] == [], "it is done"
+    assert reported(capsys).requests == (), "it is done"
     assert not [path for path in world.topics_file.parent.rglob("*.json") if "nobody@" in path.read_text()]
 
 
@@ -84,8 +78,8 @@ def test_a_pass_that_finds_more_than_was_approved_is_refused(world: World, capsy
     said(world, "approve", name, "--by", "grace", "--records", "4", "--yes", who="grace")
     before = world.rows()
     job(world, "--json", code=1)
-    [refused] = reported(capsys)["requests"]  # type: ignore[misc]
-    assert (refused["status"], refused["detail"]) == (
+    [refused] = reported(capsys).requests
+    assert (refused.status, refused.detail) == (
         "refused",
         "6 records, and its approval allows 4: ask again, and approve with --records 6",
     )

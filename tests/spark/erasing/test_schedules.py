@@ -24,7 +24,7 @@ from tidemark.formats.raw.erasure import ErasureRequest, PartitionEnd
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay, write_plan
 from tidemark.remote.reader.read_range import read_range
 from tidemark.store.local import LocalStore
-from tidemark_spark.erasure.search import Found, SearchJob, SearchTask, search
+from tidemark_spark.erasing.search import SearchJob, SearchResult, SearchTask, search
 from tidemark_spark.erasure_pass import Pass, erase
 from tidemark_spark.run.driver import run
 
@@ -40,7 +40,7 @@ SETTINGS: Final = (
 )
 
 
-def searching(common: SearchJob, tasks: list[SearchTask]) -> list[Found]:
+def searching(common: SearchJob, tasks: list[SearchTask]) -> list[SearchResult]:
     return [search(common, task) for task in tasks]
 
 
@@ -195,7 +195,7 @@ class Schedule:
     def step(self) -> None:
         """Anything."""
         table = self.world.table
-        steps = [
+        steps: list[Callable[[], None]] = [
             self.produce,
             self.produce,
             self.land,
@@ -234,7 +234,7 @@ class Schedule:
             if not self.ends[partition]:
                 continue
             for level in ("read_committed", "read_uncommitted"):
-                rows = read_range("orders", partition, storage=world.topics_file, isolation_level=level)  # type: ignore[arg-type]
+                rows = read_range("orders", partition, storage=world.topics_file, isolation_level=level)
                 wanted = {
                     at
                     for at in self.log

@@ -54,7 +54,7 @@ def erased(job: Job, task: ConversionTask) -> Outcome:
         StoreError: the store did not answer, or a file is gone.
     """
     rules = PartitionRules.of(job.partitions[task.incarnation, task.partition], job.options)
-    division = _Division(job, task, rules)
+    division = FileDivision(job, task, rules)
     try:
         if task.ranges[0].quarantined:
             division.quarantined()
@@ -81,7 +81,7 @@ class _Sum:
 
 
 @dataclass
-class _Division:
+class FileDivision:
     """The division of a task's rows into kept and erased ones, by range."""
 
     job: Job

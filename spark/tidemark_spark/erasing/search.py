@@ -93,7 +93,7 @@ class Hit(NamedTuple):
 
 
 @dataclass
-class Found:
+class SearchResult:
     """The result of a task; ``unanswered`` is True for a file that lacks a column, which raw must answer for."""
 
     hits: list[Hit] = field(default_factory=list)
@@ -108,11 +108,11 @@ class Found:
         self.unsearchable += 1
 
 
-Search = Callable[[SearchJob, Sequence[SearchTask]], list[Found]]
+Search = Callable[[SearchJob, Sequence[SearchTask]], list[SearchResult]]
 """Runs all tasks of a search, anywhere, and returns their results in any order."""
 
 
-def search(common: SearchJob, task: SearchTask) -> Found:
+def search(common: SearchJob, task: SearchTask) -> SearchResult:
     """Carry out ``task``.
 
     Raises:
@@ -120,7 +120,7 @@ def search(common: SearchJob, task: SearchTask) -> Found:
         FormatError: the file is damaged, or raw's bytes are.
         StoreError: a store did not answer, or a file is gone.
     """
-    found = Found(task=task)
+    found = SearchResult(task=task)
     wanted = matchers(common.job.topic.topic, common.requests, common.secrets)
     if isinstance(task, FileSearch):
         _search_file(common, task, wanted, found)
@@ -129,7 +129,7 @@ def search(common: SearchJob, task: SearchTask) -> Found:
     return found
 
 
-def _search_file(common: SearchJob, task: FileSearch, wanted: Sequence[Matcher], found: Found) -> None:
+def _search_file(common: SearchJob, task: FileSearch, wanted: Sequence[Matcher], found: SearchResult) -> None:
     job = common.job
     key = f"{job.keys.root}/{task.path}"
     dt = partition_values(task.path)[DT] or ""
@@ -180,7 +180,7 @@ def _chunks(store: Store, key: str, size: int) -> Iterator[bytes]:
         yield store.get_range(key, start, min(start + _CHUNK, size))
 
 
-def _search_raw(common: SearchJob, task: RawSearch, wanted: Sequence[Matcher], found: Found) -> None:
+def _search_raw(common: SearchJob, task: RawSearch, wanted: Sequence[Matcher], found: SearchResult) -> None:
     job, whole = common.job, task.task
     rules = PartitionRules.of(job.partitions[whole.incarnation, whole.partition], job.options)
     parser = topic_parser(job.topic) if any(matcher.column != KEY_COLUMN for matcher in wanted) else None
