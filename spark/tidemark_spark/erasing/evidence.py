@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tidemark.errors import ContinuityError
 from tidemark.formats.raw.hashsum import combine, without
-from tidemark.formats.table.plan import ConversionTask, RunPlan, StoredMasks
+from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, StoredMasks
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.common import masked_offsets
@@ -89,13 +89,17 @@ class _RawSums:
         raw = RawTopic(self._table)
         incarnations = raw.incarnations().incarnations
         tasks: list[ConversionTask] = []
+        plans: list[PartitionPlan] = []
         for key, spans in sorted(wanted.items()):
             state, incarnation = self._standing.ledger.by_partition[key], incarnations[key[0]]
             part = raw.partition(incarnation.topic_id, incarnation.place, *key)
             known, end = Lineage(state.lineage), state.verdicts_end
-            tasks += plan_reading(raw, part, known, Intervals(spans), verdicts_end=end).tasks
+            reading = plan_reading(raw, part, known, Intervals(spans), verdicts_end=end)
+            tasks += reading.tasks
+            plans.append(reading.plan.model_copy(update={"masks": masks[key]}))  # which knows the aborted transactions
         found: _Found = {}
-        for outcome in self._execute(Job.of(self._table, self._plan), tasks):
+        plan = self._plan.model_copy(update={"partitions": tuple(plans)})
+        for outcome in self._execute(Job.of(self._table, plan), tasks):
             if outcome.stop:
                 raise ContinuityError(f"{self._table.url}: raw cannot be read for the erasure: {outcome.stop.detail}")
             for row in outcome.evidence:
