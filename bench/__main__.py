@@ -12,13 +12,13 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from bench import agent, convert, idle, live_many, parsing, remote_reader, stack
+from bench import agent, convert, erasure, idle, live_many, parsing, remote_reader, stack
 from bench.data import HOME, Data, Topic, data
 from bench.measure import Row, table
 from demo.steps import Steps
 from tests.support.s3 import S3Server
 
-PARTS = ("data", "agent", "idle", "fetch", "fetch-idle", "orchestration", "consumer", "convert")
+PARTS = ("data", "agent", "idle", "fetch", "fetch-idle", "orchestration", "consumer", "convert", "erasure")
 LONG = ("live-many",)
 """Parts that run only when they are named."""
 
@@ -72,6 +72,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
         with_data: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {
             "agent": (agent.TOPICS, lambda made: agent.backlog(made, s3) + agent.latency(made.cluster, s3)),
             "fetch": (agent.TOPICS, lambda made: agent.fetching(made, s3)),
+            "erasure": ((erasure.TOPIC,), erasure.measure),
             "convert": (topics, lambda made: convert.measure(made, s3, topics, options.rounds)),
         }
         for name in (part for part in parts if part in without_data):

@@ -41,11 +41,12 @@ _numbers = itertools.count()
 _ALL: Final = "the bench with its Spark, broker, S3 server and pool of processes, idle or not"
 
 
-def _new_table(topic: Topic, raw: str, root: str) -> TopicTable:
-    """A new table below ``root``, so that every run converts everything."""
+def new_table(topic: Topic, raw: str, root: str, keep: Sequence[str] | None = None) -> TopicTable:
+    """A new table below ``root``, so that every run converts everything; with the columns ``keep``, all if None."""
     path = HOME / "topics.yaml"
     url = f"{root}/lake-{next(_numbers)}"
-    topics = {"cluster": "bench", "raw": {"url": raw}, "lake": url, "topics": [{"topic": topic.name}]}
+    settings = {"topic": topic.name} | ({} if keep is None else {"keep": [*keep]})
+    topics = {"cluster": "bench", "raw": {"url": raw}, "lake": url, "topics": [settings]}
     path.write_text(yaml.safe_dump({**topics, "store": {"path_style": True}}))
     deployment = load_topics(path)
     return open_topic_table(deployment, deployment.topics[0])
@@ -163,11 +164,11 @@ def _elsewhere(pool: ProcessPoolExecutor, action: Callable[..., None], *argument
 
 
 def _local_table(topic: Topic, raw: str) -> TopicTable:
-    return _new_table(topic, raw, f"file://{HOME}/local")
+    return new_table(topic, raw, f"file://{HOME}/local")
 
 
 def _remote_table(topic: Topic) -> TopicTable:
-    return _new_table(topic, "s3://raw/convert", "s3://lake")
+    return new_table(topic, "s3://raw/convert", "s3://lake")
 
 
 def _rounds(variants: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[Usage]]:

@@ -158,3 +158,17 @@ def test_nobody_can_call_a_loss_an_erasure(tmp_path: Path) -> None:
     take_out(world)
     [finding] = audited(world).findings
     assert (finding.kind, finding.partition, finding.offsets) == ("erased_unapproved", 0, ((1, 3), (7, 8)))
+
+
+def test_a_landing_planned_before_a_mask_that_the_table_follows_is_stale(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    landed(world)
+    (tmp_path / "second").mkdir()
+    second = World(tmp_path / "second", raw=f"file://{tmp_path}/raw")
+    plan = second.plan()
+    erase(world, [1])
+    take_out(second)
+    assert run(second.table, plan, in_process).status == "stale"
+    second.raw = world.raw
+    second.land()
+    assert 1 not in second.offsets()

@@ -20,6 +20,7 @@ from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.erasure.asked import SECRET, approve, asked
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, reseal
+from tidemark.erasure.reports import done_in
 from tidemark.formats.raw.erasure import ErasureRequest, PartitionEnd
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay, write_plan
 from tidemark.remote.reader.read_range import read_range
@@ -162,26 +163,47 @@ class Schedule:
         self.asked.append(request)
         self.persons[request.id] = persons
 
-    def carry_out(self) -> None:
-        """Passes, of which all but the last are killed at a random write."""
+    @property
+    def work(self) -> Pass:
+        """A pass in this process."""
+        return Pass(self.world.table, "grace", lambda: {SECRET.fingerprint: SECRET}, searching, in_process)  # type: ignore[arg-type]
+
+    def interrupt(self) -> None:
+        """A pass that is killed at a random write, or ends."""
         self.land()
-        work = Pass(self.world.table, "grace", lambda: {SECRET.fingerprint: SECRET}, searching, in_process)  # type: ignore[arg-type]
+        try:
+            with killed(self.rng.randrange(10), self.rng):
+                erase(self.work, dry_run=False)
+        except Died:
+            pass
+        self.settle()
+
+    def carry_out(self) -> None:
+        """Passes, of which all but the last may be killed."""
         for _ in range(self.rng.randrange(3)):
-            try:
-                with killed(self.rng.randrange(10), self.rng):
-                    erase(work, dry_run=False)
-            except Died:
-                pass
-        erase(work, dry_run=False)
-        for request in self.asked:
+            self.interrupt()
+        self.land()
+        erase(self.work, dry_run=False)
+        self.settle()
+        assert not self.asked
+        self.world.check()
+
+    def carry_out_before_an_election(self) -> None:
+        """Masked offsets may get other records thereafter."""
+        self.carry_out()
+        self.elect()
+
+    def settle(self) -> None:
+        """Note what the requests that are done have erased."""
+        finished = done_in(self.world.table)
+        for request in [one for one in self.asked if one.id in finished]:
+            self.asked.remove(request)
             ends = {end.partition: end.end for end in request.through["orders"]}
             self.erased |= {
                 (partition, offset)
                 for (partition, offset), (person, _) in self.log.items()
                 if person in self.persons[request.id] and offset < ends.get(partition, 0)
             }
-        self.asked.clear()
-        self.world.check()
 
     def again(self, planned: Callable[[], Any]) -> None:
         """A rebuild, a replay or a compaction."""
@@ -201,7 +223,9 @@ class Schedule:
             self.land,
             self.elect,
             self.ask,
+            self.interrupt,
             self.carry_out,
+            self.carry_out_before_an_election,
             lambda: self.again(lambda: plan_rebuild(table, None)),
             lambda: self.again(lambda: plan_compaction(table)),
             lambda: self.again(lambda: plan_replay(table)),
