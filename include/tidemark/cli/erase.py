@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,7 +12,7 @@ import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Topics, writes
 from tidemark.config import hint
-from tidemark.erasure.reports import done_in
+from tidemark.erasure.reports import RequestOutcome, reports_of
 from tidemark.erasure.requests import ErasureFolder, ends_of, has_integers
 from tidemark.erasure.secret import secrets
 from tidemark.erasure.values import read_values
@@ -149,7 +149,8 @@ def status(
     else:
         folder, _ = _find(deployment, cluster, name)
         found = [approved(folder.store, folder.control, name)]
-    states = [_state(deployment, each) for each in found]
+    outcomes = _outcomes(deployment, [each.request for each in found])
+    states = [_state(each, outcomes) for each in found]
     lines = [line for each, state in zip(found, states, strict=True) for line in _lines(each, state)]
     typer.echo(json.dumps(states, ensure_ascii=False) if output is Output.json else "\n".join(lines or ["no requests"]))
     if any(state["objection"] for state in states):
@@ -192,21 +193,25 @@ def _find(deployment: Deployment, cluster: str | None, name: str) -> tuple[Erasu
     raise NotFound(folders[0].control.erasure(name, "request"), "there is no such request; see tidemark erase status")
 
 
-def _state(deployment: Deployment, found: Approved | NotApproved) -> dict[str, Any]:
-    """The JSON of a request, with its approval and the state of each topic."""
-    answer = _dumped(found.request) | {"approval": None, "objection": None}
-    states = {searched.topic: "waiting" for searched in found.request.topics}
-    if isinstance(found, Approved):
-        answer["approval"] = found.approval.model_dump(mode="json", exclude={"format", "id"})
-        states = dict.fromkeys(states, "approved")
-        for topic in deployment.topics:
-            if topic.cluster == found.request.cluster and topic.topic in states:
-                done = found.request.id in done_in(configured_table(deployment, topic))
-                states[topic.topic] = "done" if done else "approved"
-    else:
-        answer["objection"] = found.objection
+def _outcomes(deployment: Deployment, asked: Sequence[ErasureRequest]) -> dict[tuple[str, str], RequestOutcome]:
+    """The newest outcome of each request in each topic of the topics file, by id and topic."""
+    named = {(each.cluster, searched.topic) for each in asked for searched in each.topics}
+    tables = [configured_table(deployment, each) for each in deployment.topics if (each.cluster, each.topic) in named]
+    reports = sorted((report for table in tables for report in reports_of(table)), key=lambda report: report.at)
+    return {(outcome.id, report.topic): outcome for report in reports for outcome in report.requests}
+
+
+def _state(found: Approved | NotApproved, outcomes: Mapping[tuple[str, str], RequestOutcome]) -> dict[str, Any]:
+    """The JSON of a request, with its approval, and for each topic how far it is and what a pass has told."""
+    approval = found.approval.model_dump(mode="json", exclude={"format", "id"}) if isinstance(found, Approved) else None
+    objection = found.objection if isinstance(found, NotApproved) else None
+    answer = {**_dumped(found.request), "approval": approval, "objection": objection}
     for searched in answer["topics"]:
-        searched["state"] = states[searched["topic"]]
+        outcome = outcomes.get((found.request.id, searched["topic"]))
+        state = outcome.status if outcome and outcome.status != "found" else "approved"
+        searched["state"] = state if approval else "waiting"
+        searched["detail"] = outcome.detail if outcome else ""
+        searched["records"] = outcome.records if outcome else {}
     return answer
 
 
@@ -224,7 +229,9 @@ def _lines(found: Approved | NotApproved, state: dict[str, Any]) -> Iterator[str
         yield f"  the approval does not count: {found.objection}"
     else:
         yield "  waits for the approval of another person"
-    yield from (f"  {searched['topic']}: {searched['state']}" for searched in state["topics"])
+    for searched in state["topics"]:
+        records = ", ".join(f"{count} in {place}" for place, count in sorted(searched["records"].items()))
+        yield "; ".join(filter(None, (f"  {searched['topic']}: {searched['state']}", searched["detail"], records)))
 
 
 def _summary(made: ErasureRequest) -> str:

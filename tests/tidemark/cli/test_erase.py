@@ -7,6 +7,7 @@ import io
 import json
 import socket
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from tests.support.raw_builder import RawBuilder
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.kafka_log.build import simple
 from tidemark.erasure import requests as erasure_requests
+from tidemark.erasure.reports import ErasureReport, write_report
 from tidemark.erasure.secret import VARIABLE, Secret
 from tidemark.errors import UnknownOutcome
 from tidemark.formats.raw.erasure import Approved, ErasureRequest, approved
 from tidemark.store.local import LocalStore
+from tidemark.timestamps import utc_now
 
 SECRET = "a-secret-of-the-tests-of-forty-characters"
 VALUE = "Ada.Lovelace@example.com"
@@ -318,34 +321,53 @@ def test_a_request_that_is_not_there(person: Person) -> None:
     assert person("status", *JSON)[:2] == (0, "[]\n")
 
 
-def test_status_tells_how_far_requests_are(
-    person: Person, world: World, identities: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_tells_how_far_requests_are(person: Person, world: World, identities: list[str]) -> None:
     with world.topics_file.open("a") as file:
         file.write("  - topic: clicks\n")
     other = RawBuilder(world.raw.store, topic="clicks", broker=2)
     other.segment([simple(0)])
     other.publish()
     waiting = person.request("--topic", "orders")[1]["id"]
-    done = person.request("--topic", "orders", "--topic", "clicks")[1]["id"]
+    erased = person.request("--topic", "orders", "--topic", "clicks")[1]["id"]
     identities[0] = "key GRACE by grace@host"
-    person.approve(done, "--records", "7")
-    monkeypatch.setattr("tidemark.cli.erase.done_in", lambda table: {done} if table.topic.topic == "orders" else ())
+    person.approve(erased, "--records", "7")
+    tell(world, 1, waiting, "found", records={"table": 4})
+    tell(world, 2, erased, "refused", detail="too many", records={"table": 4})
+    assert "  orders: refused; too many; 4 in table" in person("status", erased)[1].splitlines()
+    tell(world, 3, erased, "erased", records={"table": 3, "raw": 1})
     code, output, _ = person("status", *JSON)
     states = json.loads(output)
     assert [(state["id"], [each["state"] for each in state["topics"]]) for state in states] == [
         (waiting, ["waiting"]),
-        (done, ["done", "approved"]),
+        (erased, ["erased", "approved"]),
     ]
     assert (code, states[0]["approval"], states[1]["approval"]["by"]) == (0, None, "grace")
-    code, output, _ = person("status", done)
+    assert states[1]["topics"][0]["records"] == {"table": 3, "raw": 1}
+    code, output, _ = person("status", erased)
     assert code == 0
     lines = output.splitlines()
-    assert lines[0].startswith(f"{done}: 1 value of east/orders kafka_key, east/clicks kafka_key, for 'DSR-1182', by")
+    assert lines[0].startswith(f"{erased}: 1 value of east/orders kafka_key, east/clicks kafka_key, for 'DSR-1182', by")
     assert lines[1].startswith("  approved by grace at ")
     assert lines[1].endswith(", up to 7 records")
-    assert lines[2:] == ["  orders: done", "  clicks: approved"]
-    assert "  waits for the approval of another person" in person("status", waiting)[1]
+    assert lines[2:] == ["  orders: erased; 1 in raw, 3 in table", "  clicks: approved"]
+    lines = person("status", waiting)[1].splitlines()
+    assert lines[1:] == ["  waits for the approval of another person", "  orders: waiting; 4 in table"]
+
+
+def tell(world: World, attempt: int, name: str, status: str, **outcome: Any) -> None:
+    """A pass of ``orders`` reports on a request; later attempts come later."""
+    report = {
+        "cluster": "east",
+        "topic": "orders",
+        "table": "orders",
+        "attempt": attempt,
+        "at": utc_now() + timedelta(seconds=attempt),
+        "by": "airflow",
+        "dry_run": status == "found",
+        "ledger_n": 1,
+        "requests": [{"id": name, "status": status, **outcome}],
+    }
+    write_report(world.table, ErasureReport.model_validate(report))
 
 
 def test_status_names_an_approval_that_does_not_count(
