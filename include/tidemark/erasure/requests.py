@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from tidemark.endpoints import resolver_of
 from tidemark.erasure.secret import Secret
-from tidemark.errors import ConfigError, NotFound, PreconditionFailed, TidemarkError, UnknownOutcome
-from tidemark.formats.base import StoredObject
+from tidemark.errors import ConfigError, PreconditionFailed, TidemarkError
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.erasure import (
     KEY_COLUMN,
@@ -23,13 +21,11 @@ from tidemark.formats.raw.erasure import (
 )
 from tidemark.formats.table.partitioning import names_of
 from tidemark.raw.topic import RawTopic
-from tidemark.store import Store, StoreOptions, open_store
+from tidemark.store import Store, StoreOptions, open_store, put_once
 from tidemark.store.identity import identity
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment, TopicSettings
-
-Written = TypeVar("Written", bound=StoredObject)
 
 
 class NotAnotherPerson(TidemarkError):
@@ -63,8 +59,7 @@ class ErasureFolder:
         """Write a request for the records with one of ``values`` below the ends ``through``.
 
         Raises:
-            UnknownOutcome: the store did not say whether it has the request.
-            StoreError: the store failed.
+            StoreError: the store failed; after UnknownOutcome it may have the request.
         """
         wanted = (WantedValue(digest=secret.digest(value), probe=f"{secret.probe(value):08x}") for value in values)
         request = ErasureRequest(
@@ -79,9 +74,7 @@ class ErasureFolder:
             written_as=identity(self.options, self.store.url),
             at=utc_now(),
         )
-        key = self.control.erasure(request.id, "request")
-        if self._create(key, request) != request:
-            raise PreconditionFailed(key, "is another request; run the command again, and it draws another id")
+        put_once(self.store, self.control.erasure(request.id, "request"), request.to_bytes())
         return request
 
     def approve(self, stored: StoredRequest, by: str, records: int | None) -> tuple[ErasureApproval, bool]:
@@ -101,12 +94,16 @@ class ErasureFolder:
             at=utc_now(),
         )
         key = self.control.erasure(stored.request.id, "approval")
-        kept = self._create(key, approval)
-        same = {"by", "records", "request_sha256"}
-        if kept.model_dump(include=same) != approval.model_dump(include=same):
-            rule = f"{kept.by} approved it at {kept.at:%Y-%m-%d %H:%M} UTC, with {kept.records or 'no'} records"
-            raise PreconditionFailed(key, f"{rule}; an approval is final, so make another request")
-        return kept, kept == approval
+        try:
+            put_once(self.store, key, approval.to_bytes())
+        except PreconditionFailed as error:
+            kept = ErasureApproval.load(self.store, key)
+            same = {"by", "records", "request_sha256"}
+            if kept.model_dump(include=same) != approval.model_dump(include=same):
+                rule = f"{kept.by} approved it at {kept.at:%Y-%m-%d %H:%M} UTC, with {kept.records or 'no'} records"
+                raise PreconditionFailed(key, f"{rule}; an approval is final, so make another request") from error
+            return kept, False
+        return approval, True
 
     def check(self, stored: StoredRequest, by: str) -> str:
         """The identity of this process in the store. Raises NotAnotherPerson if it cannot approve the request."""
@@ -114,20 +111,6 @@ class ErasureFolder:
         if (objection := stored.objection(by, written_as)) is not None:
             raise NotAnotherPerson(f"request {stored.request.id}: {objection}")
         return written_as
-
-    def _create(self, key: str, new: Written) -> Written:
-        """Create an object. Returns the object that the store has: ``new``, unless another one was there first."""
-        body = new.to_bytes()
-        try:
-            self.store.put(key, body, if_none_match=True)
-        except (PreconditionFailed, UnknownOutcome) as error:
-            try:
-                return type(new).load(self.store, key)
-            except NotFound:
-                raise UnknownOutcome(
-                    key, "the store did not say whether it has it; see tidemark erase status"
-                ) from error
-        return new
 
 
 def ends_of(table: TopicTable) -> tuple[PartitionEnd, ...]:
