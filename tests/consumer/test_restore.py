@@ -13,11 +13,13 @@ import pytest
 from tests.consumer import history
 from tests.consumer.history import History, kept
 from tests.consumer.raw_history import raw_history
+from tests.support.erased import erase
 from tests.support.kafka import KafkaCluster
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.decode.real_logs import unique
 from tests.tidemark.kafka_log.build import T0, Record, batch, transactional
 from tests.tidemark.remote.live import Packing, Range
+from tidemark import read_range
 
 
 @pytest.fixture
@@ -84,6 +86,27 @@ def test_the_live_end_is_restored(
     code, report = made.run(kafka, target := unique("restored"), "--verify")
     assert code == 0, report
     assert kept(kafka, target, 1) == made.expected
+
+
+@pytest.mark.parametrize("mode", [(), ("--transactional",)], ids=["plain", "transactional"])
+def test_erased_records_are_not_restored(
+    kafka: KafkaCluster, tmp_path: Path, rng: random.Random, mode: tuple[str, ...]
+) -> None:
+    made = raw_history(tmp_path, rng)
+    for partition, expected in enumerate(made.expected):
+        offsets = read_range("orders", partition, storage=made.topics_file)["kafka_offset"].to_pylist()
+        erased = {*rng.sample(offsets, len(offsets) // 3), offsets[-1]}
+        erase(made.raw, erased, partition)
+        made.expected[partition] = [one for offset, one in zip(offsets, expected, strict=True) if offset not in erased]
+    code, report = made.run(kafka, target := unique("restored"), "--verify", *mode)
+    assert code == 0, report
+    assert kept(kafka, target, 2) == made.expected
+    for told, expected in zip(report["partitions"], made.expected, strict=True):
+        source = told["source"]
+        assert told["verified"]
+        assert told["records"] == len(expected)
+        assert told["records"] + told["offsets_without_record"] == source["to"] - source["from"]
+        assert source == {"from": 0, "to": made.raw.partition(told["partition"]).end}
 
 
 @pytest.mark.full

@@ -11,7 +11,9 @@ import pytest
 from tests.consumer.history import kept
 from tests.consumer.killed_restore import POINTS
 from tests.consumer.raw_history import RawHistory, raw_history, target_name
+from tests.support.erased import erase
 from tests.support.kafka import KafkaCluster
+from tests.tidemark.kafka_log.build import Record
 
 MODES = {"plain": (), "transactional": ("--transactional",)}
 KILLS, KILLS_FULL = 2, 30
@@ -55,6 +57,27 @@ def kill_and_resume(made: RawHistory, cluster: KafkaCluster, mode: str, rng: ran
 def check(made: RawHistory, cluster: KafkaCluster, target: str) -> None:
     """The target holds what it must, for readers of committed records."""
     assert kept(cluster, target, len(made.expected)) == made.expected
+
+
+@pytest.mark.parametrize(("point", "ends_well"), [("committed", True), ("acknowledged", False)])
+def test_what_is_erased_between_two_runs(point: str, ends_well: bool, kafka: KafkaCluster, tmp_path: Path) -> None:
+    """If progress covers it, it stays in the target and in the sum; else the target has what history lacks."""
+    made, target = raw_history(tmp_path, random.Random(0), partitions=1, rounds=0), target_name()
+    for number in range(20):
+        made.add(0, [Record(at, key=b"k", value=b"%d" % (5 * number + at)) for at in range(5)])
+    made.raw.publish()
+    assert made.run(kafka, target, point=point, nth=1)[0] == -signal.SIGKILL
+    erase(made.raw, [5, 90, 99])
+    del made.expected[0][99], made.expected[0][90]
+    code, told = made.run(kafka, target, "--verify")
+    assert (code == 0) == ends_well, told
+    if ends_well:
+        check(made, kafka, target)
+        [partition] = told["partitions"]
+        assert (partition["records"], partition["offsets_without_record"], partition["verified"]) == (98, 2, True)
+    else:
+        assert "not the source's at 6" in told
+        assert "erased meanwhile" in told
 
 
 @pytest.mark.full

@@ -42,7 +42,8 @@ class Overlap:
                 raise self._refused("a record that was there is missing; does retention or compaction delete records?")
             if held.record != record:
                 raise self._refused(
-                    f"the record is not the source's at {source}: another program writes to the target. {FOREIGN}"
+                    f"the record is not the source's at {source}: another program writes to the target, or the record "
+                    f"was erased meanwhile. {FOREIGN}"
                 )
             self.next += 1
         return len(records)

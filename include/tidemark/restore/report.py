@@ -20,7 +20,7 @@ class PartitionReport:
 
     @property
     def without_record(self) -> int:
-        """Number of offsets without a record: of transaction markers, aborted records, compacted records."""
+        """Number of offsets without a record: of transaction markers, aborted, compacted and erased records."""
         return self.progress.next - self.progress.first - self.progress.records
 
     def answer(self) -> dict[str, Any]:
