@@ -12,6 +12,7 @@ _DATES: Final = "tests.spark.run.test_dates"
 _FINALITY: Final = "tests.tidemark.planning.test_date_finality"
 _LEADERS: Final = "tests.uploader_agent.packs.test_leaders"
 _LINEAGE: Final = "tests.tidemark.kafka_log.test_lineage"
+_MASKS: Final = "tests.tidemark.remote.test_masks"
 _PACKER: Final = "tests.uploader_agent.packs.test_packer"
 _PACKS: Final = "tests.tidemark.raw.test_packs"
 _PLANNING: Final = "tests.tidemark.raw.test_planned_ranges"
@@ -250,6 +251,28 @@ CONTRACT: Final = (
         "key=lambda file: file[:4]):",
         "key=lambda file: file[:3]):",
         (f"{_COMPACTION}::test_files_of_other_dates_partitions_and_incarnations_are_never_merged",),
+    ),
+    # -- masks -------------------------------------------------------------------------------------------------------
+    Mutant(
+        "a mask hides records of the epochs that it names",
+        "include/tidemark/decode/offset_mask.py",
+        "(epochs == epoch) & (known[at] == offsets)",
+        "known[at] == offsets",
+        (f"{_MASKS}::test_a_record_of_another_epoch_stays",),
+    ),
+    Mutant(
+        "what was read ahead is void once the masks change",
+        "include/tidemark/remote/catalog/partition.py",
+        "return view.branch, view.masks",
+        "return view.branch, ()",
+        (f"{_MASKS}::test_what_is_erased_meanwhile_is_not_delivered_though_it_was_read_ahead",),
+    ),
+    Mutant(
+        "while its masks cannot be read nothing of a partition is delivered",
+        "include/tidemark/remote/catalog/partition.py",
+        "self._view = replace(view, masks=None)",
+        "pass",
+        (f"{_MASKS}::test_what_was_read_ahead_is_held_while_the_index_cannot_be_read",),
     ),
     # -- the store ---------------------------------------------------------------------------------------------------
     Mutant(
