@@ -94,7 +94,7 @@ def test_erased_records_are_not_restored(
 ) -> None:
     made = raw_history(tmp_path, rng)
     for partition, expected in enumerate(made.expected):
-        offsets = read_range("orders", partition, storage=made.topics_file)["kafka_offset"].to_pylist()
+        offsets = read_range("orders", partition, storage=made.topics_file)["kafka_offset"].to_numpy().tolist()
         erased = {*rng.sample(offsets, len(offsets) // 3), offsets[-1]}
         erase(made.raw, erased, partition)
         made.expected[partition] = [one for offset, one in zip(offsets, expected, strict=True) if offset not in erased]
