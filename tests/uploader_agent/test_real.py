@@ -230,6 +230,7 @@ def test_metadata(version: KafkaVersion, request: pytest.FixtureRequest) -> None
     stale = TopicPartition(topic, 1)
     asked = {**led, gone: Led(0, None), stale: Led(led[stale].leader_epoch + 7, None)}
     assert list(metadata.offsets(asked)) == [TopicPartition(topic, 0)], "one that is gone and one of another epoch"
+    assert metadata.log_ends(broker.node_id, asked) == {TopicPartition(topic, 0): 0}, "the same"
     assert metadata.cleanup_policy([topic]) == {topic: "compact"}
     metadata.close()
 

@@ -4,13 +4,12 @@ One admin client serves KRaft and ZooKeeper clusters. Leadership is a hint for w
 counts only if the broker gave it under the leader epoch that came with the leadership. While the broker cannot be
 asked, its ``replication-offset-checkpoint`` gives a lower bound of the high watermark.
 
-Source: KIP-207 and KIP-320 (leader epochs in ListOffsets), KIP-516 (topic ids).
+Source: KIP-516 (topic ids).
 """
 
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,10 +30,6 @@ Item = TypeVar("Item")
 
 QUERY_SIZE = 1000
 """Partitions or topics in one request: between two requests the broker answers other clients."""
-
-_WITH_EPOCHS = 4
-_WITH_EPOCH_FENCING = 2
-"""The first versions of ListOffsets and of OffsetForLeaderEpoch that send leader epochs to the broker."""
 
 CHECKPOINT = "replication-offset-checkpoint"
 UNKNOWN_POLICY = "unknown"
@@ -163,23 +158,11 @@ class AdminMetadata(Metadata):
 
         A leader answers OffsetForLeaderEpoch of its own epoch with its log end (KIP-101).
         """
-        from kafka.protocol.consumer import OffsetForLeaderEpochRequest
+        from uploader_agent.broker.partition_requests import epoch_ends
 
-        topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
         ends: dict[TopicPartition, int] = {}
         for chunk in _chunks(sorted(led)):
-            asked: dict[str, list[Any]] = defaultdict(list)
-            for tp in chunk:
-                epoch = led[tp].leader_epoch
-                part = topic.OffsetForLeaderPartition(
-                    partition=tp.partition, current_leader_epoch=epoch, leader_epoch=epoch
-                )
-                asked[tp.topic].append(part)
-            request = OffsetForLeaderEpochRequest(
-                replica_id=-1,
-                topics=[topic(topic=name, partitions=parts) for name, parts in asked.items()],
-                min_version=_WITH_EPOCH_FENCING,
-            )
+            request = epoch_ends({tp: (led[tp].leader_epoch, led[tp].leader_epoch) for tp in chunk})
             for answered in self._ask(partial(_send_to, request, broker)).topics:
                 for part in answered.partitions:
                     tp = TopicPartition(answered.topic, part.partition)
@@ -201,21 +184,12 @@ class AdminMetadata(Metadata):
         The admin client's own method looks up all leaders before each request, which takes ten times as long. Here, the
         end of a leadership is an answer.
         """
-        from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest, OffsetSpec
+        from uploader_agent.broker.partition_requests import offsets
 
-        topic, partition = ListOffsetsRequest.ListOffsetsTopic, ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
-        asked: dict[str, list[Any]] = defaultdict(list)
-        for tp in wanted:
-            epoch = led[tp].leader_epoch
-            item = partition(partition_index=tp.partition, current_leader_epoch=epoch, timestamp=OffsetSpec[spec])
-            asked[tp.topic].append(item)
-        if not asked:
+        epochs = {tp: led[tp].leader_epoch for tp in wanted}
+        if not epochs:
             return {}
-        request = ListOffsetsRequest(
-            isolation_level=IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED,
-            topics=[topic(name=name, partitions=parts) for name, parts in asked.items()],
-            min_version=_WITH_EPOCHS,
-        )
+        request = offsets(epochs, spec, committed=committed)
         answer = self._ask(partial(_send_to, request, broker))
         return {
             TopicPartition(answered.name, part.partition_index): part.offset

@@ -7,7 +7,7 @@ over its socket: kafka-python reads 4 KiB at a time, and limits frames to a size
 Fetch is asked by topic id, so by version 13 (Kafka 3.1) or later: by name, a topic that was deleted and made again
 answers for its predecessor.
 
-Source: KIP-320 (epochs), KIP-392 (near replicas), KIP-516 (topic ids), KIP-74 (sizes of answers).
+Source: KIP-392 (near replicas), KIP-516 (topic ids), KIP-74 (sizes of answers).
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import struct
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from kafka import errors as kafka_errors
@@ -35,13 +34,14 @@ from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.admin import DescribeConfigsRequest
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest, OffsetSpec
+from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata import MetadataRequest
 from typing_extensions import override
 
 from tidemark.errors import BrokerError, ConfigError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.incarnations import topic_id_text
+from uploader_agent.broker import partition_requests
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
 from uploader_agent.intake.fetch_connection import ANSWER_SECONDS, FETCHES, REFUSALS, FetchConnection, refused
 from uploader_agent.intake.fetching import (
@@ -64,14 +64,9 @@ QUESTIONS: Final = "tidemark-agent"
 
 _BY_TOPIC_ID: Final = 13
 _WITH_TOPIC_IDS: Final = 10
-_WITH_EPOCHS: Final = 4
-_WITH_EPOCH_FENCING: Final = 2
-"""The first versions of Fetch, Metadata, ListOffsets and OffsetForLeaderEpoch with what the name says."""
+"""The first versions of Fetch and of Metadata with topic ids."""
 
 _CONNECT_SECONDS: Final = 10.0
-
-_EPOCH_TOPIC: Final = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-_OFFSETS_TOPIC: Final = ListOffsetsRequest.ListOffsetsTopic
 
 
 class _Address(NamedTuple):
@@ -155,14 +150,7 @@ class BrokerConnections(Cluster):
     def epoch_ends(
         self, broker: int, asked: Mapping[TopicPartition, EpochAsked]
     ) -> dict[TopicPartition, EpochEnd | PartitionRefused]:
-        def part(tp: TopicPartition) -> Any:
-            leader_epoch, epoch = asked[tp]
-            return _EPOCH_TOPIC.OffsetForLeaderPartition(
-                partition=tp.partition, current_leader_epoch=leader_epoch, leader_epoch=epoch
-            )
-
-        topics = [_EPOCH_TOPIC(topic=name, partitions=list(map(part, tps))) for name, tps in _by_topic(asked)]
-        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=topics, min_version=_WITH_EPOCH_FENCING)
+        request = partition_requests.epoch_ends(asked)
         return {
             (tp := TopicPartition(topic.topic, end.partition)): refused(tp, end.error_code)
             or EpochEnd(end.leader_epoch, end.end_offset)
@@ -174,13 +162,7 @@ class BrokerConnections(Cluster):
     def log_starts(
         self, broker: int, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | PartitionRefused]:
-        def part(tp: TopicPartition) -> Any:
-            return _OFFSETS_TOPIC.ListOffsetsPartition(
-                partition_index=tp.partition, current_leader_epoch=epochs[tp], timestamp=OffsetSpec.EARLIEST
-            )
-
-        topics = [_OFFSETS_TOPIC(name=name, partitions=list(map(part, tps))) for name, tps in _by_topic(epochs)]
-        request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=topics, min_version=_WITH_EPOCHS)
+        request = partition_requests.offsets(epochs, "EARLIEST")
         return {
             (tp := TopicPartition(topic.name, start.partition_index)): refused(tp, start.error_code) or start.offset
             for topic in self._ask(broker, request).topics
@@ -353,7 +335,3 @@ def _take_socket(net: Any, connection: Any) -> socket.socket:
     transport._sock = None
     connection.close()
     return taken
-
-
-def _by_topic(asked: Iterable[TopicPartition]) -> Iterator[tuple[str, Iterator[TopicPartition]]]:
-    return groupby(sorted(asked), key=lambda tp: tp.topic)
