@@ -110,9 +110,11 @@ _LIVE_MISSED: Final = 3
 class TopicSettings(Settings):
     """The settings of one topic.
 
-    ``freshness`` is the promise from append to query. A topic that has one is landed live with others of its cluster,
-    and its own runs land the rest; without one its own runs land it all. ``catalogs`` names those that list its table;
-    None means all.
+    ``freshness`` is the promise from append to query. Agents pack by their own setting of that name
+    (:mod:`uploader_agent.packing.ticks`); the topic is landed live with others of its cluster
+    (:mod:`tidemark_airflow.triggers.live_readiness`), and its own runs land the rest, without a ``freshness`` all;
+    :mod:`tidemark.monitoring.promise_conditions` watches it. ``catalogs`` names those that list its table; None means
+    all.
     """
 
     topic: TopicName

@@ -4,6 +4,9 @@ A run may be sealed if it lies below the high watermark. Retention on the broker
 waiting for the last stable offset would lose data behind a transaction that hangs. Offsets of a rotated segment that
 the store lacks are sealed at once. The tail of a partition without appends is sealed up to the high watermark, since
 Kafka rolls a segment only on an append.
+
+Bytes of an active segment may also be packed: :mod:`uploader_agent.packing.ticks` decides when, and
+:mod:`uploader_agent.packing.partition_tick` up to which offset, the high watermark as well.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from tidemark.errors import FormatError
 from tidemark.retry import Retry
 from tidemark.store.base import Store
 from tidemark.store.local import LocalStore
+from tidemark.store.obstore.settings import CLOUDS
 from tidemark.store.options import StoreOptions
 from tidemark.store.retrying import repeating
 from tidemark.store.schemes import check_options, scheme_of
@@ -39,9 +40,8 @@ def _object_store(url: str, options: StoreOptions, traffic: Traffic) -> Store:
 
 OPENED_BY: Final[dict[str, Callable[[str, StoreOptions, Traffic], Store]]] = {
     "s3": _s3,
-    "gs": _object_store,
-    "az": _object_store,
     "file": _directory,
+    **dict.fromkeys(CLOUDS, _object_store),
 }
 """Functions that open the stores of :data:`tidemark.store.schemes.SCHEMES`, from the URL without a prefix."""
 

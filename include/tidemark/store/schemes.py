@@ -1,6 +1,6 @@
 """Schemes of URLs that name a store, and the options that such a store does not know.
 
-A new scheme takes a line here, and one in :mod:`tidemark.store.factory`, which opens its stores.
+docs/code.md, "How to add a store", names the other places of a new scheme.
 """
 
 from __future__ import annotations

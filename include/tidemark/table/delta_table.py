@@ -18,7 +18,7 @@ from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTIO
 from tidemark.formats.table.partitioning import DT
 from tidemark.schemas.adopted import with_adopted
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.obstore.settings import delta_settings
+from tidemark.store.obstore.settings import CLOUDS, delta_settings
 from tidemark.store.s3 import credentials as s3_credentials
 from tidemark.store.schemes import scheme_of
 from tidemark.table.log_copy import LogCopy
@@ -81,8 +81,7 @@ def _s3_settings(_url: str, options: StoreOptions) -> dict[str, str]:
 
 SETTINGS_OF_DELTA: Final[dict[str, Callable[[str, StoreOptions], dict[str, str]]]] = {
     "s3": _s3_settings,
-    "gs": delta_settings,
-    "az": delta_settings,
+    **dict.fromkeys(CLOUDS, delta_settings),
 }
 """Functions from URL and options to the options of delta-rs for the stores of a scheme; none for a directory."""
 
