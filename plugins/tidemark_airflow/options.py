@@ -87,6 +87,11 @@ OPTIONS: Final = (
         example="retention",
     ),
     Option(
+        "erasure_profile",
+        "The AWS profile of the role that erases. Default: the profile of all jobs.",
+        example="erasure",
+    ),
+    Option(
         "job_environment",
         "Names of further variables of the worker's environment that jobs get, separated by commas.",
         example="OUR_PROXY,OUR_CA",

@@ -1,4 +1,4 @@
-"""The DAGs of the tables' upkeep, once a day: audit, compaction, retention, vacuum. A task per topic in each.
+"""The DAGs of the tables' upkeep: audit, compaction, retention, vacuum daily, erasure weekly. A task per topic in each.
 
 Packs have batches of many topics, so their retention has a task per cluster. The hourly compaction of topics with a
 ``freshness`` has one too: their landings write a small file of each partition every minute.
@@ -9,7 +9,7 @@ backfill of the DAG, for a single topic a run from its form.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from tidemark.topics import Deployment
 from tidemark_airflow import settings
 from tidemark_airflow.dag_factories import task_defaults
 from tidemark_airflow.operators.spark_job import ClusterJobOperator, JobOperator
-from tidemark_airflow.submitters.environment import retention_environment
+from tidemark_airflow.submitters.environment import erasure_environment, retention_environment
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -35,10 +35,10 @@ _TELLS: Final[dict[str, dict[str, Any]]] = {"audit": {"on_failure_callback": Non
 
 
 class Upkeep(NamedTuple):
-    """A daily job. ``dated`` jobs get the run's date; the others find the due dates themselves.
+    """A daily or weekly job. ``dated`` jobs get the run's date; the others find the due dates themselves.
 
     A job that ``deletes_raw`` runs with the AWS profile ``[tidemark] retention_profile``: nothing else may delete
-    there.
+    there. ``environment`` returns further variables of the job's process.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Upkeep(NamedTuple):
     arguments: tuple[str, ...] = ()
     dated: bool = False
     deletes_raw: bool = False
+    environment: Callable[[], Mapping[str, str]] = dict
 
 
 UPKEEP: Final = (
@@ -78,6 +79,15 @@ UPKEEP: Final = (
         "Removes raw segments beyond the backfill window of topics with retention.apply; only reports the others.",
         arguments=("--only", "raw", "--by", "airflow"),
         deletes_raw=True,
+        environment=retention_environment,
+    ),
+    Upkeep(
+        "erasure",
+        "erase.py",
+        "0 2 * * 0",
+        "Carries out the approved requests for erasure: masks their records, and takes them out of the tables.",
+        arguments=("--by", "airflow"),
+        environment=erasure_environment,
     ),
     Upkeep(
         "vacuum",
@@ -96,8 +106,9 @@ class UpkeepOperator(JobOperator):
 
     def __init__(self, *, upkeep_name: str, **kwargs: Any) -> None:
         [self._upkeep] = (upkeep for upkeep in UPKEEP if upkeep.name == upkeep_name)
-        environment = retention_environment if self._upkeep.deletes_raw else dict
-        super().__init__(job=self._upkeep.job, environment=environment, deletes_raw=self._upkeep.deletes_raw, **kwargs)
+        upkeep = self._upkeep
+        more, deletes = upkeep.environment, upkeep.deletes_raw
+        super().__init__(job=upkeep.job, environment=more, deletes_raw=deletes, **kwargs)
 
     def execute(self, context: Context) -> None:
         """Submit and wait.

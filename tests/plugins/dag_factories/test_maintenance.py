@@ -113,6 +113,19 @@ def test_a_role_that_static_keys_would_override_is_an_error(
     assert called.exists()
 
 
+def test_only_the_pass_of_erasure_has_its_secret_and_its_role(called: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_static_keys(monkeypatch)
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__ERASURE_PROFILE", "eraser")
+    monkeypatch.setenv("TIDEMARK_ERASURE_SECRET", "s" * 32)
+    found = {}
+    for one in UPKEEP:
+        run(one.name)
+        given = environment(called)
+        found[one.name] = given.get("AWS_PROFILE"), given.get("TIDEMARK_ERASURE_SECRET")
+    nothing = None, None
+    assert found == {one.name: ("eraser", "s" * 32) if one.name == "erasure" else nothing for one in UPKEEP}
+
+
 def without_static_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_PROFILE", *STATIC_KEYS):
         monkeypatch.delenv(name, raising=False)
