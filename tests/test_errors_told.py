@@ -45,12 +45,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "consume": ("orders", "--limit", "1"),
     "incidents": (),
     "acknowledge-gap": ("orders", "0", "1", "2", "--by", "ada", "--reason", "lost", "-y"),
+    "erase": ("status",),
     "restore": ("orders", "--to-topic", "again", "--bootstrap", "127.0.0.1:1", "--dry-run"),
 }
 ALL = (*JOBS, *COMMANDS)
 FILES = (*ALL, "config")
 """What reads the topics file."""
-OF_RAW = ("export", "consume", "acknowledge-gap", "restore")
+OF_RAW = ("export", "consume", "acknowledge-gap", "erase", "restore")
 """They do not read the table."""
 
 
