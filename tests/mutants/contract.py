@@ -9,10 +9,12 @@ from tests.mutants.mutant import Mutant
 _CLASSES: Final = "tests.spark.convert.test_parts"
 _COMPACTION: Final = "tests.tidemark.planning.test_compaction"
 _DATES: Final = "tests.spark.run.test_dates"
+_ERASURE: Final = "tests.tidemark.formats.test_erasure"
 _FINALITY: Final = "tests.tidemark.planning.test_date_finality"
 _LEADERS: Final = "tests.uploader_agent.packs.test_leaders"
 _LINEAGE: Final = "tests.tidemark.kafka_log.test_lineage"
 _MASKS: Final = "tests.tidemark.remote.test_masks"
+_MATCHER: Final = "tests.tidemark.erasure.test_matcher"
 _PACKER: Final = "tests.uploader_agent.packs.test_packer"
 _PACKS: Final = "tests.tidemark.raw.test_packs"
 _PLANNING: Final = "tests.tidemark.raw.test_planned_ranges"
@@ -273,6 +275,27 @@ CONTRACT: Final = (
         "self._view = replace(view, masks=None)",
         "pass",
         (f"{_MASKS}::test_what_was_read_ahead_is_held_while_the_index_cannot_be_read",),
+    ),
+    Mutant(
+        "nobody approves a request of their own under another name",
+        "include/tidemark/formats/raw/erasure.py",
+        "if _principal(written_as) == _principal(self.request.written_as):",
+        "if written_as == self.request.written_as:",
+        (f"{_ERASURE}::test_one_person_does_not",),
+    ),
+    Mutant(
+        "an approval is of the bytes that were shown",
+        "include/tidemark/formats/raw/erasure.py",
+        "if approval.request_sha256 != stored.sha256:",
+        "if False:",
+        (f"{_ERASURE}::test_a_request_that_changes_after_its_approval_does_not_count",),
+    ),
+    Mutant(
+        "the digest decides, and not the probe",
+        "include/tidemark/erasure/matcher.py",
+        "self._requests.get(self._secret.digest(self._unframed(value)), [])",
+        "next(iter(self._requests.values()))",
+        (f"{_MATCHER}::test_the_digest_decides_where_the_probe_is_that_of_another_value",),
     ),
     # -- the store ---------------------------------------------------------------------------------------------------
     Mutant(
