@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from tidemark.endpoints import resolver_of
 from tidemark.erasure.reports import ErasureReport, RequestOutcome, done_in, write_report
+from tidemark.erasure.requests import ends_of
 from tidemark.erasure.secret import Secret
 from tidemark.errors import PublishError
 from tidemark.formats.keys import ControlKeys
@@ -107,14 +108,14 @@ def erase(work: Pass, *, dry_run: bool) -> ErasureReport:
 def _sorted(work: Pass, ledger: Ledger, *, dry_run: bool) -> tuple[list[RequestOutcome], list[Approved | NotApproved]]:
     """The requests about the topic that are not done: (those that wait, those that can be carried out)."""
     topic, finished = work.table.topic.topic, done_in(work.table)
-    raw = RawTopic(work.table)
+    ends = {(incarnation, partition): end for incarnation, partition, end in ends_of(work.table)}
     waiting: list[RequestOutcome] = []
     ready: list[Approved | NotApproved] = []
     for asked in all_requests(work.store, work.control):
         request = asked.request
         if request.id in finished or request.searched(topic) is None:
             continue
-        if waits := _waits(raw, asked, ledger, topic, dry_run=dry_run):
+        if waits := _waits(asked, ledger, ends, topic, dry_run=dry_run):
             waiting.append(RequestOutcome(id=request.id, status="waiting", detail=waits))
         else:
             ready.append(asked)
@@ -138,24 +139,20 @@ def _carried_out(
     return report.model_copy(update={"rows": result.erased, "ledger_n": result.ledger_n})
 
 
-def _waits(raw: RawTopic, asked: Approved | NotApproved, ledger: Ledger, topic: str, *, dry_run: bool) -> str:
-    """The reason why a request cannot be carried out yet; empty if it can."""
+def _waits(asked: Approved | NotApproved, ledger: Ledger, ends: Mapping[Key, int], topic: str, *, dry_run: bool) -> str:
+    """The reason why a request cannot be carried out yet; empty if it can. ``ends`` are those of the partitions now.
+
+    An unclean election may have cut off what a partition had at the time of the request.
+    """
     if isinstance(asked, NotApproved) and not dry_run:
         return asked.objection or "nobody has approved it"
-    for end in asked.request.through[topic]:
-        key = end.incarnation, end.partition
+    for incarnation, partition, end in asked.request.through[topic]:
+        key = incarnation, partition
         state = ledger.by_partition.get(key)
-        landed = state.next_offset if state else 0
-        if landed < end.end and landed < _stored(raw, *key):  # an unclean election may have cut off the rest
-            return f"partition {end.partition} has landed up to {landed}, and the request goes to {end.end}"
+        landed, wanted = state.next_offset if state else 0, min(end, ends.get(key, end))
+        if landed < wanted:
+            return f"partition {partition} has landed up to {landed}, and the request goes to {wanted}"
     return ""
-
-
-def _stored(raw: RawTopic, incarnation: int, partition: int) -> int:
-    """The end of what raw has of a partition now."""
-    known = raw.incarnations().incarnations[incarnation]
-    view = raw.view(raw.partition(known.topic_id, known.place, incarnation, partition))
-    return view.end if view else 0
 
 
 def _through(hits: Sequence[Hit], requests: Mapping[str, ErasureRequest], topic: str) -> dict[str, list[Hit]]:

@@ -105,3 +105,20 @@ def test_without_a_request_no_secret_is_needed_and_with_one_it_is_named(
     monkeypatch.setenv(VARIABLE, "another-secret-that-is-long-enough-as-well")
     job(world, "--dry-run", code=2)
     assert name in capsys.readouterr().err
+
+
+def test_a_request_waits_for_records_that_are_not_uploaded_yet(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.raw.segment([batch(18, [Record(0, T0, b"a0", b"in an active segment")])])
+    world.raw.partition().next_offset = 18  # the index knows its high watermark, and the store does not have it
+    world.raw.publish()
+    name = ask(world, "a0")
+    said(world, "approve", name, "--by", "grace", "--records", "9", "--yes", who="grace")
+    job(world, "--json")
+    [waits] = reported(capsys).requests
+    assert waits.detail == "partition 0 has landed up to 18, and the request goes to 19"
+    world.raw.partition().next_offset = None
+    world.land()
+    job(world)
+    assert [row for row in world.rows() if row["kafka_key"] == b"a0"] == []
