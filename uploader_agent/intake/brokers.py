@@ -53,6 +53,7 @@ from uploader_agent.intake.fetching import (
     FrameTooLarge,
     PartitionRefused,
     Refusal,
+    TopicAnswer,
     TopicLeaders,
     Wanted,
 )
@@ -108,9 +109,9 @@ class BrokerConnections(Cluster):
         self._selector = selectors.DefaultSelector()
 
     @override
-    def topics(self, names: Collection[str] | None) -> dict[str, TopicLeaders]:
-        described = {topic.name: self._leaders(topic.name, topic) for topic in self._described(names)}
-        return {name: leaders for name, leaders in described.items() if leaders is not None}
+    def topics(self, names: Collection[str] | None) -> dict[str, TopicAnswer]:
+        described = {topic.name: _topic_answer(topic.name, topic) for topic in self._described(names)}
+        return {name: answer for name, answer in described.items() if answer is not None}
 
     @override
     def retention(self, names: Collection[str]) -> dict[str, float]:
@@ -210,27 +211,6 @@ class BrokerConnections(Cluster):
                 self._drop(broker)
         self._addresses = {key: self._addresses[key] for key in self._bootstrap} | listed
 
-    def _leaders(self, name: str, topic: Any) -> TopicLeaders | None:
-        """The description of a topic; None if the broker knows none of this name."""
-        error = kafka_errors.for_code(topic.error_code)
-        refusal = REFUSALS.get(error)
-        if refusal is Refusal.TOPIC:
-            return None
-        if refusal is Refusal.RIGHT:
-            raise BrokerError(
-                f"{name}: the right DESCRIBE is missing: give this user READ on the topic, which includes it"
-            )
-        if topic.error_code:
-            raise BrokerUnavailable(f"{name}: the broker cannot describe it now: {error.message}")
-        identity = topic_id_text(topic.topic_id)
-        if identity is None:
-            raise BrokerError(f"{name}: it has no topic id; fetching needs Kafka 3.1 or later")
-        leaders = {
-            part.partition_index: Leader(part.leader_id, Led(part.leader_epoch, identity), tuple(part.replica_nodes))
-            for part in topic.partitions
-        }
-        return TopicLeaders(identity, leaders)
-
     def _ask(self, broker: int | str, request: Any) -> Any:
         """The answer to a question. Raises BrokerUnavailable, or BrokerError for what only a person can mend."""
         connection = self._questions.get(broker)
@@ -317,6 +297,28 @@ class BrokerConnections(Cluster):
     def _at(self, broker: int | str) -> str:
         address = self._addresses.get(broker)
         return f"broker {broker}" + (f" at {address.host}:{address.port}" if address else "")
+
+
+def _topic_answer(name: str, topic: Any) -> TopicAnswer | None:
+    """The description of a topic; None if the broker knows none of this name."""
+    error = kafka_errors.for_code(topic.error_code)
+    refusal = REFUSALS.get(error)
+    if refusal is Refusal.TOPIC:
+        return None
+    if refusal is Refusal.RIGHT:
+        return BrokerError(
+            f"{name}: the right DESCRIBE is missing: give this user READ on the topic, which includes it"
+        )
+    if topic.error_code:
+        return BrokerUnavailable(f"{name}: the broker cannot describe it now: {error.message}")
+    identity = topic_id_text(topic.topic_id)
+    if identity is None:
+        return BrokerError(f"{name}: it has no topic id; fetching needs Kafka 3.1 or later")
+    leaders = {
+        part.partition_index: Leader(part.leader_id, Led(part.leader_epoch, identity), tuple(part.replica_nodes))
+        for part in topic.partitions
+    }
+    return TopicLeaders(identity, leaders)
 
 
 async def _connect(manager: Any, address: _Address, connection: Any) -> None:

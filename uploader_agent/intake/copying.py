@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tidemark.errors import BrokerError
+from tidemark.errors import BrokerError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.intake.fetcher import Fetcher, FirstHighWatermarks
-from uploader_agent.intake.fetching import Cluster, TopicLeaders
+from uploader_agent.intake.fetching import Cluster, TopicAnswer, TopicLeaders
 from uploader_agent.intake.follower import PartitionFollower
 from uploader_agent.intake.spool import PartitionSpool
 
@@ -62,6 +62,8 @@ class TopicCopy:
         self._cluster, self._name, self._root, self._follow = cluster, name, root, follow
         self._segment_bytes, self._clock = segment_bytes, clock
         topic = cluster.topics({name}).get(name)
+        if isinstance(topic, TidemarkError):
+            raise topic
         if topic is None:
             raise BrokerError(f"{name}: there is no such topic, or this user lacks DESCRIBE on it")
         self._topic_id = topic.topic_id
@@ -117,9 +119,9 @@ class TopicCopy:
             self._refresh_at = now + _REFRESH_SECONDS
             self.fetcher.learn({self._name}, self._follow_new)
 
-    def _follow_new(self, topics: Mapping[str, TopicLeaders]) -> None:
+    def _follow_new(self, topics: Mapping[str, TopicAnswer]) -> None:
         topic = topics.get(self._name)
-        if topic is not None and topic.topic_id == self._topic_id and self._follow:
+        if isinstance(topic, TopicLeaders) and topic.topic_id == self._topic_id and self._follow:
             self._add(topic.leaders)
 
     def _is_done(self, follower: PartitionFollower) -> bool:

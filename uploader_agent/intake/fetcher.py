@@ -12,7 +12,7 @@ from typing import Final
 
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import BrokerUnavailable
-from uploader_agent.intake.fetching import Cluster, FetchAnswer, FrameTooLarge, TopicLeaders, Wanted
+from uploader_agent.intake.fetching import Cluster, FetchAnswer, FrameTooLarge, TopicAnswer, Wanted
 from uploader_agent.intake.follower import FollowerState, PartitionFollower, learn_all
 
 TURN_SECONDS: Final = 0.1
@@ -81,7 +81,7 @@ class Fetcher:
             return set()
         return {follower.tp.topic for follower in self.line if follower.asks_for_leader(now)}
 
-    def learn(self, names: Collection[str] | None, take: Callable[[Mapping[str, TopicLeaders]], None]) -> None:
+    def learn(self, names: Collection[str] | None, take: Callable[[Mapping[str, TopicAnswer]], None]) -> None:
         """Ask who leads the topics ``names``, or all, have ``take`` add followers, and tell those that there are."""
         now = self._clock()
         self.unasked, self._learn_at = True, now + TURN_SECONDS

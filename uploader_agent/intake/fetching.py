@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from tidemark.errors import BrokerError, TidemarkError
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.broker.admin import Leader
+from uploader_agent.broker.admin import BrokerUnavailable, Leader
 
 
 class Refusal(Enum):
@@ -63,6 +63,10 @@ class TopicLeaders(NamedTuple):
 
     topic_id: str
     leaders: Mapping[int, Leader]
+
+
+TopicAnswer = TopicLeaders | BrokerError | BrokerUnavailable
+"""A topic as a broker describes it, or the reason for which it does not: for good, or now."""
 
 
 class EpochAsked(NamedTuple):
@@ -129,8 +133,8 @@ class Cluster(Protocol):
     Methods raise BrokerUnavailable if a broker does not answer, and BrokerError if it refuses for good.
     """
 
-    def topics(self, names: Collection[str] | None) -> Mapping[str, TopicLeaders]:
-        """The topics ``names``, or all that this user may describe, as some broker knows them."""
+    def topics(self, names: Collection[str] | None) -> Mapping[str, TopicAnswer]:
+        """The topics ``names``, or all that this user may describe; those that a broker does not know are left out."""
         ...
 
     def retention(self, names: Collection[str]) -> Mapping[str, float]:

@@ -18,7 +18,7 @@ from tidemark.errors import BrokerError, FormatError, StoreError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner
 from uploader_agent.broker.admin import BrokerUnavailable, Leader
-from uploader_agent.intake.fetching import Cluster, FetchedPart, PartitionRefused, Refusal, TopicLeaders, Wanted
+from uploader_agent.intake.fetching import Cluster, FetchedPart, PartitionRefused, Refusal, TopicAnswer, Wanted
 from uploader_agent.intake.leader_logs import LeaderLog, LogAsked, leader_logs
 from uploader_agent.intake.spool import PartitionSpool
 
@@ -128,13 +128,20 @@ class PartitionFollower:
         """True if the follower needs :meth:`learn`."""
         return self.state is FollowerState.WAITING and now >= self._paused_until
 
-    def learn(self, topic: TopicLeaders | None, cluster: Cluster, now: float) -> None:
+    def learn(self, topic: TopicAnswer | None, cluster: Cluster, now: float) -> None:
         """Take the topic as a broker knows it: :func:`learn_all` for one follower."""
         learn_all([(self, topic)], cluster, now)
 
-    def hear(self, topic: TopicLeaders | None, now: float) -> Leader | None:
+    def hear(self, topic: TopicAnswer | None, now: float) -> Leader | None:
         """Take the topic as a broker knows it; the leader whose log has to be asked for, if any."""
         if self.ended:
+            return None
+        if isinstance(topic, BrokerError):
+            self.stop(topic)
+            return None
+        if isinstance(topic, BrokerUnavailable):
+            self._denied_since = None
+            self._pause(topic, now)
             return None
         if topic is None or topic.topic_id != self.topic_id:
             # That broker may be behind, so the leader must have refused the id as well, if there was one.
@@ -375,7 +382,7 @@ class PartitionFollower:
         self.state, self.error, self._pending = state, error, None
 
 
-def learn_all(news: Iterable[tuple[PartitionFollower, TopicLeaders | None]], cluster: Cluster, now: float) -> None:
+def learn_all(news: Iterable[tuple[PartitionFollower, TopicAnswer | None]], cluster: Cluster, now: float) -> None:
     """Tell followers of their topics as a broker knows them, and under new leaderships ask leaders for their logs.
 
     Raises BrokerError if a broker refuses for good.

@@ -26,7 +26,7 @@ from tidemark.raw.objects import StoredWatermark, find_watermark
 from uploader_agent.broker.admin import BrokerUnavailable, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment, find_partitions, topic_id_of
 from uploader_agent.intake.fetcher import Fetcher, FirstHighWatermarks
-from uploader_agent.intake.fetching import Cluster, TopicLeaders
+from uploader_agent.intake.fetching import Cluster, TopicAnswer, TopicLeaders
 from uploader_agent.intake.follower import FollowerState, PartitionFollower
 from uploader_agent.intake.spool import PartitionSpool
 from uploader_agent.log_source import LogSource
@@ -104,7 +104,9 @@ class SlotReplica(LogSource):
         self._retention_at = clock()
         self._left: Mapping[tuple[TopicPartition, str], float] = {}
         """What is left of each partition's retention; replaced as a whole."""
-        self._told: set[TopicPartition] = set()
+        self._refused: Mapping[str, str] = {}
+        """The topics that no broker describes, with the reason."""
+        self._told: set[str] = set()
         self._tell_at = clock() + _TELL_SECONDS
 
     # -- what the spool allows to conclude ----------------------------------------------------------------------------
@@ -222,16 +224,19 @@ class SlotReplica(LogSource):
         elif asking := self._fetcher.asking():
             self._fetcher.learn(asking, lambda _: None)
 
-    def _follow_new(self, topics: Mapping[str, TopicLeaders]) -> None:
+    def _follow_new(self, topics: Mapping[str, TopicAnswer]) -> None:
         self._refresh_at = self._clock() + _REFRESH_SECONDS
         accepted = {name for name in topics.keys() | self._names() if self._accepts_topic(name)}
         for follower in [follower for follower in self._fetcher.line if follower.tp.topic not in accepted]:
             follower.spool.close()
             self._fetcher.remove(follower)
-        for name in accepted & topics.keys():
-            for partition in topics[name].leaders:
+        answers = {name: topics[name] for name in accepted & topics.keys()}
+        self._refused = {name: str(answer) for name, answer in answers.items() if isinstance(answer, BrokerError)}
+        described = {name: answer for name, answer in answers.items() if isinstance(answer, TopicLeaders)}
+        for name, (topic_id, leaders) in described.items():
+            for partition in leaders:
                 if TopicPartition(name, partition) not in self._fetcher.followers:
-                    self._follow(TopicPartition(name, partition), topics[name].topic_id)
+                    self._follow(TopicPartition(name, partition), topic_id)
 
     def _names(self) -> set[str]:
         return {follower.tp.topic for follower in self._fetcher.line}
@@ -285,15 +290,18 @@ class SlotReplica(LogSource):
         self._measure_at = self._clock() + _MEASURE_SECONDS
 
     def _tell(self) -> None:
-        """Log the partitions that have stopped, at once, and every five minutes with those that wait."""
+        """Log the partitions that have stopped, and topics that are refused, at once, and every five minutes with those that wait."""
         line, now = self._fetcher.line, self._clock()
-        stopped = {follower.tp: str(follower.error) for follower in line if follower.state is FollowerState.STOPPED}
+        stopped = {
+            str(follower.tp): str(follower.error) for follower in line if follower.state is FollowerState.STOPPED
+        }
+        stopped |= self._refused
         if now < self._tell_at and stopped.keys() <= self._told:
             return
         waiting = [str(follower.error) for follower in line if follower.error and follower.asks_for_leader(now)]
         self._told, self._tell_at = {*stopped}, now + _TELL_SECONDS
-        for tp, error in stopped.items():
-            logger.error("partition_stopped", partition=str(tp), error=error, remedy="mend that, and start again")
+        for name, error in stopped.items():
+            logger.error("partition_stopped", partition=name, error=error, remedy="mend that, and start again")
         if waiting:
             logger.warning("partitions_wait", partitions=len(waiting), error=waiting[0])
 

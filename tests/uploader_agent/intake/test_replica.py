@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from unittest.mock import patch
 
@@ -18,9 +18,13 @@ from tests.uploader_agent.intake.slots import ScriptedAdmin, Slot, settle
 from tests.uploader_agent.intake.test_follower import ALL, misfortune
 from tests.uploader_agent.intake.test_spool import WRITES, Killed, Killer
 from tidemark.errors import BrokerError, Refused
+from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.slots import FIRST_SLOT
+from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.disk.log_dirs import find_segments
 from uploader_agent.intake import replica as replica_module
+from uploader_agent.intake.fetching import TopicAnswer
+from uploader_agent.intake.follower import FollowerState
 from uploader_agent.intake.metadata import SlotMetadata
 from uploader_agent.intake.replica import SlotReplica, slot_of
 from uploader_agent.intake.spool import PartitionSpool
@@ -405,3 +409,50 @@ def test_an_observation_of_a_followed_log_is_as_old_as_the_leaders_answer(slot: 
     assert observation is not None
     assert observation.asked_at is not None
     assert observation.held_at(later, partition.disk.tail) == observation.asked_at < later
+
+
+DENIED = BrokerError("payments: the right DESCRIBE is missing")
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        (DENIED, FollowerState.STOPPED),
+        (BrokerUnavailable("payments: no leader is available"), FollowerState.WAITING),
+        (None, None),
+    ],
+)
+def test_a_topic_that_is_not_described_stops_alone(
+    slot: Slot,
+    cluster: ScriptedCluster,
+    answer: BrokerError | BrokerUnavailable | None,
+    state: FollowerState | None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The spool has its directory since it was described, so it is asked for by name; none of this name is deleted."""
+    other = TopicPartition("payments", 0)
+    PartitionSpool(slot.spool, other, OTHER_ID, 500).close()
+    replica, topics = slot.replica(), cluster.topics
+
+    def refusing(names: Collection[str] | None) -> dict[str, TopicAnswer]:
+        asked = answer is not None and names is not None and other.topic in names
+        return {**topics(names), **({other.topic: answer} if asked and answer is not None else {})}
+
+    with patch.object(cluster, "topics", refusing), closing(replica):
+        for until in (70, 71):
+            cluster.produce(10)
+            while cluster.now < until:
+                replica._turn()
+        assert replica._fetcher.followers[T].spool.end == cluster.log.end, "the other topic goes on"
+        follower = replica._fetcher.followers.get(other)
+        assert (follower and follower.state, follower and follower.error) == (state, answer)
+    assert capsys.readouterr().out.count(str(DENIED)) == (answer is DENIED)
+
+
+def test_a_topic_that_is_refused_before_it_is_followed_is_told(
+    slot: Slot, cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with patch.object(cluster, "topics", lambda _: {"payments": DENIED}), closing(slot.replica()) as replica:
+        while cluster.now < 30:
+            replica._turn()
+    assert capsys.readouterr().out.count(str(DENIED)) == 1

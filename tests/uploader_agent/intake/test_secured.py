@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from tests.support.kafka import KafkaCluster
 from tests.support.ports import HOST, free_port
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.intake.scripted import batches_in
+from uploader_agent.intake.brokers import BrokerConnections
+from uploader_agent.intake.fetching import FetchLimits, TopicLeaders
 
 pytestmark = pytest.mark.full
 USER, PASSWORD = "copier", "secret-of-the-copier"
@@ -181,3 +184,25 @@ def test_certificates(secured: Secured, tmp_path: Path, listener: str) -> None:
     attempts.refused(2, "ssl_certfile: /no/such.pem cannot be read", ssl_certfile="/no/such.pem")
     attempts.refused(2, f"ssl_certfile: {mine} must have a certificate in PEM, with the key", ssl_keyfile=str(others))
     attempts.succeeds()
+
+
+def test_a_topic_without_a_right_is_refused_alone(secured: Secured) -> None:
+    """A slot asks by name, in one request, for topics whose leaders it looks for."""
+    names = {"allowed", "denied"}
+    for name in names:
+        secured.cluster.create_topic(name)
+    secured.allow(USER, "allowed", AclOperation.READ)
+    settings = {
+        "bootstrap_servers": [secured.addresses["LOGIN"]],
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": USER,
+        "sasl_plain_password": PASSWORD,
+        "ssl_cafile": str(secured.authority),
+    }
+    with closing(BrokerConnections(settings, FetchLimits())) as brokers:
+        answers = brokers.topics({*names, "no-such"})
+        assert isinstance(answers["allowed"], TopicLeaders)
+        assert "denied: the right DESCRIBE is missing: give this user READ" in str(answers["denied"])
+        assert "no-such: the right DESCRIBE is missing" in str(answers["no-such"]), "Kafka does not say that it is none"
+        assert "denied" not in brokers.topics(None)
