@@ -18,7 +18,7 @@ import struct
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from kafka import errors as kafka_errors
@@ -53,6 +53,7 @@ from uploader_agent.intake.fetching import (
     FrameTooLarge,
     PartitionRefused,
     Refusal,
+    Result,
     TopicAnswer,
     TopicLeaders,
     Wanted,
@@ -90,7 +91,7 @@ class BrokerConnections(Cluster):
         """
         check_security(settings)
         self._limits, self._rack = limits, rack
-        self._net = NetworkSelector()
+        self._net = NetworkSelector(slow_task_threshold_secs=0)  # a task opens the spools of new partitions
         self._manager = KafkaConnectionManager(
             self._net, **({"receive_message_max_bytes": 100_000_000, "request_timeout_ms": 10_000} | dict(settings))
         )
@@ -99,36 +100,51 @@ class BrokerConnections(Cluster):
             for found in self._manager.cluster.bootstrap_brokers()
         }
         self._bootstrap = tuple(self._addresses)
-        self._failed: dict[int | str, float] = {}
-        """When a broker failed last: the others are asked first."""
+        self._failed: dict[tuple[str, int], float] = {}
+        """When the broker at an address failed last: the others are asked first."""
         self._logged_in = False
         """A broker has accepted the settings."""
         self._questions: dict[int | str, Any] = {}
         self._fetches: dict[int, FetchConnection] = {}
         self._sessions: defaultdict[int, FetchSession] = defaultdict(FetchSession)
+        self._asked: set[int] = set()
+        """The brokers that owe an answer to a Fetch."""
+        self._answers: list[FetchAnswer] = []
+        self._errors: list[Exception] = []
+        """Errors of work that was started."""
         self._selector = selectors.DefaultSelector()
+        self._selector.register(self._net._selector, selectors.EVENT_READ)
 
     @override
-    def topics(self, names: Collection[str] | None) -> dict[str, TopicAnswer]:
-        described = {topic.name: _topic_answer(topic.name, topic) for topic in self._described(names)}
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        result: Result = self._net.run(work)
+        return result
+
+    @override
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._net.call_soon_with_future(work).add_errback(self._errors.append)
+
+    @override
+    async def topics(self, names: Collection[str] | None) -> dict[str, TopicAnswer]:
+        described = {topic.name: _topic_answer(topic.name, topic) for topic in await self._described(names)}
         return {name: answer for name, answer in described.items() if answer is not None}
 
     @override
-    def retention(self, names: Collection[str]) -> dict[str, float]:
+    async def retention(self, names: Collection[str]) -> dict[str, float]:
         resource = DescribeConfigsRequest.DescribeConfigsResource
         asked = [
             resource(resource_type=ConfigResourceType.TOPIC, resource_name=name, configuration_keys=["retention.ms"])
             for name in sorted(names)
         ]
-        answer = self._anyone(lambda: DescribeConfigsRequest(resources=asked, max_version=4))
+        answer = await self._anyone(lambda: DescribeConfigsRequest(resources=asked, max_version=4))
         values = [(result.resource_name, int(config.value)) for result in answer.results for config in result.configs]
         return {name: value / 1000 for name, value in values if value >= 0}
 
-    def _described(self, names: Collection[str] | None) -> Any:
+    async def _described(self, names: Collection[str] | None) -> Any:
         """The topics ``names``, or all, as some broker describes them. Raises BrokerUnavailable, BrokerError."""
         asked, nobody = MetadataRequest.MetadataRequestTopic, uuid.UUID(int=0)
         wanted = None if names is None else [asked(name=name, topic_id=nobody) for name in sorted(names)]
-        answer = self._anyone(
+        answer = await self._anyone(
             lambda: MetadataRequest(
                 topics=wanted, allow_auto_topic_creation=False, min_version=_WITH_TOPIC_IDS, max_version=12
             )
@@ -136,60 +152,65 @@ class BrokerConnections(Cluster):
         self._keep_addresses(answer.brokers)
         return answer.topics
 
-    def _anyone(self, request: Callable[[], Any]) -> Any:
+    async def _anyone(self, request: Callable[[], Any]) -> Any:
         """The answer of some broker to a new ``request``. Raises BrokerUnavailable, BrokerError."""
         failure: BrokerUnavailable | None = None
-        for broker in sorted(self._addresses, key=lambda broker: self._failed.get(broker, 0.0)):
+        addresses = {address[1:3]: broker for broker, address in self._addresses.items()}
+        for address in sorted(addresses, key=lambda address: self._failed.get(address, 0.0)):
             try:
-                return self._ask(broker, request())
+                return await self._ask(addresses[address], request())
             except BrokerUnavailable as error:
-                self._failed[broker] = time.monotonic()
+                self._failed[address] = time.monotonic()
                 failure = error
         raise failure or BrokerUnavailable("no broker is known")
 
     @override
-    def epoch_ends(
+    async def epoch_ends(
         self, broker: int, asked: Mapping[TopicPartition, EpochAsked]
     ) -> dict[TopicPartition, EpochEnd | PartitionRefused]:
         request = partition_requests.epoch_ends(asked)
         return {
             (tp := TopicPartition(topic.topic, end.partition)): refused(tp, end.error_code)
             or EpochEnd(end.leader_epoch, end.end_offset)
-            for topic in self._ask(broker, request).topics
+            for topic in (await self._ask(broker, request)).topics
             for end in topic.partitions
         }
 
     @override
-    def log_starts(
+    async def log_starts(
         self, broker: int, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | PartitionRefused]:
         request = partition_requests.offsets(epochs, "EARLIEST")
         return {
             (tp := TopicPartition(topic.name, start.partition_index)): refused(tp, start.error_code) or start.offset
-            for topic in self._ask(broker, request).topics
+            for topic in (await self._ask(broker, request)).topics
             for start in topic.partitions
         }
 
     @override
     def send(self, broker: int, wanted: Sequence[Wanted]) -> None:
-        connection = self._fetches.get(broker)
-        if connection is None:
-            connection = self._fetches[broker] = self._taken_over(broker)
-            self._selector.register(connection.socket, selectors.EVENT_READ, broker)
-        try:
-            connection.send(wanted, self._rack if wanted[0].near else "")
-        except OSError as error:
-            self._drop(broker)
-            raise self._unavailable(broker, error) from error
+        self._asked.add(broker)
+        if broker in self._fetches:
+            self._send(broker, wanted)
+        else:
+            self.start(self._connect_and_send(broker, wanted))
 
     @override
     def answers(self, seconds: float) -> list[FetchAnswer]:
-        ready = [key.data for key, _ in self._selector.select(seconds)]
+        ready = [key.data for key, _ in self._selector.select(0 if self._answers else seconds)]
+        self._net.poll(timeout_ms=0)
+        self._net.drain()
+        if self._errors:
+            raise self._errors.pop(0)
+        for broker in ready:
+            if broker in self._fetches:
+                self._receive(broker)
         now = time.monotonic()
-        late = [broker for broker, found in self._fetches.items() if broker not in ready and found.is_late(now)]
-        return [self._answer(broker) for broker in ready] + [
-            self._lost(broker, TimeoutError(f"no answer for {ANSWER_SECONDS:g} s")) for broker in late
-        ]
+        for broker in [broker for broker, connection in self._fetches.items() if connection.is_late(now)]:
+            self._lose(broker, TimeoutError(f"nothing came for {ANSWER_SECONDS:g} s"))
+        answers, self._answers = self._answers, []
+        self._asked -= {answer.broker for answer in answers}
+        return answers
 
     def close(self) -> None:
         """Close all connections."""
@@ -204,34 +225,36 @@ class BrokerConnections(Cluster):
 
     def _keep_addresses(self, brokers: Any) -> None:
         listed = {broker.node_id: _Address(*tuple(broker)[:3]) for broker in brokers}
-        for broker in self._addresses.keys() - listed.keys() - set(self._bootstrap):
-            self._drop(broker)
-        for broker, address in listed.items():
-            if self._addresses.get(broker, address) != address:
-                self._drop(broker)
+        for broker in self._addresses.keys() - set(self._bootstrap):
+            if self._addresses[broker] != listed.get(broker):
+                self._lose(broker, ConnectionError("the cluster has it no more, or at another address"))
         self._addresses = {key: self._addresses[key] for key in self._bootstrap} | listed
 
-    def _ask(self, broker: int | str, request: Any) -> Any:
+    async def _ask(self, broker: int | str, request: Any) -> Any:
         """The answer to a question. Raises BrokerUnavailable, or BrokerError for what only a person can mend."""
         connection = self._questions.get(broker)
         if connection is None or connection.closed:
-            connection = self._questions[broker] = self._connected(broker, QUESTIONS)
+            made = await self._connected(broker, QUESTIONS)
+            before, self._questions[broker] = self._questions.get(broker), made
+            if before is not None:
+                before.close()
+            connection = made
         try:
-            return self._net.run(connection.send_request, request)
+            return await connection.send_request(request)
         except IncompatibleBrokerVersion as error:
             raise self._too_old(broker, error) from error
         except (KafkaError, OSError) as error:
             connection.close()
             raise self._unavailable(broker, error) from error
 
-    def _connected(self, broker: int | str, client_id: str) -> Any:
+    async def _connected(self, broker: int | str, client_id: str) -> Any:
         """A connection of kafka-python's, which its manager does not know of."""
         address = self._addresses.get(broker)
         if address is None:
             raise BrokerUnavailable(f"broker {broker} is not listed by the cluster")
         connection = KafkaConnection(self._net, node_id=broker, **(self._manager.config | {"client_id": client_id}))
         try:
-            self._net.run(_connect, self._manager, address, connection)
+            await _connect(self._manager, address, connection)
         except (SaslAuthenticationFailedError, UnsupportedSaslMechanismError) as error:
             raise self._login_refused(address, str(error)) from error
         except (KafkaConfigurationError, AttributeError, TypeError, ValueError) as error:
@@ -252,8 +275,21 @@ class BrokerConnections(Cluster):
         self._logged_in = True
         return connection
 
-    def _taken_over(self, broker: int) -> FetchConnection:
-        connection = self._connected(broker, FETCHES)
+    async def _connect_and_send(self, broker: int, wanted: Sequence[Wanted]) -> None:
+        try:
+            connection = self._fetches[broker] = await self._taken_over(broker)
+        except BrokerUnavailable as error:
+            self._answers.append(FetchAnswer(broker, error=error))
+        else:
+            self._selector.register(connection.socket, selectors.EVENT_READ, broker)
+            self._send(broker, wanted)
+
+    def _send(self, broker: int, wanted: Sequence[Wanted]) -> None:
+        self._fetches[broker].send(wanted, self._rack if wanted[0].near else "")
+        self._receive(broker)
+
+    async def _taken_over(self, broker: int) -> FetchConnection:
+        connection = await self._connected(broker, FETCHES)
         try:
             version = connection.broker_version_data.api_version(FetchRequest, min_version=_BY_TOPIC_ID)
         except IncompatibleBrokerVersion as error:
@@ -262,18 +298,26 @@ class BrokerConnections(Cluster):
         sock = _take_socket(self._net, connection)
         return FetchConnection(sock, broker, version, self._limits, self._sessions[broker])
 
-    def _answer(self, broker: int) -> FetchAnswer:
+    def _receive(self, broker: int) -> None:
+        """Go on with the exchange with ``broker``, as far as its socket allows."""
+        connection = self._fetches[broker]
         try:
-            return self._fetches[broker].receive()
+            answer = connection.receive()
+            self._selector.modify(connection.socket, connection.events, broker)
         except FrameTooLarge as error:
             self._drop(broker)
-            return FetchAnswer(broker, error=error)
+            answer = FetchAnswer(broker, error=error)
         except (OSError, ValueError, IndexError, struct.error) as error:
-            return self._lost(broker, error)
+            self._lose(broker, error)
+            return
+        if answer is not None:
+            self._answers.append(answer)
 
-    def _lost(self, broker: int, error: Exception) -> FetchAnswer:
+    def _lose(self, broker: int | str, error: Exception) -> None:
+        """Close the connections to ``broker``; a request that it has not answered gets the ``error``."""
         self._drop(broker)
-        return FetchAnswer(broker, error=self._unavailable(broker, error))
+        if isinstance(broker, int) and broker in self._asked:
+            self._answers.append(FetchAnswer(broker, error=self._unavailable(broker, error)))
 
     def _drop(self, broker: int | str) -> None:
         """Close the connections to ``broker``."""

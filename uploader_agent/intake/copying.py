@@ -61,7 +61,7 @@ class TopicCopy:
         """
         self._cluster, self._name, self._root, self._follow = cluster, name, root, follow
         self._segment_bytes, self._clock = segment_bytes, clock
-        topic = cluster.topics({name}).get(name)
+        topic = cluster.run(cluster.topics({name})).get(name)
         if isinstance(topic, TidemarkError):
             raise topic
         if topic is None:

@@ -6,7 +6,9 @@ Source: KIP-516 (topic ids), KIP-74 (sizes of answers), KIP-227 (sessions).
 from __future__ import annotations
 
 import io
+import selectors
 import socket
+import ssl
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -73,7 +75,7 @@ class FetchConnection:
     def __init__(
         self, sock: socket.socket, broker: int, version: int, limits: FetchLimits, session: FetchSession
     ) -> None:
-        sock.settimeout(ANSWER_SECONDS)
+        sock.setblocking(False)
         self.socket = sock
         self._broker = broker
         self._version = version
@@ -82,15 +84,27 @@ class FetchConnection:
         session.lose()  # the answer to its last request may be lost
         self._number = 0
         self._waits = False
-        self._sent_at = 0.0
+        self._heard_at = 0.0
+        """When the request was made, or bytes of its answer came last."""
+        self._unsent = memoryview(b"")
         self._buffer = bytearray(limits.partition)
+        self._have = 0
+        """The bytes of the answer that are in the buffer."""
+
+    @property
+    def events(self) -> int:
+        """The events of the socket that :meth:`receive` waits for."""
+        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
 
     def is_late(self, now: float) -> bool:
-        """True if the broker owes an answer for too long."""
-        return self._waits and now - self._sent_at > ANSWER_SECONDS
+        """True if the broker owes an answer, and sends nothing for too long."""
+        return self._waits and now - self._heard_at > ANSWER_SECONDS
 
     def send(self, wanted: Sequence[Wanted], rack: str) -> None:
-        """Send a request for all that is wanted. In a session the broker keeps it, and lets partitions take turns."""
+        """Make a request for all that is wanted, which :meth:`receive` sends.
+
+        In a session the broker keeps it, and lets partitions take turns.
+        """
         number, epoch, changed, forgotten = self._session.ask(wanted)
         topics = [
             _TOPIC(topic_id=topic_id, topic=name, partitions=list(map(self._part, parts)))
@@ -114,25 +128,30 @@ class FetchConnection:
         )
         self._number = (self._number + 1) % (1 << 31)
         request.with_header(correlation_id=self._number, client_id=FETCHES)
-        self._waits, self._sent_at = True, time.monotonic()
-        self.socket.sendall(request.encode(framed=True, header=True))
+        self._waits, self._heard_at = True, time.monotonic()
+        self._unsent = memoryview(request.encode(framed=True, header=True))
 
-    def receive(self) -> FetchAnswer:
-        """Read the answer.
+    def receive(self) -> FetchAnswer | None:
+        """Send what is unsent, and read the answer; None while the socket does not allow more.
 
         Raises:
             FrameTooLarge: the answer is longer than the limit.
             OSError: the connection is lost.
             ValueError, IndexError, struct.error: the bytes are no answer to the request.
         """
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self.socket.send(self._unsent) :]
+            size = int.from_bytes(self._first(4), "big")
+            if size > self._limits.frame:
+                first = self._first_with_records(self._first(4 + min(size, _LONGEST_START))[4:])
+                raise FrameTooLarge(first.tp, first.offset, size, self._limits.frame)
+            frame = self._first(4 + size)[4:]
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
         if not self._waits:
-            raise ConnectionError("the broker closed the connection")
-        self._waits = False
-        size = int.from_bytes(self._exactly(4), "big")
-        if size > self._limits.frame:
-            first = self._first_with_records(self._exactly(min(size, _LONGEST_START)))
-            raise FrameTooLarge(first.tp, first.offset, size, self._limits.frame)
-        frame = self._exactly(size)
+            raise ValueError("the broker sent an answer, and no request was sent")
+        self._waits, self._have = False, 0
         head = io.BytesIO(frame[:_LONGEST_HEADER])
         header = FetchResponse.parse_header(head, version=self._version)
         if header.correlation_id != self._number:
@@ -179,16 +198,18 @@ class FetchConnection:
             partition_max_bytes=self._limits.partition,
         )
 
-    def _exactly(self, size: int) -> memoryview:
-        """The next ``size`` bytes, valid until the next call."""
+    def _first(self, size: int) -> memoryview:
+        """The first ``size`` bytes of the answer, valid until the next one. Raises if the socket has no more now."""
         if size > len(self._buffer):
-            self._buffer = bytearray(size)
-        frame, at = memoryview(self._buffer)[:size], 0
-        while at < size:
-            count = self.socket.recv_into(frame[at:])
+            larger = bytearray(size)
+            larger[: self._have] = memoryview(self._buffer)[: self._have]
+            self._buffer = larger
+        frame = memoryview(self._buffer)[:size]
+        while self._have < size:
+            count = self.socket.recv_into(frame[self._have :])
             if not count:
                 raise ConnectionError("the broker closed the connection")
-            at += count
+            self._have, self._heard_at = self._have + count, time.monotonic()
         return frame
 
     def _first_with_records(self, start: memoryview) -> Wanted:

@@ -13,7 +13,8 @@ from typing import Final
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.intake.fetching import Cluster, FetchAnswer, FrameTooLarge, TopicAnswer, Wanted
-from uploader_agent.intake.follower import FollowerState, PartitionFollower, learn_all
+from uploader_agent.intake.follower import FollowerState, PartitionFollower
+from uploader_agent.intake.leader_logs import LogAsked, leader_logs
 
 TURN_SECONDS: Final = 0.1
 """The longest wait for an answer."""
@@ -51,6 +52,7 @@ class Fetcher:
         self.line: deque[PartitionFollower] = deque()
         self.followers: dict[TopicPartition, PartitionFollower] = {}
         self.unasked = True
+        self._learns = False
         self._learn_at = clock()
         self.grown_at = clock()
         self.throttled = 0.0
@@ -75,26 +77,52 @@ class Fetcher:
         self.line.remove(follower)
 
     def asking(self) -> set[str]:
-        """The topics of followers that wait for their leader; none within a tenth second of the last :meth:`learn`."""
+        """The topics of followers that wait for their leader; none within a tenth second of the last :meth:`learn`,
+        and while its answer is awaited.
+        """
         now = self._clock()
-        if not self.unasked or now < self._learn_at:
+        if self._learns or not self.unasked or now < self._learn_at:
             return set()
         return {follower.tp.topic for follower in self.line if follower.asks_for_leader(now)}
 
     def learn(self, names: Collection[str] | None, take: Callable[[Mapping[str, TopicAnswer]], None]) -> None:
-        """Ask who leads the topics ``names``, or all, have ``take`` add followers, and tell those that there are."""
-        now = self._clock()
-        self.unasked, self._learn_at = True, now + TURN_SECONDS
+        """Begin to ask who leads the topics ``names``, or all, unless that is being asked already.
+
+        At the answer ``take`` adds followers, and those that there are learn of their leaders.
+        """
+        if not self._learns:
+            self._learns, self._learn_at = True, self._clock() + TURN_SECONDS
+            self._cluster.start(self._learn(names, take))
+
+    async def _learn(self, names: Collection[str] | None, take: Callable[[Mapping[str, TopicAnswer]], None]) -> None:
         try:
-            topics = self._cluster.topics(names)
+            topics = await self._cluster.topics(names)
         except BrokerUnavailable as error:
             for follower in self.line:
-                if follower.state is FollowerState.WAITING:
-                    follower.unanswered(error, now)
+                if follower.asks_for_leader(self._clock()):
+                    follower.unanswered(error, self._clock())
             return
+        finally:
+            self.unasked, self._learns = True, False
         take(topics)
-        told = [follower for follower in self.line if names is None or follower.tp.topic in names]
-        learn_all([(follower, topics.get(follower.tp.topic)) for follower in told], self._cluster, now)
+        by_broker: defaultdict[int, dict[TopicPartition, LogAsked]] = defaultdict(dict)
+        for follower in self.line:
+            if names is None or follower.tp.topic in names:
+                leader = follower.hear(topics.get(follower.tp.topic), self._clock())
+                if leader is not None:
+                    by_broker[leader.broker][follower.tp] = LogAsked(leader, follower.known)
+        for broker, asked in by_broker.items():
+            self._cluster.start(self._ask_for_logs(broker, asked, {tp: self.followers[tp] for tp in asked}))
+
+    async def _ask_for_logs(
+        self,
+        broker: int,
+        asked: Mapping[TopicPartition, LogAsked],
+        followers: Mapping[TopicPartition, PartitionFollower],
+    ) -> None:
+        for tp, log in (await leader_logs(self._cluster, broker, asked)).items():
+            followers[tp].take_log(asked[tp].leader, log, self._clock())
+        self.unasked = True
 
     def turn(self, rests: Callable[[PartitionFollower], bool]) -> None:
         """Send requests for the followers that do not rest, and hand out the answers that come within a tenth second.
@@ -124,10 +152,7 @@ class Fetcher:
             self._near[broker] = near = not self._near[broker] if both else all_wanted[0].near
             wanted_now = [wanted for wanted in all_wanted if wanted.near == near]
             self._sent[broker] = wanted_now
-            try:
-                self._cluster.send(broker, wanted_now)
-            except BrokerUnavailable as error:
-                self._take(FetchAnswer(broker, error=error))
+            self._cluster.send(broker, wanted_now)
 
     def _take(self, answer: FetchAnswer) -> None:
         now, sent, self.unasked = self._clock(), self._sent.pop(answer.broker, []), True

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tidemark.errors import BrokerError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import BrokerUnavailable, Leader
+
+Result = TypeVar("Result")
 
 
 class Refusal(Enum):
@@ -128,35 +130,50 @@ class FetchAnswer(NamedTuple):
 
 
 class Cluster(Protocol):
-    """The cluster's brokers.
+    """The cluster's brokers. Nothing but :meth:`run` waits for them, so one that is mute holds up no other.
 
-    Methods raise BrokerUnavailable if a broker does not answer, and BrokerError if it refuses for good.
+    Questions are coroutines. They raise BrokerUnavailable if a broker does not answer, and BrokerError if it refuses
+    for good.
     """
 
-    def topics(self, names: Collection[str] | None) -> Mapping[str, TopicAnswer]:
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Wait for the result of ``work``, which asks questions."""
+        ...
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin ``work``, which asks questions; :meth:`answers` goes on with it, and raises its errors."""
+        ...
+
+    async def topics(self, names: Collection[str] | None) -> Mapping[str, TopicAnswer]:
         """The topics ``names``, or all that this user may describe; those that a broker does not know are left out."""
         ...
 
-    def retention(self, names: Collection[str]) -> Mapping[str, float]:
+    async def retention(self, names: Collection[str]) -> Mapping[str, float]:
         """The ``retention.ms`` of topics in seconds; topics without a limit are left out."""
         ...
 
-    def epoch_ends(
+    async def epoch_ends(
         self, broker: int, asked: Mapping[TopicPartition, EpochAsked]
     ) -> Mapping[TopicPartition, EpochEnd | PartitionRefused]:
         """The ends of epochs in logs that ``broker`` leads; the log end for the leader's own epoch."""
         ...
 
-    def log_starts(
+    async def log_starts(
         self, broker: int, epochs: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int | PartitionRefused]:
         """The log start offsets of logs that ``broker`` leads under these epochs."""
         ...
 
     def send(self, broker: int, wanted: Sequence[Wanted]) -> None:
-        """Send a Fetch request to a broker that has no other; all parts have the same ``near``."""
+        """Send a Fetch request to a broker that has no other; all parts have the same ``near``.
+
+        There will be an answer, even if the request cannot be sent.
+        """
         ...
 
     def answers(self, seconds: float) -> Sequence[FetchAnswer]:
-        """Answers that are there, after a wait for the first one. Their records are valid until the next call."""
+        """Answers that are there, after a wait for the first one. Their records are valid until the next call.
+
+        Raises the errors of work that was started.
+        """
         ...

@@ -10,7 +10,7 @@ A broker answers a Fetch with committed batches only: nothing above a high water
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -18,8 +18,8 @@ from tidemark.errors import BrokerError, FormatError, StoreError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner
 from uploader_agent.broker.admin import BrokerUnavailable, Leader
-from uploader_agent.intake.fetching import Cluster, FetchedPart, PartitionRefused, Refusal, TopicAnswer, Wanted
-from uploader_agent.intake.leader_logs import LeaderLog, LogAsked, leader_logs
+from uploader_agent.intake.fetching import FetchedPart, PartitionRefused, Refusal, TopicAnswer, Wanted
+from uploader_agent.intake.leader_logs import LeaderLog
 from uploader_agent.intake.spool import PartitionSpool
 
 _PAUSE_SECONDS: Final = 0.25
@@ -96,6 +96,8 @@ class PartitionFollower:
         """The timestamp of the newest records that were fetched, in milliseconds since 1970."""
         self.error: TidemarkError | None = None
         self._stored_end = stored_end
+        self._asked: Leader | None = None
+        """The leader that is being asked for its log."""
         self._in_doubt = False
         """A leader has refused the topic id."""
         self._denied_since: float | None = None
@@ -125,12 +127,8 @@ class PartitionFollower:
         return self.spool.lineage.truncated(self.spool.end or 0)
 
     def asks_for_leader(self, now: float) -> bool:
-        """True if the follower needs :meth:`learn`."""
-        return self.state is FollowerState.WAITING and now >= self._paused_until
-
-    def learn(self, topic: TopicAnswer | None, cluster: Cluster, now: float) -> None:
-        """Take the topic as a broker knows it: :func:`learn_all` for one follower."""
-        learn_all([(self, topic)], cluster, now)
+        """True if the follower needs to :meth:`hear` of its topic."""
+        return self.state is FollowerState.WAITING and self._asked is None and now >= self._paused_until
 
     def hear(self, topic: TopicAnswer | None, now: float) -> Leader | None:
         """Take the topic as a broker knows it; the leader whose log has to be asked for, if any."""
@@ -154,13 +152,19 @@ class PartitionFollower:
         epoch = self.leader.led.leader_epoch if self.leader else -1
         if leader is None or leader.broker < 0 or leader.led.leader_epoch < epoch:
             self._pause(None, now)  # no leader, or news that are older than ours
+        elif self._asked is not None and leader.led.leader_epoch <= self._asked.led.leader_epoch:
+            return None
         elif self.state is FollowerState.WAITING or leader.led.leader_epoch > epoch:
             self.state, self._pending, self._proof = FollowerState.WAITING, None, None
+            self._asked = leader
             return leader
         return None
 
     def take_log(self, leader: Leader, log: LeaderLog | PartitionRefused | BrokerUnavailable, now: float) -> None:
-        """Take the log that the ``leader`` of :meth:`hear` states."""
+        """Take the log that the ``leader`` of :meth:`hear` states, unless there is news of another since."""
+        if leader is not self._asked:
+            return
+        self._asked = None
         match log:
             case PartitionRefused():
                 self._refused(log, now, from_leader=True)
@@ -379,18 +383,7 @@ class PartitionFollower:
         self._paused_until = now + _PAUSE_SECONDS
 
     def _end(self, state: FollowerState, error: TidemarkError) -> None:
-        self.state, self.error, self._pending = state, error, None
-
-
-def learn_all(news: Iterable[tuple[PartitionFollower, TopicAnswer | None]], cluster: Cluster, now: float) -> None:
-    """Tell followers of their topics as a broker knows them, and under new leaderships ask leaders for their logs.
-
-    Raises BrokerError if a broker refuses for good.
-    """
-    heard = {follower.tp: (follower, follower.hear(topic, now)) for follower, topic in news}
-    asked = {tp: LogAsked(leader, follower.known) for tp, (follower, leader) in heard.items() if leader is not None}
-    for tp, log in leader_logs(cluster, asked).items():
-        heard[tp][0].take_log(asked[tp].leader, log, now)
+        self.state, self.error, self._pending, self._asked = state, error, None, None
 
 
 def _headers(part: FetchedPart, name: str) -> Iterator[BatchHeader]:

@@ -5,8 +5,7 @@ Each epoch's end is the start of the next one, so a lineage is walked from its n
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import NamedTuple
 
 from tidemark.formats.keys import TopicPartition
@@ -30,45 +29,44 @@ class LeaderLog(NamedTuple):
     lineage: Lineage
 
 
-def leader_logs(
-    cluster: Cluster, asked: Mapping[TopicPartition, LogAsked]
-) -> dict[TopicPartition, LeaderLog | PartitionRefused | BrokerUnavailable]:
-    """The logs of leaders, or the reason for which one is not known."""
-    by_broker: defaultdict[int, dict[TopicPartition, LogAsked]] = defaultdict(dict)
-    for tp, log in asked.items():
-        by_broker[log.leader.broker][tp] = log
-    found: dict[TopicPartition, LeaderLog | PartitionRefused | BrokerUnavailable] = {}
-    for broker, logs in by_broker.items():
-        try:
-            found.update(_logs_of(cluster, broker, logs))
-        except BrokerUnavailable as error:
-            found |= dict.fromkeys(logs.keys() - found.keys(), error)
-    return found
-
-
-def _logs_of(
+async def leader_logs(
     cluster: Cluster, broker: int, asked: Mapping[TopicPartition, LogAsked]
-) -> Iterator[tuple[TopicPartition, LeaderLog | PartitionRefused]]:
+) -> dict[TopicPartition, LeaderLog | PartitionRefused | BrokerUnavailable]:
+    """The logs that ``broker`` leads, or the reason for which one is not known."""
+    found: dict[TopicPartition, LeaderLog | PartitionRefused | BrokerUnavailable] = {}
+    failure = BrokerUnavailable(f"broker {broker} leaves the partition out of its answer")
+    try:
+        await _ask_for_logs(cluster, broker, asked, found)
+    except BrokerUnavailable as error:
+        failure = error
+    return found | dict.fromkeys(asked.keys() - found.keys(), failure)
+
+
+async def _ask_for_logs(
+    cluster: Cluster,
+    broker: int,
+    asked: Mapping[TopicPartition, LogAsked],
+    found: dict[TopicPartition, LeaderLog | PartitionRefused | BrokerUnavailable],
+) -> None:
     current = {tp: log.leader.led.leader_epoch for tp, log in asked.items()}
     walks: dict[TopicPartition, _Walk] = {}
-    for tp, start in cluster.log_starts(broker, current).items():
+    for tp, start in (await cluster.log_starts(broker, current)).items():
         if isinstance(start, PartitionRefused):
-            yield tp, start
+            found[tp] = start
         else:
             walks[tp] = _walk(tp, asked[tp], start)
     epochs = {tp: next(walk) for tp, walk in walks.items()}
     while epochs:
-        ends = cluster.epoch_ends(broker, {tp: EpochAsked(current[tp], epoch) for tp, epoch in epochs.items()})
-        for tp, end in ends.items():
-            walk = walks[tp]
+        ends = await cluster.epoch_ends(broker, {tp: EpochAsked(current[tp], epoch) for tp, epoch in epochs.items()})
+        asked_for, epochs = epochs.keys(), {}
+        for tp in asked_for & ends.keys():
+            walk, end = walks[tp], ends[tp]
             try:
                 epochs[tp] = walk.throw(end) if isinstance(end, PartitionRefused) else walk.send(end)
             except PartitionRefused as refused:
-                del epochs[tp]
-                yield tp, refused
+                found[tp] = refused
             except StopIteration as end_of_walk:
-                del epochs[tp]
-                yield tp, end_of_walk.value
+                found[tp] = end_of_walk.value
 
 
 _Walk = Generator[int, EpochEnd, LeaderLog]

@@ -88,7 +88,7 @@ class SlotReplica(LogSource):
         self._destinations, self._metrics, self._clock = destinations, metrics, clock
         self._fetcher = Fetcher(cluster, clock)
         self._goals = FirstHighWatermarks()
-        self._opened = False
+        self._opened = self._listed = False
         self._refresh_at = self._measure_at = clock()
         self._full = False
         self._size = self._measured_fetched = 0
@@ -153,7 +153,9 @@ class SlotReplica(LogSource):
     def catch_up(self, accepts_topic: Callable[[str], bool]) -> None:
         self._accepts_topic = accepts_topic
         self._turn()
-        while late := [follower for follower in self._fetcher.line if not self._is_caught_up(follower)]:
+        while (
+            late := [follower for follower in self._fetcher.line if not self._is_caught_up(follower)]
+        ) or not self._listed:
             if self._clock() - self._fetcher.grown_at > _PATIENCE_SECONDS or self._full:
                 logger.warning("spool_not_caught_up", partitions=[str(follower.tp) for follower in late])
                 return
@@ -225,7 +227,7 @@ class SlotReplica(LogSource):
             self._fetcher.learn(asking, lambda _: None)
 
     def _follow_new(self, topics: Mapping[str, TopicAnswer]) -> None:
-        self._refresh_at = self._clock() + _REFRESH_SECONDS
+        self._listed, self._refresh_at = True, self._clock() + _REFRESH_SECONDS
         accepted = {name for name in topics.keys() | self._names() if self._accepts_topic(name)}
         for follower in [follower for follower in self._fetcher.line if follower.tp.topic not in accepted]:
             follower.spool.close()
@@ -290,7 +292,7 @@ class SlotReplica(LogSource):
         self._measure_at = self._clock() + _MEASURE_SECONDS
 
     def _tell(self) -> None:
-        """Log the partitions that have stopped, and topics that are refused, at once, and every five minutes with those that wait."""
+        """Log what has stopped or is refused at once, and every five minutes with the partitions that wait."""
         line, now = self._fetcher.line, self._clock()
         stopped = {
             str(follower.tp): str(follower.error) for follower in line if follower.state is FollowerState.STOPPED
@@ -310,10 +312,7 @@ class SlotReplica(LogSource):
         line, now = self._fetcher.line, self._clock()
         if now >= self._retention_at:
             self._retention_at = now + _RETENTION_SECONDS
-            try:
-                self._retention = self._cluster.retention(self._names())
-            except BrokerUnavailable as error:
-                logger.warning("retention_unknown", error=str(error))
+            self._cluster.start(self._ask_for_retention())
         left: dict[tuple[TopicPartition, str], float] = {}
         for follower in line:
             kept = self._retention.get(follower.tp.topic)
@@ -324,6 +323,12 @@ class SlotReplica(LogSource):
             left[follower.tp, follower.topic_id] = round(max(0.0, 1 - age / kept), 3) if kept else 0.0
         self._left = left
         self._metrics.retention_left.set(min(left.values(), default=1.0))
+
+    async def _ask_for_retention(self) -> None:
+        try:
+            self._retention = await self._cluster.retention(self._names())
+        except BrokerUnavailable as error:
+            logger.warning("retention_unknown", error=str(error))
 
     def _stored_end(self, tp: TopicPartition, topic_id: str, lineage: Lineage) -> int:
         _, store, keys = self._destinations.resolve(tp, topic_id)

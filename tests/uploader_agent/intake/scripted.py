@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from pathlib import Path
+from types import coroutine
+from typing import Any
 
 from typing_extensions import override
 
@@ -20,6 +22,8 @@ from uploader_agent.intake.fetching import (
     FetchedPart,
     PartitionRefused,
     Refusal,
+    Result,
+    TopicAnswer,
     TopicLeaders,
     Wanted,
 )
@@ -106,6 +110,12 @@ class KeptSession:
         return answer
 
 
+@coroutine
+def _later() -> Generator[None]:
+    """The time until the next turn."""
+    yield
+
+
 def header_of(raw: bytes) -> BatchHeader:
     [header] = scan_batches([raw], "batch", int.from_bytes(raw[:8], "big"))
     return header
@@ -115,7 +125,7 @@ class ScriptedCluster(Cluster):
     """One topic on three brokers, whose ``partitions`` have one log.
 
     ``now`` is the time; it passes while nothing is answered. ``throttled_until`` is one client's.
-    ``mischief`` has the probabilities of faults by name: cut, twice, lost, damaged, throttled, evicted.
+    ``mischief`` has the probabilities of faults by name: cut, twice, lost, damaged, throttled, evicted, slow.
     """
 
     def __init__(self, seed: int = 0, partitions: int = 1) -> None:
@@ -125,7 +135,11 @@ class ScriptedCluster(Cluster):
         self.exists = True
         self.replicas = {broker: Replica() for broker in BROKERS}
         self.leader, self.epoch = 1, 0
+        self.leaders: dict[int, int] = {}
+        """The leaders of partitions that another broker leads."""
         self.down: set[int] = set()
+        self.mute: set[int] = set()
+        """Brokers that accept requests, and never answer."""
         self.near: int | None = None
         """The replica that the leader names to a request with a rack."""
         self.mischief: dict[str, float] = {}
@@ -139,7 +153,8 @@ class ScriptedCluster(Cluster):
         self.throttled_until: dict[int, float] = {}
         self.highest_start = 0
         """The highest log start of any leader. An unclean election may bring back a lower one; the spool does not."""
-        self._due: list[FetchAnswer] = []
+        self._due: list[tuple[float, FetchAnswer]] = []
+        self._work: list[Coroutine[Any, Any, None]] = []
         self._sessions = {broker: FetchSession() for broker in BROKERS}
         self._kept = {broker: KeptSession() for broker in BROKERS}
         self.replicas[1].assign(0)
@@ -195,6 +210,7 @@ class ScriptedCluster(Cluster):
     def begin_client(self) -> None:
         """Begin with a new client: what was sent to the one before is lost."""
         self._due.clear()
+        self._work.clear()
         self.throttled_until.clear()
 
     def make_again(self) -> None:
@@ -207,22 +223,60 @@ class ScriptedCluster(Cluster):
         self._answerable(next(iter(set(BROKERS) - self.down), 1))
         if not self.exists or name != TOPIC:
             return None
-        leader = Leader(self.leader, Led(self.epoch, self.topic_id), BROKERS)
-        return TopicLeaders(self.topic_id, dict.fromkeys(range(self.partitions), leader))
+        led = Led(self.epoch, self.topic_id)
+        numbers = range(self.partitions)
+        return TopicLeaders(self.topic_id, {number: Leader(self._leader(number), led, BROKERS) for number in numbers})
+
+    def _leader(self, partition: int) -> int:
+        return self.leaders.get(partition, self.leader)
 
     @override
-    def topics(self, names: Collection[str] | None) -> dict[str, TopicLeaders]:
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        while True:
+            try:
+                work.send(None)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            self.now += 0.1
+
+    @override
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._work.append(work)
+        self._go_on(work)
+
+    def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            work.send(None)
+        except StopIteration:
+            self._work.remove(work)
+        except BaseException:
+            self._work.remove(work)
+            raise
+
+    async def _asked(self, broker: int) -> None:
+        """A question on its way to ``broker``."""
+        given_up = self.now + 10
+        while broker in self.mute or self._strikes("slow"):
+            if self.now >= given_up:
+                raise BrokerUnavailable(f"broker {broker} does not answer")
+            await _later()
+
+    @override
+    async def topics(self, names: Collection[str] | None) -> Mapping[str, TopicAnswer]:
+        await self._asked(-1)
         found = self.topic(TOPIC) if names is None or TOPIC in names else None
         return {TOPIC: found} if found is not None else {}
 
     @override
-    def retention(self, names: Collection[str]) -> dict[str, float]:
+    async def retention(self, names: Collection[str]) -> dict[str, float]:
         return dict.fromkeys(names, self.retention_seconds)
 
     @override
-    def epoch_ends(
+    async def epoch_ends(
         self, broker: int, asked: Mapping[TopicPartition, EpochAsked]
     ) -> dict[TopicPartition, EpochEnd | PartitionRefused]:
+        await self._asked(broker)
         self.questions.append(len(asked))
         found: dict[TopicPartition, EpochEnd | PartitionRefused] = {}
         for tp, (leader_epoch, epoch) in asked.items():
@@ -231,16 +285,20 @@ class ScriptedCluster(Cluster):
         return found
 
     @override
-    def log_starts(
+    async def log_starts(
         self, broker: int, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | PartitionRefused]:
+        await self._asked(broker)
         self.questions.append(len(epochs))
         return {tp: self._refusal(tp, broker, epoch) or self.log.start for tp, epoch in epochs.items()}
 
     @override
     def send(self, broker: int, wanted: Sequence[Wanted]) -> None:
-        self._answerable(broker)
-        assert broker not in {answer.broker for answer in self._due}, "two requests to one broker"
+        if broker in self.mute | self.down:
+            due = self.now + (30 if broker in self.mute else 0)
+            self._due.append((due, FetchAnswer(broker, error=BrokerUnavailable(f"broker {broker} does not answer"))))
+            return
+        assert broker not in {answer.broker for _, answer in self._due}, "two requests to one broker"
         assert self.now >= self.throttled_until.get(broker, 0.0), "a broker that throttles was not left alone"
         self.asked += wanted
         self.asked_first.append(wanted[0])
@@ -248,11 +306,11 @@ class ScriptedCluster(Cluster):
         request = session.ask(wanted)
         if self._strikes("lost"):
             session.lose()
-            self._due.append(FetchAnswer(broker, error=BrokerUnavailable("lost on the way")))
+            self._due.append((0.0, FetchAnswer(broker, error=BrokerUnavailable("lost on the way"))))
             return
         if request.epoch and self._strikes("evicted"):
             assert session.lose()
-            self._due.append(FetchAnswer(broker))
+            self._due.append((0.0, FetchAnswer(broker)))
             return
         kept.take(request)
         assert kept.wanted() == set(wanted), "the broker keeps what is not wanted, or lacks what is"
@@ -266,13 +324,16 @@ class ScriptedCluster(Cluster):
             answer = FetchAnswer(
                 broker, session.take(kept.number, [part._replace(wanted=mine[part.wanted]) for part in parts])
             )
-        self._due.append(answer)
+        self._due.append((0.0, answer))
         if self._strikes("twice"):
-            self._due.append(answer)
+            self._due.append((0.0, answer))
 
     @override
     def answers(self, seconds: float) -> list[FetchAnswer]:
-        due, self._due = self._due, []
+        for work in list(self._work):
+            self._go_on(work)
+        due = [answer for at, answer in self._due if at <= self.now]
+        self._due = [(at, answer) for at, answer in self._due if at > self.now]
         # A broker keeps a request that it has no batch for.
         self.now += seconds if not any(part.records for answer in due for part in answer.parts) else seconds / 100
         return due
@@ -320,7 +381,7 @@ class ScriptedCluster(Cluster):
             return PartitionRefused(tp, Refusal.TOPIC, "UNKNOWN_TOPIC_OR_PARTITION")
         if epoch > self.epoch:
             return PartitionRefused(tp, Refusal.LATER, "UNKNOWN_LEADER_EPOCH")
-        if epoch < self.epoch or (broker != self.leader and not any_replica):
+        if epoch < self.epoch or (broker != self._leader(tp.partition) and not any_replica):
             return PartitionRefused(tp, Refusal.LEADER, "FENCED_LEADER_EPOCH")
         return None
 

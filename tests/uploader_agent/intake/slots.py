@@ -57,7 +57,9 @@ class ScriptedAdmin(AdminMetadata):
         return dict.fromkeys(topics, "delete")
 
     def _led(self, broker: int, led: Mapping[TopicPartition, Led]) -> list[TopicPartition]:
-        starts = self._scripted.log_starts(broker, {tp: ours.leader_epoch for tp, ours in led.items()})
+        starts = self._scripted.run(
+            self._scripted.log_starts(broker, {tp: ours.leader_epoch for tp, ours in led.items()})
+        )
         return [tp for tp, start in starts.items() if not isinstance(start, PartitionRefused)]
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import select
+import selectors
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -89,7 +92,8 @@ def test_a_frame_beyond_the_limit_names_partition_offset_and_remedy(
         sender.start()
         says = rf"orders-0: the answer from offset 7 on has {len(frame) - 4} bytes.*--largest"
         with pytest.raises(FrameTooLarge, match=says):
-            connection.receive()
+            while connection.receive() is None:
+                select.select([connection.socket], [], [])
         sender.join()
 
 
@@ -106,8 +110,27 @@ def test_a_connection_that_ends_inside_an_answer(wired: tuple[FetchConnection, s
     connection, theirs = wired
     with connection.socket:
         connection.send([WANTED], "")
+        assert connection.receive() is None
         theirs.recv(10_000)
         theirs.sendall((200).to_bytes(4, "big") + bytes(50))
         theirs.close()
         with pytest.raises(ConnectionError, match="the broker closed the connection"):
             connection.receive()
+
+
+def test_a_broker_that_stands_still_amid_a_request_or_an_answer_is_not_waited_for(
+    wired: tuple[FetchConnection, socket.socket],
+) -> None:
+    connection, theirs = wired
+    many = [WANTED._replace(tp=TopicPartition("orders", number)) for number in range(30_000)]
+    with theirs, connection.socket:
+        connection.send(many, "")
+        assert connection.receive() is None
+        assert connection.events & selectors.EVENT_WRITE, "the broker reads no more of the request"
+        while connection.events & selectors.EVENT_WRITE:
+            theirs.recv(1 << 20)
+            assert connection.receive() is None
+        theirs.sendall((200).to_bytes(4, "big") + bytes(50))
+        assert connection.receive() is None
+        now = time.monotonic()
+        assert (connection.is_late(now), connection.is_late(now + 31)) == (False, True)

@@ -28,14 +28,14 @@ from tests.uploader_agent.intake.test_spool import WRITES, Killed, Killer
 from tidemark.errors import BrokerError, FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import Lineage
-from uploader_agent.broker.admin import BrokerUnavailable
+from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
 from uploader_agent.intake.copying import CopyRow, TopicCopy
-from uploader_agent.intake.fetching import FetchedPart, FrameTooLarge, PartitionRefused, Refusal
+from uploader_agent.intake.fetching import FetchedPart, FrameTooLarge, PartitionRefused, Refusal, TopicLeaders
 from uploader_agent.intake.follower import FollowerState, PartitionFollower
 from uploader_agent.intake.leader_logs import LeaderLog, LogAsked, leader_logs
 from uploader_agent.intake.spool import PartitionSpool
 
-ALL = ("cut", "twice", "lost", "damaged", "throttled", "evicted")
+ALL = ("cut", "twice", "lost", "damaged", "throttled", "evicted", "slow")
 
 
 def copied(cluster: ScriptedCluster, root: Path, turns: int | None = None, *, follow: bool = False) -> CopyRow:
@@ -45,6 +45,15 @@ def copied(cluster: ScriptedCluster, root: Path, turns: int | None = None, *, fo
         counted = itertools.count()
         copy.run(lambda: turns is not None and next(counted) >= turns)
         return copy.rows()[0]
+
+
+def learn(follower: PartitionFollower, topic: TopicLeaders | None, cluster: ScriptedCluster, now: float) -> None:
+    """Have the follower hear of its topic, and ask a new leader for its log."""
+    leader = follower.hear(topic, now)
+    if leader is not None:
+        asked = {follower.tp: LogAsked(leader, follower.known)}
+        [log] = cluster.run(leader_logs(cluster, leader.broker, asked)).values()
+        follower.take_log(leader, log, now)
 
 
 def test_a_log_is_copied_and_continued(tmp_path: Path) -> None:
@@ -364,10 +373,10 @@ def test_a_lineage_of_a_topic_that_is_made_again_cuts_nothing(tmp_path: Path) ->
     kept = batches_in(tmp_path / str(T))
     asked, start = cluster.log_starts, lineage_in(tmp_path / str(T))
 
-    def made_again(*args: object) -> object:
+    async def made_again(*args: object) -> object:
         cluster.make_again()
         cluster.produce(2)
-        return asked(*args)  # type: ignore[arg-type]
+        return await asked(*args)  # type: ignore[arg-type]
 
     cluster.log_starts = made_again  # type: ignore[method-assign, assignment]
     assert copied(cluster, tmp_path).state == "over"
@@ -519,18 +528,25 @@ def test_news_of_an_older_leadership_and_late_answers_count_for_nothing(tmp_path
     old = cluster.topic(TOPIC)
     with closing(PartitionSpool(tmp_path, T, ID, 1000)) as spool:
         follower = PartitionFollower(T, ID, spool)
-        follower.learn(old, cluster, 0.0)
+        learn(follower, old, cluster, 0.0)
         before = follower.wanted(0.0)
         assert before is not None
         cluster.elect(2)
-        follower.learn(cluster.topic(TOPIC), cluster, 1.0)
+        learn(follower, cluster.topic(TOPIC), cluster, 1.0)
         assert follower.state is FollowerState.PROVING
         follower.take(FetchedPart(before, high_watermark=999), 1.0)
         assert (follower.state, follower.high_watermark) == (FollowerState.PROVING, None)
         follower.unanswered(BrokerUnavailable("gone"), 1.0)
+        late = follower.hear(cluster.topic(TOPIC), 2.0)
+        assert late is not None
+        cluster.elect(3)
+        learn(follower, cluster.topic(TOPIC), cluster, 2.0)
+        follower.take_log(late, LeaderLog(0, 999, Lineage(((0, 0), (1, 5)))), 2.0)
+        assert (follower.leader, follower.log_end) == (Leader(3, Led(2, ID), BROKERS), cluster.log.end)
+        follower.unanswered(BrokerUnavailable("gone"), 2.0)
         cluster.leader, cluster.epoch = 1, 0
-        follower.learn(old, cluster, 2.0)
-        assert (follower.state, follower.leader and follower.leader.broker) == (FollowerState.WAITING, 2)
+        learn(follower, old, cluster, 3.0)
+        assert (follower.state, follower.leader and follower.leader.broker) == (FollowerState.WAITING, 3)
 
 
 def test_a_disk_that_is_full_at_any_write_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -586,6 +602,49 @@ def misfortune(cluster: ScriptedCluster, rng: random.Random) -> None:
             cluster.down = set(rng.sample(BROKERS, rng.randint(0, 1)))
 
 
+def test_a_mute_broker_holds_up_no_other(tmp_path: Path) -> None:
+    """It leads a partition, and accepts questions and requests without an answer."""
+    cluster = ScriptedCluster(partitions=2)
+    cluster.leaders[0] = 3
+    cluster.mute = {3}
+    with closing(TopicCopy(cluster, TOPIC, tmp_path, follow=True, clock=lambda: cluster.now)) as copy:
+        for until in (2, 4, 40, 42):
+            cluster.produce(5)
+            copy.run(lambda until=until: cluster.now >= until)  # type: ignore[misc]
+            mute, other = copy.rows()
+            assert (mute.state, mute.next_offset, other.next_offset) == ("waiting", None, cluster.log.end)
+        assert mute.why == "broker 3 does not answer"
+        cluster.mute = set()
+        copy.run(lambda: copy.rows()[0].next_offset == cluster.log.end)
+        cluster.mute = {3}
+        for _ in range(3):
+            cluster.produce(5)
+            until = cluster.now + 2
+            copy.run(lambda until=until: cluster.now >= until)  # type: ignore[misc]
+            assert copy.rows()[1].next_offset == cluster.log.end
+
+
+@pytest.mark.parametrize("case", range(10))
+def test_random_misfortunes_while_questions_are_on_their_way(tmp_path: Path, seed: int, case: int) -> None:
+    """One copy goes on through elections, retention and faults, of which answers may know or not."""
+    rng = random.Random(f"{seed}:{case}:amid")
+    cluster = ScriptedCluster(rng.randrange(1 << 30))
+    following = TopicCopy(cluster, TOPIC, tmp_path, segment_bytes=500, follow=True, clock=lambda: cluster.now)
+    with closing(following) as copy:
+        for _ in range(60):
+            misfortune(cluster, rng)
+            cluster.mute = set(rng.sample(BROKERS, rng.randint(0, 1)))
+            cluster.mischief = {"slow": 0.5} | {fault: rng.choice((0.0, 0.0, 0.2)) for fault in ALL}
+            counted, turns = itertools.count(), rng.randint(1, 6)
+            copy.run(lambda counted=counted, turns=turns: next(counted) >= turns)  # type: ignore[misc]
+        cluster.mischief, cluster.down, cluster.mute = {}, set(), set()
+        cluster.commit()
+        until = cluster.now + 300
+        copy.run(lambda: copy.rows()[0].next_offset == cluster.log.end or cluster.now > until)
+        copy.run(lambda end=cluster.now + 5: cluster.now > end)  # type: ignore[misc]
+    assert_follows(tmp_path / str(T), cluster)
+
+
 @pytest.mark.parametrize("case", range(40))
 def test_random_misfortunes(tmp_path: Path, seed: int, case: int, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
     """Elections, clean and unclean, retention, replicas that have not truncated, bad answers, kills; then peace."""
@@ -616,5 +675,5 @@ def test_the_epoch_of_a_compacted_replica_begins_above_the_log_start() -> None:
     cluster.epoch = 2
     topic = cluster.topic(TOPIC)
     assert topic is not None
-    [log] = leader_logs(cluster, {T: LogAsked(topic.leaders[0], Lineage())}).values()
+    [log] = cluster.run(leader_logs(cluster, 1, {T: LogAsked(topic.leaders[0], Lineage())})).values()
     assert log == LeaderLog(0, cluster.log.end, Lineage(((2, 5),)))

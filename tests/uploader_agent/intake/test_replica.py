@@ -434,9 +434,9 @@ def test_a_topic_that_is_not_described_stops_alone(
     PartitionSpool(slot.spool, other, OTHER_ID, 500).close()
     replica, topics = slot.replica(), cluster.topics
 
-    def refusing(names: Collection[str] | None) -> dict[str, TopicAnswer]:
+    async def refusing(names: Collection[str] | None) -> dict[str, TopicAnswer]:
         asked = answer is not None and names is not None and other.topic in names
-        return {**topics(names), **({other.topic: answer} if asked and answer is not None else {})}
+        return {**await topics(names), **({other.topic: answer} if asked and answer is not None else {})}
 
     with patch.object(cluster, "topics", refusing), closing(replica):
         for until in (70, 71):
@@ -452,7 +452,10 @@ def test_a_topic_that_is_not_described_stops_alone(
 def test_a_topic_that_is_refused_before_it_is_followed_is_told(
     slot: Slot, cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with patch.object(cluster, "topics", lambda _: {"payments": DENIED}), closing(slot.replica()) as replica:
+    async def refusing(_names: Collection[str] | None) -> dict[str, TopicAnswer]:
+        return {"payments": DENIED}
+
+    with patch.object(cluster, "topics", refusing), closing(slot.replica()) as replica:
         while cluster.now < 30:
             replica._turn()
     assert capsys.readouterr().out.count(str(DENIED)) == 1

@@ -28,9 +28,9 @@ class Counting(BrokerConnections):
         super().__init__({"bootstrap_servers": [bootstrap]}, FetchLimits())
         self.asked: Counter[str] = Counter()
 
-    def _ask(self, broker: int | str, request: Any) -> Any:
+    async def _ask(self, broker: int | str, request: Any) -> Any:
         self.asked[type(request).__name__] += 1
-        return super()._ask(broker, request)
+        return await super()._ask(broker, request)
 
 
 def produce(cluster: KafkaCluster) -> None:

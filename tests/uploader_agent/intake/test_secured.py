@@ -201,8 +201,8 @@ def test_a_topic_without_a_right_is_refused_alone(secured: Secured) -> None:
         "ssl_cafile": str(secured.authority),
     }
     with closing(BrokerConnections(settings, FetchLimits())) as brokers:
-        answers = brokers.topics({*names, "no-such"})
+        answers = brokers.run(brokers.topics({*names, "no-such"}))
         assert isinstance(answers["allowed"], TopicLeaders)
         assert "denied: the right DESCRIBE is missing: give this user READ" in str(answers["denied"])
         assert "no-such: the right DESCRIBE is missing" in str(answers["no-such"]), "Kafka does not say that it is none"
-        assert "denied" not in brokers.topics(None)
+        assert "denied" not in brokers.run(brokers.topics(None))
