@@ -77,8 +77,9 @@ class Fetcher:
         self.line.remove(follower)
 
     def asking(self) -> set[str]:
-        """The topics of followers that wait for their leader; none within a tenth second of the last :meth:`learn`,
-        and while its answer is awaited.
+        """The topics of followers that wait for their leader.
+
+        None within a tenth second of the last :meth:`learn`, nor while its answer is awaited.
         """
         now = self._clock()
         if self._learns or not self.unasked or now < self._learn_at:

@@ -68,6 +68,12 @@ def wired() -> tuple[FetchConnection, socket.socket]:
     return FetchConnection(ours, 1, 13, FetchLimits(1000, 500, 1000), FetchSession()), theirs
 
 
+def awaited(connection: FetchConnection) -> None:
+    """Wait for an answer."""
+    while connection.receive() is None:
+        select.select([connection.socket], [], [])
+
+
 WANTED = Wanted(T, ID, 1, False, 7, 0, -1)
 
 
@@ -92,8 +98,7 @@ def test_a_frame_beyond_the_limit_names_partition_offset_and_remedy(
         sender.start()
         says = rf"orders-0: the answer from offset 7 on has {len(frame) - 4} bytes.*--largest"
         with pytest.raises(FrameTooLarge, match=says):
-            while connection.receive() is None:
-                select.select([connection.socket], [], [])
+            awaited(connection)
         sender.join()
 
 
