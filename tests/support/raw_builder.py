@@ -24,6 +24,7 @@ from tidemark.formats.raw.manifest import (
     LineagePairs,
     ObjectSum,
     OpenTransaction,
+    Origin,
     PackedPart,
     SegmentDamage,
     SegmentManifest,
@@ -84,6 +85,7 @@ class RawBuilder:
         self.times = False
         self.store = store
         self.cluster, self.topic, self._broker = cluster, topic, broker
+        self.origin: Origin = "disk"
         self._endpoint = Endpoint(store.url, prefix)
         self._control = ControlKeys(prefix, cluster)
         self.now = UPLOADED_AT
@@ -182,6 +184,7 @@ class RawBuilder:
                 "rotated_at": self.now if rotated else None,
                 "uploaded_at": self.now,
                 "broker": 1,
+                "origin": self.origin,
                 "agent_version": "test",
                 "state": "corrupt" if damage else "whole",
                 "damage": damage,

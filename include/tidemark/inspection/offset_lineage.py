@@ -17,6 +17,7 @@ from tidemark.errors import NotFound
 from tidemark.formats.base import Model
 from tidemark.formats.keys import MANIFEST_EXTENSION, ControlKeys, SegmentName
 from tidemark.formats.raw.manifest import Origin, SegmentManifest
+from tidemark.formats.raw.slots import origin_of
 from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable
@@ -172,7 +173,8 @@ def _segment(store: Store, control: ControlKeys, key: str) -> SegmentInfo:
 
 
 def _pack(store: Store, key: str, broker: int) -> SegmentInfo:
-    gone = SegmentInfo(store=store.url, key=key, present=False, packed=True, broker=broker)
+    origin = origin_of(broker)
+    gone = SegmentInfo(store=store.url, key=key, present=False, packed=True, broker=broker, origin=origin)
     try:
         info = store.head(key)
     except NotFound:

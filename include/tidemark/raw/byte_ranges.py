@@ -42,6 +42,7 @@ def ranges_of(piece: SegmentPiece, cuts: Sequence[BatchCut]) -> list[SegmentRang
                     end=end,
                     from_offset=from_offset,
                     to_offset=to_offset,
+                    origin=segment.origin,
                     compacted=segment.compacted,
                     uploaded_at=segment.uploaded_at,
                     shipped=_shipped(segment, from_offset, to_offset),

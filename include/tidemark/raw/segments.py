@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tidemark.errors import FormatError
 from tidemark.formats.keys import MANIFEST_EXTENSION, SegmentName
-from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, PackedPart, SegmentManifest
+from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, Origin, PackedPart, SegmentManifest
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import AbortedTransaction, Lineage
 
@@ -36,6 +36,7 @@ class Segment:
     size: int
     base: int
     end: int
+    origin: Origin
     compacted: bool
     lineage: Lineage
     open_transactions: tuple[OpenTransaction, ...]
@@ -101,6 +102,7 @@ def segment_of(manifest: SegmentManifest, key: str, store: str) -> Segment:
         size=size,
         base=manifest.base_offset,
         end=end,
+        origin=manifest.origin,
         compacted=manifest.compacted,
         lineage=Lineage.of(manifest.lineage, key),
         open_transactions=manifest.open_transactions,

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 
 from tidemark.errors import FormatError, StoreError
-from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.keys import PackName, PartitionKeys
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.pack import PackedRange, read_range_line
+from tidemark.formats.raw.slots import origin_of
 from tidemark.kafka_log import AbortedTransaction, Lineage
 from tidemark.raw.packs import ReadLine, chain, live_end
 from tidemark.raw.segments import Segment
@@ -84,6 +85,7 @@ def segment_of_range(packed: PackedRange, store: str) -> Segment:
         size=range_.size,
         base=range_.first,
         end=range_.next,
+        origin=origin_of(PackName.parse("/".join(key.split("/")[-2:])).broker),
         compacted=range_.compacted,
         lineage=Lineage(lineage),
         open_transactions=range_.open,

@@ -237,12 +237,16 @@ class Checks:
             for (kind, _), account in part.file_sums.get(start, {}).items()
             if kind == "landed"
         )
+        by_raw = chosen - proved - never
+        ranges = [range_ for task in part.raw.tasks for range_ in task.ranges if range_.origin == "fetch"]
+        fetched = Intervals((range_.from_offset, range_.to_offset) for range_ in ranges)
         return AuditedPartition(
             incarnation=part.state.incarnation,
             partition=part.state.partition,
             offsets=chosen.size,
             rows=rows,
-            by_raw=(chosen - proved - never).size,
+            by_raw=by_raw.size,
+            fetched=(by_raw & fetched).size,
             by_evidence=tuple(proved),
             without_segment=(chosen & never).size,
             expired=sum(claims.expired.get(start, 0) for start in starts),

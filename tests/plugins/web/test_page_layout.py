@@ -119,7 +119,7 @@ def test_a_pack_is_no_segment(browser: Browser, server: PageServer) -> None:
         [cell.text for cell in row.find_elements("css selector", "td")] for row in browser.all("dialog tbody tr")
     ]
     assert landed[-1] == f"{PACK.digits}.pack 0 to 5"
-    assert [pack[at] for at in (0, 1, 2, 4)] == [str(PACK), "in the store", "5 B", str(PACK.broker)]
+    assert [pack[at] for at in (0, 1, 2, 4, 5)] == [str(PACK), "in the store", "5 B", str(PACK.broker), "disk"]
     assert "No segment holds any of them." in browser.first("dialog").text
 
 

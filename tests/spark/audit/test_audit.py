@@ -24,6 +24,7 @@ from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, with_records
 from tidemark.errors import StoreError
 from tidemark.formats.keys import SegmentName
+from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.monitoring import topic_conditions
 from tidemark.planning import plan_replay, write_plan
@@ -107,6 +108,19 @@ def test_a_table_that_nothing_landed_in_is_sound(world: World) -> None:
     world.raw.publish()
     report = audited(world)
     assert (report.passed, report.partitions, report.ledger_n) == (True, (), 0)
+
+
+def test_the_report_states_how_agents_got_the_log(world: World) -> None:
+    """A seal of a disk agent, one of a slot, and what that slot has packed since."""
+    world.raw.segment([simple(0)])
+    world.raw.origin = "fetch"
+    world.raw.segment([simple(3)])
+    Packer(world.raw, FIRST_SLOT + 1).pack([simple(6)])
+    world.land()
+    report = audited(world)
+    [part] = report.partitions
+    assert (part.by_raw, part.fetched) == (9, 6)
+    assert "9 compared with raw (origin disk: 3, fetch: 6)" in report.text()
 
 
 def test_a_rebuilt_and_a_replayed_table_are_proved_by_raw(tmp_path: Path) -> None:

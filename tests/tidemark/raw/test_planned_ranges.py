@@ -33,6 +33,7 @@ def segment(base: int, end: int, *epochs: tuple[int, int], size: int = 1000, **m
         "size": size,
         "base": base,
         "end": end,
+        "origin": "disk",
         "compacted": False,
         "lineage": Lineage(epochs or ((0, 0),)),
         "open_transactions": (),

@@ -67,6 +67,7 @@ class AuditFinding(Model):
 class AuditedPartition(Model):
     """The proof of one partition: ``offsets`` in all, and of these the offsets that raw has or lacks.
 
+    ``fetched``: offsets of ``by_raw`` that an agent has fetched from brokers; the others are from their disks.
     ``by_evidence``: offsets with raw gone; the hashes in the evidence prove their rows.
     ``without_segment``: offsets that no segment ever held: deleted before upload, or acknowledged as lost.
     ``expired``: offsets that retention removed from the table; raw, where it exists, proves their records.
@@ -79,6 +80,7 @@ class AuditedPartition(Model):
     offsets: int = Field(ge=0)
     rows: int = Field(ge=0)
     by_raw: int = Field(ge=0)
+    fetched: int = Field(default=0, ge=0)
     by_evidence: tuple[tuple[int, int], ...] = ()
     without_segment: int = Field(default=0, ge=0)
     expired: int = Field(default=0, ge=0)
@@ -120,6 +122,9 @@ class AuditReport(StoredObject):
             line = f"  incarnation {partition.incarnation} partition {partition.partition}: "
             line += f"{partition.offsets} offsets, {partition.rows} rows"
             line += f"; {partition.by_raw} compared with raw"
+            if partition.by_raw:
+                origins = {"disk": partition.by_raw - partition.fetched, "fetch": partition.fetched}
+                line += f" (origin {', '.join(f'{origin}: {count}' for origin, count in origins.items() if count)})"
             if gone:
                 spans = ", ".join(f"{start} to {end - 1}" for start, end in partition.by_evidence)
                 line += f"; {gone} proved by evidence, as raw is gone: {spans}"

@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, Field
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction
+from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction, Origin
 from tidemark.formats.table.ledger import Closing
 from tidemark.formats.table.parquet_layout import ParquetLayout
 
@@ -58,6 +58,7 @@ class SegmentRange(Model):
     from_offset: int
     to_offset: int
     uploaded_at: AwareDatetime
+    origin: Origin = "disk"
     compacted: bool = False
     quarantined: str = ""
     shipped: tuple[Shipped, ...] = ()

@@ -153,13 +153,13 @@ export async function lineage(at, row, start, end, closed) {
         : el("p", {class: "soft"}, "None of them is landed."),
       el("h3", {}, "Segments in the raw store"),
       segments.length
-        ? grid(["Segment", "Offsets", "State", "Size", "CRC32C", "Uploaded", "Broker", "Epoch"], segments.map(segment))
+        ? grid(["Segment", "Offsets", "State", "Size", "CRC32C", "Uploaded", "Broker", "Origin", "Epoch"], segments.map(segment))
         : el("p", {class: "soft"}, "No segment holds any of them."),
       packs.length
         ? [
             el("h3", {}, "Packs"),
             el("p", {class: "soft"}, "A pack has the newest records of many partitions of a broker, until segments hold them."),
-            grid(["Pack", "State", "Size", "Uploaded", "Broker"], packs.map(pack)),
+            grid(["Pack", "State", "Size", "Uploaded", "Broker", "Origin"], packs.map(pack)),
           ]
         : null,
     ),
@@ -183,13 +183,13 @@ function evidence(one) {
 }
 
 function pack(one) {
-  return line([stored(one), one.present ? "in the store" : "removed", bytes(one.size), uploaded(one), place(one.broker)]);
+  return line([stored(one), one.present ? "in the store" : "removed", bytes(one.size), uploaded(one), place(one.broker), one.origin]);
 }
 
 function segment(one) {
   const offsets = one.present ? range(one.base_offset, Math.max(one.next_offset, one.base_offset + 1)) : "–";
   const state = one.present ? one.state : "removed";
-  return line([stored(one), offsets, state, bytes(one.size), one.crc32c ?? "–", uploaded(one), place(one.broker), number(one.leader_epoch)]);
+  return line([stored(one), offsets, state, bytes(one.size), one.crc32c ?? "–", uploaded(one), place(one.broker), one.origin ?? "–", number(one.leader_epoch)]);
 }
 
 const stored = ({store, key}) => el("code", {title: `${store}/${key}`}, key.split("/").slice(-2).join("/"));
