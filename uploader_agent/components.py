@@ -44,6 +44,7 @@ from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
 from uploader_agent.settings import AgentSettings, changed_fields, is_fixed
 from uploader_agent.stored.destinations import Bucket, Destinations, OpenStore, digest
 from uploader_agent.stored.foreign_epochs import ForeignEpochs
+from uploader_agent.stored.other_origin import OtherOrigin
 from uploader_agent.watermark_index.publisher import IndexPublisher
 from uploader_agent.watermark_index.thread import IndexThread
 
@@ -107,6 +108,7 @@ class Components:
             self.hold,
             ForeignEpochs(broker.node_id, authority or NoAuthority(), self.metrics, runtime.monotonic).judge,
             lambda tp: self.packs.settled_head(destinations.bucket(tp)),
+            OtherOrigin(destinations.control_store, destinations.control, self.source.origin, runtime),
             source=self.source,
             search_interval=settings.scan_interval.total_seconds(),
             runtime=runtime,

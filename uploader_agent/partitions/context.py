@@ -16,6 +16,7 @@ from uploader_agent.log_source import BrokerDisk, LogSource
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.stored.destinations import Bucket
 from uploader_agent.stored.incarnations import TopicIncarnation
+from uploader_agent.stored.other_origin import OtherOrigin
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,9 @@ class Context:
     waits some seconds, or fewer when the agent stops. ``on_truncated`` counts logs that elections cut off.
     ``is_foreign`` returns True if an ``offset.wm`` that fences a leadership has an epoch that the cluster never gave.
     ``settled_head`` returns the version of this broker's head if no earlier PUT of it can take effect any more;
-    otherwise None, and the head is settled soon. ``source`` is where the log directories come from. While a partition
-    has holes, the store is searched every ``search_interval`` seconds.
+    otherwise None, and the head is settled soon. ``other_origin`` knows agents that get logs otherwise. ``source`` is
+    where the log directories come from. While a partition has holes, the store is searched every ``search_interval``
+    seconds.
     """
 
     broker: int
@@ -40,6 +42,7 @@ class Context:
     hold: Hold
     is_foreign: Callable[[TopicPartition, Led, StoredWatermark], bool]
     settled_head: Callable[[TopicPartition], int | None]
+    other_origin: OtherOrigin
     source: LogSource = field(default_factory=BrokerDisk)
     search_interval: float = 0.0
     runtime: Runtime = MACHINE

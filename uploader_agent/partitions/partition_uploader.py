@@ -31,7 +31,7 @@ from uploader_agent.partitions.context import Context, LocalLog
 from uploader_agent.repair.gap_search import Search, SearchInput
 from uploader_agent.stored import gaps, stored_log, watermark
 from uploader_agent.stored.gaps import Evidence
-from uploader_agent.stored.manifests import Observed
+from uploader_agent.stored.manifests import Observed, may_compact
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.stored.watermark import Fenced, WatermarkState
@@ -84,9 +84,9 @@ class PartitionUploader:
 
     @property
     def claimed(self) -> bool:
-        """True if ``offset.wm`` has this leader epoch and its lineage; nothing is sealed before that."""
-        written = self._remote.watermark
-        return written is not None and written.leader_epoch == self._led.leader_epoch
+        """True if ``offset.wm`` has this leader epoch, its lineage and this origin; nothing is sealed before that."""
+        written, ours = self._remote.watermark, (self._led.leader_epoch, self._context.source.origin)
+        return written is not None and (written.leader_epoch, written.origin) == ours
 
     @property
     def may_pack(self) -> bool:
@@ -350,6 +350,8 @@ class PartitionUploader:
             new = watermark.compute(self._state(lineage, before, previous), previous)
             if before and not watermark.says_more(new, before.watermark):
                 return
+            if before and before.watermark.origin != new.origin and may_compact(self.local.cleanup_policy):
+                self._context.other_origin.check(self._tp, self._led.topic_id)
             known = before.base_offset if before else new.start_offset
             lowest = known if known < new.next_offset else new.start_offset
             base = watermark.last_base(self._remote.readable_bases, new.next_offset, lowest)

@@ -26,6 +26,11 @@ from uploader_agent.disk.segment_files import Bytes, checksum
 from uploader_agent.stored.objects import Summed, create, replace
 
 
+def may_compact(cleanup_policy: str) -> bool:
+    """True if the broker's cleaner may remove records, or the policy is unknown."""
+    return cleanup_policy == UNKNOWN_POLICY or compacts(cleanup_policy)
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """The broker's statements about a partition at the time of an upload."""
@@ -38,7 +43,7 @@ class Observed:
     @property
     def may_compact(self) -> bool:
         """True if the broker's cleaner may remove records, or the policy is unknown."""
-        return self.cleanup_policy == UNKNOWN_POLICY or compacts(self.cleanup_policy)
+        return may_compact(self.cleanup_policy)
 
 
 @dataclass(frozen=True, slots=True)

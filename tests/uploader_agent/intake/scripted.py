@@ -146,6 +146,7 @@ class ScriptedCluster(Cluster):
         self.answer_bytes = 400
         self.partitions = partitions
         self.retention_seconds = 1000.0
+        self.cleanup_policy = "delete"
         self.asked: list[Wanted] = []
         self.questions: list[int] = []
         """The partitions of each request about log starts and epochs."""

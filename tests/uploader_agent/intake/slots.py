@@ -54,7 +54,7 @@ class ScriptedAdmin(AdminMetadata):
         return {tp: Offsets(log.high_watermark, log.high_watermark, log.start) for tp in self._led(broker, led)}
 
     def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
-        return dict.fromkeys(topics, "delete")
+        return dict.fromkeys(topics, self._scripted.cleanup_policy)
 
     def _led(self, broker: int, led: Mapping[TopicPartition, Led]) -> list[TopicPartition]:
         starts = self._scripted.run(

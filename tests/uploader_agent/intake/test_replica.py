@@ -8,18 +8,22 @@ import random
 import shutil
 from collections.abc import Callable, Collection
 from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
+from tests.uploader_agent.fakes import CLUSTER
 from tests.uploader_agent.intake.scripted import OTHER_ID, ScriptedCluster, T, batches_in
 from tests.uploader_agent.intake.slots import ScriptedAdmin, Slot, settle
 from tests.uploader_agent.intake.test_follower import ALL, misfortune
 from tests.uploader_agent.intake.test_spool import WRITES, Killed, Killer
 from tidemark.errors import BrokerError, Refused
-from tidemark.formats.keys import TopicPartition
+from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.raw.slots import FIRST_SLOT
+from tidemark.formats.raw.watermark import parse, render
+from tidemark.formats.raw.watermark_index import WatermarkIndex
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.disk.log_dirs import find_segments
 from uploader_agent.intake import replica as replica_module
@@ -459,3 +463,51 @@ def test_a_topic_that_is_refused_before_it_is_followed_is_told(
         while cluster.now < 30:
             replica._turn()
     assert capsys.readouterr().out.count(str(DENIED)) == 1
+
+
+def as_if_by_the_disk_agent_of_broker_1(slot: Slot, *, minutes_ago: int) -> None:
+    """Have the store say of what the slot wrote that an agent wrote it from its disk, and ran until then."""
+    base, written = parse(slot.store.inner.get(slot.keys.watermark).body, slot.keys.watermark)
+    assert written is not None
+    slot.store.inner.put(slot.keys.watermark, render(base, written.model_copy(update={"origin": "disk", "broker": 1})))
+    control = ControlKeys("", CLUSTER)
+    body = slot.store.inner.get(control.index(FIRST_SLOT)).body
+    index = WatermarkIndex.from_bytes(body, "index")
+    at = datetime.now(UTC) - timedelta(minutes=minutes_ago)
+    slot.store.inner.delete(control.index(FIRST_SLOT))
+    slot.store.inner.put(
+        control.index(1), index.model_copy(update={"broker": 1, "written_at": at, "endpoints": None}).to_bytes()
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "minutes_ago", "refused"),
+    [("compact", 1, True), ("compact,delete", 1, True), ("compact", 4, False), ("delete", 1, False)],
+)
+@pytest.mark.parametrize("elected", [False, True])
+def test_one_origin_at_a_time_uploads_a_compacted_log(
+    slot: Slot,
+    cluster: ScriptedCluster,
+    policy: str,
+    minutes_ago: int,
+    *,
+    refused: bool,
+    elected: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Beside a disk agent that runs a slot writes nothing; after that agent has stopped it goes on."""
+    cluster.cleanup_policy = policy
+    cluster.produce(30)
+    slot.upload(tails=True)
+    as_if_by_the_disk_agent_of_broker_1(slot, minutes_ago=minutes_ago)
+    before = slot.watermark(), slot.manifests()
+    cluster.produce(30)
+    if elected:
+        cluster.elect(2)
+        cluster.produce(3)
+    slot.upload(tails=True)
+    said = capsys.readouterr().out
+    assert ("orders-0: the agent of broker 1 uploads it by disk, and this one would by fetch" in said) == refused
+    assert ((slot.watermark(), slot.manifests()) == before) == refused
+    if not refused:
+        slot.check_exact()
