@@ -54,6 +54,7 @@ from uploader_agent.intake.fetching import (
     PartitionRefused,
     Refusal,
     Result,
+    Retention,
     TopicAnswer,
     TopicLeaders,
     Wanted,
@@ -67,6 +68,8 @@ QUESTIONS: Final = "tidemark-agent"
 _BY_TOPIC_ID: Final = 13
 _WITH_TOPIC_IDS: Final = 10
 """The first versions of Fetch and of Metadata with topic ids."""
+
+_RETENTION: Final = ["cleanup.policy", "retention.ms", "retention.bytes"]
 
 _CONNECT_SECONDS: Final = 10.0
 
@@ -130,15 +133,19 @@ class BrokerConnections(Cluster):
         return {name: answer for name, answer in described.items() if answer is not None}
 
     @override
-    async def retention(self, names: Collection[str]) -> dict[str, float]:
+    async def retention(self, names: Collection[str]) -> dict[str, Retention]:
         resource = DescribeConfigsRequest.DescribeConfigsResource
         asked = [
-            resource(resource_type=ConfigResourceType.TOPIC, resource_name=name, configuration_keys=["retention.ms"])
+            resource(resource_type=ConfigResourceType.TOPIC, resource_name=name, configuration_keys=_RETENTION)
             for name in sorted(names)
         ]
         answer = await self._anyone(lambda: DescribeConfigsRequest(resources=asked, max_version=4))
-        values = [(result.resource_name, int(config.value)) for result in answer.results for config in result.configs]
-        return {name: value / 1000 for name, value in values if value >= 0}
+        topics = {
+            result.resource_name: {config.name: config.value for config in result.configs}
+            for result in answer.results
+            if not result.error_code
+        }
+        return {name: _retention(configs) for name, configs in topics.items() if "delete" in configs["cleanup.policy"]}
 
     async def _described(self, names: Collection[str] | None) -> Any:
         """The topics ``names``, or all, as some broker describes them. Raises BrokerUnavailable, BrokerError."""
@@ -363,6 +370,11 @@ def _topic_answer(name: str, topic: Any) -> TopicAnswer | None:
         for part in topic.partitions
     }
     return TopicLeaders(identity, leaders)
+
+
+def _retention(configs: Mapping[str, str]) -> Retention:
+    milliseconds, size = int(configs["retention.ms"]), int(configs["retention.bytes"])
+    return Retention(None if milliseconds < 0 else milliseconds / 1000, None if size < 0 else size)
 
 
 async def _connect(manager: Any, address: _Address, connection: Any) -> None:

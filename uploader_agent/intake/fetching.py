@@ -71,6 +71,13 @@ TopicAnswer = TopicLeaders | BrokerError | BrokerUnavailable
 """A topic as a broker describes it, or the reason for which it does not: for good, or now."""
 
 
+class Retention(NamedTuple):
+    """A topic's ``retention.ms`` in seconds and its ``retention.bytes``; None without a limit."""
+
+    seconds: float | None
+    bytes: int | None
+
+
 class EpochAsked(NamedTuple):
     """A question for the end of an ``epoch`` in the log that ``leader_epoch`` leads."""
 
@@ -148,8 +155,8 @@ class Cluster(Protocol):
         """The topics ``names``, or all that this user may describe; those that a broker does not know are left out."""
         ...
 
-    async def retention(self, names: Collection[str]) -> Mapping[str, float]:
-        """The ``retention.ms`` of topics in seconds; topics without a limit are left out."""
+    async def retention(self, names: Collection[str]) -> Mapping[str, Retention]:
+        """The retention of topics; those whose ``cleanup.policy`` deletes nothing are left out."""
         ...
 
     async def epoch_ends(

@@ -94,6 +94,8 @@ class PartitionFollower:
         self.idle = 0
         self.newest: int | None = None
         """The timestamp of the newest records that were fetched, in milliseconds since 1970."""
+        self.bytes_per_offset: float | None = None
+        """The mean size of an offset in the batches that were fetched last."""
         self.error: TidemarkError | None = None
         self._stored_end = stored_end
         self._asked: Leader | None = None
@@ -310,6 +312,7 @@ class PartitionFollower:
             problem = error
         if first is not None:
             self.newest = max(self.newest or -1, newest)
+            self.bytes_per_offset = (end - begin) / (following - first.base_offset)
             spool.append(part.records[begin:end], first.base_offset, following)
         elif from_leader and isinstance(problem, FormatError):
             self._damaged += 1

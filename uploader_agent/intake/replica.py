@@ -26,7 +26,7 @@ from tidemark.raw.objects import StoredWatermark, find_watermark
 from uploader_agent.broker.admin import BrokerUnavailable, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment, find_partitions, topic_id_of
 from uploader_agent.intake.fetcher import Fetcher, FirstHighWatermarks
-from uploader_agent.intake.fetching import Cluster, TopicAnswer, TopicLeaders
+from uploader_agent.intake.fetching import Cluster, Retention, TopicAnswer, TopicLeaders
 from uploader_agent.intake.follower import FollowerState, PartitionFollower
 from uploader_agent.intake.spool import PartitionSpool
 from uploader_agent.log_source import LogSource
@@ -46,7 +46,7 @@ _PAUSE_SECONDS: Final = 5.0
 _MEASURE_SECONDS: Final = 1.0
 
 _RETENTION_SECONDS: Final = 60.0
-"""Time between two questions about ``retention.ms``."""
+"""Time between two questions about the topics' retention."""
 
 _TELL_SECONDS: Final = 300.0
 
@@ -100,7 +100,7 @@ class SlotReplica(LogSource):
         self._stopping = threading.Event()
         self.over: Mapping[tuple[TopicPartition, str], int] = {}
         """The ends of the spools of topics that were deleted, until the store has them; replaced as a whole."""
-        self._retention: Mapping[str, float] = {}
+        self._retention: Mapping[str, Retention] = {}
         self._retention_at = clock()
         self._left: Mapping[tuple[TopicPartition, str], float] = {}
         """What is left of each partition's retention; replaced as a whole."""
@@ -308,7 +308,7 @@ class SlotReplica(LogSource):
             logger.warning("partitions_wait", partitions=len(waiting), error=waiting[0])
 
     def _measure_retention(self) -> None:
-        """Compare the age of what is to be fetched next with the time for which the brokers keep it."""
+        """Compare age and size of what is to be fetched with the time and the bytes that the brokers keep."""
         line, now = self._fetcher.line, self._clock()
         if now >= self._retention_at:
             self._retention_at = now + _RETENTION_SECONDS
@@ -316,13 +316,17 @@ class SlotReplica(LogSource):
         left: dict[tuple[TopicPartition, str], float] = {}
         for follower in line:
             kept = self._retention.get(follower.tp.topic)
-            if kept is None or follower.high_watermark is None:
-                continue
-            behind = (follower.spool.end or 0) < follower.high_watermark and follower.newest is not None
-            age = max(0.0, self._time() - (follower.newest or 0) / 1000) if behind else 0.0
-            left[follower.tp, follower.topic_id] = round(max(0.0, 1 - age / kept), 3) if kept else 0.0
+            if kept is not None and follower.high_watermark is not None:
+                left[follower.tp, follower.topic_id] = self._retention_left(follower, follower.high_watermark, kept)
         self._left = left
         self._metrics.retention_left.set(min(left.values(), default=1.0))
+
+    def _retention_left(self, follower: PartitionFollower, high_watermark: int, kept: Retention) -> float:
+        missing = max(0, high_watermark - (follower.spool.end or 0))
+        age = self._time() - (follower.newest or 0) / 1000 if missing and follower.newest is not None else 0.0
+        used = [] if kept.seconds is None else [age / max(kept.seconds, 0.001)]
+        used += [] if kept.bytes is None else [missing * (follower.bytes_per_offset or 0) / max(kept.bytes, 1)]
+        return round(min(1.0, max(0.0, 1 - max(used, default=0.0))), 3)
 
     async def _ask_for_retention(self) -> None:
         try:

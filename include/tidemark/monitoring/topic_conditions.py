@@ -111,11 +111,11 @@ def retention_near(topic: TopicSettings, led: Mapping[int, LeaderEntry]) -> Iter
         offsets=max(0, entry.log_end_offset - entry.least_stored_end),
         since=entry.observed_at,
         title=f"{name}: retention will remove records that nobody has fetched",
-        text=f"{left:.0%} of retention.ms is left for partition {entry.partition}, and {of_broker(leader.broker)} is "
-        "behind",
+        text=f"{left:.0%} of the topic's retention is left for partition {entry.partition}, and "
+        f"{of_broker(leader.broker)} is behind",
         likely="the agent is down or too slow, a quota throttles it, its spool is full, or the store is away",
-        mend="raise the topic's retention.ms; look at tidemark_agent_fetch_throttled_seconds_total and "
-        "tidemark_agent_spool_bytes; more slots share the work",
+        mend="raise the topic's retention.ms or retention.bytes; look at tidemark_agent_spool_bytes and "
+        "tidemark_agent_fetch_throttled_seconds_total; more slots share the work",
     )
 
 

@@ -57,7 +57,7 @@ def test_retention_is_near_when_less_than_half_of_it_is_left() -> None:
     assert list(retention_near(TOPIC, left(None, 1.0, 0.5))) == []
     [found] = retention_near(TOPIC, left(None, 0.4, 0.25))
     assert (found.partition, found.start, found.end) == (2, 10, 20)
-    assert "25% of retention.ms is left for partition 2, and slot 3 is behind" in found.text
+    assert "25% of the topic's retention is left for partition 2, and slot 3 is behind" in found.text
 
 
 def test_bytes_that_wait_longer_than_the_promise_are_one_condition() -> None:

@@ -23,6 +23,7 @@ from uploader_agent.intake.fetching import (
     PartitionRefused,
     Refusal,
     Result,
+    Retention,
     TopicAnswer,
     TopicLeaders,
     Wanted,
@@ -145,7 +146,7 @@ class ScriptedCluster(Cluster):
         self.mischief: dict[str, float] = {}
         self.answer_bytes = 400
         self.partitions = partitions
-        self.retention_seconds = 1000.0
+        self.kept = Retention(1000.0, None)
         self.cleanup_policy = "delete"
         self.asked: list[Wanted] = []
         self.questions: list[int] = []
@@ -270,8 +271,8 @@ class ScriptedCluster(Cluster):
         return {TOPIC: found} if found is not None else {}
 
     @override
-    async def retention(self, names: Collection[str]) -> dict[str, float]:
-        return dict.fromkeys(names, self.retention_seconds)
+    async def retention(self, names: Collection[str]) -> dict[str, Retention]:
+        return dict.fromkeys(names, self.kept)
 
     @override
     async def epoch_ends(

@@ -27,7 +27,7 @@ from tidemark.formats.raw.watermark_index import WatermarkIndex
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.disk.log_dirs import find_segments
 from uploader_agent.intake import replica as replica_module
-from uploader_agent.intake.fetching import TopicAnswer
+from uploader_agent.intake.fetching import Retention, TopicAnswer
 from uploader_agent.intake.follower import FollowerState
 from uploader_agent.intake.metadata import SlotMetadata
 from uploader_agent.intake.replica import SlotReplica, slot_of
@@ -369,6 +369,29 @@ def test_what_is_left_of_retention_shrinks_while_nothing_is_fetched(slot: Slot, 
     with patch.object(SlotReplica, "catch_up", lambda *_: None):
         slot.upload_with(replica)
     assert slot.index().retention_left == 0.0
+    replica.close()
+
+
+def test_what_is_left_of_retention_by_bytes_shrinks_with_what_is_not_fetched(
+    slot: Slot, cluster: ScriptedCluster
+) -> None:
+    cluster.produce(10)
+    replica = slot.replica()
+    cluster.kept = Retention(None, 1000)
+    replica.catch_up(every_topic)
+    follower = replica._fetcher.followers[T]
+    assert follower.bytes_per_offset is not None
+    assert follower.spool.end is not None
+    replica._measure()
+    assert replica.retention_left(T, cluster.topic_id) == 1.0
+    for missing, left in ((400, 0.6), (1500, 0.0)):
+        follower.high_watermark = follower.spool.end + round(missing / follower.bytes_per_offset)
+        replica._measure()
+        assert replica.retention_left(T, cluster.topic_id) == pytest.approx(left, abs=0.05)
+    cluster.kept = Retention(None, None)
+    replica._retention_at = cluster.now
+    replica._measure()
+    assert replica.retention_left(T, cluster.topic_id) == 1.0
     replica.close()
 
 

@@ -14,7 +14,7 @@ from tests.support.kafka import KafkaCluster
 from tests.uploader_agent.intake.scripted import batches_in
 from uploader_agent.intake.brokers import BrokerConnections
 from uploader_agent.intake.copying import TopicCopy
-from uploader_agent.intake.fetching import FetchLimits
+from uploader_agent.intake.fetching import FetchLimits, Retention
 from uploader_agent.intake.sessions import FetchSession
 
 TOPIC = "requests"
@@ -66,3 +66,16 @@ def test_one_question_for_all_partitions_and_sessions_that_the_broker_does_not_k
     for partition in range(PARTITIONS):
         mine = batches_in(tmp_path / f"{TOPIC}-{partition}")
         assert mine == batches_in(kafka.brokers[0].log_dirs[0] / f"{TOPIC}-{partition}") != []
+
+
+def test_the_retention_of_topics_that_delete(kafka: KafkaCluster) -> None:
+    configs = {
+        "kept-by-both": {"retention.ms": "5000", "retention.bytes": "70000"},
+        "kept-for-ever": {"retention.ms": "-1"},
+        "kept-compacted": {"cleanup.policy": "compact"},
+    }
+    for name, config in configs.items():
+        kafka.create_topic(name, config=config)
+    with closing(BrokerConnections({"bootstrap_servers": [kafka.bootstrap]}, FetchLimits())) as brokers:
+        found = brokers.run(brokers.retention({*configs, "no-such"}))
+    assert found == {"kept-by-both": Retention(5.0, 70_000), "kept-for-ever": Retention(None, None)}

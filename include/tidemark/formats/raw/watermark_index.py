@@ -33,8 +33,8 @@ class IndexEntry(Model):
     nor the age of the oldest unstored byte is known. ``freshness`` is the agent's setting for the topic in seconds
     (null: only quiet tails are packed), and ``oldest_unstored`` is the age in seconds of the oldest byte that was not
     in the store at ``observed_at``, by a monotonic clock (null: not known). ``retention_left`` is the share of the
-    topic's ``retention.ms`` that is left before the brokers remove what a fetching agent does not have yet (null: not
-    known, without limit, or read from a disk).
+    topic's retention, by time or bytes, that is left before the brokers remove what a fetching agent does not have yet
+    (null: not known, without limit, or read from a disk).
     """
 
     topic: str
