@@ -19,6 +19,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner
 from uploader_agent.broker.admin import BrokerUnavailable, Leader
 from uploader_agent.intake.fetching import FetchedPart, PartitionRefused, Refusal, TopicAnswer, Wanted
+from uploader_agent.intake.last_stored import StoredEnd
 from uploader_agent.intake.leader_logs import LeaderLog
 from uploader_agent.intake.spool import PartitionSpool
 
@@ -56,20 +57,18 @@ class FollowerState(StrEnum):
 class _Pending(NamedTuple):
     """Changes of the spool that a lineage calls for: a ``cut``, and a segment at the log ``start`` if it ends below.
 
-    ``offset`` is where batches are needed afterwards.
+    ``offset`` is where batches are needed afterwards. ``last`` is the batch before, which the leader's log must have.
     """
 
     lineage: Lineage
     cut: int | None
     start: int
     offset: int
+    last: BatchHeader | None = None
 
 
-StoredEnd = Callable[[TopicPartition, str, Lineage], int]
-"""The offset below which the store accounts for all offsets of a partition of this topic id, on this lineage.
-
-Raises StoreError and FormatError.
-"""
+FindStoredEnd = Callable[[TopicPartition, str, Lineage], StoredEnd]
+"""Finds the stored end of a partition of this topic id, on this lineage. Raises StoreError and FormatError."""
 
 
 class PartitionFollower:
@@ -81,7 +80,7 @@ class PartitionFollower:
     """
 
     def __init__(
-        self, tp: TopicPartition, topic_id: str, spool: PartitionSpool, stored_end: StoredEnd | None = None
+        self, tp: TopicPartition, topic_id: str, spool: PartitionSpool, stored_end: FindStoredEnd | None = None
     ) -> None:
         """Without ``stored_end`` a spool begins where the log does."""
         self.tp = tp
@@ -189,16 +188,17 @@ class PartitionFollower:
         if self._proof is not None:
             return self._proof
         if self._pending is not None:
-            lineage, offset = self._pending.lineage, self._pending.offset
+            lineage, last = self._pending.lineage, self._pending.last
+            offset = last.base_offset if last is not None else self._pending.offset
         elif self.state is FollowerState.FOLLOWING and self.spool.end is not None:
             lineage, offset = self.spool.lineage, self.spool.end
         else:
             return None
         last_epoch = lineage.epoch_at(offset - 1) if offset else None
         broker, near = self._source(now)
+        near = near and (self._pending is None or self._pending.last is None)
         epoch = self.leader.led.leader_epoch
-        last = -1 if last_epoch is None else last_epoch
-        wanted = Wanted(self.tp, self.topic_id, broker, near, offset, epoch, last)
+        wanted = Wanted(self.tp, self.topic_id, broker, near, offset, epoch, -1 if last_epoch is None else last_epoch)
         if self._pending is not None:
             self._proof = self._wanted = wanted
         elif wanted != self._wanted:
@@ -214,9 +214,15 @@ class PartitionFollower:
         if part.refused is not None:
             self._refused(part.refused, now, from_leader=from_leader)
             return
-        if wanted is self._proof:
+        proves = wanted is self._proof
+        if proves:
+            if not self._has_last(part):
+                return
             self._prove()
-        if self.state is not FollowerState.FOLLOWING or wanted.offset != self.spool.end:
+        end = self.spool.end
+        if self.state is not FollowerState.FOLLOWING or end is None:
+            return
+        if not (wanted.offset == end or (proves and wanted.offset < end)):
             return
         if part.diverges:
             self._leave(None, now, from_leader=from_leader)
@@ -226,12 +232,11 @@ class PartitionFollower:
             if part.near_replica >= 0 and part.near_replica != self.leader.broker:
                 self._near, self._near_until, self._near_gave = part.near_replica, now + _NEAR_SECONDS, False
                 return
-        before = self.spool.end
         self._append(part, now, from_leader=from_leader)
-        if self.spool.end != before:
+        if self.spool.end != end:
             self.idle, self._damaged, self.error = 0, 0, None
             self._near_gave |= not from_leader
-        elif from_leader and part.first and not part.records and before < part.high_watermark:
+        elif from_leader and part.first and not part.records and end < part.high_watermark:
             self.idle += 1
 
     def begin_again(self, now: float) -> None:
@@ -256,9 +261,9 @@ class PartitionFollower:
         spool, (start, log_end, lineage) = self.spool, log
         self._stated_from = lineage.entries[0][1] if lineage.entries else 0
         if spool.end is None:
-            begin = self._beginning(lineage, start, log_end)
-            return _Pending(lineage, None, begin, begin)
-        end = min(spool.end, log_end)
+            begin, last = self._beginning(lineage, start, log_end)
+            return _Pending(lineage, None, begin, begin, last)
+        end: int = min(spool.end, log_end)
         own = self.known
         diverged = own.divergence(lineage, end)
         end = end if diverged is None else diverged
@@ -268,13 +273,41 @@ class PartitionFollower:
             lineage.with_history(own.truncated(end)) if (spool.start or 0) < max(start, self._stated_from) else lineage
         )
         emptied = cut is not None and cut <= (spool.start or 0)
-        begin = self._beginning(lineage, start, log_end) if emptied else start
-        return _Pending(whole, cut, begin, begin if emptied or end < start else end)
+        if emptied:
+            begin, last = self._beginning(lineage, start, log_end)
+            return _Pending(whole, cut, begin, begin, last)
+        last = spool.last if cut is None and spool.last and start <= spool.last.base_offset else None
+        return _Pending(whole, cut, start, max(start, end), last)
 
-    def _beginning(self, lineage: Lineage, start: int, log_end: int) -> int:
+    def _beginning(self, lineage: Lineage, start: int, log_end: int) -> StoredEnd:
         """The offset at which an empty spool begins: what the store has need not be fetched again."""
-        stored = self._stored_end(self.tp, self.topic_id, lineage) if self._stored_end else 0
-        return max(start, min(stored, log_end))
+        stored = self._stored_end(self.tp, self.topic_id, lineage) if self._stored_end else StoredEnd(0)
+        if stored.last is not None and start <= stored.last.base_offset and stored.offset <= log_end:
+            return stored
+        return StoredEnd(max(start, min(stored.offset, log_end)))
+
+    def _has_last(self, part: FetchedPart) -> bool:
+        """True if the leader's log has the last batch, as far as compaction has left it; stops if it has another there.
+
+        False while the answer does not tell: others have filled it, or a new leader has not committed the batch yet.
+        """
+        last = self._pending.last if self._pending is not None else None
+        if last is None or part.diverges:
+            return True
+        try:
+            theirs = next(_headers(part, f"{self.tp} from broker {part.wanted.broker}"), None)
+        except FormatError:
+            return True  # what is damaged there is not needed again
+        if theirs is None:
+            return part.first and part.high_watermark >= last.next_offset
+        if theirs.base_offset > last.base_offset or _is_same(last, theirs):
+            return True
+        found = f"{theirs.base_offset} under epoch {theirs.leader_epoch} with CRC {theirs.crc:08x}"
+        known = f"{last.base_offset} under epoch {last.leader_epoch} with CRC {last.crc:08x} was fetched"
+        rule = "another log has this topic's id, as after a restore of brokers from a backup"
+        remedy = "have the topic made again, under another id, or exclude it"
+        self.stop(BrokerError(f"{self.tp}: the leader has a batch at {found}, and one at {known}: {rule}; {remedy}"))
+        return False
 
     def _prove(self) -> None:
         """Apply the pending changes: the leader has answered for this topic id, so the lineage is of this topic."""
@@ -292,7 +325,7 @@ class PartitionFollower:
         assert spool.end is not None
         begin = end = 0
         newest = -1
-        first, following = None, spool.end
+        first, last, following = None, None, spool.end
         problem: TidemarkError | None = None
         try:
             for header in _headers(part, f"{self.tp} from broker {part.wanted.broker}"):
@@ -303,17 +336,17 @@ class PartitionFollower:
                 if problem is not None:
                     break
                 self._note_epoch(header)
-                first, newest = first or header, max(newest, header.max_timestamp)
+                first, last, newest = first or header, header, max(newest, header.max_timestamp)
                 end, following = header.end, header.next_offset
             else:
-                if first is None and part.first and part.records:
+                if not end and part.first and part.records:
                     problem = FormatError(str(self.tp), f"the answer from offset {spool.end} on has no whole batch")
         except FormatError as error:
             problem = error
         if first is not None:
             self.newest = max(self.newest or -1, newest)
             self.bytes_per_offset = (end - begin) / (following - first.base_offset)
-            spool.append(part.records[begin:end], first.base_offset, following)
+            spool.append(part.records[begin:end], first.base_offset, following, last)
         elif from_leader and isinstance(problem, FormatError):
             self._damaged += 1
             if self._damaged >= _MOST_DAMAGED:
@@ -387,6 +420,14 @@ class PartitionFollower:
 
     def _end(self, state: FollowerState, error: TidemarkError) -> None:
         self.state, self.error, self._pending, self._asked = state, error, None, None
+
+
+def _is_same(before: BatchHeader, now: BatchHeader) -> bool:
+    """True if ``now`` is the batch ``before``, or what compaction has left of it; not told of formats before v2."""
+    if (before.base_offset, before.leader_epoch) != (now.base_offset, now.leader_epoch):
+        return False
+    rewritten = now.magic < 2 or now.record_count < before.record_count or now.has_delete_horizon
+    return before.crc == now.crc or rewritten
 
 
 def _headers(part: FetchedPart, name: str) -> Iterator[BatchHeader]:

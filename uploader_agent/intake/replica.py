@@ -22,12 +22,12 @@ from typing_extensions import override
 from tidemark.errors import BrokerError, ConfigError, FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import Lineage
-from tidemark.raw.objects import StoredWatermark, find_watermark
 from uploader_agent.broker.admin import BrokerUnavailable, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment, find_partitions, topic_id_of
 from uploader_agent.intake.fetcher import Fetcher, FirstHighWatermarks
 from uploader_agent.intake.fetching import Cluster, Retention, TopicAnswer, TopicLeaders
 from uploader_agent.intake.follower import FollowerState, PartitionFollower
+from uploader_agent.intake.last_stored import StoredEnd, stored_end
 from uploader_agent.intake.spool import PartitionSpool
 from uploader_agent.log_source import LogSource
 from uploader_agent.observability.metrics import Metrics
@@ -334,11 +334,6 @@ class SlotReplica(LogSource):
         except BrokerUnavailable as error:
             logger.warning("retention_unknown", error=str(error))
 
-    def _stored_end(self, tp: TopicPartition, topic_id: str, lineage: Lineage) -> int:
+    def _stored_end(self, tp: TopicPartition, topic_id: str, lineage: Lineage) -> StoredEnd:
         _, store, keys = self._destinations.resolve(tp, topic_id)
-        found = find_watermark(store, keys)
-        if not isinstance(found, StoredWatermark) or found.watermark.topic_id != topic_id:
-            return 0
-        end = found.watermark.next_offset
-        cut = found.lineage.divergence(lineage, end)
-        return end if cut is None else cut
+        return stored_end(store, keys, topic_id, lineage)

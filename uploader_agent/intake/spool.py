@@ -22,7 +22,7 @@ from typing import Concatenate, Final, ParamSpec
 
 from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.keys import TopicPartition
-from tidemark.kafka_log import Lineage, SegmentScanner, end_below, parse_leader_epoch_checkpoint
+from tidemark.kafka_log import BatchHeader, Lineage, parse_leader_epoch_checkpoint, scan_batches
 from tidemark.kafka_log.batch import MAX_RELATIVE_OFFSET
 from tidemark.kafka_log.producer_snapshot import NO_PRODUCERS
 from uploader_agent.disk.log_dirs import PARTITION_METADATA, read_text, topic_id_of
@@ -56,7 +56,7 @@ class PartitionSpool:
 
     ``end`` is the offset that the next batch is expected at; None while there is no segment. ``data_end`` is the offset
     after the last batch, 0 without one. It differs from ``end`` where a segment begins above a range that the cluster
-    no longer has. ``size`` counts the bytes of all segments.
+    no longer has. ``last`` is the last batch, if it is known, ``size`` counts the bytes of all segments.
     """
 
     def __init__(self, root: Path, tp: TopicPartition, topic_id: str, segment_bytes: int) -> None:
@@ -70,6 +70,7 @@ class PartitionSpool:
         self.lineage = Lineage()
         self.end: int | None = None
         self.data_end = 0
+        self.last: BatchHeader | None = None
         self.size = 0
         self._segment_bytes = segment_bytes
         self._bases: list[int] = []
@@ -88,7 +89,7 @@ class PartitionSpool:
         return self._bases[0] if self._bases else None
 
     @_says_where
-    def append(self, batches: memoryview, base_offset: int, next_offset: int) -> None:
+    def append(self, batches: memoryview, base_offset: int, next_offset: int, last: BatchHeader | None = None) -> None:
         """Write whole ``batches`` with the offsets ``[base_offset, next_offset)`` at the end of the log.
 
         They begin at ``end``. The first batch after a gap may begin below it: the log start can lie within a batch.
@@ -109,7 +110,7 @@ class PartitionSpool:
             written = os.pwrite(self._last, rest, at)
             at, rest = at + written, rest[written:]
         self.size += at - self._last_size
-        self._last_size, self.end, self.data_end = at, next_offset, next_offset
+        self._last_size, self.end, self.data_end, self.last = at, next_offset, next_offset, last
 
     @_says_where
     def begin(self, offset: int) -> None:
@@ -142,7 +143,7 @@ class PartitionSpool:
         """Remove all segments."""
         while self._bases:
             self._remove_last()
-        self.end, self.data_end, self._last_size = None, 0, 0
+        self.end, self.data_end, self._last_size, self.last = None, 0, 0, None
 
     @_says_where
     def remove(self) -> None:
@@ -211,7 +212,8 @@ class PartitionSpool:
             if self._last is None:
                 self._last = os.open(self.folder / file_name(base, "log"), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             size = os.fstat(self._last).st_size
-            end, next_offset = self._whole(base) if cut is None else end_below(self._chunks(), self._name, base, cut)
+            self.last = self._last_batch(base, cut)
+            end, next_offset = (self.last.end, self.last.next_offset) if self.last else (0, base)
             if end < size:
                 os.ftruncate(self._last, end)
                 os.fsync(self._last)
@@ -221,16 +223,17 @@ class PartitionSpool:
             if end or len(self._bases) == 1:
                 return
             self._remove_last()
-        self.end, self.data_end, self._last_size = None, 0, 0
+        self.end, self.data_end, self._last_size, self.last = None, 0, 0, None
 
-    def _whole(self, base: int) -> tuple[int, int]:
-        """(byte, offset) after the last sound batch of the last segment: a power loss may leave zeros in a file."""
-        scanner = SegmentScanner(self._name, base)
+    def _last_batch(self, base: int, cut: int | None) -> BatchHeader | None:
+        """The last sound batch of the last segment, below ``cut``: a power loss may leave zeros in a file."""
+        last = None
         with suppress(SegmentError):
-            for chunk in self._chunks():
-                scanner.feed(chunk)
-        summary = scanner.summary()
-        return summary.end, summary.next_offset
+            for header in scan_batches(self._chunks(), self._name, base, allow_partial_tail=True):
+                if cut is not None and header.next_offset > cut:
+                    break
+                last = header
+        return last
 
     @property
     def _name(self) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidemark.kafka_log.build import simple
+from tests.tidemark.kafka_log.build import empty, simple
 from tests.uploader_agent.intake.scripted import (
     BROKERS,
     ID,
@@ -63,11 +63,13 @@ def test_a_log_is_copied_and_continued(tmp_path: Path) -> None:
     assert row == CopyRow(str(T), "copied", 0, cluster.log.end, cluster.log.end, row.bytes, 1, 0, None)
     assert row.bytes == sum(map(len, cluster.log.batches))
     assert_follows(tmp_path / str(T), cluster)
-    asked = len(cluster.asked)
+    asked, batches = len(cluster.asked), list(cluster.log.batches)
     cluster.produce(3)
     copied(cluster, tmp_path)
     assert_follows(tmp_path / str(T), cluster)
-    assert cluster.asked[asked].offset == row.next_offset, "nothing is fetched twice"
+    last = header_of(batches[-1])
+    assert cluster.asked[asked].offset == last.base_offset, "nothing is fetched twice but the last batch, to compare"
+    assert all(wanted.offset >= last.next_offset for wanted in cluster.asked[asked + 1 :])
 
 
 def test_an_empty_log_has_an_empty_segment(tmp_path: Path) -> None:
@@ -513,12 +515,63 @@ def test_a_range_that_was_left_out_is_fetched_if_the_log_is_cut_within_it(tmp_pa
 def test_a_batch_that_overlaps_the_spool_is_not_taken(tmp_path: Path) -> None:
     cluster = ScriptedCluster()
     cluster.produce(3)
-    end = copied(cluster, tmp_path).next_offset or 0
-    cluster.log.batches[:] = [simple(end - 1, 4, leader_epoch=0)]
-    cluster.log.end = cluster.log.high_watermark = end + 3
-    row = copied(cluster, tmp_path, 20)
+    end = cluster.log.end
+    with closing(TopicCopy(cluster, TOPIC, tmp_path, follow=True, clock=lambda: cluster.now)) as copy:
+        copy.run(lambda: copy.rows()[0].next_offset == end)
+        cluster.log.batches[:] = [simple(end - 1, 4, leader_epoch=0)]
+        cluster.log.end = cluster.log.high_watermark = end + 3
+        copy.run(lambda: bool(copy.rows()[0].why))
+        [row] = copy.rows()
     assert row.next_offset == end
     assert f"overlaps what is already there, up to {end}" in str(row.why)
+
+
+def restored(cluster: ScriptedCluster) -> None:
+    """Give all replicas other batches at the same offsets, under the same epochs."""
+    for broker in BROKERS:
+        replica = cluster.replicas[broker]
+        headers = [header_of(raw) for raw in replica.batches]
+        replica.batches = [
+            simple(header.base_offset, header.record_count, leader_epoch=header.leader_epoch, producer_id=77)
+            for header in headers
+        ]
+
+
+@pytest.mark.parametrize("elected", [False, True])
+def test_another_log_with_the_same_offsets_and_epochs_is_refused(tmp_path: Path, *, elected: bool) -> None:
+    """As after a restore of the brokers from a backup, and new records: at a start and at an election."""
+    cluster = ScriptedCluster()
+    cluster.produce(20)
+    with closing(TopicCopy(cluster, TOPIC, tmp_path, follow=True, clock=lambda: cluster.now)) as copy:
+        copy.run(lambda: copy.rows()[0].next_offset == cluster.log.end)
+        kept = batches_in(tmp_path / str(T))
+        restored(cluster)
+        cluster.produce(5)
+        if elected:
+            cluster.elect(2)
+            copy.run(lambda: copy.rows()[0].state == "stopped")
+    row = copied(cluster, tmp_path, 20)
+    assert row.state == "stopped"
+    last = header_of(kept[-1])
+    assert f"the leader has a batch at {last.base_offset} under epoch 0 with CRC" in str(row.why)
+    assert "another log has this topic's id" in str(row.why)
+    assert batches_in(tmp_path / str(T)) == kept
+
+
+def test_what_compaction_has_left_of_the_last_batch_is_the_same_log(tmp_path: Path) -> None:
+    """It removes records and batches, and keeps the base offsets of those that are left."""
+    for left in ([], [0], [1], [0, 1]):
+        cluster, root = ScriptedCluster(), tmp_path / str(left)
+        cluster.produce(10)
+        copied(cluster, root)
+        *others, last = cluster.log.batches
+        header = header_of(last)
+        rewritten = [empty(header.base_offset, header.last_offset_delta, leader_epoch=0)]
+        for broker in BROKERS:
+            cluster.replicas[broker].batches = [*(others if 0 in left else []), *(rewritten if 1 in left else [])]
+        cluster.produce(3)
+        assert copied(cluster, root).state == "copied"
+        assert batches_in(root / str(T))[-3:] == cluster.log.batches[-3:]
 
 
 def test_news_of_an_older_leadership_and_late_answers_count_for_nothing(tmp_path: Path) -> None:

@@ -15,20 +15,22 @@ from unittest.mock import patch
 import pytest
 
 from tests.uploader_agent.fakes import CLUSTER
-from tests.uploader_agent.intake.scripted import OTHER_ID, ScriptedCluster, T, batches_in
+from tests.uploader_agent.intake.scripted import OTHER_ID, ScriptedCluster, T, batches_in, header_of
 from tests.uploader_agent.intake.slots import ScriptedAdmin, Slot, settle
-from tests.uploader_agent.intake.test_follower import ALL, misfortune
+from tests.uploader_agent.intake.test_follower import ALL, misfortune, restored
 from tests.uploader_agent.intake.test_spool import WRITES, Killed, Killer
 from tidemark.errors import BrokerError, Refused
 from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark import parse, render
 from tidemark.formats.raw.watermark_index import WatermarkIndex
+from tidemark.kafka_log import BatchHeader
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.disk.log_dirs import find_segments
 from uploader_agent.intake import replica as replica_module
 from uploader_agent.intake.fetching import Retention, TopicAnswer
 from uploader_agent.intake.follower import FollowerState
+from uploader_agent.intake.last_stored import StoredEnd
 from uploader_agent.intake.metadata import SlotMetadata
 from uploader_agent.intake.replica import SlotReplica, slot_of
 from uploader_agent.intake.spool import PartitionSpool
@@ -61,12 +63,14 @@ def test_what_is_fetched_is_stored_and_known_by_its_origin(slot: Slot, cluster: 
 def test_a_new_spool_begins_where_the_store_ends(slot: Slot, cluster: ScriptedCluster) -> None:
     cluster.produce(30)
     slot.upload(tails=True)
-    end = slot.watermark().next_offset
+    last = header_of(cluster.log.batches[-1])
+    assert slot.watermark().next_offset == last.next_offset
     slot.lose_spool()
     cluster.produce(5)
     asked = len(cluster.asked)
     slot.upload(tails=True)
-    assert min(wanted.offset for wanted in cluster.asked[asked:]) == end
+    assert min(wanted.offset for wanted in cluster.asked[asked:]) == last.base_offset, "the last one is compared"
+    assert find_segments(slot.spool / str(T))[0].base_offset >= last.next_offset
     slot.check_exact()
 
 
@@ -95,7 +99,7 @@ def test_offsets_that_the_brokers_still_have_are_never_called_lost(slot: Slot, c
         cluster.produce(12)
         slot.upload(tails=True)
         cluster.produce(12)
-        with patch.object(SlotReplica, "_stored_end", lambda *_: cluster.log.end - 1):
+        with patch.object(SlotReplica, "_stored_end", lambda *_: StoredEnd(cluster.log.end - 1)):
             slot.lose_spool()
             slot.upload(tails=True)
 
@@ -202,11 +206,11 @@ def test_a_disk_error_has_the_spool_opened_again(slot: Slot, cluster: ScriptedCl
     replica, failed = slot.replica(), itertools.count()
     append = PartitionSpool.append
 
-    def once(spool: PartitionSpool, batches: memoryview, base: int, end: int) -> None:
+    def once(spool: PartitionSpool, batches: memoryview, base: int, end: int, last: BatchHeader) -> None:
         if next(failed) == 1:
             os.pwrite(spool._last or -1, bytes(batches[:50]), spool._last_size)
             raise OSError(28, "No space left on device")
-        append(spool, batches, base, end)
+        append(spool, batches, base, end, last)
 
     def stop_when_caught_up(replica: SlotReplica) -> None:
         turn(replica)
@@ -322,7 +326,7 @@ def mutants() -> dict[str, Callable[[pytest.MonkeyPatch], None]]:
 
     return {
         "an empty segment marks a gap": set_(SlotReplica, "segments", segments),
-        "a spool begins where the store ends": set_(SlotReplica, "_stored_end", lambda *_: 1 << 40),
+        "a spool begins where the store ends": set_(SlotReplica, "_stored_end", lambda *_: StoredEnd(1 << 40)),
     }
 
 
@@ -534,3 +538,18 @@ def test_one_origin_at_a_time_uploads_a_compacted_log(
     assert ((slot.watermark(), slot.manifests()) == before) == refused
     if not refused:
         slot.check_exact()
+
+
+def test_a_new_spool_is_not_begun_behind_another_logs_batches(slot: Slot, cluster: ScriptedCluster) -> None:
+    cluster.produce(30)
+    slot.upload(tails=True)
+    before = slot.watermark()
+    slot.lose_spool()
+    restored(cluster)
+    cluster.produce(5)
+    slot.upload(tails=True)
+    replica = slot.replica()
+    replica.catch_up(every_topic)
+    assert "another log has this topic's id" in str(replica._fetcher.followers[T].error)
+    replica.close()
+    assert (slot.watermark().next_offset, batches_in(slot.spool / str(T))) == (before.next_offset, [])
