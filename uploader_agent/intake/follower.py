@@ -214,15 +214,8 @@ class PartitionFollower:
         if part.refused is not None:
             self._refused(part.refused, now, from_leader=from_leader)
             return
-        proves = wanted is self._proof
-        if proves:
-            if not self._has_last(part):
-                return
-            self._prove()
-        end = self.spool.end
-        if self.state is not FollowerState.FOLLOWING or end is None:
-            return
-        if not (wanted.offset == end or (proves and wanted.offset < end)):
+        repeats_last = wanted is self._proof and self._prove(part)
+        if self.state is not FollowerState.FOLLOWING or not (repeats_last or wanted.offset == self.spool.end):
             return
         if part.diverges:
             self._leave(None, now, from_leader=from_leader)
@@ -232,11 +225,12 @@ class PartitionFollower:
             if part.near_replica >= 0 and part.near_replica != self.leader.broker:
                 self._near, self._near_until, self._near_gave = part.near_replica, now + _NEAR_SECONDS, False
                 return
+        before = self.spool.end
         self._append(part, now, from_leader=from_leader)
-        if self.spool.end != end:
+        if self.spool.end != before:
             self.idle, self._damaged, self.error = 0, 0, None
             self._near_gave |= not from_leader
-        elif from_leader and part.first and not part.records and end < part.high_watermark:
+        elif from_leader and part.first and not part.records and wanted.offset < part.high_watermark:
             self.idle += 1
 
     def begin_again(self, now: float) -> None:
@@ -309,15 +303,21 @@ class PartitionFollower:
         self.stop(BrokerError(f"{self.tp}: the leader has a batch at {found}, and one at {known}: {rule}; {remedy}"))
         return False
 
-    def _prove(self) -> None:
-        """Apply the pending changes: the leader has answered for this topic id, so the lineage is of this topic."""
+    def _prove(self, part: FetchedPart) -> bool:
+        """Apply the pending changes: the leader has answered for this topic id, so the lineage is of this topic.
+
+        Not if it has another last batch, or does not tell. True if the answer begins with the last batch.
+        """
+        if not self._has_last(part):
+            return False
         pending, self._pending, self._proof = self._pending, None, None
         if pending is None:
-            return
+            return False
         self.spool.follow(pending.lineage, pending.cut)
         if self.spool.end is None or self.spool.end < pending.start:
             self.spool.begin(pending.start)
         self.state, self._in_doubt = FollowerState.FOLLOWING, False
+        return pending.last is not None
 
     def _append(self, part: FetchedPart, now: float, *, from_leader: bool) -> None:
         """Write the sound batches of the answer that continue the log and lie on the leader's lineage."""

@@ -1,4 +1,4 @@
-"""The stored end of a partition, and the last stored batch: a leader must have that one where a spool begins behind it."""
+"""The stored end of a partition, and the batch that ends there, which the leader of a spool that begins there must have."""
 
 from __future__ import annotations
 
