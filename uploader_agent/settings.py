@@ -101,6 +101,7 @@ class FetchSettings(Settings):
 
     ``client`` is passed to kafka-python (``security_protocol``, ``sasl_mechanism``, ...). Of ``slots`` agents this one
     is number ``slot``; each owns some of the partitions. With ``rack`` batches come from a replica there (KIP-392).
+    With ``lease`` a second process of the slot waits until the first has not renewed its lease for that time.
     """
 
     bootstrap: str = Field(pattern=_BROKERS)
@@ -112,6 +113,7 @@ class FetchSettings(Settings):
     segment: Size = Field(default=64 << 20, ge=1 << 12, le=1 << 30)
     spool_max: Size = Field(default=10 << 30, ge=1 << 20)
     largest_message: Size = Field(default=64 << 20, ge=1 << 20, le=1 << 30)
+    lease: Duration | None = None
 
     _check_client = field_validator("client")(_check_client)
 

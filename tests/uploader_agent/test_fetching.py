@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from tests.spark.world import World, in_process
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import KafkaVersion
 from tests.support.s3 import S3Server
+from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tests.uploader_agent.test_real import cluster_of, deploy, env, raw
+from tidemark.errors import NotFound
 from tidemark.store import Store
 from tidemark_spark.run.driver import run
 
@@ -95,6 +98,54 @@ def test_what_is_fetched_is_what_a_disk_agent_would_have_stored(
     checked = fetching.log.with_name("checked")
     assert run_here(["config", "check", "-c", fetching.config], checked, env) == 0, checked.read_text()
     assert "mode: fetch" in checked.read_text()
+
+
+def test_a_standby_takes_over_from_a_frozen_process_which_then_writes_nothing(
+    kafka: KafkaCluster, tmp_path: Path, raw: Store, s3_server: S3Server, env: Mapping[str, str]
+) -> None:
+    topic = "standby"
+    kafka.create_topic(topic, config=SMALL["4.3.1"])
+    load = Load(kafka, topic)
+    disk = deploy(tmp_path, kafka, raw, s3_server, topic, **DISK)
+    own = {"tail_after": "1s", "http": {"port": 0}}
+    first, second = [beside(disk, tmp_path / name, lease="4s") for name in ("first", "second")]
+    for deployment in (first, second):
+        deployment.configure(**own)
+    processes = [first.start("run", env)]
+    try:
+        load.send(50)
+        wait_until(lambda: stored(disk) == 50, what="the first process to seal")
+        processes.append(second.start("run", env))
+        wait_until(lambda: "slot_waits" in second.log.read_text(), what="the second process to wait")
+        load.send(50)
+        wait_until(lambda: stored(disk) == 100, what="the first process to go on")
+        assert "slot_taken" not in second.log.read_text()
+        processes[0].send_signal(signal.SIGSTOP)
+        load.send(50)
+        wait_until(lambda: stored(disk) == 150, what="the second process to seal")
+        before = first.puts()
+        processes[0].send_signal(signal.SIGCONT)
+        assert processes[0].wait(HUNG) == 1
+        assert "lease_lost" in first.log.read_text()
+        assert first.puts() == before
+        processes[1].terminate()
+        assert processes[1].wait(HUNG) == 0
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert {line["word"] for line in of_disk("verify", disk, env, "--deep")[:1]} == {"OK"}
+    first.configure(fetch=first.settings["fetch"] | {"slots": 2})
+    assert first.run("upload-once", env) == 2
+    assert "is 2, and the agents of this cluster share its partitions among 1" in first.log.read_text()
+
+
+def stored(deployment: Deployment) -> int:
+    """The end of the offsets that are stored; 0 before there is ``offset.wm``."""
+    try:
+        return deployment.watermark()[1].next_offset
+    except NotFound:
+        return 0
 
 
 def test_the_pipeline_lands_the_same_from_both(kafka: KafkaCluster, tmp_path: Path, env: Mapping[str, str]) -> None:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -17,7 +18,7 @@ import typer
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, TidemarkError
 from tidemark.formats.raw.slots import FIRST_SLOT
-from tidemark.store import open_store
+from tidemark.store import Store, open_store
 from tidemark.terminal import Output, columns
 from uploader_agent.broker.admin import AdminMetadata, connect
 from uploader_agent.broker.authority import Authority, NoAuthority, QuorumAuthority, ZooKeeperAuthority
@@ -26,6 +27,7 @@ from uploader_agent.broker.properties import Broker, read_broker
 from uploader_agent.components import Components
 from uploader_agent.disk.watcher import DirectoryWatcher
 from uploader_agent.intake.fetching import FetchLimits
+from uploader_agent.intake.lease import LeasedStore, SlotLease, check_count
 from uploader_agent.intake.metadata import Ends, SlotMetadata
 from uploader_agent.intake.replica import SlotReplica
 from uploader_agent.log_source import BrokerDisk, LogSource
@@ -107,12 +109,17 @@ def metadata_of(
 
 @contextmanager
 def built(
-    settings: AgentSettings, broker: Broker, *, notifier: Notifier | None = None, read_only: bool = False
+    settings: AgentSettings,
+    broker: Broker,
+    *,
+    notifier: Notifier | None = None,
+    read_only: bool = False,
+    lease: SlotLease | None = None,
 ) -> Iterator[Components]:
-    """An agent's components, with its real surroundings."""
+    """An agent's components, with its real surroundings. With a ``lease`` nothing is written without it."""
     with (
-        opened(settings) as (open_metered, traffic),
-        _source(settings, broker, open_metered, traffic.metrics) as source,
+        opened(settings) as (open_unleased, traffic),
+        _source(settings, broker, open_unleased, traffic.metrics) as source,
         closing(metadata_of(settings, broker, lambda: source.over)) as metadata,
         closing(DirectoryWatcher()) as watcher,
         closing(_hints(settings, broker)) as hints,
@@ -121,7 +128,7 @@ def built(
             settings,
             broker,
             metadata,
-            open_metered,
+            open_unleased if lease is None else partial(_leased, open_unleased, lease),
             watcher,
             hints=hints,
             authority=None if read_only else _authority(settings, broker),
@@ -215,9 +222,32 @@ def locked(settings: AgentSettings, notifier: Notifier | None = None) -> Iterato
     links = [folder for folder in settings.hold.links if folder.is_dir()]
     with (
         lock_directories([*broker.log_dirs, settings.state_dir, *links]),
-        built(settings, broker, notifier=notifier) as components,
+        _leased_slot(settings, broker) as lease,
+        built(settings, broker, notifier=notifier, lease=lease) as components,
     ):
         yield components
+
+
+@contextmanager
+def _leased_slot(settings: AgentSettings, broker: Broker) -> Iterator[SlotLease | None]:
+    """The lease of the slot, if its settings want one, after a wait for it; lost, it ends the process."""
+    if settings.fetch is None:
+        yield None
+        return
+    with open_destinations(settings, broker, dry_run=False) as destinations:
+        store, control = destinations.control_store, destinations.control
+        check_count(store, control, settings.fetch.slots)
+        if settings.fetch.lease is None:
+            yield None
+            return
+        lease = SlotLease(settings.fetch, store, control)
+        lease.take()
+        with lease.renewed(lambda: signal.raise_signal(signal.SIGTERM)):
+            yield lease
+
+
+def _leased(open_store: OpenStore, lease: SlotLease, url: str) -> Store:
+    return LeasedStore(open_store(url), lease)
 
 
 @contextmanager

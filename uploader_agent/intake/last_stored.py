@@ -1,4 +1,4 @@
-"""The stored end of a partition, and the batch that ends there, which the leader of a spool that begins there must have."""
+"""The stored end of a partition, and the batch that ends there, which the leader must have if a spool begins there."""
 
 from __future__ import annotations
 

@@ -247,6 +247,15 @@ class ControlKeys:
         return f"{self.gaps}{broker}.json"
 
     @property
+    def slot_count(self) -> str:
+        """The number of slots that share the cluster's partitions."""
+        return f"{self._under('_fetch')}slots.json"
+
+    def slot_lease(self, slot: int) -> str:
+        """The lease of one slot."""
+        return f"{self._under('_fetch')}{slot}.json"
+
+    @property
     def tails(self) -> str:
         """The folder of the packs of all brokers; it lies in the partitions' own store and prefix."""
         return self._under("_tails")

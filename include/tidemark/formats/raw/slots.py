@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from pydantic import Field
+
+from tidemark.formats.base import StoredObject
 from tidemark.formats.raw.manifest import Origin
 
 FIRST_SLOT: Final = 2_000_000_000
@@ -18,3 +21,20 @@ def origin_of(number: int) -> Origin:
 def of_broker(number: int) -> str:
     """``broker 3``, or ``slot 3`` for the number that stands for it, as messages name an agent's place."""
     return f"slot {number - FIRST_SLOT}" if number >= FIRST_SLOT else f"broker {number}"
+
+
+class SlotCount(StoredObject):
+    """``_fetch/<cluster>/slots.json``: the number of slots, which an agent with another one refuses."""
+
+    slots: int = Field(ge=1)
+
+
+class LeaseOfSlot(StoredObject):
+    """``_fetch/<cluster>/<slot>.json``: the process that is a slot, for ``seconds`` after each renewal.
+
+    ``holder`` is drawn at random for each process, and empty after it has ended. ``renewals`` tells versions apart.
+    """
+
+    holder: str
+    seconds: float = Field(gt=0)
+    renewals: int = Field(ge=0)
