@@ -249,7 +249,7 @@ class BrokerConnections(Cluster):
         try:
             return await connection.send_request(request)
         except IncompatibleBrokerVersion as error:
-            raise self._too_old(broker, error) from error
+            raise self._too_old(broker, connection, error) from error
         except (KafkaError, OSError) as error:
             connection.close()
             raise self._unavailable(broker, error) from error
@@ -268,7 +268,7 @@ class BrokerConnections(Cluster):
             rule = "kafka-python does not take these settings to connect with"
             raise ConfigError("--config", [("", f"{rule}: {type(error).__name__}: {error}")]) from error
         except IncompatibleBrokerVersion as error:
-            raise self._too_old(broker, error) from error
+            raise self._too_old(broker, connection, error) from error
         except (KafkaError, OSError) as error:
             refusal = tls_refusal(error, self._manager.config)
             if refusal is not None:
@@ -301,7 +301,7 @@ class BrokerConnections(Cluster):
             version = connection.broker_version_data.api_version(FetchRequest, min_version=_BY_TOPIC_ID)
         except IncompatibleBrokerVersion as error:
             connection.close()
-            raise self._too_old(broker, error) from error
+            raise self._too_old(broker, connection, error) from error
         sock = _take_socket(self._net, connection)
         return FetchConnection(sock, broker, version, self._limits, self._sessions[broker])
 
@@ -342,8 +342,11 @@ class BrokerConnections(Cluster):
     def _unavailable(self, broker: int | str, error: Exception) -> BrokerUnavailable:
         return BrokerUnavailable(f"{self._at(broker)} cannot be asked: {type(error).__name__}: {error}")
 
-    def _too_old(self, broker: int | str, error: Exception) -> BrokerError:
-        return BrokerError(f"{self._at(broker)} is too old, fetching by topic id needs Kafka 3.1 or later: {error}")
+    def _too_old(self, broker: int | str, connection: Any, error: Exception) -> BrokerError:
+        known = connection.broker_version_data
+        rule = f"has the API of Kafka {known.broker_version_str if known else 'before 0.10'}, and fetching needs 3.1"
+        reason = "without topic ids and epochs nothing proves that a batch is of this topic and of its leader's log"
+        return BrokerError(f"{self._at(broker)} {rule}: {error}; {reason}")
 
     def _at(self, broker: int | str) -> str:
         address = self._addresses.get(broker)

@@ -11,10 +11,13 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.support.kafka import KafkaCluster
+from tests.support.waiting import wait_until
 from tests.uploader_agent.intake.scripted import batches_in
+from tidemark.errors import BrokerError
+from tidemark.formats.keys import TopicPartition
 from uploader_agent.intake.brokers import BrokerConnections
 from uploader_agent.intake.copying import TopicCopy
-from uploader_agent.intake.fetching import FetchLimits, Retention
+from uploader_agent.intake.fetching import FetchLimits, Retention, Wanted
 from uploader_agent.intake.sessions import FetchSession
 
 TOPIC = "requests"
@@ -79,3 +82,16 @@ def test_the_retention_of_topics_that_delete(kafka: KafkaCluster) -> None:
     with closing(BrokerConnections({"bootstrap_servers": [kafka.bootstrap]}, FetchLimits())) as brokers:
         found = brokers.run(brokers.retention({*configs, "no-such"}))
     assert found == {"kept-by-both": Retention(5.0, 70_000), "kept-for-ever": Retention(None, None)}
+
+
+def test_a_broker_that_is_too_old_is_refused_with_its_version(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a later version of Fetch were needed than the broker has."""
+    kafka.create_topic("too-old")
+    monkeypatch.setattr("uploader_agent.intake.brokers._BY_TOPIC_ID", 99)
+    with closing(BrokerConnections({"bootstrap_servers": [kafka.bootstrap]}, FetchLimits())) as brokers:
+        brokers.run(brokers.topics(None))
+        brokers.send(1, [Wanted(TopicPartition("too-old", 0), "", 1, False, 0, 0, -1)])
+        with pytest.raises(BrokerError, match=r"broker 1 at .* has the API of Kafka 4\.\d.*needs 3\.1.*Fetch.*proves"):
+            wait_until(lambda: bool(brokers.answers(0.1)), what="the refusal")
