@@ -242,10 +242,11 @@ class BrokerConnections(Cluster):
         connection = self._questions.get(broker)
         if connection is None or connection.closed:
             made = await self._connected(broker, QUESTIONS)
-            before, self._questions[broker] = self._questions.get(broker), made
-            if before is not None:
-                before.close()
-            connection = made
+            connection = self._questions.get(broker)
+            if connection is None or connection.closed:  # another question may have connected meanwhile
+                connection = self._questions[broker] = made
+            else:
+                made.close()
         try:
             return await connection.send_request(request)
         except IncompatibleBrokerVersion as error:
