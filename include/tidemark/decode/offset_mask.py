@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +22,7 @@ class OffsetMask:
         for part in (part for mask in masks for part in mask.epochs):
             by_epoch.setdefault(part.epoch, []).append(part)
         self._offsets = {
-            epoch: np.unique(np.fromiter(chain.from_iterable(part.offsets for part in parts), np.int64))
+            epoch: _distinct(np.concatenate([np.cumsum(np.fromiter(part.deltas, np.int64)) for part in parts]))
             for epoch, parts in by_epoch.items()
         }
         for start, end in without:
@@ -65,6 +64,12 @@ class OffsetMask:
         if not found:
             return _NONE, _NONE
         return np.concatenate([offsets for offsets, _ in found]), np.concatenate([epochs for _, epochs in found])
+
+
+def _distinct(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The ``offsets``, ascending and each once. numpy's own takes a second for a million."""
+    ordered = np.sort(offsets)
+    return ordered[np.diff(ordered, prepend=-1) > 0]
 
 
 def _integers(rows: pa.RecordBatch, name: str) -> Any:
