@@ -120,6 +120,22 @@ JAR_SETS = {
             "org.eclipse.jetty.ee10:jetty-ee10-servlet:12.1.12",
         ),
     ),
+    # Kafka Connect with Iceberg's sink, a peer in the benchmarks. Confluent's, Aiven's, Camel's and Lenses' sinks to S3
+    # did not resolve.
+    "connect-iceberg": JarSet(
+        direct=(
+            "org.slf4j:slf4j-simple:2.0.17",
+            "org.xerial:sqlite-jdbc:3.53.2.1",
+            "dev.failsafe:failsafe:3.3.2",
+            *(f"org.apache.iceberg:iceberg-{name}:1.11.0" for name in ("aws", "parquet", "orc")),
+            *(f"org.apache.hadoop:hadoop-client-{name}:3.5.0" for name in ("api", "runtime")),
+        ),
+        transitive=(
+            "org.apache.iceberg:iceberg-kafka-connect:1.11.0",
+            "org.apache.kafka:connect-runtime:4.3.1",
+            f"software.amazon.awssdk:s3:{_AWS_SDK}",
+        ),
+    ),
     # Iceberg's own readers, with all that they need but Hadoop; and Spark 4.1's.
     "iceberg-spark-4.1": JarSet(direct=("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",)),
     # YARN's ResourceManager and NodeManager, for Spark's own jars, whose Hadoop is 3.5.0.
