@@ -59,7 +59,6 @@ def measure(made: Data) -> list[Row]:
             size = made[TOPIC].value_bytes * live / made[TOPIC].records
             note = f"{report.rows} of {live:,} rows; search included"
             rows.append(Row("erasure", "pass over the table", "MB of values/CPU-s", (size / MB / usage.cpu,), note))
-            rows.append(Row("erasure", "pass over the table: peak memory", "MB", (usage.peak / MB,)))
             shutil.rmtree(made.raw(TOPIC) / "_erased")
     shutil.rmtree(made.raw(TOPIC) / "_erasure")
     return rows

@@ -7,8 +7,8 @@ once Kafka has compacted the log: there raw answers.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from tidemark.decode import decode_batches
 from tidemark.erasure.matcher import Matcher, matchers
@@ -134,12 +135,9 @@ def _search_file(common: SearchJob, task: FileSearch, wanted: Sequence[Matcher],
     key = f"{job.keys.root}/{task.path}"
     dt = partition_values(task.path)[DT] or ""
     rules = PartitionRules.of(job.partitions[task.incarnation, task.partition], job.options)
-    with tempfile.TemporaryFile(prefix="tidemark-") as file:
-        for chunk in _chunks(open_store(job.lake_store, job.options), key, task.size):
-            file.write(chunk)
-        found.bytes_read = task.size
+    with _StoredFile(open_store(job.lake_store, job.options), key, task.size) as file:
         try:
-            parquet = pq.ParquetFile(file)
+            parquet = pq.ParquetFile(pa.PythonFile(file, "r"), buffer_size=_CHUNK)
             tops = {matcher.column: _top(matcher.column, parquet.schema_arrow.names) for matcher in wanted}
             exact = _EPOCH in parquet.schema_arrow.names
             if None in tops.values() or (task.compacted and not exact):
@@ -164,6 +162,8 @@ def _search_file(common: SearchJob, task: FileSearch, wanted: Sequence[Matcher],
         except (pa.ArrowException, OSError, ValueError) as error:  # pyarrow's error depends on where the damage is
             reason = " ".join(str(error).split())
             raise FormatError(key, f"cannot be searched: {reason}; audit its date, and rebuild it") from error
+        finally:
+            found.bytes_read = file.bytes_read
 
 
 def _epochs(rows: pa.RecordBatch) -> NDArray[np.int32]:
@@ -175,9 +175,40 @@ def _top(column: str, names: Sequence[str]) -> str | None:
     return next((name for name in (column, column.partition(".")[0]) if name in names), None)
 
 
-def _chunks(store: Store, key: str, size: int) -> Iterator[bytes]:
-    for start in range(0, size, _CHUNK):
-        yield store.get_range(key, start, min(start + _CHUNK, size))
+class _StoredFile(io.RawIOBase):
+    """An object as a file for pyarrow, which reads the footer and the chunks of the wanted columns alone."""
+
+    def __init__(self, store: Store, key: str, size: int) -> None:
+        super().__init__()
+        self._store, self._key, self._size = store, key, size
+        self._at = self.bytes_read = 0
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    @override
+    def tell(self) -> int:
+        return self._at
+
+    @override
+    def read(self, size: int = -1) -> bytes:
+        end = self._size if size < 0 else min(self._at + size, self._size)
+        if end <= self._at:
+            return b""
+        body = self._store.get_range(self._key, self._at, end)
+        self._at = end
+        self.bytes_read += len(body)
+        return body
 
 
 def _search_raw(common: SearchJob, task: RawSearch, wanted: Sequence[Matcher], found: SearchResult) -> None:
