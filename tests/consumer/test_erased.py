@@ -38,7 +38,7 @@ def test_storage_gives_no_erased_record(made: Made) -> None:
         consumer.seek(made.tp, 0)
         found: list[int] = []
         while consumer.position(made.tp) < STORED:
-            for rows in consumer.poll_arrow(timeout_ms=1000, max_records=7).values():
+            for rows in consumer.poll_arrow(timeout_ms=1000, max_bytes=500).values():
                 found += rows["kafka_offset"].to_pylist()
         assert found == LEFT
         consumer.commit()
