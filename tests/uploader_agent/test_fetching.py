@@ -20,6 +20,8 @@ from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tests.uploader_agent.test_real import cluster_of, deploy, env, raw
 from tidemark.errors import NotFound
+from tidemark.formats.raw.slots import FIRST_SLOT
+from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.store import Store
 from tidemark_spark.run.driver import run
 
@@ -107,14 +109,14 @@ def test_a_standby_takes_over_from_a_frozen_process_which_then_writes_nothing(
     kafka.create_topic(topic, config=SMALL["4.3.1"])
     load = Load(kafka, topic)
     disk = deploy(tmp_path, kafka, raw, s3_server, topic, **DISK)
-    own = {"tail_after": "1s", "http": {"port": 0}}
+    own = {"freshness": {".*": "3s"}, "index": {"min_interval": "1s"}}
     first, second = [beside(disk, tmp_path / name, lease="4s") for name in ("first", "second")]
     for deployment in (first, second):
         deployment.configure(**own)
     processes = [first.start("run", env)]
     try:
         load.send(50)
-        wait_until(lambda: stored(disk) == 50, what="the first process to seal")
+        wait_until(lambda: stored(disk) == 50, what="the first process to pack")
         processes.append(second.start("run", env))
         wait_until(lambda: "slot_waits" in second.log.read_text(), what="the second process to wait")
         load.send(50)
@@ -122,7 +124,7 @@ def test_a_standby_takes_over_from_a_frozen_process_which_then_writes_nothing(
         assert "slot_taken" not in second.log.read_text()
         processes[0].send_signal(signal.SIGSTOP)
         load.send(50)
-        wait_until(lambda: stored(disk) == 150, what="the second process to seal")
+        wait_until(lambda: stored(disk) == 150, what="the second process to pack")
         before = first.puts()
         processes[0].send_signal(signal.SIGCONT)
         assert processes[0].wait(HUNG) == 1
@@ -134,18 +136,20 @@ def test_a_standby_takes_over_from_a_frozen_process_which_then_writes_nothing(
         for process in processes:
             process.kill()
             process.wait()
-    assert {line["word"] for line in of_disk("verify", disk, env, "--deep")[:1]} == {"OK"}
+    [verified, *_] = of_disk("verify", disk, env, "--deep")
+    assert (verified["word"], verified["wrong"]) == ("PACKED", 0)
     first.configure(fetch=first.settings["fetch"] | {"slots": 2})
     assert first.run("upload-once", env) == 2
     assert "is 2, and the agents of this cluster share its partitions among 1" in first.log.read_text()
 
 
 def stored(deployment: Deployment) -> int:
-    """The end of the offsets that are stored; 0 before there is ``offset.wm``."""
+    """The end of the offsets that slot 0 has stored; 0 before its index names the partition."""
     try:
-        return deployment.watermark()[1].next_offset
+        index = WatermarkIndex.load(deployment.store, deployment.control.index(FIRST_SLOT))
     except NotFound:
         return 0
+    return max((entry.least_stored_end for entry in index.entries), default=0)
 
 
 def test_the_pipeline_lands_the_same_from_both(kafka: KafkaCluster, tmp_path: Path, env: Mapping[str, str]) -> None:
