@@ -6,7 +6,7 @@ what it lacks may still be on the brokers. All that differs between the two is h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import ClassVar, Protocol
 
@@ -15,7 +15,6 @@ from typing_extensions import override
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import Origin
 from uploader_agent.broker.admin import Offsets
-from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.runtime import Thread
 
 
@@ -23,12 +22,10 @@ class LogSource(Protocol):
     """The source of the log directories. Every method may be called from any thread, except where it says otherwise."""
 
     origin: ClassVar[Origin]
+    marks_gaps: ClassVar[bool]
+    """True if an empty segment before another stands for offsets that the brokers no longer had."""
     over: Mapping[tuple[TopicPartition, str], int]
     """The ends, by topic id, of deleted topics that the directories still have. It is replaced as a whole."""
-
-    def segments(self, listed: Collection[LocalSegment]) -> Collection[LocalSegment]:
-        """The segments of a directory's listing that have offsets."""
-        ...
 
     def lost_below(self, end: int, offsets: Offsets | None) -> int:
         """The offset below which everything is lost that neither the directory nor the store has; at most ``end``.
@@ -37,8 +34,8 @@ class LogSource(Protocol):
         """
         ...
 
-    def stored(self, tp: TopicPartition, topic_id: str | None, next_offset: int) -> None:
-        """Note that ``offset.wm`` accounts for all offsets below ``next_offset``."""
+    def stored(self, tp: TopicPartition, topic_id: str | None, end: int) -> None:
+        """Note that ``offset.wm`` accounts for all offsets below ``end``."""
         ...
 
     def begin_again(self, tp: TopicPartition, topic_id: str | None) -> None:
@@ -66,18 +63,15 @@ class BrokerDisk(LogSource):
     """A broker's own log directories, which the broker keeps current."""
 
     origin = "disk"
+    marks_gaps = False
     over: Mapping[tuple[TopicPartition, str], int] = {}
-
-    @override
-    def segments(self, listed: Collection[LocalSegment]) -> Collection[LocalSegment]:
-        return listed
 
     @override
     def lost_below(self, end: int, offsets: Offsets | None) -> int:
         return end
 
     @override
-    def stored(self, tp: TopicPartition, topic_id: str | None, next_offset: int) -> None:
+    def stored(self, tp: TopicPartition, topic_id: str | None, end: int) -> None:
         pass
 
     @override

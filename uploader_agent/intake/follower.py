@@ -33,7 +33,7 @@ _SHUN_SECONDS: Final = 60.0
 """Time for which the leader is read after a near replica has failed."""
 
 _DENIED_SECONDS: Final = 60.0
-"""Time without the topic id in any broker's metadata after which the topic of a spool is gone."""
+"""Time without the topic id in any broker's answer after which the topic of a spool is gone."""
 
 _MOST_DAMAGED: Final = 5
 """Damaged answers in a row from the leader after which the partition stops: its log is damaged, not the way here."""
@@ -55,14 +55,14 @@ class FollowerState(StrEnum):
 
 
 class _Pending(NamedTuple):
-    """Changes of the spool that a lineage calls for: a ``cut``, and a segment at the log ``start`` if it ends below.
+    """Changes of the spool that a lineage calls for: a ``cut``, and a segment at ``start`` if it ends below.
 
     ``offset`` is where batches are needed afterwards. ``last`` is the batch before, which the leader's log must have.
     """
 
     lineage: Lineage
     cut: int | None
-    start: int
+    start: StoredEnd
     offset: int
     last: BatchHeader | None = None
 
@@ -102,7 +102,7 @@ class PartitionFollower:
         self._in_doubt = False
         """A leader has refused the topic id."""
         self._denied_since: float | None = None
-        """The time since which no broker has had the topic id."""
+        """The time since which no broker has had the topic id, and no leader has answered for it."""
         self._pending: _Pending | None = None
         self._stated_from = 0
         """The offset below which the leader states no epochs. It has moved its log start there, and lost it in a crash:
@@ -143,10 +143,12 @@ class PartitionFollower:
             self._pause(topic, now)
             return None
         if topic is None or topic.topic_id != self.topic_id:
-            # That broker may be behind, so the leader must have refused the id as well, if there was one.
+            # That broker may be behind, so the leader must have refused the id as well, or has not been asked.
             self._denied_since = now if self._denied_since is None else self._denied_since
-            if self._in_doubt or (self.leader is None and now - self._denied_since >= _DENIED_SECONDS):
+            if self._in_doubt or now - self._denied_since >= _DENIED_SECONDS:
                 self._end(FollowerState.OVER, TidemarkError(f"{self.tp}: the topic was deleted, or made again"))
+            else:
+                self._pause(None, now)
             return None
         self._denied_since = None
         leader = topic.leaders.get(self.tp.partition)
@@ -221,7 +223,7 @@ class PartitionFollower:
             self._leave(None, now, from_leader=from_leader)
             return
         if from_leader:
-            self.high_watermark = part.high_watermark
+            self.high_watermark, self._denied_since = part.high_watermark, None
             if part.near_replica >= 0 and part.near_replica != self.leader.broker:
                 self._near, self._near_until, self._near_gave = part.near_replica, now + _NEAR_SECONDS, False
                 return
@@ -255,8 +257,7 @@ class PartitionFollower:
         spool, (start, log_end, lineage) = self.spool, log
         self._stated_from = lineage.entries[0][1] if lineage.entries else 0
         if spool.end is None:
-            begin, last = self._beginning(lineage, start, log_end)
-            return _Pending(lineage, None, begin, begin, last)
+            return _Pending(lineage, None, *self._beginning(lineage, start, log_end))
         end: int = min(spool.end, log_end)
         own = self.known
         diverged = own.divergence(lineage, end)
@@ -268,17 +269,18 @@ class PartitionFollower:
         )
         emptied = cut is not None and cut <= (spool.start or 0)
         if emptied:
-            begin, last = self._beginning(lineage, start, log_end)
-            return _Pending(whole, cut, begin, begin, last)
+            return _Pending(whole, cut, *self._beginning(lineage, start, log_end))
         last = spool.last if cut is None and spool.last and start <= spool.last.base_offset else None
-        return _Pending(whole, cut, start, max(start, end), last)
+        return _Pending(whole, cut, StoredEnd(start), max(start, end), last)
 
-    def _beginning(self, lineage: Lineage, start: int, log_end: int) -> StoredEnd:
-        """The offset at which an empty spool begins: what the store has need not be fetched again."""
+    def _beginning(self, lineage: Lineage, start: int, log_end: int) -> tuple[StoredEnd, int, BatchHeader | None]:
+        """The beginning of an empty spool, as the rest of its changes: what the store has need not be fetched again."""
         stored = self._stored_end(self.tp, self.topic_id, lineage) if self._stored_end else StoredEnd(0)
-        if stored.last is not None and start <= stored.last.base_offset and stored.offset <= log_end:
-            return stored
-        return StoredEnd(max(start, min(stored.offset, log_end)))
+        if start <= stored.offset <= log_end:
+            last = stored.last if stored.last is not None and start <= stored.last.base_offset else None
+            return stored, stored.offset, last
+        begin = max(start, min(stored.offset, log_end))
+        return StoredEnd(begin), begin, None
 
     def _has_last(self, part: FetchedPart) -> bool:
         """True if the leader's log has the last batch, as far as compaction has left it; stops if it has another there.
@@ -314,8 +316,8 @@ class PartitionFollower:
         if pending is None:
             return False
         self.spool.follow(pending.lineage, pending.cut)
-        if self.spool.end is None or self.spool.end < pending.start:
-            self.spool.begin(pending.start)
+        if self.spool.end is None or self.spool.end < pending.start.offset:
+            self.spool.begin(pending.start.offset, pending.start.opened)
         self.state, self._in_doubt = FollowerState.FOLLOWING, False
         return pending.last is not None
 
@@ -324,7 +326,7 @@ class PartitionFollower:
         spool = self.spool
         assert spool.end is not None
         begin = end = 0
-        newest = -1
+        newest, transactional = -1, list[BatchHeader]()
         first, last, following = None, None, spool.end
         problem: TidemarkError | None = None
         try:
@@ -338,6 +340,8 @@ class PartitionFollower:
                 self._note_epoch(header)
                 first, last, newest = first or header, header, max(newest, header.max_timestamp)
                 end, following = header.end, header.next_offset
+                if header.is_transactional:
+                    transactional.append(header)
             else:
                 if not end and part.first and part.records:
                     problem = FormatError(str(self.tp), f"the answer from offset {spool.end} on has no whole batch")
@@ -346,15 +350,20 @@ class PartitionFollower:
         if first is not None:
             self.newest = max(self.newest or -1, newest)
             self.bytes_per_offset = (end - begin) / (following - first.base_offset)
-            spool.append(part.records[begin:end], first.base_offset, following, last)
-        elif from_leader and isinstance(problem, FormatError):
-            self._damaged += 1
-            if self._damaged >= _MOST_DAMAGED:
-                remedy = "look at that broker's disk, or let another replica lead"
-                self.stop(BrokerError(f"{self.tp}: the leader sent damage {self._damaged} times: {problem}; {remedy}"))
-                return
+            spool.append(part.records[begin:end], first.base_offset, following, last, transactional)
+        elif from_leader and isinstance(problem, FormatError) and self._stops_at(problem):
+            return
         if problem is not None:
             self._leave(problem, now, from_leader=from_leader)
+
+    def _stops_at(self, damage: FormatError) -> bool:
+        """Note another damaged answer of the leader, and stop if there were too many."""
+        self._damaged += 1
+        if self._damaged < _MOST_DAMAGED:
+            return False
+        remedy = "look at that broker's disk, or let another replica lead"
+        self.stop(BrokerError(f"{self.tp}: the leader sent damage {self._damaged} times: {damage}; {remedy}"))
+        return True
 
     def _note_epoch(self, header: BatchHeader) -> None:
         """Note the epoch of a batch that is not in the lineage, or begins earlier than the lineage says."""

@@ -9,9 +9,10 @@ Source: KIP-101 (the leader answers OffsetForLeaderEpoch of its own epoch with i
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import Final
 
 from typing_extensions import override
 
@@ -23,6 +24,8 @@ from uploader_agent.disk.log_dirs import read_text, topic_id_of
 from uploader_agent.disk.segment_files import EPOCHS
 from uploader_agent.intake.replica import owns
 from uploader_agent.settings import FetchSettings
+
+_MOST_REUSED: Final = 10
 
 Ends = Mapping[tuple[TopicPartition, str], int]
 
@@ -38,6 +41,8 @@ class SlotMetadata(Metadata):
         self._leaders: Mapping[TopicPartition, Leader] = {}
         self._told: dict[TopicPartition, tuple[Led, Offsets]] = {}
         """The last answers about offsets."""
+        self._reused: Counter[TopicPartition] = Counter()
+        """The times that an answer has stood for another one."""
         self._epochs: dict[TopicPartition, tuple[tuple[int, int], Led | None]] = {}
         """What each directory follows, with the checkpoint's inode and modification time."""
 
@@ -63,7 +68,7 @@ class SlotMetadata(Metadata):
         for tp, ours in led.items():
             end, leader = over.get((tp, ours.topic_id or "")), self._leaders.get(tp)
             if end is not None:
-                offsets[tp] = Offsets(end, log_end=end)
+                offsets[tp] = Offsets(end, log_start_offset=end, log_end=end)  # nobody has what the spool lacks
             elif leader is not None and leader.led == ours and leader.broker >= 0:
                 by_broker[leader.broker][tp] = ours
         failed: list[BrokerUnavailable] = []
@@ -71,10 +76,13 @@ class SlotMetadata(Metadata):
             try:
                 ends = self._cluster.log_ends(broker, asked)
                 same = {tp for tp, end in ends.items() if self._is_idle(tp, asked[tp], end)}
+                self._reused.update(same)
                 told = self._cluster.offsets_from(broker, {tp: asked[tp] for tp in ends.keys() - same})
             except BrokerUnavailable as error:
                 failed.append(error)
                 continue
+            for tp in told:
+                self._reused.pop(tp, None)
             self._told |= {tp: (asked[tp], replace(found, log_end=ends[tp])) for tp, found in told.items()}
             offsets |= {tp: self._told[tp][1] for tp in told.keys() | same}
         if failed and len(failed) == len(by_broker) and not offsets:
@@ -82,8 +90,13 @@ class SlotMetadata(Metadata):
         return offsets
 
     def _is_idle(self, tp: TopicPartition, led: Led, end: int) -> bool:
-        """True if all was committed at the last answer of this leadership, and nothing was appended since."""
+        """True if all was committed at the last answer of this leadership, and nothing was appended since.
+
+        Its log start may have moved since, so it counts a few times only: what lies above it can never be called lost.
+        """
         known, offsets = self._told.get(tp, (None, None))
+        if self._reused[tp] >= _MOST_REUSED:
+            return False
         return known == led and offsets is not None and offsets.high_watermark == offsets.log_end == end
 
     @override

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final
 
 import structlog
 from typing_extensions import override
 
-from tidemark.errors import BrokerError, ConfigError, FormatError
+from tidemark.errors import BrokerError, FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import Lineage
 from uploader_agent.broker.admin import BrokerUnavailable, Offsets
-from uploader_agent.disk.log_dirs import LocalSegment, find_partitions, topic_id_of
+from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.intake.fetcher import Fetcher, FirstHighWatermarks
 from uploader_agent.intake.fetching import Cluster, Retention, TopicAnswer, TopicLeaders
 from uploader_agent.intake.follower import FollowerState, PartitionFollower
@@ -31,7 +30,7 @@ from uploader_agent.intake.last_stored import StoredEnd, stored_end
 from uploader_agent.intake.spool import PartitionSpool
 from uploader_agent.log_source import LogSource
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.runtime import Thread
+from uploader_agent.runtime import MACHINE, Runtime, Thread
 from uploader_agent.settings import FetchSettings
 from uploader_agent.stored.destinations import Destinations
 
@@ -72,6 +71,7 @@ class SlotReplica(LogSource):
     """The replica of ``settings.slot``; ``destinations`` have the stored data."""
 
     origin = "fetch"
+    marks_gaps = True
 
     def __init__(
         self,
@@ -79,17 +79,16 @@ class SlotReplica(LogSource):
         cluster: Cluster,
         destinations: Destinations,
         metrics: Metrics,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
+        runtime: Runtime = MACHINE,
     ) -> None:
-        self._time = wall_clock
+        self._runtime = runtime
         self._settings, self._cluster = settings, cluster
         self._accepts_topic: Callable[[str], bool] = lambda _: True
-        self._destinations, self._metrics, self._clock = destinations, metrics, clock
-        self._fetcher = Fetcher(cluster, clock)
+        self._destinations, self._metrics, self._clock = destinations, metrics, runtime.monotonic
+        self._fetcher = Fetcher(cluster, self._clock)
         self._goals = FirstHighWatermarks()
         self._opened = self._listed = False
-        self._refresh_at = self._measure_at = clock()
+        self._refresh_at = self._measure_at = self._clock()
         self._full = False
         self._size = self._measured_fetched = 0
         self._stored: dict[tuple[TopicPartition, str], int] = {}
@@ -97,24 +96,19 @@ class SlotReplica(LogSource):
         self._lock = threading.Lock()
         self._news: dict[tuple[TopicPartition, str], int] = {}
         self._again: set[tuple[TopicPartition, str]] = set()
-        self._stopping = threading.Event()
+        self._stopping = runtime.event()
         self.over: Mapping[tuple[TopicPartition, str], int] = {}
         """The ends of the spools of topics that were deleted, until the store has them; replaced as a whole."""
         self._retention: Mapping[str, Retention] = {}
-        self._retention_at = clock()
+        self._retention_at = self._clock()
         self._left: Mapping[tuple[TopicPartition, str], float] = {}
         """What is left of each partition's retention; replaced as a whole."""
         self._refused: Mapping[str, str] = {}
         """The topics that no broker describes, with the reason."""
         self._told: set[str] = set()
-        self._tell_at = clock() + _TELL_SECONDS
+        self._tell_at = self._clock() + _TELL_SECONDS
 
     # -- what the spool allows to conclude ----------------------------------------------------------------------------
-
-    @override
-    def segments(self, listed: Collection[LocalSegment]) -> Collection[LocalSegment]:
-        """See :class:`LogSource`. An empty segment before another marks a range that the brokers no longer had."""
-        return [segment for segment in listed if segment.size or not segment.rotated]
 
     @override
     def lost_below(self, end: int, offsets: Offsets | None) -> int:
@@ -122,9 +116,9 @@ class SlotReplica(LogSource):
         return min(end, offsets.log_start_offset or 0) if offsets else 0
 
     @override
-    def stored(self, tp: TopicPartition, topic_id: str | None, next_offset: int) -> None:
+    def stored(self, tp: TopicPartition, topic_id: str | None, end: int) -> None:
         with self._lock:
-            self._news[tp, topic_id or ""] = next_offset
+            self._news[tp, topic_id or ""] = end
 
     @override
     def begin_again(self, tp: TopicPartition, topic_id: str | None) -> None:
@@ -141,7 +135,7 @@ class SlotReplica(LogSource):
     @contextmanager
     def running(self, accepts_topic: Callable[[str], bool]) -> Iterator[Thread | None]:
         self._accepts_topic = accepts_topic
-        thread = threading.Thread(target=self._run, name="replica", daemon=True)
+        thread = self._runtime.thread("replica", self._run)
         thread.start()
         try:
             yield thread
@@ -169,7 +163,7 @@ class SlotReplica(LogSource):
             while not self._stopping.is_set():
                 try:
                     self._turn()
-                except (BrokerError, BrokerUnavailable, ConfigError, FormatError, OSError) as error:
+                except Exception as error:  # noqa: BLE001 - all partitions need the thread, and files open as after a kill
                     logger.warning("replica_failed", error=f"{type(error).__name__}: {error}", again=_PAUSE_SECONDS)
                     with suppress(OSError):
                         self.close()
@@ -183,13 +177,17 @@ class SlotReplica(LogSource):
         self._take_news()
         self._ask_for_leaders()
         before = self._fetcher.fetched, self._fetcher.throttled
-        self._fetcher.turn(lambda follower: self._full or follower.ended)
+        self._fetcher.turn(self._rests)
         self._metrics.fetched_bytes.inc(self._fetcher.fetched - before[0])
         self._metrics.fetch_throttled.inc(self._fetcher.throttled - before[1])
         self._end_deleted()
         grown = self._fetcher.fetched - self._measured_fetched
         if self._clock() >= self._measure_at or (self._size + grown >= self._settings.spool_max and not self._full):
             self._measure()
+
+    def _rests(self, follower: PartitionFollower) -> bool:
+        """True if nothing is to be fetched. A full spool still follows elections: it is sealed under the new epoch."""
+        return follower.ended or (self._full and follower.state is FollowerState.FOLLOWING)
 
     def close(self) -> None:
         """Close the spool's files; the next turn opens them again."""
@@ -323,7 +321,7 @@ class SlotReplica(LogSource):
 
     def _retention_left(self, follower: PartitionFollower, high_watermark: int, kept: Retention) -> float:
         missing = max(0, high_watermark - (follower.spool.end or 0))
-        age = self._time() - (follower.newest or 0) / 1000 if missing and follower.newest is not None else 0.0
+        age = self._runtime.time() - (follower.newest or 0) / 1000 if missing and follower.newest is not None else 0.0
         used = [] if kept.seconds is None else [age / max(kept.seconds, 0.001)]
         used += [] if kept.bytes is None else [missing * (follower.bytes_per_offset or 0) / max(kept.bytes, 1)]
         return round(min(1.0, max(0.0, 1 - max(used, default=0.0))), 3)

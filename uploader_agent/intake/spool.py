@@ -7,6 +7,7 @@ Promises: a kill between any two writes leaves a directory that the next start a
 * A truncation cuts the files, the highest first, and only then replaces the checkpoint: a checkpoint that no longer
   names a dead epoch never stands beside batches of that epoch.
 * A segment is on the disk before the next one begins, so a start checks and cuts the last one alone.
+* A segment begins with a producer snapshot, as a broker's: nothing else may tell the transactions that are open there.
 
 One process writes a spool at a time.
 """
@@ -14,7 +15,7 @@ One process writes a spool at a time.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
@@ -22,9 +23,16 @@ from typing import Concatenate, Final, ParamSpec
 
 from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.keys import TopicPartition
-from tidemark.kafka_log import BatchHeader, Lineage, parse_leader_epoch_checkpoint, scan_batches
+from tidemark.kafka_log import (
+    BatchHeader,
+    Lineage,
+    TransactionTracker,
+    UnfinishedTransaction,
+    parse_leader_epoch_checkpoint,
+    scan_batches,
+)
 from tidemark.kafka_log.batch import MAX_RELATIVE_OFFSET
-from tidemark.kafka_log.producer_snapshot import NO_PRODUCERS
+from tidemark.kafka_log.producer_snapshot import open_transactions, parse_producer_snapshot, producer_snapshot
 from uploader_agent.disk.log_dirs import PARTITION_METADATA, read_text, topic_id_of
 from uploader_agent.disk.segment_files import CHUNK, EPOCHS, file_name, log_bases
 
@@ -77,6 +85,8 @@ class PartitionSpool:
         self._last: int | None = None
         """The descriptor of the last segment, which has ``_last_size`` bytes."""
         self._last_size = 0
+        self._transactions = TransactionTracker()
+        """The transactions that are open at the end."""
         try:
             self._recover(topic_id)
         except BaseException:
@@ -89,10 +99,18 @@ class PartitionSpool:
         return self._bases[0] if self._bases else None
 
     @_says_where
-    def append(self, batches: memoryview, base_offset: int, next_offset: int, last: BatchHeader | None = None) -> None:
+    def append(
+        self,
+        batches: memoryview,
+        base_offset: int,
+        next_offset: int,
+        last: BatchHeader | None = None,
+        transactional: Iterable[BatchHeader] = (),
+    ) -> None:
         """Write whole ``batches`` with the offsets ``[base_offset, next_offset)`` at the end of the log.
 
         They begin at ``end``. The first batch after a gap may begin below it: the log start can lie within a batch.
+        ``transactional`` are the headers of those that belong to transactions.
         """
         assert self.end is not None, "a spool has a segment before it has a batch"
         assert self.data_end <= base_offset
@@ -101,9 +119,6 @@ class PartitionSpool:
             self.begin(self.end)
         if base_offset < self._bases[-1]:
             self._rename_last(base_offset)
-        if not self._last_size and self._bases[:-1] and self.data_end < self._bases[-1]:
-            # What was open before a range that is gone does not count behind it: no marker there is about it.
-            (self.folder / file_name(self._bases[-1], "snapshot")).write_bytes(NO_PRODUCERS)
         assert self._last is not None
         at, rest = self._last_size, batches
         while rest:
@@ -111,18 +126,25 @@ class PartitionSpool:
             at, rest = at + written, rest[written:]
         self.size += at - self._last_size
         self._last_size, self.end, self.data_end, self.last = at, next_offset, next_offset, last
+        for header in transactional:
+            self._transactions.observe(header)
 
     @_says_where
-    def begin(self, offset: int) -> None:
+    def begin(self, offset: int, opened: Iterable[UnfinishedTransaction] = ()) -> None:
         """Begin a segment at ``offset``: the log's first, the next, or the first above a range that is gone.
 
-        An empty segment marks the beginning of that range: otherwise the one before would seem to reach over it.
+        An empty segment marks the beginning of that range: otherwise the one before would seem to reach over it. What
+        was open before it does not count behind it: no marker there is about it. ``opened`` are the transactions that
+        are open where the log's first segment begins.
         """
-        if self._bases and not self._last_size:
+        is_empty = bool(self._bases) and not self._last_size
+        if self.end is not None and self.end < offset and not is_empty:
+            self._create(self.end)
+        if self.end is None or self.end < offset:
+            self._transactions = TransactionTracker(opened)
+        if is_empty:
             self._rename_last(offset)
         else:
-            if self.end is not None and self.end < offset:
-                self._create(self.end)
             self._create(offset)
         self.end = offset
 
@@ -144,6 +166,7 @@ class PartitionSpool:
         while self._bases:
             self._remove_last()
         self.end, self.data_end, self._last_size, self.last = None, 0, 0, None
+        self._transactions = TransactionTracker()
 
     @_says_where
     def remove(self) -> None:
@@ -160,7 +183,7 @@ class PartitionSpool:
             self._cut(cut)
         if lineage != self.lineage:
             entries = "".join(f"{epoch} {start}\n" for epoch, start in lineage.entries)
-            self._replace(EPOCHS, f"0\n{len(lineage.entries)}\n{entries}")
+            self._replace(EPOCHS, f"0\n{len(lineage.entries)}\n{entries}".encode())
             self.lineage = lineage
 
     @_says_where
@@ -184,13 +207,17 @@ class PartitionSpool:
         if found is None and bases:
             raise FormatError(str(self.folder), f"has segments and no {PARTITION_METADATA}: choose another directory")
         if found is None:
-            self._replace(PARTITION_METADATA, f"version: 0\ntopic_id: {topic_id}")
+            self._replace(PARTITION_METADATA, f"version: 0\ntopic_id: {topic_id}".encode())
         elif found != topic_id:
             rule = f"holds the topic with the id {found}, and the cluster's topic of this name has {topic_id}"
             raise FormatError(str(self.folder), f"{rule}: it was made again; move the directory away")
         with suppress(FileNotFoundError):
             path = self.folder / EPOCHS
             self.lineage = parse_leader_epoch_checkpoint(read_text(path), str(path))
+        for name in names:
+            base, _, extension = name.partition(".")
+            if extension == "snapshot" and int(base) not in bases:  # it was killed before the segment began
+                (self.folder / name).unlink()
         self._bases = bases
         self.size = sum((self.folder / file_name(base, "log")).stat().st_size for base in bases)
         self._open_last(None)
@@ -212,7 +239,7 @@ class PartitionSpool:
             if self._last is None:
                 self._last = os.open(self.folder / file_name(base, "log"), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             size = os.fstat(self._last).st_size
-            self.last = self._last_batch(base, cut)
+            self.last, self._transactions = self._last_batch(base, cut)
             end, next_offset = (self.last.end, self.last.next_offset) if self.last else (0, base)
             if end < size:
                 os.ftruncate(self._last, end)
@@ -224,16 +251,29 @@ class PartitionSpool:
                 return
             self._remove_last()
         self.end, self.data_end, self._last_size, self.last = None, 0, 0, None
+        self._transactions = TransactionTracker()
 
-    def _last_batch(self, base: int, cut: int | None) -> BatchHeader | None:
-        """The last sound batch of the last segment, below ``cut``: a power loss may leave zeros in a file."""
-        last = None
+    def _last_batch(self, base: int, cut: int | None) -> tuple[BatchHeader | None, TransactionTracker]:
+        """The last sound batch of the last segment, below ``cut``, and what is open behind it.
+
+        A power loss may leave zeros in a file.
+        """
+        last, transactions = None, TransactionTracker(self._opened_at(base))
         with suppress(SegmentError):
             for header in scan_batches(self._chunks(), self._name, base, allow_partial_tail=True):
                 if cut is not None and header.next_offset > cut:
                     break
+                transactions.observe(header)
                 last = header
-        return last
+        return last, transactions
+
+    def _opened_at(self, base: int) -> tuple[UnfinishedTransaction, ...]:
+        """The transactions that are open where a segment begins."""
+        path = self.folder / file_name(base, "snapshot")
+        try:
+            return open_transactions(parse_producer_snapshot(path.read_bytes(), str(path)))
+        except FileNotFoundError:
+            return ()
 
     @property
     def _name(self) -> str:
@@ -250,6 +290,7 @@ class PartitionSpool:
         """Create the segment at ``base``, which is now the last one."""
         self.sync()
         self._close_last()
+        self._write_snapshot(base)
         name = self.folder / file_name(base, "log")
         self._last = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self._bases.append(base)
@@ -258,9 +299,14 @@ class PartitionSpool:
 
     def _rename_last(self, base: int) -> None:
         """Give the last segment, which is empty, another base."""
-        (self.folder / file_name(self._bases[-1], "log")).rename(self.folder / file_name(base, "log"))
-        self._bases[-1] = base
+        self._write_snapshot(base)
+        former, self._bases[-1] = self._bases[-1], base
+        (self.folder / file_name(former, "log")).rename(self.folder / file_name(base, "log"))
+        (self.folder / file_name(former, "snapshot")).unlink(missing_ok=True)
         self._sync_folder()
+
+    def _write_snapshot(self, base: int) -> None:
+        self._replace(file_name(base, "snapshot"), producer_snapshot(self._transactions.open))
 
     def _remove_last(self) -> None:
         self._close_last()
@@ -277,11 +323,11 @@ class PartitionSpool:
         if last is not None:
             os.close(last)
 
-    def _replace(self, name: str, text: str) -> None:
+    def _replace(self, name: str, content: bytes) -> None:
         """Replace a small file as a whole."""
         temporary = self.folder / f"{name}{_TEMPORARY}"
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(self.folder / name)

@@ -75,6 +75,7 @@ class PartitionTick:
             start=next_range.start,
             end=high_watermark,
             compacted=compacts(policy),
+            marks_gaps=partition.marks_gaps,
             shipped_at=shipped_at,
             previous=next_range.previous,
             opened=self._opened(head, next_range),

@@ -61,6 +61,8 @@ class WantedRange:
     end: int
     compacted: bool
     shipped_at: datetime
+    marks_gaps: bool = False
+    """True if an empty segment marks a gap; otherwise compaction has emptied it."""
     previous: RangePointer | None = None
     opened: tuple[UnfinishedTransaction, ...] | None = None
     place: LogPosition | None = None
@@ -149,8 +151,8 @@ def _find(files: SegmentFiles, wanted: WantedRange) -> tuple[OpenFile, LogPositi
             hole = header.base_offset > wanted.start and header.magic == 2 and not wanted.compacted
             return None if inside or hole else (segment, LogPosition(base, position))
         following = files.next_base(base)
-        if following is None or not wanted.compacted:
-            return None  # only compaction empties the end of a segment
+        if following is None or not wanted.compacted or wanted.marks_gaps:
+            return None  # only compaction empties the end of a broker's segment
         base = following
     return None
 

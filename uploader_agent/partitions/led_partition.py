@@ -143,6 +143,7 @@ class LedPartition:
         if same and entry.packs_known and not entry.gaps and entry.next_offset == entry.uploaded_end:
             self.remote.trust(entry)
             self.packed.trust(entry.tail_end or 0)
+            self._source.stored(self.tp, self.led.topic_id, entry.next_offset)
 
     def look(self) -> bool:
         """Look at the disk again, hold segments that are not in the store, and return True if anything is new.
@@ -165,7 +166,10 @@ class LedPartition:
             self._holding = bool(look.gone) or any(end is not None and final.missing(start, end) for start, end in live)
         changed = self.disk.tail != before or self._gone != gone
         if listed or changed:
-            segments, tail = (*self._gone, *self._source.segments(self.disk.listing.segments)), self.disk.tail
+            here, tail = self.disk.listing.segments, self.disk.tail
+            if self.marks_gaps:
+                here = [segment for segment in here if segment.size or not segment.rotated]
+            segments = (*self._gone, *here)
             local = replace(self.uploader.local, segments=segments, disk_start=tail.first if tail else None)
             self.uploader.local = local
         return changed
@@ -282,6 +286,11 @@ class LedPartition:
     def entry_key(self) -> EntryKey:
         """The key of this leadership's entry in the head. A topic without a topic id has no entry."""
         return EntryKey(self.led.topic_id or "", self.tp.partition, self.led.leader_epoch)
+
+    @property
+    def marks_gaps(self) -> bool:
+        """See :attr:`LogSource.marks_gaps`."""
+        return self._source.marks_gaps
 
     @property
     def retention_left(self) -> float | None:

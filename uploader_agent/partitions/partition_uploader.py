@@ -349,6 +349,7 @@ class PartitionUploader:
             previous = watermark.truncate(before.watermark, lineage, self._led.leader_epoch) if before else None
             new = watermark.compute(self._state(lineage, before, previous), previous)
             if before and not watermark.says_more(new, before.watermark):
+                self._context.source.stored(self._tp, self._led.topic_id, new.accounted_end)
                 return
             if before and before.watermark.origin != new.origin and may_compact(self.local.cleanup_policy):
                 self._context.other_origin.check(self._tp, self._led.topic_id)
@@ -368,7 +369,7 @@ class PartitionUploader:
                 cut = {"next_offset": new.next_offset, "was": end, "leader_epoch": new.leader_epoch}
                 logger.warning("log_truncated", partition=str(self._tp), **cut)
             self._remote.vouch(written)
-            self._context.source.stored(self._tp, self._led.topic_id, new.next_offset)
+            self._context.source.stored(self._tp, self._led.topic_id, new.accounted_end)
             self._tail_wanted = self._tail_wanted and self._own_pair not in new.tails
             named = Intervals.of((*new.gaps, *new.acknowledged_gaps))
             self._context.hold.recorded(self._tp, self._led.topic_id, named)

@@ -7,6 +7,7 @@ Source: Kafka's ``ProducerStateManager`` and ``ProducerSnapshot.json``; 3.9.2 an
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -18,9 +19,6 @@ from tidemark.kafka_log.transactions import UnfinishedTransaction
 _HEAD = Struct(">hIi")
 _ENTRY = Struct(">qhiqiqiq")
 _CRC_START: Final = 6
-_NONE: Final = bytes(4)
-NO_PRODUCERS: Final = _HEAD.pack(1, crc32c(_NONE), 0)
-"""The snapshot of a partition that remembers no producer."""
 
 
 class ProducerEntry(NamedTuple):
@@ -50,6 +48,16 @@ def parse_producer_snapshot(raw: bytes, name: str) -> list[ProducerEntry]:
     if count < 0 or len(raw) != _HEAD.size + count * _ENTRY.size:
         raise FormatError(name, f"{len(raw)} bytes do not fit {count} entries of {_ENTRY.size}")
     return [ProducerEntry(*fields) for fields in _ENTRY.iter_unpack(memoryview(raw)[_HEAD.size :])]
+
+
+def producer_snapshot(opened: Collection[UnfinishedTransaction]) -> bytes:
+    """The snapshot of a partition that remembers the producers of the transactions ``opened`` alone."""
+    entries = (
+        ProducerEntry(producer_id, producer_epoch, -1, -1, 0, -1, -1, first_offset)
+        for producer_id, producer_epoch, first_offset in opened
+    )
+    body = len(opened).to_bytes(4, "big") + b"".join(_ENTRY.pack(*entry) for entry in entries)
+    return _HEAD.pack(1, crc32c(body), len(opened)) + body[4:]
 
 
 def open_transactions(entries: list[ProducerEntry]) -> tuple[UnfinishedTransaction, ...]:

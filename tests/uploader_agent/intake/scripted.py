@@ -117,6 +117,16 @@ def _later() -> Generator[None]:
     yield
 
 
+def not_continued(wanted: Wanted, start: int, end: int, lineage: Lineage, high_watermark: int) -> FetchedPart | None:
+    """The answer of a log ``[start, end)`` that does not continue what the follower has (KIP-595); None if it does."""
+    last = lineage.end_offset(wanted.last_epoch, end) if wanted.last_epoch >= 0 else (-1, end)
+    if not start <= wanted.offset <= end or last is None:
+        return FetchedPart(wanted, refused=PartitionRefused(wanted.tp, Refusal.RANGE, "OFFSET_OUT_OF_RANGE"))
+    if last[0] < wanted.last_epoch or last[1] < wanted.offset:
+        return FetchedPart(wanted, high_watermark=high_watermark, diverges=True)
+    return None
+
+
 def header_of(raw: bytes) -> BatchHeader:
     [header] = scan_batches([raw], "batch", int.from_bytes(raw[:8], "big"))
     return header
@@ -347,12 +357,10 @@ class ScriptedCluster(Cluster):
         refused = self._refusal(wanted.tp, wanted.broker, wanted.leader_epoch, any_replica=True)
         if refused is not None:
             return FetchedPart(wanted, refused=refused)
-        last = replica.lineage.end_offset(wanted.last_epoch, replica.end) if wanted.last_epoch >= 0 else (-1, 1 << 62)
-        if not replica.start <= wanted.offset <= replica.end or last is None:
-            return FetchedPart(wanted, refused=PartitionRefused(wanted.tp, Refusal.RANGE, "OFFSET_OUT_OF_RANGE"))
         high_watermark = replica.high_watermark
-        if last[0] < wanted.last_epoch or last[1] < wanted.offset:
-            return FetchedPart(wanted, high_watermark=high_watermark, diverges=True)
+        elsewhere = not_continued(wanted, replica.start, replica.end, replica.lineage, high_watermark)
+        if elsewhere is not None:
+            return elsewhere
         if wanted.near and wanted.broker == self.leader and self.near not in {None, self.leader}:
             assert self.near is not None
             return FetchedPart(wanted, high_watermark=high_watermark, near_replica=self.near, first=first)

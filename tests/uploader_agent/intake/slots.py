@@ -28,8 +28,19 @@ from uploader_agent.intake.fetching import PartitionRefused
 from uploader_agent.intake.metadata import SlotMetadata
 from uploader_agent.intake.replica import SlotReplica
 from uploader_agent.observability.metrics import Metrics
+from uploader_agent.runtime import Runtime
 from uploader_agent.settings import AgentSettings
 from uploader_agent.stored.destinations import Destinations
+
+
+class ScriptedTime(Runtime):
+    """The time of a scripted cluster."""
+
+    def __init__(self, cluster: ScriptedCluster) -> None:
+        self._cluster = cluster
+
+    def monotonic(self) -> float:
+        return self._cluster.now
 
 
 class ScriptedAdmin(AdminMetadata):
@@ -88,7 +99,7 @@ class Slot:
         self.cluster.begin_client()
         destinations = Destinations(CLUSTER, resolver_of(self.settings.raw), lambda _: self.store, record=False)
         settings = self.settings.fetch.model_copy(update={"segment": 500, **fetch})
-        return SlotReplica(settings, self.cluster, destinations, Metrics(), clock=lambda: self.cluster.now)
+        return SlotReplica(settings, self.cluster, destinations, Metrics(), ScriptedTime(self.cluster))
 
     def agent(self, replica: SlotReplica, bell: NoWatcher) -> TestedAgent:
         """An agent on ``replica``."""

@@ -10,13 +10,14 @@ from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from tests.uploader_agent.fakes import CLUSTER
 from tests.uploader_agent.intake.scripted import OTHER_ID, ScriptedCluster, T, batches_in, header_of
-from tests.uploader_agent.intake.slots import ScriptedAdmin, Slot, settle
+from tests.uploader_agent.intake.slots import ScriptedAdmin, ScriptedTime, Slot, settle
 from tests.uploader_agent.intake.test_follower import ALL, misfortune, restored
 from tests.uploader_agent.intake.test_spool import WRITES, Killed, Killer
 from tidemark.errors import BrokerError, Refused
@@ -24,7 +25,6 @@ from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark import parse, render
 from tidemark.formats.raw.watermark_index import WatermarkIndex
-from tidemark.kafka_log import BatchHeader
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.disk.log_dirs import find_segments
 from uploader_agent.intake import replica as replica_module
@@ -201,16 +201,108 @@ def test_a_full_spool_stops_fetching_and_ends_its_segments_to_be_sealed(slot: Sl
     slot.check_exact()
 
 
+def turns(replica: SlotReplica, cluster: ScriptedCluster, seconds: float) -> None:
+    """Let ``seconds`` pass."""
+    until = cluster.now + seconds
+    while cluster.now < until:
+        replica._turn()
+
+
+def test_a_full_spool_follows_an_election_and_a_deletion(slot: Slot, cluster: ScriptedCluster) -> None:
+    """Otherwise nothing of it could be sealed, and it would never have room again."""
+    cluster.produce(40)
+    replica = slot.replica(spool_max=600, segment=1 << 20)
+    replica.catch_up(every_topic)
+    follower = replica._fetcher.followers[T]
+    cluster.elect(2)
+    cluster.commit()
+    turns(replica, cluster, 15)
+    assert (replica._full, follower.spool.lineage.entries[-1][0]) == (True, cluster.epoch)
+    cluster.exists = False
+    turns(replica, cluster, 90)
+    assert replica.over == {(T, cluster.topic_id): follower.spool.end}
+    replica.close()
+
+
+def test_a_topic_that_is_deleted_while_its_leader_does_not_answer_is_over(slot: Slot, cluster: ScriptedCluster) -> None:
+    cluster.produce(20)
+    replica = slot.replica()
+    replica.catch_up(every_topic)
+    replica._fetcher.followers[T].unanswered(BrokerUnavailable("lost on the way"), cluster.now)
+    cluster.exists = False
+    turns(replica, cluster, 90)
+    assert replica.over == {(T, cluster.topic_id): cluster.log.end}
+    replica.close()
+
+
+def test_what_a_deleted_topics_spool_lacks_is_lost(slot: Slot, cluster: ScriptedCluster) -> None:
+    """And the next topic of that name is followed."""
+    cluster.produce(20)
+    slot.upload(tails=True)
+    slot.lose_spool()
+    cluster.produce(10)
+    start = cluster.log.end
+    cluster.produce(10)
+    cluster.delete_below(start)
+    replica = slot.replica()
+    replica.catch_up(every_topic)
+    end, old = cluster.log.end, slot.watermark()
+    cluster.make_again()
+    cluster.produce(4)
+    for _ in range(3):
+        slot.upload_with(replica, tails=True)
+    replica.close()
+    said = slot.watermark()
+    assert [(gap.start, gap.end, gap.reason) for gap in said.gaps] == [
+        (old.next_offset, start, "deleted_before_upload")
+    ]
+    assert said.accounted_end == end
+    assert slot.watermark(f"{T.topic}@{OTHER_ID}").next_offset == cluster.log.end
+
+
+def test_a_restarted_replica_learns_what_the_store_has(slot: Slot, cluster: ScriptedCluster) -> None:
+    """Of gaps, too. Otherwise a full spool would not make room."""
+    cluster.produce(20)
+    slot.upload()
+    cluster.produce(10)
+    start = cluster.log.end
+    cluster.produce(10)
+    cluster.delete_below(start)
+    slot.upload(tails=True)
+    assert slot.watermark().gaps
+    replica = slot.replica()
+    slot.upload_with(replica)
+    replica._take_news()
+    replica.close()
+    assert replica._stored == {(T, cluster.topic_id): cluster.log.end}
+    assert len(find_segments(slot.spool / str(T))) == 1
+
+
+def test_no_error_ends_the_thread(slot: Slot, cluster: ScriptedCluster) -> None:
+    """All partitions need it, and the files are opened again as after a kill."""
+    replica, turned = slot.replica(), itertools.count()
+
+    def turn(replica: SlotReplica) -> None:
+        if next(turned):
+            replica._stopping.set()
+        else:
+            raise RuntimeError("what no client library promised to raise")
+
+    with patch.object(SlotReplica, "_turn", turn), patch.object(replica_module, "_PAUSE_SECONDS", 0.0):
+        replica._run()
+    assert next(turned) == 2
+
+
 def test_a_disk_error_has_the_spool_opened_again(slot: Slot, cluster: ScriptedCluster) -> None:
     cluster.produce(20)
     replica, failed = slot.replica(), itertools.count()
     append = PartitionSpool.append
 
-    def once(spool: PartitionSpool, batches: memoryview, base: int, end: int, last: BatchHeader) -> None:
+    def once(spool: PartitionSpool, batches: memoryview, *about: Any) -> None:
         if next(failed) == 1:
             os.pwrite(spool._last or -1, bytes(batches[:50]), spool._last_size)
             raise OSError(28, "No space left on device")
-        append(spool, batches, base, end, last)
+        append(spool, batches, *about)
 
     def stop_when_caught_up(replica: SlotReplica) -> None:
         turn(replica)
@@ -321,11 +413,8 @@ def mutants() -> dict[str, Callable[[pytest.MonkeyPatch], None]]:
     def set_(target: object, name: str, value: object) -> Callable[[pytest.MonkeyPatch], None]:
         return lambda patched: patched.setattr(target, name, value)
 
-    def segments(_self: SlotReplica, listed: Collection[object]) -> Collection[object]:
-        return listed
-
     return {
-        "an empty segment marks a gap": set_(SlotReplica, "segments", segments),
+        "an empty segment marks a gap": set_(SlotReplica, "marks_gaps", False),
         "a spool begins where the store ends": set_(SlotReplica, "_stored_end", lambda *_: StoredEnd(1 << 40)),
     }
 
@@ -367,8 +456,8 @@ def test_what_is_left_of_retention_shrinks_while_nothing_is_fetched(slot: Slot, 
     cluster.log.high_watermark = cluster.log.end
     replica._fetcher.followers[T].high_watermark = cluster.log.end
     for seconds, left in ((250, 0.75), (900, 0.1), (2000, 0.0)):
-        replica._time = lambda seconds=seconds: newest / 1000 + seconds  # type: ignore[misc]
-        replica._measure()
+        with patch.object(ScriptedTime, "time", lambda _, seconds=seconds: newest / 1000 + seconds):
+            replica._measure()
         assert replica.retention_left(T, cluster.topic_id) == left
     with patch.object(SlotReplica, "catch_up", lambda *_: None):
         slot.upload_with(replica)
@@ -410,11 +499,14 @@ def test_an_idle_partition_is_asked_for_its_log_end_alone(slot: Slot, cluster: S
     led = {T: metadata.leaders([T])[T].led}
     first = metadata.offsets(led)
     assert (metadata.offsets(led), admin.asked) == (first, 1)
+    cluster.delete_below(3)
+    starts = [metadata.offsets(led)[T].log_start_offset for _ in range(12)]
+    assert (starts[0], starts[-1], admin.asked) == (0, 3, 2), "DeleteRecords moves the start of an idle log"
     cluster.produce(1, commit=False)
     said = metadata.offsets(led)[T]
-    assert (said.high_watermark, said.log_end, admin.asked) == (first[T].high_watermark, cluster.log.end, 2)
+    assert (said.high_watermark, said.log_end, admin.asked) == (first[T].high_watermark, cluster.log.end, 3)
     metadata.offsets(led)
-    assert admin.asked == 3, "the high watermark may follow"
+    assert admin.asked == 4, "the high watermark may follow"
 
 
 def test_a_partition_that_has_stopped_is_told_once(

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.tidemark.kafka_log.build import simple
+from tests.tidemark.kafka_log.build import marker, simple
 from tests.uploader_agent.intake.scripted import ID, OTHER_ID, T, batches_in, header_of, lineage_in
 from tidemark.errors import FormatError
-from tidemark.kafka_log import Lineage
-from tidemark.kafka_log.producer_snapshot import parse_producer_snapshot
+from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.kafka_log.producer_snapshot import open_transactions, parse_producer_snapshot, producer_snapshot
 from uploader_agent.disk.log_dirs import find_partitions, find_segments, topic_id_of
 from uploader_agent.intake.spool import PartitionSpool
 
@@ -146,6 +146,50 @@ def test_segments_that_the_store_has_are_dropped_but_the_last(tmp_path: Path) ->
         assert (spool.start, spool.size) == (6, sum(segment.size for segment in find_segments(spool.folder)))
         spool.drop_below(100)
         assert [segment.base_offset for segment in find_segments(spool.folder)] == [18]
+
+
+def open_at(spool: PartitionSpool, base: int) -> list[int]:
+    """The first offsets of the transactions that the snapshot at ``base`` has open."""
+    path = spool.folder / f"{base:020d}.snapshot"
+    return [one.first_offset for one in open_transactions(parse_producer_snapshot(path.read_bytes(), str(path)))]
+
+
+def test_a_segment_begins_with_the_transactions_that_are_open_there(tmp_path: Path) -> None:
+    """After a restart, after a cut, and when the segments before it are gone."""
+
+    def add(spool: PartitionSpool, raw: bytes) -> None:
+        header = header_of(raw)
+        spool.append(memoryview(raw), header.base_offset, header.next_offset, header, [header])
+
+    def data(at: int, producer: int) -> bytes:
+        return simple(at, 3, producer_id=producer, producer_epoch=0, attributes=0x10)
+
+    spool = opened(tmp_path)
+    spool.begin(50, [UnfinishedTransaction(7, 0, 40)])
+    add(spool, data(50, 8))
+    spool.close()
+    with closing(opened(tmp_path)) as spool:
+        spool.roll()
+        add(spool, marker(53, 7, commit=True))
+        add(spool, data(54, 9))
+        spool.roll()
+        assert [open_at(spool, base) for base in (50, 53, 57)] == [[40], [40, 50], [50, 54]]
+        spool.follow(spool.lineage, 54)
+        spool.roll()
+        assert open_at(spool, 54) == [50]
+        spool.drop_below(54)
+        add(spool, data(54, 9))
+        spool.begin(100)
+        assert (open_at(spool, 57), open_at(spool, 100)) == ([50, 54], [])
+
+
+def test_a_snapshot_without_its_segment_is_removed(tmp_path: Path) -> None:
+    """A process was killed between the two, and the log may go on otherwise."""
+    with closing(begun(tmp_path)) as spool:
+        fill(spool, 2)
+        (spool.folder / f"{6:020d}.snapshot").write_bytes(producer_snapshot([]))
+    with closing(opened(tmp_path)) as again:
+        assert [path.stem for path in again.folder.glob("*.snapshot")] == [f"{0:020d}"]
 
 
 def test_offsets_of_a_segment_fit_31_bits(tmp_path: Path) -> None:

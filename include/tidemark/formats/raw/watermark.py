@@ -17,6 +17,7 @@ from tidemark.formats.base import StoredObject
 from tidemark.formats.keys import OFFSET_DIGITS
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.manifest import LineagePairs, Origin
+from tidemark.intervals import Intervals
 
 MOST_TAILS: Final = 64
 """Most leaderships that may have packed unsealed batches. A leader that finds so many seals before it packs."""
@@ -53,6 +54,12 @@ class Watermark(StoredObject):
     def tail_brokers(self) -> frozenset[int]:
         """The brokers of ``tails``: their heads must be read."""
         return frozenset(broker for _, broker in self.tails)
+
+    @property
+    def accounted_end(self) -> int:
+        """The end of the offsets that are stored or recorded as lost, without a hole."""
+        lost = Intervals.of((*self.gaps, *self.acknowledged_gaps))
+        return (lost | Intervals(self.ranges_above)).contiguous_from(self.next_offset)
 
     @property
     def order(self) -> tuple[int, int]:
