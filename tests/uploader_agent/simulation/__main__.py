@@ -56,6 +56,7 @@ def main() -> int:
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first that fails")
     parser.add_argument("--events", action="store_true", help="print the last events of those that do not fail, too")
     parser.add_argument("--compacted", action="store_true", help="compact the topics of all schedules")
+    parser.add_argument("--fetching", action="store_true", help="let agents fetch, without brokers' disks")
     parser.add_argument("--plant", choices=[*FAULTS, *LOSSES], help="a fault or loss to plant in the agent")
     parser.add_argument(
         "--plant-each",
@@ -75,10 +76,10 @@ def main() -> int:
         return _plant_each(seeds, options.plant_each or [*FAULTS, *LOSSES])
     totals = Totals()
     for seed in seeds:
-        result = _run(seed, options.plant, compacted=options.compacted)
+        result = _run(seed, options.plant, compacted=options.compacted, fetching=options.fetching)
         totals.add(result)
         if result.failed:
-            _say(*_failure(result, options.plant, compacted=options.compacted))
+            _say(*_failure(result, options.plant, compacted=options.compacted, fetching=options.fetching))
         if options.events or (result.failed and not options.keep_going):
             _say(str(result.schedule), "the last events:", *result.told)
         if result.failed and not options.keep_going:
@@ -88,14 +89,15 @@ def main() -> int:
     return 1 if totals.failed else 0
 
 
-def _run(seed: int, name: str | None, *, compacted: bool = False) -> Result:
+def _run(seed: int, name: str | None, *, compacted: bool = False, fetching: bool = False) -> Result:
     with planted(name) as mutant:
         if mutant is None:
-            return run(seed, compacted=compacted)
+            return run(seed, compacted=compacted, fetching=fetching)
         return run(
             seed,
             replicated=mutant.replicated,
             compacted=compacted or mutant.compacted,
+            fetching=fetching or mutant.fetching,
             unclean=mutant.unclean,
             careless=mutant.careless,
         )
@@ -115,8 +117,9 @@ def _plant_each(seeds: Sequence[int], names: Sequence[str]) -> int:
     return 1 if wrong else 0
 
 
-def _failure(result: Result, name: str | None, *, compacted: bool = False) -> list[str]:
-    options = f"{f' --plant {name!r}' if name else ''}{' --compacted' if compacted else ''}"
+def _failure(result: Result, name: str | None, *, compacted: bool = False, fetching: bool = False) -> list[str]:
+    kinds = f"{' --compacted' if compacted else ''}{' --fetching' if fetching else ''}"
+    options = f"{f' --plant {name!r}' if name else ''}{kinds}"
     again = f"python -m {_NAME} --first {result.schedule.seed}{options}"
     lies = [f"  not true: {one}" for one in result.lies[:3]]
     return [f"FAILED {again}, after {result.seconds:.3f} s", *lies, *(f"  missing: {one}" for one in result.missing)]

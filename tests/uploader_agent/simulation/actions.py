@@ -56,6 +56,12 @@ class ClusterActions:
             limit = self._stored_until(partition, replica) if self._stored_until else None
             self._cluster.retire(partition, replica, 1 + int(number * 3), limit)
 
+    def delete_records(self, which: float, number: float, _broker: int) -> None:
+        """Somebody deletes the oldest records."""
+        for partition in self._some(which):
+            limit = self._stored_until(partition, partition.led) if self._stored_until else None
+            self._cluster.delete_records(partition, number, limit)
+
     def shrink(self, which: float, _number: float, _broker: int) -> None:
         """The leader goes on without its follower."""
         for partition in self._some(which):

@@ -64,6 +64,10 @@ class Transaction(NamedTuple):
     last: int
     aborted: bool
 
+    def crosses(self, starts: Iterable[int]) -> bool:
+        """Whether a log has begun within it."""
+        return any(self.first < start <= self.last for start in starts)
+
 
 class Moment(NamedTuple):
     """What a broker knew of a log that it led: from when on, under which epoch, and up to where."""
@@ -100,6 +104,12 @@ class Replica:
     def end(self) -> int:
         """The log end offset."""
         return self.batches[-1].end if self.batches else self.log_start
+
+    @property
+    def kept_epochs(self) -> Lineage:
+        """The lineage, where retention has cut it."""
+        kept = self.epochs.since(self.log_start).entries
+        return Lineage(tuple((epoch, max(start, self.log_start)) for epoch, start in kept))
 
     def content(self, start: int, end: int) -> bytes:
         """The bytes of the batches from ``start`` to ``end``, as compaction has left them."""
@@ -148,10 +158,8 @@ class Replica:
             self.disk.roll(self.end, {open_.producer: open_.first for open_ in transactions(self.batches)[1]})
 
     def write_epochs(self) -> None:
-        """Write ``leader-epoch-checkpoint``, where retention has cut it."""
-        self.disk.epochs(
-            [(epoch, max(start, self.log_start)) for epoch, start in self.epochs.since(self.log_start).entries]
-        )
+        """Write ``leader-epoch-checkpoint``."""
+        self.disk.epochs([*self.kept_epochs.entries])
 
 
 @dataclass
@@ -176,6 +184,8 @@ class Partition:
     """The highest log end that there ever was."""
     highest: int = 0
     """The highest high watermark that there ever was."""
+    starts: list[int] = field(default_factory=list)
+    """All offsets at which a broker's log has begun."""
     retired: list[tuple[int, int]] = field(default_factory=list)
     """Offsets that retention has taken from a disk without asking whether they are stored."""
 
@@ -265,6 +275,8 @@ class Cluster:
     ) -> None:
         self.compacted = compacted
         """Whether ``cleanup.policy`` of all topics is ``compact``."""
+        self.keeps_last = False
+        """Whether compaction leaves a record of a log's last batch, as it does unless that is a tombstone."""
         self.partitions: dict[TopicPartition, Partition] = {}
         self.lives: list[Partition] = []
         """All partitions that there ever were, those of deleted topics too."""
@@ -331,6 +343,8 @@ class Cluster:
                     chance, left = draw.random(), replica.left.get(batch.base, batch.content)
                     thinned = batch.thinned if left else left
                     gone = thinned if batch.producer >= 0 else b""
+                    if self.keeps_last and batch is replica.batches[-1]:
+                        gone = thinned
                     left = left if chance < 0.3 else thinned if chance < 0.5 else gone
                     replica.left[batch.base] = left
                     if not left:
@@ -350,8 +364,24 @@ class Cluster:
             if limit is None:
                 partition.retired.append((bases[0], start))
             replica.disk.retire(number)
-            replica.log_start = start
+            replica.log_start = max(start, replica.log_start)
+            partition.starts.append(replica.log_start)
             replica.write_epochs()
+
+    def delete_records(self, partition: Partition, number: float, limit: int | None = None) -> None:
+        """DeleteRecords moves the log start, maybe into a batch, on all brokers that have the offset."""
+        leader = partition.led
+        most = leader.high_watermark if limit is None else min(limit, leader.high_watermark)
+        start = leader.log_start + int(number * (most - leader.log_start + 1))
+        if start <= leader.log_start:
+            return
+        partition.starts.append(start)
+        if limit is None:
+            partition.retired.append((leader.log_start, start))
+        for replica in partition.replicas.values():
+            if replica.log_start < start <= replica.end:
+                replica.log_start = start
+                replica.write_epochs()
 
     def shrink(self, partition: Partition) -> None:
         """The leader takes its follower out of the in-sync replicas."""
@@ -360,6 +390,10 @@ class Cluster:
             partition.in_sync = {partition.leader}
             leader.in_sync = set(partition.in_sync)
             self._advance(partition, leader)
+
+    def view(self, moment: float) -> dict[TopicPartition, Leading]:
+        """The leaders at a moment."""
+        return next(view for since, view in reversed(self.views) if since <= max(0.0, moment))
 
     def elect(self, partition: Partition, leader: int, *, clean: bool) -> None:
         """The controller chooses a leader; ``clean`` elections choose one of the in-sync replicas."""

@@ -1,4 +1,4 @@
-"""What the agent asks its broker: answers of the simulated cluster, given late, wrongly, or not at all."""
+"""What the agent asks brokers: answers of the simulated cluster, given late, wrongly, or not at all."""
 
 from __future__ import annotations
 
@@ -13,35 +13,46 @@ from kafka.errors import (
     UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
 )
-from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse, OffsetSpec
+from kafka.protocol.consumer import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetSpec,
+)
 
-from tests.uploader_agent.simulation.broker import Cluster
+from tests.uploader_agent.simulation.broker import Cluster, Leading, Replica
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.faults import HANGS, Faults
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.broker.admin import AdminMetadata, Leader, Led, Offsets
+from uploader_agent.broker.admin import Leader, Led, Metadata, Offsets
 
 Answer = TypeVar("Answer")
 
 
 class Client:
-    """kafka-python's admin client of ``broker``, as far as the agent uses it."""
+    """kafka-python's admin client, as far as the agent uses it."""
 
-    def __init__(self, broker: int, cluster: Cluster, scheduler: Scheduler, faults: Faults) -> None:
-        self._broker = broker
+    def __init__(self, cluster: Cluster, scheduler: Scheduler, faults: Faults) -> None:
         self._cluster = cluster
         self._scheduler = scheduler
         self._faults = faults
 
     def describe_topics(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        return self._request("describe_topics", lambda: self._topics(names))
+        return self.request("describe_topics", lambda: self._topics(names))
 
     @property
     def _manager(self) -> Client:
         return self
 
     def run(self, _send: Callable[..., Any], _client: Client, request: Any, node_id: int) -> Any:
-        """What ``request``, for offsets, is answered."""
+        """What ``request``, for offsets, is answered by ``node_id``."""
+        if isinstance(request, OffsetForLeaderEpochRequest):
+            named = [
+                (TopicPartition(one.topic, part.partition), part) for one in request.topics for part in one.partitions
+            ]
+            what = f"log_ends {node_id} {[str(at) for at, _ in named]}"
+            return self.request(what, lambda: _ends([self._log_end(at, part, node_id) for at, part in named]))
         assert isinstance(request, ListOffsetsRequest)
         asked = [
             (TopicPartition(topic.name, part.partition_index), part)
@@ -50,18 +61,19 @@ class Client:
         ]
         spec = OffsetSpec(asked[0][1].timestamp)
         what = f"list_offsets {request.isolation_level} {node_id} {spec.name} {[str(at) for at, _ in asked]}"
-        return self._request(what, lambda: _answered([self._offset(at, part, spec) for at, part in asked]))
+        return self.request(what, lambda: _answered([self._offset(at, part, spec, node_id) for at, part in asked]))
 
     def describe_configs(self, wanted: Sequence[Any], config_filter: str) -> dict[str, Any]:
         names = [one.name for one in wanted]
         policy = "compact" if self._cluster.compacted else "delete"
         answer = {"topic": {name: {"cleanup.policy": {"value": policy}} for name in names}}
-        return self._request(f"describe_configs {config_filter}", lambda: answer)
+        return self.request(f"describe_configs {config_filter}", lambda: answer)
 
     def close(self) -> None:
         """Nothing is open."""
 
-    def _request(self, what: str, answer: Callable[[], Answer]) -> Answer:
+    def request(self, what: str, answer: Callable[[], Answer]) -> Answer:
+        """The ``answer`` at the arrival of the request; the time that both take, and what goes wrong."""
         faults = self._faults
         faults.tell(f"   asked: {what}")
         if faults.strike("broker_hangs", what):
@@ -77,36 +89,48 @@ class Client:
         faults.tell(f"   answered: {what}: {said}")
         return said
 
+    def view(self, what: str) -> dict[TopicPartition, Leading]:
+        """The leaders as any broker may tell them: one that lags behind tells of the past."""
+        lags = self._faults.strike("broker_lags", what)
+        return self._cluster.view(self._scheduler.now - (self._faults.within(0.0, 3.0) if lags else 0.0))
+
     def _topics(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """As any broker may answer: one that lags behind tells of the past."""
-        lags = self._faults.strike("broker_lags", f"describe_topics {names}")
-        moment = self._scheduler.now - (self._faults.within(0.0, 3.0) if lags else 0.0)
-        view = next(view for since, view in reversed(self._cluster.views) if since <= max(0.0, moment))
         found: dict[str, dict[str, Any]] = {}
-        for at, one in view.items():
+        for at, one in self.view(f"describe_topics {names}").items():
             if at.topic in names:
                 topic = found.setdefault(at.topic, {"name": at.topic, "topic_id": one.topic_id, "partitions": []})
                 said = {"partition_index": at.partition, "leader_id": one.leader, "leader_epoch": one.leader_epoch}
                 topic["partitions"].append(said | {"replica_nodes": list(one.replicas)})
         return list(found.values())
 
-    def _offset(self, at: TopicPartition, asked: Any, spec: OffsetSpec) -> tuple[TopicPartition, Any]:
-        """As ``Partition.fetchOffsetForTimestamp`` answers one that asks as under ``current_leader_epoch``."""
+    def leading(self, at: TopicPartition, broker: int, epoch: int, what: str) -> Any:
+        """The replica of ``broker``, if it leads under the ``epoch`` by which it is asked; else its error."""
         partition = self._cluster.partitions.get(at)
-        replica = partition.replicas.get(self._broker) if partition else None
-        error, offset = 0, -1
+        replica = partition.replicas.get(broker) if partition else None
         if replica is None:
-            error = UnknownTopicOrPartitionError.errno
-        elif asked.current_leader_epoch < replica.leader_epoch:
-            error = FencedLeaderEpochError.errno
-        elif asked.current_leader_epoch > replica.leader_epoch:
-            error = UnknownLeaderEpochError.errno
-        elif not replica.leads or self._faults.strike("partition_error", f"{spec.name} of {at}"):
-            error = NotLeaderForPartitionError.errno
-        else:
-            offset = replica.log_start if spec is OffsetSpec.EARLIEST else replica.high_watermark
+            return UnknownTopicOrPartitionError
+        if epoch != replica.leader_epoch:
+            return FencedLeaderEpochError if epoch < replica.leader_epoch else UnknownLeaderEpochError
+        if not replica.leads or self._faults.strike("partition_error", f"{what} of {at}"):
+            return NotLeaderForPartitionError
+        return replica
+
+    def _offset(self, at: TopicPartition, asked: Any, spec: OffsetSpec, broker: int) -> tuple[TopicPartition, Any]:
+        """As ``Partition.fetchOffsetForTimestamp`` answers one that asks as under ``current_leader_epoch``."""
         made = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
-        return at, made(partition_index=at.partition, error_code=error, offset=offset)
+        replica = self.leading(at, broker, asked.current_leader_epoch, spec.name)
+        if not isinstance(replica, Replica):
+            return at, made(partition_index=at.partition, error_code=replica.errno, offset=-1)
+        offset = replica.log_start if spec is OffsetSpec.EARLIEST else replica.high_watermark
+        return at, made(partition_index=at.partition, error_code=0, offset=offset)
+
+    def _log_end(self, at: TopicPartition, asked: Any, broker: int) -> tuple[TopicPartition, Any]:
+        """As a leader answers for its own epoch (KIP-101)."""
+        made = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult.EpochEndOffset
+        replica = self.leading(at, broker, asked.current_leader_epoch, "log end")
+        if not isinstance(replica, Replica):
+            return at, made(partition=at.partition, error_code=replica.errno, leader_epoch=-1, end_offset=-1)
+        return at, made(partition=at.partition, error_code=0, leader_epoch=replica.leader_epoch, end_offset=replica.end)
 
 
 def _answered(parts: Sequence[tuple[TopicPartition, Any]]) -> Any:
@@ -114,17 +138,25 @@ def _answered(parts: Sequence[tuple[TopicPartition, Any]]) -> Any:
     return ListOffsetsResponse(topics=[topic(name=at.topic, partitions=[part]) for at, part in parts])
 
 
-class Questions(AdminMetadata):
-    """The agent's own client; ``asked`` is told the kind of each question."""
+def _ends(parts: Sequence[tuple[TopicPartition, Any]]) -> Any:
+    topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+    return OffsetForLeaderEpochResponse(topics=[topic(topic=at.topic, partitions=[part]) for at, part in parts])
 
-    def __init__(self, broker: int, connect: Callable[[], Any], asked: Callable[[str], None]) -> None:
-        super().__init__(broker, connect)
+
+class Questions(Metadata):
+    """The agent's own questions; ``asked`` is told the kind of each."""
+
+    def __init__(self, own: Metadata, asked: Callable[[str], None]) -> None:
+        self._own = own
         self._asked = asked
 
     def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
         self._asked("leaders")
-        return super().leaders(wanted)
+        return self._own.leaders(wanted)
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         self._asked("offsets")
-        return super().offsets(led)
+        return self._own.offsets(led)
+
+    def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
+        return self._own.cleanup_policy(topics)

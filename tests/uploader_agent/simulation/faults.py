@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
+from collections.abc import Mapping
 
 from tests.uploader_agent.simulation.clock import Scheduler, chance
 
@@ -42,14 +43,14 @@ HANGS = 25.0
 class Faults:
     """Draws from ``rng`` whether something goes wrong, until :attr:`over`. Some kinds are left out of each schedule."""
 
-    def __init__(self, rng: random.Random, scheduler: Scheduler) -> None:
+    def __init__(self, rng: random.Random, scheduler: Scheduler, kinds: Mapping[str, float] = KINDS) -> None:
         self.over = False
         self.disturbed_until = 0.0
         """Until when something that went wrong, or that was under way when it did, may still be felt."""
         self.struck: Counter[str] = Counter()
         self.told: deque[str] = deque(maxlen=200)
         """The last events, for who looks for what went wrong."""
-        self.rates = {kind: rng.choice([0.0, most / 4, most]) for kind, most in KINDS.items()}
+        self.rates = {kind: rng.choice([0.0, most / 4, most]) for kind, most in kinds.items()}
         self.longest = rng.choice([0.05, 0.3, 1.0])
         """Seconds that an ordinary request takes at most, there and back."""
         self._rng = rng

@@ -13,11 +13,12 @@ Patches = Iterable[Any]
 class Mutant:
     """``patches`` plant it, in topics that are ``replicated`` or not, or where that is None, as the schedule has it.
 
-    ``compacted``, ``unclean`` and ``careless`` have all schedules so; see :class:`~.schedule.Schedule`.
+    ``compacted``, ``fetching``, ``unclean`` and ``careless`` have all schedules so; see :class:`~.schedule.Schedule`.
     """
 
     patches: Callable[[], Patches]
     replicated: bool | None = None
     compacted: bool = False
+    fetching: bool = False
     unclean: bool = False
     careless: bool = False

@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.uploader_agent.simulation.disk import SimulatedWatcher, Watches
+from tests.uploader_agent.simulation.fetch_mutants import FETCH_FAULTS, FETCH_LOSSES
 from tests.uploader_agent.simulation.mutant import Mutant, Patches
 from tests.uploader_agent.simulation.rule_mutants import RULES
 from tidemark.errors import StoreError
@@ -230,6 +231,7 @@ FAULTS = {
     "what is not read yet is not packed": Mutant(_what_is_not_read_yet_is_not_packed, replicated=True),
     "all that is on the disk is packed": Mutant(_all_that_is_on_the_disk_is_packed, replicated=True),
     **RULES,
+    **FETCH_FAULTS,
 }
 """What must be seen."""
 
@@ -239,6 +241,7 @@ LOSSES = {
     "every third timer is lost": Mutant(_every_third_timer_is_lost),
     "a job that failed is not looked at again": Mutant(_a_job_that_failed_is_not_looked_at_again),
     "a back-off that ends wakes nobody": Mutant(_a_back_off_that_ends_wakes_nobody),
+    **FETCH_LOSSES,
 }
 """What must do no harm: something else looks again, and in the time that the settings promise."""
 

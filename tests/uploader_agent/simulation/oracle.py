@@ -16,6 +16,7 @@ from tidemark.formats.raw.head import EntryKey, Head, HeadEntry, PartitionOfId
 from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.pack import PackedRange, Range, read_footer, read_range_bytes
+from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.intervals import Intervals
@@ -24,8 +25,10 @@ from tidemark.raw.packs import chain, live_end, live_part
 
 CLUSTER = "simulated"
 CONTROL = ControlKeys("", CLUSTER)
-INDEXES = {CONTROL.index(broker): broker for broker in BROKERS}
-HEADS = {CONTROL.head(broker): broker for broker in BROKERS}
+SLOTS = (FIRST_SLOT, FIRST_SLOT + 1)
+AGENTS = (*BROKERS, *SLOTS)
+INDEXES = {CONTROL.index(agent): agent for agent in AGENTS}
+HEADS = {CONTROL.head(agent): agent for agent in AGENTS}
 
 _INSTANT = 1e-5
 """Seconds before a moment within which nothing counts for it: what happens at once has no order."""
@@ -36,15 +39,17 @@ class Oracle:
 
     def __init__(self, cluster: Cluster, scheduler: Scheduler, lied: Callable[[], None]) -> None:
         """``lied`` is called when an index is written that says what is not true."""
-        self.entries: dict[int, dict[tuple[str, int], IndexEntry]] = {broker: {} for broker in BROKERS}
-        """What the index of each broker last said."""
+        self.entries: dict[int, dict[tuple[str, int], IndexEntry]] = {agent: {} for agent in AGENTS}
+        """What the index of each agent last said."""
         self.statements = 0
         self.gaps = 0
         """Offsets that stand in a recorded gap at the end."""
         self.heads = self.ranges = 0
         """Heads that were written, and ranges that were compared with the log."""
-        self.tails: dict[int, Mapping[EntryKey, HeadEntry]] = {broker: {} for broker in BROKERS}
+        self.tails: dict[int, Mapping[EntryKey, HeadEntry]] = {agent: {} for agent in AGENTS}
         """What the head of each broker last said."""
+        self.agent_of: Callable[[Partition], int] = lambda partition: partition.leader
+        """The number of the agent that a partition's leadership is for: the leader's own, or that of its slot."""
         self.packs: Any = None
         self.store: SimulatedStore | None = None
         """The store; ``packs`` reads of it at once and without faults."""
@@ -105,14 +110,14 @@ class Oracle:
 
     def packed(self, partition: Partition) -> int:
         """The end of what is packed of a partition under its current leadership, by its head; 0 if nothing is."""
-        tails = self.tails[partition.leader]
+        tails = self.tails[self.agent_of(partition)]
         entry = tails.get(EntryKey(partition.kafka_id, partition.at.partition, partition.leader_epoch))
         return entry.tail_end if entry is not None else 0
 
     def kept(self) -> Iterator[str]:
         """Entries of heads that stay although all of them is sealed."""
         for partition in self._partitions():
-            entry = self.entries[partition.leader].get(partition.at)
+            entry = self.entries[self.agent_of(partition)].get(partition.at)
             end = self.packed(partition)
             if end and entry is not None and end <= entry.next_offset:
                 yield f"{partition.at}: the head has a tail up to {end}, and it is sealed up to {entry.next_offset}"
@@ -208,9 +213,10 @@ class Oracle:
         """What of "everything stored, everything told" is missing; observations must be from ``since`` or later."""
         return [wrong for one in self._partitions() for wrong in self._missing(one, store, since)]
 
-    def unstored(self, store: SimulatedStore, broker: int) -> set[TopicPartition]:
-        """The partitions that a broker leads of which something is neither sealed nor packed."""
-        return {one.at for one in self._partitions() if one.leader == broker and self._unstored(one, store)}
+    def unstored(self, store: SimulatedStore, agent: int) -> set[TopicPartition]:
+        """The partitions of an agent of which something is neither sealed nor packed."""
+        mine = [one for one in self._partitions() if self.agent_of(one) == agent]
+        return {one.at for one in mine if self._unstored(one, store)}
 
     def unsealed(self, store: SimulatedStore) -> Iterator[str]:
         """What is packed and not sealed."""
@@ -229,8 +235,10 @@ class Oracle:
 
     def _lies(self, broker: int, entry: IndexEntry) -> Iterator[str]:
         [partition] = [one for one in self._cluster.lives if _is_of(one, entry)]
-        replica = partition.replicas[broker]
-        moments = [one for one in replica.history if one.leader_epoch == entry.leader_epoch]
+        if partition.gone and broker in SLOTS:
+            return  # nobody can tell any more: a leader is asked by name, and then the log ends where the spool does
+        history = [one for replica in partition.replicas.values() for one in replica.history]
+        moments = [one for one in history if one.leader_epoch == entry.leader_epoch]  # of the one leader under it
         at = entry.observed_at.timestamp() - START
         then = _as_of(moments, at)
         if then is not None and entry.high_watermark < then.high_watermark:
@@ -241,8 +249,8 @@ class Oracle:
             yield f"the high watermark was never above {partition.highest}"
         if entry.log_end_offset > partition.longest:
             yield f"the log end was never above {partition.longest}"
-        led = (partition.leader, partition.leader_epoch, partition.gone) == (broker, entry.leader_epoch, False)
-        if led and replica.leads and not self._damaged:
+        led = (partition.leader_epoch, partition.gone) == (entry.leader_epoch, False)
+        if led and partition.led.leads and not self._damaged:
             yield from self._false_ends(entry, partition)
 
     def _false_ends(self, entry: IndexEntry, partition: Partition) -> Iterator[str]:
@@ -264,7 +272,7 @@ class Oracle:
 
     def _missing(self, partition: Partition, store: SimulatedStore, since: float) -> Iterator[str]:
         at, watermark = partition.at, _watermark(partition, store)
-        entry = self.entries[partition.leader].get(at)
+        entry = self.entries[self.agent_of(partition)].get(at)
         missing = self._unstored(partition, store)
         if missing:
             yield f"{at}: {missing} is neither stored nor in a gap; offset.wm: {watermark}"
@@ -307,7 +315,7 @@ class Oracle:
 
     def _gaps(self, partition: Partition, store: SimulatedStore) -> Intervals:
         """What ``offset.wm`` records as lost, or the index while there is none."""
-        watermark, entry = _watermark(partition, store), self.entries[partition.leader].get(partition.at)
+        watermark, entry = _watermark(partition, store), self.entries[self.agent_of(partition)].get(partition.at)
         if watermark is not None:
             return Intervals.of(watermark.gaps)
         return Intervals.of(entry.gaps if entry is not None and entry.topic_id == partition.kafka_id else ())
@@ -362,7 +370,7 @@ class Oracle:
         present = _sealed(partition, store)
         if len(partition.replicas) == 1:  # the head of a deposed leader may come after the seal; then the seal lands
             yield from self._lacking(partition, sealed, present)
-        entry, legal = self.entries[partition.leader].get(partition.at), Intervals(partition.retired)
+        entry, legal = self.entries[self.agent_of(partition)].get(partition.at), Intervals(partition.retired)
         gaps = Intervals.of(watermark.gaps if watermark else entry.gaps if entry else ())
         self.gaps += sum(gap.end - gap.start for gap in gaps)
         lost = Intervals([(0, partition.high_watermark)]) - present - gaps - self._packed(partition, store)

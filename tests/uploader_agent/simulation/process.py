@@ -1,10 +1,9 @@
-"""One broker's agent as a process: it starts knowing nothing, is killed, asked to end, and started again."""
+"""An agent as a process: it starts knowing nothing, is killed, asked to end, and started again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.uploader_agent.simulation.broker import Cluster
 from tests.uploader_agent.simulation.client import Client, Questions
@@ -16,8 +15,10 @@ from tests.uploader_agent.simulation.store import SimulatedStore
 from tests.uploader_agent.simulation.threads import SimulatedRuntime
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.agent import Agent
+from uploader_agent.broker.admin import AdminMetadata, Metadata
 from uploader_agent.broker.properties import Broker
 from uploader_agent.components import Components
+from uploader_agent.log_source import BrokerDisk, LogSource
 from uploader_agent.settings import AgentSettings
 
 _GRACE = 3.0
@@ -27,25 +28,41 @@ _MOST_PASSED = 3
 """Questions for offsets that may not all be put while the question who leads is due."""
 
 
+class Surroundings(NamedTuple):
+    """What an agent finds at its start: what it asks, and the source of its log directories."""
+
+    broker: Broker
+    metadata: Metadata
+    source: LogSource
+
+
+def of_broker(
+    broker: int, disk: LogDir, cluster: Cluster, scheduler: Scheduler, faults: Faults, _runtime: SimulatedRuntime
+) -> Surroundings:
+    """An agent's on the disk of ``broker``."""
+    there = Broker(broker, CLUSTER, (disk.path,), "127.0.0.1:1", "PLAINTEXT", "kraft")
+    return Surroundings(there, AdminMetadata(broker, lambda: Client(cluster, scheduler, faults)), BrokerDisk())
+
+
 class AgentProcess:
-    """The agent of ``broker``; ``settings`` are read again at each start."""
+    """The agent called ``name``. ``settings`` are read, and it is ``surrounded``, again at each start."""
 
     def __init__(
         self,
-        broker: int,
-        root: Path,
-        settings: Callable[[int], AgentSettings],
-        cluster: Cluster,
+        name: str,
         disk: LogDir,
+        settings: Callable[[], AgentSettings],
+        surrounded: Callable[[SimulatedRuntime], Surroundings],
         store: SimulatedStore,
         scheduler: Scheduler,
         faults: Faults,
     ) -> None:
-        self.broker = broker
-        self._root = root
+        self.name = name
+        self.disk = disk
+        self.idle = False
+        """Whether it is not to be started."""
         self._settings = settings
-        self._cluster = cluster
-        self._disk = disk
+        self._surrounded = surrounded
         self._store = store
         self._scheduler = scheduler
         self._faults = faults
@@ -58,26 +75,26 @@ class AgentProcess:
 
     def start(self) -> None:
         """Start the agent, unless it runs."""
-        if self.agent is not None:
+        if self.agent is not None or self.idle:
             return
-        (self._root / f"state-{self.broker}").mkdir(exist_ok=True)
-        broker = Broker(self.broker, CLUSTER, (self._disk.path,), "127.0.0.1:1", "PLAINTEXT", "kraft")
-        client = Client(self.broker, self._cluster, self._scheduler, self._faults)
+        settings = self._settings()
+        settings.state_dir.mkdir(exist_ok=True)
         self._runtime = SimulatedRuntime(self._scheduler, self._died)
-        self._watcher = SimulatedWatcher(self._disk, self._scheduler, self._faults)
-        self._disk.watches = self._watcher.watches
-        metadata = Questions(self.broker, lambda: client, self._asked)
+        self._watcher = SimulatedWatcher(self.disk, self._scheduler, self._faults)
+        self.disk.watches = self._watcher.watches
+        around = self._surrounded(self._runtime)
         self.components = Components(
-            self._settings(self.broker),
-            broker,
-            metadata,
+            settings,
+            around.broker,
+            Questions(around.metadata, self._asked),
             lambda _url: self._store,
             self._watcher,
+            source=around.source,
             runtime=self._runtime,
         )
         self.agent = Agent(self.components)
         self._asked_leaders, self._passed = self._scheduler.now, 0
-        self._runtime.thread(f"loop of {self.broker}", self.agent.run).start()
+        self._runtime.thread(f"loop of {self.name}", self.agent.run).start()
 
     def kill(self) -> None:
         """End the process at once, if it runs."""
@@ -85,7 +102,7 @@ class AgentProcess:
             return
         self._runtime.kill()
         self.components.hold.close()
-        self._disk.watches = None
+        self.disk.watches = None
         self._watcher.close()
         self.agent = self.components = None
 
@@ -105,7 +122,7 @@ class AgentProcess:
 
     def reload(self) -> None:
         """Have the agent read its settings again."""
-        agent, settings = self.agent, self._settings(self.broker)
+        agent, settings = self.agent, self._settings()
         if agent is not None:
             agent.soon(lambda: agent.reconfigure(settings, "agent.yaml"))
 
@@ -118,11 +135,11 @@ class AgentProcess:
         return said["agent"], partitions
 
     def _died(self, name: str, error: BaseException) -> None:
-        self._faults.tell(f"-- the thread {name!r} of {self.broker} has ended: {type(error).__name__}: {error}")
+        self._faults.tell(f"-- the thread {name!r} of {self.name} has ended: {type(error).__name__}: {error}")
 
     def _asked(self, what: str) -> None:
         """Who leads must be asked in time, however many other questions there are."""
-        interval = self._settings(self.broker).metadata_interval.total_seconds()
+        interval = self._settings().metadata_interval.total_seconds()
         late = self._scheduler.now - self._asked_leaders - interval
         if what == "leaders":
             self._asked_leaders, self._passed = self._scheduler.now, 0

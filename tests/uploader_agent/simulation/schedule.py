@@ -24,6 +24,10 @@ Kind = Literal[
     "restart",
     "shorten",
     "spoil",
+    "delete_records",
+    "double",
+    "lose_spool",
+    "turn",
 ]
 
 _WEIGHTS: dict[Kind, int] = {
@@ -42,6 +46,20 @@ _WEIGHTS: dict[Kind, int] = {
 
 _UNCLEAN: dict[Kind, int] = {"elect_unclean": 4, "shrink": 6, "diverge": 8, "lose_power": 2}
 """What is added where logs may lose what was committed."""
+
+
+_FETCHING: dict[Kind, int] = {"delete_records": 3, "double": 2, "lose_spool": 2}
+"""What is added where agents fetch."""
+
+
+class Fetching(NamedTuple):
+    """How slots fetch: how many there are, sizes in bytes, and whether agents on the brokers' disks take turns."""
+
+    slots: int
+    segment: int
+    spool_max: int
+    answer: int
+    turns: bool
 
 
 class Action(NamedTuple):
@@ -72,6 +90,8 @@ class Schedule:
     """Whether retention on the brokers takes only what is stored, so that nothing is ever lost."""
     transactional: bool
     compacted: bool
+    fetching: Fetching | None
+    """None if all agents have brokers' disks."""
     actions: list[Action]
     quiet: float
     unsealed: timedelta
@@ -89,6 +109,7 @@ class Schedule:
         return f"""seed {self.seed}
   settings {self.settings}
   topics {self.topics} {marks}
+  fetching {self.fetching}
   sealed {self.unsealed} after it was packed
   head damaged at the end: {self.late}; the agent {self.meanwhile}
   quiet from {self.quiet:.3f} s on; before that:
@@ -99,6 +120,7 @@ def draw(
     seed: int,
     *,
     compacted: bool = False,
+    fetching: bool = False,
     replicated: bool | None = None,
     unclean: bool = False,
     careless: bool = False,
@@ -127,7 +149,13 @@ def draw(
     weights = _WEIGHTS | (_UNCLEAN if unclean else {})
     careful, transactional = replicas.random() < 0.5 and not careless, replicas.random() < 0.4
     cleanings = _cleanings(compaction, quiet) if compacted else ()
-    actions = sorted([*_actions(rng, weights, quiet), *cleanings])
+    slots = random.Random(f"fetching {seed}")
+    fetched = _fetching(slots) if fetching else None
+    turns: list[Action] = []
+    if fetched:
+        weights = weights | _FETCHING
+        turns = [*_turns(slots, quiet)] if fetched.turns else turns
+    actions = sorted([*_actions(rng, weights, quiet), *cleanings, *turns])
     actions = sorted([*actions, *_spoils(random.Random(f"spoils {seed}"), actions, quiet)])
     if not replicated:
         actions = [action._replace(broker=1) for action in actions]
@@ -144,6 +172,7 @@ def draw(
         careful,
         transactional,
         compacted,
+        fetched,
         actions,
         quiet,
         unsealed,
@@ -166,6 +195,17 @@ def _cleanings(rng: random.Random, quiet: float) -> Iterator[Action]:
     """The times at which the log cleaner comes by."""
     for _ in range(rng.randint(1, 12)):
         yield Action(rng.uniform(0.0, quiet), "compact", (rng.random(), rng.random()), rng.choice([1, 2]))
+
+
+def _fetching(rng: random.Random) -> Fetching:
+    spool_max = rng.choice([1 << 20, 1 << 20, 1 << 20, 2000])
+    return Fetching(rng.choice([1, 2]), rng.choice([150, 400, 2000]), spool_max, rng.choice([200, 1000, 5000]), False)
+
+
+def _turns(rng: random.Random, quiet: float) -> Iterator[Action]:
+    """The times at which agents of the other kind take over."""
+    for _ in range(rng.choice([1, 2, 3])):
+        yield Action(rng.uniform(0.0, quiet), "turn", (rng.random(), rng.random()), 1)
 
 
 def _spoils(rng: random.Random, actions: list[Action], quiet: float) -> Iterator[Action]:

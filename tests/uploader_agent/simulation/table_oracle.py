@@ -18,12 +18,14 @@ from tidemark_spark.model import Stop
 class TableOracle(LandingOracle):
     """Compares tables with the logs that :class:`Cluster` knows."""
 
-    def __init__(self, cluster: Cluster, oracle: Oracle, store: SimulatedStore) -> None:
+    def __init__(self, cluster: Cluster, oracle: Oracle, store: SimulatedStore, *, fetching: bool = False) -> None:
+        """Where agents are ``fetching``, what is open at a log start need not be known behind it."""
         self.batches = 0
         """Landed batches that were compared at commits."""
         self._cluster = cluster
         self._oracle = oracle
         self._store = store
+        self._fetching = fetching
 
     def planned(self, table: MemoryTable, plan: RunPlan) -> None:
         """No offset is LOST but what retention took from the brokers' disks before it was stored."""
@@ -70,8 +72,9 @@ class TableOracle(LandingOracle):
             # Its lineage tells less of a log: a follower that copied a compacted one lacks the start of an epoch.
             log = life.branch(Lineage(watermark.lineage)) if life.gone else life.led.batches
             landed = table.landed.get(state.key, {})
-            if any(gap.reason == "unclean_election" and promised <= gap.start for gap in state.gaps):
-                continue  # the landed branch stays until the new one has anything
+            new = watermark.next_offset if watermark.gaps else promised
+            if any(gap.reason == "unclean_election" and new <= gap.start for gap in state.gaps):
+                continue  # the landed branch stays until the new one has anything, and no gap is before it
             yield from self._compare(life, state, landed, log, promised)
             if len(life.replicas) == 1 or not self._oracle.was_damaged:  # else see "Segments that lack records"
                 yield from self._kept_by_raw(life, landed, watermark.next_offset)
@@ -86,15 +89,20 @@ class TableOracle(LandingOracle):
     ) -> Iterator[str]:
         """The table against the true ``log``, below the promised end."""
         below = [batch for batch in log if batch.end <= promised]
-        decided = min([below[-1].end if below else 0, *(open_.first for open_ in transactions(below)[1])])
+        end, opened = below[-1].end if below else 0, transactions(below)[1]
+        crossing = [one for both in transactions(log) for one in both if self._fetching and one.crosses(life.starts)]
+        decided = min([end, *(open_.first for open_ in opened)])
+        at_most = min([end, *(open_.first for open_ in opened if open_ not in crossing)])
         if not state.gaps and not self._cluster.compacted and state.next_offset < decided:
             yield f"{life.at}: is landed to {state.next_offset}, and decided to {decided}"
         true = {batch.base: batch for batch in _rows(log) if batch.end <= state.next_offset}
-        if state.next_offset > decided and not life.gone:
-            yield f"{life.at}: is landed to {state.next_offset}, and decided to {decided} only"
+        if state.next_offset > at_most and not life.gone:
+            yield f"{life.at}: is landed to {state.next_offset}, and decided to {at_most} only"
         for base in sorted({*true, *landed}):
             there, should = landed.get(base), true.get(base)
             if there is None and should is not None and (should.id in life.emptied or base < state.start_offset):
+                continue
+            if any(one.first <= base <= one.last for one in crossing):
                 continue
             if there is None or should is None or there.epoch != should.epoch:
                 epochs = [batch.epoch if batch else None for batch in (there, should)]

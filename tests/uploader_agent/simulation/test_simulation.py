@@ -34,6 +34,22 @@ def test_everything_is_stored_and_told(tried: Callable[[str, int], None]) -> Non
     tried("schedules of the simulation", 100)
 
 
+def test_everything_is_fetched_stored_and_told(tried: Callable[[str, int], None]) -> None:
+    """Without brokers' disks."""
+    check("--count", 15, "--fetching")
+    tried("schedules of the simulation", 15)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("share", range(20))
+def test_everything_is_fetched_stored_and_told_in_two_thousand_schedules(
+    share: int, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    first = (seed + 81) * SHARE + share * 100
+    check("--first", first, "--count", 100, "--fetching", *(["--compacted"] if share % 4 == 0 else []))
+    tried("schedules of the simulation", 100)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("share", range(40))
 def test_everything_is_stored_and_told_in_ten_thousand_schedules(

@@ -1,4 +1,4 @@
-"""One schedule, run: two brokers with disks and agents, and the store, until everything is stored and told."""
+"""One schedule, run: two brokers with disks, agents and the store, until everything is stored and told."""
 
 from __future__ import annotations
 
@@ -15,29 +15,37 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.uploader_agent.simulation.actions import ClusterActions
-from tests.uploader_agent.simulation.broker import BROKERS, US, Cluster
+from tests.uploader_agent.simulation.broker import BROKERS, US, Cluster, Partition
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.disk import LogDir
-from tests.uploader_agent.simulation.faults import Faults
+from tests.uploader_agent.simulation.faults import KINDS, Faults
+from tests.uploader_agent.simulation.fetching import FETCH_KINDS, SpoolDir, fetch_settings, of_slot
 from tests.uploader_agent.simulation.landing import Landings, VirtualRetry, one_thread
 from tests.uploader_agent.simulation.oracle import CLUSTER, CONTROL, Oracle
 from tests.uploader_agent.simulation.pack_retention import PackRetention
-from tests.uploader_agent.simulation.process import AgentProcess
+from tests.uploader_agent.simulation.process import AgentProcess, of_broker
 from tests.uploader_agent.simulation.schedule import Action, Schedule, draw, pick
 from tests.uploader_agent.simulation.store import DeletingStore, PackReader, SimulatedStore
 from tests.uploader_agent.simulation.table_oracle import TableOracle
 from tests.uploader_agent.simulation.threads import SimulatedRuntime
 from tidemark import timestamps
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.store import clock
 from tidemark.store.retrying import RepeatingStore
+from uploader_agent.intake.replica import slot_of
 from uploader_agent.packing import packer
 from uploader_agent.packs import pack_writer
 from uploader_agent.partitions.observation import LONGEST_PAUSE
 from uploader_agent.settings import AgentSettings
 
+_REPLICA = 200.0
+"""Seconds after which a slot follows its partitions again: it notices that a topic is gone after a minute."""
+
 _REQUESTS = 10.0
 """Seconds in which all requests that are needed are answered when nothing goes wrong any more."""
+
+_ON_DISK: dict[str, Any] = {"broker": {"properties": "unused"}}
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,8 @@ class World:
         self._schedule = schedule
         self._root = root
         self._scheduler = scheduler = Scheduler()
-        self._faults = faults = Faults(random.Random(f"faults {schedule.seed}"), scheduler)
+        kinds = KINDS | FETCH_KINDS if schedule.fetching else KINDS
+        self._faults = faults = Faults(random.Random(f"faults {schedule.seed}"), scheduler, kinds)
         brokers = BROKERS if schedule.replicated else (US,)
         disks = {broker: LogDir(root / f"data-{broker}", scheduler, faults) for broker in brokers}
         for broker, disk in disks.items():
@@ -80,6 +89,9 @@ class World:
         self._cluster = cluster = Cluster(
             disks, scheduler, faults, compacted=schedule.compacted, transactional=schedule.transactional
         )
+        cluster.keeps_last = (
+            schedule.fetching is not None
+        )  # followers do not learn how far compaction has emptied a log
         self._oracle = Oracle(cluster, scheduler, self._keep_events)
         self._store = SimulatedStore(scheduler, faults, self._oracle.written)
         self._oracle.packs, self._oracle.store = PackReader(self._store.objects), self._store
@@ -87,13 +99,17 @@ class World:
         self._actions = ClusterActions(cluster, scheduler, faults, limit, replicated=schedule.replicated)
         self._names = random.Random(f"packs {schedule.seed}")
         self._changed: dict[str, Any] = {}
-        self._settings = self._read_settings(US)
-        self._agents = {
-            broker: AgentProcess(broker, root, self._read_settings, cluster, disk, self._store, scheduler, faults)
-            for broker, disk in disks.items()
-        }
+        self._settings = self._read_settings("", _ON_DISK)
+        on_disks = {broker: self._of_broker(broker, disk) for broker, disk in disks.items()}
+        slots = range(schedule.fetching.slots if schedule.fetching else 0)
+        fetching = {FIRST_SLOT + slot: self._of_slot(slot, f"slot-{slot}") for slot in slots}
+        self._agents, self._others = (fetching, on_disks) if fetching else (on_disks, {})
+        """The agents that run now, by number, and those that may take over."""
+        self._twins: list[AgentProcess] = []
+        """Second processes of slots."""
+        self._oracle.agent_of = self._agent_of
         reading = RepeatingStore(self._store, VirtualRetry(scheduler))
-        self._tables = TableOracle(cluster, self._oracle, self._store)
+        self._tables = TableOracle(cluster, self._oracle, self._store, fetching=schedule.fetching is not None)
         self._landings = Landings(reading, scheduler, faults, random.Random(f"landings {schedule.seed}"), self._tables)
         deleting = RepeatingStore(DeletingStore(self._store, self._oracle.deleted), VirtualRetry(scheduler))
         self._retention = PackRetention(deleting, scheduler, random.Random(f"retention {schedule.seed}"), faults.tell)
@@ -160,7 +176,11 @@ class World:
             settings.upload.retry_cap.total_seconds(),
             settings.index.min_interval.total_seconds() + settings.index.idle_interval.total_seconds(),
         ]
-        return sum(waits) + _REQUESTS
+        return sum(waits) + _REQUESTS + self._replica
+
+    @property
+    def _replica(self) -> float:
+        return _REPLICA if self._schedule.fetching else 0.0
 
     @property
     def _tidied(self) -> float:
@@ -180,15 +200,37 @@ class World:
     def _noticed(self) -> float:
         """Seconds after the last disturbance from which on the agent must know what it has not stored yet."""
         settings = self._settings
-        return settings.metadata_interval.total_seconds() + 2 * settings.scan_interval.total_seconds() + _REQUESTS
+        waits = settings.metadata_interval.total_seconds() + 2 * settings.scan_interval.total_seconds()
+        return waits + _REQUESTS + self._replica
 
-    def _read_settings(self, broker: int) -> AgentSettings:
-        fixed = {
-            "broker": {"properties": "unused"},
-            "raw": {"url": self._store.url},
-            "state_dir": str(self._root / f"state-{broker}"),
-        }
-        return AgentSettings.model_validate(fixed | self._schedule.settings | self._changed)
+    def _read_settings(self, name: str, own: dict[str, Any]) -> AgentSettings:
+        fixed = {"raw": {"url": self._store.url}, "state_dir": str(self._root / f"state-{name}")}
+        return AgentSettings.model_validate(fixed | own | self._schedule.settings | self._changed)
+
+    def _of_broker(self, broker: int, disk: LogDir) -> AgentProcess:
+        world = self._cluster, self._scheduler, self._faults
+        settings = partial(self._read_settings, str(broker), _ON_DISK)
+        surrounded = partial(of_broker, broker, disk, *world)
+        return AgentProcess(str(broker), disk, settings, surrounded, self._store, self._scheduler, self._faults)
+
+    def _of_slot(self, slot: int, name: str) -> AgentProcess:
+        fetched, world = self._schedule.fetching, (self._store, self._cluster, self._scheduler, self._faults)
+        assert fetched is not None
+        spool = SpoolDir(self._root / f"spool-{name}", self._scheduler, self._faults)
+        settings = partial(self._read_settings, name, fetch_settings(fetched, slot, spool.path))
+        surrounded = partial(of_slot, fetched, settings, spool, *world)
+        return AgentProcess(name, spool, settings, surrounded, self._store, self._scheduler, self._faults)
+
+    def _agent_of(self, partition: Partition) -> int:
+        fetched = self._schedule.fetching
+        if fetched is None or partition.leader in self._agents:
+            return partition.leader
+        return FIRST_SLOT + slot_of(partition.kafka_id, partition.at.partition, fetched.slots)
+
+    def _number(self, broker: int) -> int:
+        """The agent that an action at ``broker`` is about."""
+        numbers = [*self._agents]
+        return numbers[(broker - 1) % len(numbers)]
 
     def _reader_died(self, name: str, error: BaseException) -> None:
         self._scheduler.fail(error)
@@ -199,6 +241,8 @@ class World:
     def _quieten(self) -> None:
         self._faults.over = True
         self._faults.tell("-- quiet")
+        for twin in self._twins:
+            twin.kill()
         for process in self._agents.values():
             process.start()
         for partition in self._cluster.partitions.values():
@@ -243,11 +287,11 @@ class World:
     def _hidden(self) -> set[tuple[int, TopicPartition]]:
         """Partitions of which something is not stored, and the leader's agent does not say that it waits for it."""
         hidden: set[tuple[int, TopicPartition]] = set()
-        for broker, process in self._agents.items():
+        for number, process in self._agents.items():
             whole, waits = process.waits()
             if whole is None:
-                unstored = self._oracle.unstored(self._store, broker)
-                hidden |= {(broker, at) for at in unstored - {at for at, _ in waits}}
+                unstored = self._oracle.unstored(self._store, number)
+                hidden |= {(number, at) for at in unstored - {at for at, _ in waits}}
         return hidden
 
     def _part(self) -> None:
@@ -255,16 +299,23 @@ class World:
         if any(process.components is None for process in self._agents.values()):
             self._watch()  # one was asked to end before all was quiet, and another one starts
             return
+        calm = self._scheduler.now - max(self._schedule.quiet, self._faults.disturbed_until)
+        waiting = any(kind != "gap" for process in self._agents.values() for _, kind in process.waits()[1])
+        if self._schedule.fetching and waiting and calm < self._promised + self._tidied:
+            self._scheduler.call_later(
+                5.0, self._part
+            )  # the spool of a deleted topic waits for a minute, and is sealed
+            return
         self._missing = [*self._oracle.missing(self._store, self._schedule.quiet), *self._oracle.kept()]
         if self._seals:
             self._missing += self._oracle.unsealed(self._store)
-        for broker, process in self._agents.items():
+        for process in self._agents.values():
             whole, waits = process.waits()
             if whole is not None or any(kind != "gap" for _, kind in waits):
-                self._missing.append(f"all is stored and told, and /waiting of {broker} says: {whole or waits}")
+                self._missing.append(f"all is stored and told, and /waiting of {process.name} says: {whole or waits}")
             trouble = process.components.health.trouble() if process.components else None
             if trouble is not None:
-                self._missing.append(f"all is stored and told, and /-/healthy of {broker} says: {trouble}")
+                self._missing.append(f"all is stored and told, and /-/healthy of {process.name} says: {trouble}")
         self._readers.kill()
         self._readers = SimulatedRuntime(self._scheduler, self._reader_died)
         self._readers.thread("last landings", self._land_all).start()
@@ -284,29 +335,31 @@ class World:
 
     def _crash(self, down: float, _number: float, broker: int) -> None:
         """Kill an agent; another one starts later."""
-        self._agents[broker].crash(down)
+        self._agents[self._number(broker)].crash(down)
 
     def _restart(self, down: float, number: float, broker: int) -> None:
         """Ask an agent to end; another one starts later, when it must be gone."""
-        self._agents[broker].restart(down, 2 * self._settings.drain.total_seconds() * number)
+        self._agents[self._number(broker)].restart(down, 2 * self._settings.drain.total_seconds() * number)
 
     def _lose_power(self, down: float, number: float, broker: int) -> None:
         """A broker's machine goes down, with the ends of its logs and its agent."""
-        self._agents[broker].crash(down)
+        if broker in self._agents:
+            self._agents[broker].crash(down)
         self._cluster.lose_power(broker, number)
 
     def _spoil(self, which: float, number: float, broker: int) -> None:
         """Damage the head of a broker, or remove it; maybe while the agent is down."""
+        agent = self._number(broker)
         if number > 0.5:
-            self._agents[broker].crash(number)
-        key = CONTROL.head(broker)
+            self._agents[agent].crash(number)
+        key = CONTROL.head(agent)
         before = self._store.objects.get(key)
         head = json.loads(before.body) if before is not None and before.body.startswith(b"{") else {}
         damages = [
             b"",
             b"\xff\x00 no JSON",
             b'{"format": 1}',
-            json.dumps(head | {"broker": 3 - broker, "entries": []}).encode(),
+            json.dumps(head | {"broker": agent + 5, "entries": []}).encode(),
             json.dumps(head | {"cluster": "elsewhere"}).encode(),
             json.dumps(head | {"format": 2}).encode(),
             None,
@@ -314,13 +367,40 @@ class World:
         if self._schedule.compacted:
             damages.remove(None)  # packs of compacted topics are named again only where there was a head
         self._store.spoil(key, pick(which, damages))
-        self._oracle.spoiled(broker)
+        self._oracle.spoiled(agent)
+
+    def _double(self, stays: float, _number: float, broker: int) -> None:
+        """A second process of a slot runs for a while, with a spool and a state of its own."""
+        slot = self._number(broker) - FIRST_SLOT
+        if slot < 0:
+            return
+        twin = self._of_slot(slot, f"slot-{slot}-twin-{len(self._twins)}")
+        self._twins.append(twin)
+        twin.start()
+        self._scheduler.call_later(self._faults.felt(1 + 30 * stays), twin.kill)
+
+    def _lose_spool(self, down: float, _number: float, broker: int) -> None:
+        """The disk of a slot is lost, and another one put in."""
+        process = self._agents[self._number(broker)]
+        if isinstance(process.disk, SpoolDir):
+            process.crash(down)
+            process.disk.lose()
+
+    def _turn(self, down: float, _number: float, _broker: int) -> None:
+        """Agents on the brokers' disks take over from the slots, or slots from them."""
+        for process in (*self._agents.values(), *self._twins):
+            process.idle = True
+            process.kill()
+        self._agents, self._others = self._others, self._agents
+        for process in self._agents.values():
+            process.idle = False
+            self._scheduler.call_later(self._faults.felt(5 * down), process.start)
 
     def _shorten(self, which: float, _number: float, _broker: int) -> None:
         """Read a file again that has a shorter ``tail_after``."""
         shorter = min(pick(which, [0.5, 1.0, 5.0]), self._settings.tail_after.total_seconds())
         self._changed = {"tail_after": f"{shorter}s"}
-        self._settings = self._read_settings(US)
+        self._settings = self._read_settings("", _ON_DISK)
         for process in self._agents.values():
             process.reload()
 
@@ -330,13 +410,16 @@ def run(
     *,
     replicated: bool | None = None,
     compacted: bool = False,
+    fetching: bool = False,
     unclean: bool = False,
     careless: bool = False,
 ) -> Result:
     """Run the schedule of ``seed``, in a directory in memory where there is one; options are those of ``draw``."""
     memory = Path("/dev/shm")  # noqa: S108 - a directory of our own is made in it
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="tidemark-simulation-") as folder:
-        schedule = draw(seed, compacted=compacted, replicated=replicated, unclean=unclean, careless=careless)
+        schedule = draw(
+            seed, compacted=compacted, fetching=fetching, replicated=replicated, unclean=unclean, careless=careless
+        )
         result = World(schedule, Path(folder)).run()
     gc.unfreeze()  # the agent freezes what it has at its start, which would keep every schedule's for good
     return result
