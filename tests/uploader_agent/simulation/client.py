@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from types import coroutine
 from typing import Any, TypeVar
 
 from kafka.errors import (
@@ -73,19 +74,30 @@ class Client:
         """Nothing is open."""
 
     def request(self, what: str, answer: Callable[[], Answer]) -> Answer:
-        """The ``answer`` at the arrival of the request; the time that both take, and what goes wrong."""
+        """What :meth:`exchange` comes to, for a thread that waits."""
+        steps = self.exchange(what, answer)
+        while True:
+            try:
+                self._scheduler.sleep(next(steps))
+            except StopIteration as end:
+                said: Answer = end.value
+                return said
+
+    @coroutine
+    def exchange(self, what: str, answer: Callable[[], Answer]) -> Generator[float, None, Answer]:
+        """The ``answer`` at the arrival of the request, and what goes wrong. Yields the seconds that both take."""
         faults = self._faults
         faults.tell(f"   asked: {what}")
         if faults.strike("broker_hangs", what):
-            self._scheduler.sleep(faults.felt(faults.within(1.0, HANGS)))
+            yield faults.felt(faults.within(1.0, HANGS))
             raise KafkaTimeoutError("the simulation says so")
-        self._scheduler.sleep(faults.latency("broker_slow", what))
+        yield faults.latency("broker_slow", what)
         if faults.strike("broker_error", what):
             raise KafkaConnectionError("the simulation says so")
         if faults.strike("broker_odd_error", what):
             raise ValueError("what no client library promised to raise")
         said = answer()
-        self._scheduler.sleep(faults.latency("broker_slow", what))
+        yield faults.latency("broker_slow", what)
         faults.tell(f"   answered: {what}: {said}")
         return said
 

@@ -14,8 +14,9 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import Lineage
 from uploader_agent.broker.admin import AdminMetadata, Led, Offsets
 from uploader_agent.intake import follower as follower_module
-from uploader_agent.intake.follower import Beginning, FollowerState, PartitionFollower
-from uploader_agent.intake.leader_logs import LeaderLog
+from uploader_agent.intake.fetching import FetchedPart, Wanted
+from uploader_agent.intake.follower import FollowerState, PartitionFollower
+from uploader_agent.intake.last_stored import StoredEnd
 from uploader_agent.intake.metadata import SlotMetadata
 from uploader_agent.intake.replica import SlotReplica
 from uploader_agent.intake.spool import PartitionSpool
@@ -30,7 +31,7 @@ def _what_the_spool_lacks_is_lost() -> Patches:
 
 def _a_spool_begins_at_the_log_end() -> Patches:
     """Above the end of the stored offsets."""
-    yield patch.object(SlotReplica, "_stored_end", lambda *asked: Beginning(asked[-1]))
+    yield patch.object(SlotReplica, "_stored_end", lambda *_: StoredEnd(1 << 40))
 
 
 def _the_log_ends_where_the_spool_does() -> Patches:
@@ -91,8 +92,9 @@ def _a_lineage_needs_no_proof() -> Patches:
 
     def believed(self: PartitionFollower, leader: object, log: object, now: float) -> None:
         take(self, leader, log, now)  # type: ignore[arg-type]
-        if isinstance(log, LeaderLog) and self.state is FollowerState.PROVING:
-            self._prove()
+        if self.state is FollowerState.PROVING and self.leader is not None:
+            proof = Wanted(self.tp, self.topic_id, self.leader.broker, False, 0, 0, 0)
+            self._prove(FetchedPart(proof, diverges=True))
 
     yield patch.object(PartitionFollower, "take_log", believed)
 
@@ -130,7 +132,7 @@ def _deleted_topics_are_waited_for() -> Patches:
 
 def _a_spool_begins_where_the_log_does() -> Patches:
     """Below the end of the stored offsets."""
-    yield patch.object(SlotReplica, "_stored_end", lambda *_: Beginning(0))
+    yield patch.object(SlotReplica, "_stored_end", lambda *_: StoredEnd(0))
 
 
 FETCH_FAULTS = {

@@ -6,8 +6,11 @@ tell of it is found by comparing, whenever its only writer asks a broker.
 
 from __future__ import annotations
 
+import heapq
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +43,8 @@ from uploader_agent.intake.fetching import (
     FetchedPart,
     PartitionRefused,
     Refusal,
+    Result,
+    Retention,
     TopicLeaders,
     Wanted,
 )
@@ -81,9 +86,12 @@ class Brokers(fetching.Cluster):
         self._changed = changed
         self._client = Client(cluster, scheduler, faults)
         self._due: list[FetchAnswer] = []
+        self._work: list[tuple[float, int, Coroutine[Any, Any, None]]] = []
+        """Work that goes on at a moment."""
+        self._count = count()
         self._waiting: Task | None = None
 
-    def topics(self, names: Collection[str] | None) -> dict[str, TopicLeaders]:
+    async def topics(self, names: Collection[str] | None) -> dict[str, TopicLeaders]:
         def told() -> dict[str, TopicLeaders]:
             found: dict[str, TopicLeaders] = {}
             for at, one in self._client.view(what).items():
@@ -95,12 +103,12 @@ class Brokers(fetching.Cluster):
             return found
 
         what = f"topics {sorted(names) if names is not None else 'all'}"
-        return self._ask(what, told)
+        return await self._ask(what, told)
 
-    def retention(self, names: Collection[str]) -> dict[str, float]:
-        return self._ask("retention", lambda: dict.fromkeys(names, 100.0))
+    async def retention(self, names: Collection[str]) -> dict[str, Retention]:
+        return await self._ask("retention", lambda: dict.fromkeys(names, Retention(100.0, None)))
 
-    def epoch_ends(
+    async def epoch_ends(
         self, broker: int, asked: Mapping[TopicPartition, EpochAsked]
     ) -> dict[TopicPartition, EpochEnd | PartitionRefused]:
         def told(at: TopicPartition, question: EpochAsked) -> EpochEnd | PartitionRefused:
@@ -110,9 +118,9 @@ class Brokers(fetching.Cluster):
             return EpochEnd(*(replica.kept_epochs.end_offset(question.epoch, replica.end) or (-1, -1)))
 
         what = f"epoch_ends {broker} { {str(at): tuple(one) for at, one in asked.items()} }"
-        return self._ask(what, lambda: {at: told(at, question) for at, question in asked.items()})
+        return await self._ask(what, lambda: {at: told(at, question) for at, question in asked.items()})
 
-    def log_starts(
+    async def log_starts(
         self, broker: int, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | PartitionRefused]:
         def told(at: TopicPartition, epoch: int) -> int | PartitionRefused:
@@ -120,7 +128,7 @@ class Brokers(fetching.Cluster):
             return replica if isinstance(replica, PartitionRefused) else replica.log_start
 
         what = f"log_starts {broker} { {str(at): epoch for at, epoch in epochs.items()} }"
-        return self._ask(what, lambda: {at: told(at, epoch) for at, epoch in epochs.items()})
+        return await self._ask(what, lambda: {at: told(at, epoch) for at, epoch in epochs.items()})
 
     def send(self, broker: int, wanted: Sequence[Wanted]) -> None:
         self._changed()
@@ -133,12 +141,30 @@ class Brokers(fetching.Cluster):
             there = faults.latency("broker_slow", what)
             self._scheduler.call_later(there, lambda: self._answer(broker, wanted, what, waits=True))
 
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        while True:
+            try:
+                self._scheduler.sleep(work.send(None))
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        with suppress(StopIteration):
+            moment = self._scheduler.now + work.send(None)
+            heapq.heappush(self._work, (moment, next(self._count), work))
+
     def answers(self, seconds: float) -> list[FetchAnswer]:
         self._changed()
+        until = self._scheduler.now + seconds
         if not self._due:
+            first = min([until, *(moment for moment, _, _ in self._work[:1])])
             self._waiting = self._scheduler.current
-            self._scheduler.park(seconds)
+            self._scheduler.park(first - self._scheduler.now)
             self._waiting = None
+        while self._work and self._work[0][0] <= self._scheduler.now:
+            self.start(heapq.heappop(self._work)[2])
+            self._changed()
         due, self._due = self._due, []
         return due
 
@@ -213,10 +239,10 @@ class Brokers(fetching.Cluster):
             return replica
         return PartitionRefused(at, REFUSALS[replica], str(replica))
 
-    def _ask(self, what: str, answer: Callable[[], Answer]) -> Answer:
+    async def _ask(self, what: str, answer: Callable[[], Answer]) -> Answer:
         self._changed()
         try:
-            return self._client.request(what, answer)
+            return await self._client.exchange(what, answer)
         except KafkaError as error:
             raise BrokerUnavailable(f"{what}: {error}") from error
 
