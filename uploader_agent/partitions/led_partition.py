@@ -359,7 +359,7 @@ class LedPartition:
             return []
         jobs: list[Job] = [*self.work(quiet_before)]
         if not self.remote.surveyed:
-            return [SURVEY] if jobs or self.uploader.holes() else []
+            return [SURVEY] if jobs or self.uploader.holes() or self.uploader.in_doubt else []
         if not self.uploader.claimed:
             return [SURVEY]
         return [SURVEY, *jobs] if self.uploader.needs_survey else jobs

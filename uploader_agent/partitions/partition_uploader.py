@@ -69,6 +69,8 @@ class PartitionUploader:
         self._search = Search(context.control_store, context.control, context.search_interval, context.runtime)
         self._writing = context.runtime.lock()  # held by the worker that writes offset.wm
         self._unwritten = True
+        self.in_doubt = False
+        """True if the directory lacks what is not known to be stored: a late write may have stored it."""
         self._tail_wanted = False  # until offset.wm lists this leadership's tail
 
     @property
@@ -134,7 +136,8 @@ class PartitionUploader:
     @property
     def needs_survey(self) -> bool:
         """True if a surveyed partition has a change for ``offset.wm``, or a reason to search the store."""
-        return self._unwritten or self._search.is_due(self.holes())
+        due = self._search.is_due(self.holes())
+        return due or self._unwritten or self.in_doubt
 
     def acknowledged(self) -> Intervals:
         """The offsets of a surveyed partition that people have acknowledged as lost, read from the store."""
@@ -337,12 +340,16 @@ class PartitionUploader:
         lost = missing.clip(start, max(start, source.lost_below(active, local.offsets)))
         if missing != lost and local.offsets is not None:
             source.begin_again(self._tp, self._led.topic_id)
+            self.in_doubt = True
         return lost
 
     def _write_watermark(self) -> None:
         store, keys = self.where
         lineage, attempts = self.lineage(), 0
         self._check_begun(lineage)
+        if self.in_doubt:
+            self.in_doubt = False
+            self._remote.reload(self._load(store, keys, lineage))
         self._search_store(lineage)
         while True:
             before, foreign = self._remote.stored, self._remote.foreign
