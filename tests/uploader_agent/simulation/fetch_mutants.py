@@ -75,11 +75,6 @@ def _logs_are_cut_by_offset() -> Patches:
     yield patch.object(PartitionFollower, "known", property(lambda self: Agreeing(own.fget(self).entries)))
 
 
-def _batches_off_the_lineage_are_taken() -> Patches:
-    yield patch.object(PartitionFollower, "_unfit", lambda *_, **__: None)
-    yield patch.object(PartitionFollower, "_note_epoch", lambda *_: None)
-
-
 def _topics_are_fetched_by_name() -> Patches:
     """Topics are often deleted, and made again."""
     yield patch.dict(schedule._FETCHING, {"delete": 20, "create": 20})
@@ -122,7 +117,7 @@ def _spools_are_never_begun_again() -> Patches:
 
 def _a_full_spool_rests() -> Patches:
     """Even from elections; and all spools are small."""
-    yield patch.object(schedule, "_fetching", lambda _rng: schedule.Fetching(1, 150, 800, 1000, turns=False))
+    yield patch.object(schedule, "_fetching", lambda _rng: schedule.Fetching(1, 150, 800, 1000))
     yield patch.object(SlotReplica, "_rests", lambda self, follower: self._full or follower.ended)
 
 
@@ -141,9 +136,6 @@ FETCH_FAULTS = {
     "the log ends where the spool does": Mutant(_the_log_ends_where_the_spool_does, fetching=True),
     "a spool shows each append": Mutant(_a_spool_shows_each_append, fetching=True),
     "logs are cut by offset": Mutant(_logs_are_cut_by_offset, fetching=True, replicated=True, unclean=True),
-    "batches off the lineage are taken": Mutant(
-        _batches_off_the_lineage_are_taken, fetching=True, replicated=True, unclean=True
-    ),
     "topics are fetched by name": Mutant(_topics_are_fetched_by_name, fetching=True),
     "a lineage needs no proof": Mutant(_a_lineage_needs_no_proof, fetching=True),
     "empty segments mark nothing": Mutant(_empty_segments_mark_nothing, fetching=True, careless=True),

@@ -59,8 +59,6 @@ class AgentProcess:
     ) -> None:
         self.name = name
         self.disk = disk
-        self.idle = False
-        """Whether it is not to be started."""
         self._settings = settings
         self._surrounded = surrounded
         self._store = store
@@ -75,7 +73,7 @@ class AgentProcess:
 
     def start(self) -> None:
         """Start the agent, unless it runs."""
-        if self.agent is not None or self.idle:
+        if self.agent is not None:
             return
         settings = self._settings()
         settings.state_dir.mkdir(exist_ok=True)

@@ -27,7 +27,6 @@ Kind = Literal[
     "delete_records",
     "double",
     "lose_spool",
-    "turn",
 ]
 
 _WEIGHTS: dict[Kind, int] = {
@@ -53,13 +52,12 @@ _FETCHING: dict[Kind, int] = {"delete_records": 3, "double": 2, "lose_spool": 2}
 
 
 class Fetching(NamedTuple):
-    """How slots fetch: how many there are, sizes in bytes, and whether agents on the brokers' disks take turns."""
+    """How slots fetch: how many there are, and sizes in bytes."""
 
     slots: int
     segment: int
     spool_max: int
     answer: int
-    turns: bool
 
 
 class Action(NamedTuple):
@@ -151,11 +149,9 @@ def draw(
     cleanings = _cleanings(compaction, quiet) if compacted else ()
     slots = random.Random(f"fetching {seed}")
     fetched = _fetching(slots) if fetching else None
-    turns: list[Action] = []
     if fetched:
         weights = weights | _FETCHING
-        turns = [*_turns(slots, quiet)] if fetched.turns else turns
-    actions = sorted([*_actions(rng, weights, quiet), *cleanings, *turns])
+    actions = sorted([*_actions(rng, weights, quiet), *cleanings])
     actions = sorted([*actions, *_spoils(random.Random(f"spoils {seed}"), actions, quiet)])
     if not replicated:
         actions = [action._replace(broker=1) for action in actions]
@@ -199,13 +195,7 @@ def _cleanings(rng: random.Random, quiet: float) -> Iterator[Action]:
 
 def _fetching(rng: random.Random) -> Fetching:
     spool_max = rng.choice([1 << 20, 1 << 20, 1 << 20, 2000])
-    return Fetching(rng.choice([1, 2]), rng.choice([150, 400, 2000]), spool_max, rng.choice([200, 1000, 5000]), False)
-
-
-def _turns(rng: random.Random, quiet: float) -> Iterator[Action]:
-    """The times at which agents of the other kind take over."""
-    for _ in range(rng.choice([1, 2, 3])):
-        yield Action(rng.uniform(0.0, quiet), "turn", (rng.random(), rng.random()), 1)
+    return Fetching(rng.choice([1, 2]), rng.choice([150, 400, 2000]), spool_max, rng.choice([200, 1000, 5000]))
 
 
 def _spoils(rng: random.Random, actions: list[Action], quiet: float) -> Iterator[Action]:

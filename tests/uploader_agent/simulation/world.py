@@ -100,11 +100,11 @@ class World:
         self._names = random.Random(f"packs {schedule.seed}")
         self._changed: dict[str, Any] = {}
         self._settings = self._read_settings("", _ON_DISK)
-        on_disks = {broker: self._of_broker(broker, disk) for broker, disk in disks.items()}
-        slots = range(schedule.fetching.slots if schedule.fetching else 0)
-        fetching = {FIRST_SLOT + slot: self._of_slot(slot, f"slot-{slot}") for slot in slots}
-        self._agents, self._others = (fetching, on_disks) if fetching else (on_disks, {})
-        """The agents that run now, by number, and those that may take over."""
+        if schedule.fetching:
+            slots = range(schedule.fetching.slots)
+            self._agents = {FIRST_SLOT + slot: self._of_slot(slot, f"slot-{slot}") for slot in slots}
+        else:
+            self._agents = {broker: self._of_broker(broker, disk) for broker, disk in disks.items()}
         self._twins: list[AgentProcess] = []
         """Second processes of slots."""
         self._oracle.agent_of = self._agent_of
@@ -385,16 +385,6 @@ class World:
         if isinstance(process.disk, SpoolDir):
             process.crash(down)
             process.disk.lose()
-
-    def _turn(self, down: float, _number: float, _broker: int) -> None:
-        """Agents on the brokers' disks take over from the slots, or slots from them."""
-        for process in (*self._agents.values(), *self._twins):
-            process.idle = True
-            process.kill()
-        self._agents, self._others = self._others, self._agents
-        for process in self._agents.values():
-            process.idle = False
-            self._scheduler.call_later(self._faults.felt(5 * down), process.start)
 
     def _shorten(self, which: float, _number: float, _broker: int) -> None:
         """Read a file again that has a shorter ``tail_after``."""
