@@ -1,4 +1,4 @@
-"""A pass of erasure over one topic: searches what approved requests name, masks it, and takes it out of the table.
+"""A pass of erasure over one topic: searches what approved requests name, masks it, and takes it out of table and raw.
 
 A pass may be killed anywhere and begun again: masks are named by their content, the index gets each once, and the run
 that rewrites files lands once or not at all. Its report comes last.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tidemark.endpoints import resolver_of
-from tidemark.erasure.reports import ErasureReport, RequestOutcome, done_in, write_report
+from tidemark.erasure.reports import ErasureReport, RequestOutcome, done_in, last_raw, write_report
 from tidemark.erasure.requests import ends_of
 from tidemark.erasure.secret import Secret
 from tidemark.errors import PublishError
@@ -29,6 +29,7 @@ from tidemark.store import Store, open_store, put_once
 from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark_spark.erasing.seals import Rewrite, erase_seals
 from tidemark_spark.erasing.search import Hit, Search, Searched, search_all
 from tidemark_spark.model import Execute, Job
 from tidemark_spark.run.driver import run
@@ -47,6 +48,7 @@ class Pass(NamedTuple):
     secrets: Callable[[], Mapping[str, Secret]]
     search: Search
     execute: Execute
+    rewrite: Rewrite
 
     @property
     def store(self) -> Store:
@@ -100,7 +102,9 @@ def erase(work: Pass, *, dry_run: bool) -> ErasureReport:
     if not dry_run:
         taken = [asked for asked in ready if outcomes[asked.request.id].status == "erased"]
         report = _carried_out(work, report, taken, hits)
-    if report.requests or report.rows:
+        asked = bool(taken or done_in(table))
+        report = report.model_copy(update={"raw": erase_seals(table, report.attempt, work.rewrite, asked=asked)})
+    if report.requests or report.rows or report.raw != last_raw(table):
         write_report(table, report)
     return report
 

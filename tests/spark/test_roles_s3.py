@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from tests.spark.compaction.test_compaction import merge
+from tests.spark.erasing.masked import rewriting, take_out
 from tests.spark.rebuild.rebuilds import carry_out, planned_here
 from tests.spark.retention.test_s3 import deployed
 from tests.spark.world import World
+from tests.support.erased import erase
 from tests.support.s3 import S3Server
 from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.test_policies import PREFIX, statements
 from tidemark.erasure.requests import ErasureFolder, ends_of
 from tidemark.erasure.secret import Secret
 from tidemark.errors import AccessDenied
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.erasure import Approved, SearchedTopic, approved, read_request
 from tidemark.formats.raw.gaps import Gap
 from tidemark.inspection.gap_acknowledgement import gaps_of
@@ -24,9 +27,10 @@ from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.topics import RemoteTopics
 from tidemark.store import StoreOptions, open_store
 from tidemark.store.s3.clients import forget_clients
+from tidemark_spark.erasing.seals import erase_seals
 from tidemark_spark.vacuum import vacuum
 
-ROLES = ("pipeline", "maintenance", "acknowledge", "page", "reader", "erasure-request", "erasure-approval")
+ROLES = ("pipeline", "maintenance", "acknowledge", "page", "reader", "erasure-request", "erasure-approval", "erasure")
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +103,23 @@ def test_landing_upkeep_and_words_each_under_its_role(act: Act) -> None:
     at = part.next_stretch(9, committed=False)
     assert isinstance(at, Gap)
     assert (at.start, at.end) == (11, 12), "what nobody gave up"
+
+
+def test_a_pass_of_erasure_under_its_role(act: Act) -> None:
+    world = act("pipeline")
+    for base in (0, 3, 6):
+        world.raw.segment(simple(base))
+    world.land()
+    erase(world.raw, [1, 4])
+    world = act("erasure")
+    take_out(world)
+    report = erase_seals(world.table, 1, rewriting)
+    assert (report.rewritten, report.deleted, report.remaining) == (2, 2, ())
+    assert [row["kafka_offset"] for row in world.rows()] == [0, 2, 3, 5, 6, 7, 8]
+    keys, raw = world.raw.keys(), open_store("s3://raw", world.table.deployment.store)
+    for key in (keys.watermark, keys.segment(SegmentName(9), "log"), keys.segment(SegmentName(6), "log")):
+        with pytest.raises(AccessDenied):
+            raw.put(key, b"x")
 
 
 def test_erasure_takes_two_roles(act: Act) -> None:

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.support.raw_builder import EPOCH, RawBuilder
-from tidemark.formats.keys import ControlKeys
+from tidemark.formats.keys import ControlKeys, SegmentName
+from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.masks import Mask
+from tidemark.formats.table.plan import StoredMasks
 from tidemark.raw.masks import index_of
+from tidemark.raw.objects import read_manifest
+from tidemark.raw.removal import remove
+from tidemark.store import StoreOptions
+from tidemark_spark.erasing.rewriting import SealTask, rewrite
 
 
 def erase(
@@ -28,3 +34,22 @@ def index_key(raw: RawBuilder) -> str:
     """The key of the index of the newest incarnation's masks."""
     keys = raw.keys()
     return ControlKeys(keys.endpoint.prefix, raw.cluster).mask_index(keys.place)
+
+
+def rewrite_seal(raw: RawBuilder, key: str, number: int = 1) -> SegmentManifest:
+    """Rewrite the seal with the log ``key`` without its masked records, and delete it, as a pass of erasure does."""
+    folder, _, file = key.rpartition("/")
+    parsed = SegmentName.parse(file)
+    assert parsed is not None
+    partition = int(folder.rpartition("-")[2])
+    keys = raw.keys(partition)
+    old = read_manifest(raw.store, keys, parsed[0])
+    assert old is not None
+    control = ControlKeys(keys.endpoint.prefix, raw.cluster)
+    index = index_of(raw.store, control, keys.place)
+    names = index.within(partition, old.manifest.base_offset, old.manifest.next_offset)
+    masks = StoredMasks(store=raw.store.url, keys=tuple(index.key_of(control, mask) for mask in names))
+    done = rewrite(StoreOptions(), SealTask(keys, old, masks, number))
+    assert done.new is not None, done
+    remove(raw.store, keys, parsed[0], old.etag, {name: stored.etag for name, stored in old.manifest.objects.items()})
+    return done.new

@@ -33,7 +33,10 @@ TOMBSTONE = f"{PREFIX}/_tombstones/{CLUSTER}/orders-0/0-1.json"
 WORD = f"{PREFIX}/_acks/{CLUSTER}/orders-0/0-1.json"
 REQUEST, APPROVAL = (f"{PREFIX}/_erasure/{CLUSTER}/0123456789abcdef/{part}.json" for part in ("request", "approval"))
 MASK = f"{PREFIX}/_erased/{CLUSTER}/orders/0/{0:020d}-{1:020d}-0123456789abcdef.json"
-OF_ERASURE = {REQUEST, APPROVAL, MASK}
+BURIED = f"{PREFIX}/_erased/{CLUSTER}/orders/0/buried/{0:020d}-1.json"
+OF_ERASURE = {REQUEST, APPROVAL, MASK, BURIED}
+REWRITTEN = {f"{FOLDER}/{0:020d}.{kind}" for kind in ("log-e1", "index-7-e12")}
+DESCRIBED = {f"{FOLDER}/{0:020d}.manifest.json-7-e1"}
 PACK = "0123456789abcdef0123456789abcdef.pack"
 OWN = [
     f"{PREFIX}/_watermarks/{CLUSTER}/1.json",
@@ -69,9 +72,12 @@ SAMPLES = f"tables/_tidemark/_samples/{CLUSTER}/20260101T00.json"
 PUBLISHED = f"{STATE}/published.json"
 HANDED = "tables/_tidemark/_lineage/c/x.json"
 
-RAW_KEYS = [LOG, ENTROPY, *KEPT, TOMBSTONE, WORD, *OF_ERASURE, *OWN, *OTHERS, *OTHER_CLUSTER, "elsewhere/a"]
+SEALS = {LOG, ENTROPY, *REWRITTEN, *DESCRIBED}
+RAW_KEYS = [*SEALS, *KEPT, TOMBSTONE, WORD, *OF_ERASURE, *OWN, *OTHERS, *OTHER_CLUSTER, "elsewhere/a"]
 LAKE_KEYS = [DATA, MARK, REFUSED, COMMIT, LEDGER, REVIEW, FOUND, SAMPLES, PUBLISHED, HANDED, "elsewhere/a"]
-OF_GAPS = {WATERMARK, *KEPT, TOMBSTONE, WORD, *OF_ERASURE, *OWN, *OTHERS, *OTHER_CLUSTER} - {OTHER_CLUSTER[1]}
+OF_GAPS = {WATERMARK, *DESCRIBED, *KEPT, TOMBSTONE, WORD, *OF_ERASURE, *OWN, *OTHERS, *OTHER_CLUSTER} - {
+    OTHER_CLUSTER[1]
+}
 OF_TABLES = {COMMIT, LEDGER, REVIEW, FOUND, SAMPLES, PUBLISHED, HANDED}
 
 
@@ -84,7 +90,7 @@ class Rights(NamedTuple):
 
 
 ALL_RAW, ALL_LAKE = {*RAW_KEYS} - {"elsewhere/a"}, {*LAKE_KEYS} - {"elsewhere/a"}
-MINE = {LOG, ENTROPY, *KEPT, *OWN}
+MINE = {*SEALS, *KEPT, *OWN}
 ROLES = {
     "agent": Rights((MINE | {TOMBSTONE, WORD, *OF_ERASURE, *OTHERS}, set()), (MINE, set())),
     "reader": Rights((ALL_RAW, set())),
@@ -93,7 +99,12 @@ ROLES = {
     "worker": Rights((ALL_RAW, {DATA, MARK, REFUSED, COMMIT}), (set(), {DATA, REFUSED})),
     "maintenance": Rights((ALL_RAW, ALL_LAKE), (set(), ALL_LAKE - {REVIEW}), (set(), ALL_LAKE)),
     "retention": Rights(
-        (ALL_RAW, ALL_LAKE), ({TOMBSTONE}, {REVIEW, HANDED}), ({LOG, ENTROPY, OTHER_CLUSTER[1], *PACKS}, set())
+        (ALL_RAW, ALL_LAKE), ({TOMBSTONE}, {REVIEW, HANDED}), ({*SEALS, OTHER_CLUSTER[1], *PACKS}, set())
+    ),
+    "erasure": Rights(
+        (ALL_RAW, ALL_LAKE),
+        ({MASK, BURIED, *REWRITTEN, *DESCRIBED}, ALL_LAKE - {REVIEW}),
+        ({*SEALS, OTHER_CLUSTER[1]}, ALL_LAKE),
     ),
     "page": Rights((OF_GAPS, OF_TABLES), ({WORD}, set())),
     "acknowledge": Rights((OF_GAPS, OF_TABLES), ({WORD}, set())),

@@ -18,9 +18,9 @@ from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction
 from tidemark.formats.raw.pack import MOST_BYTES, MOST_LINE, RangeContent, RangePointer, line_bytes
 from tidemark.formats.table.plan import Aborted
 from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner, TransactionTracker, UnfinishedTransaction
+from tidemark.kafka_log.derived_indexes import is_abort
 from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, file_name
-from uploader_agent.upload.derived_indexes import is_abort
 from uploader_agent.upload.local_run import LocalRun, begin, open_before
 
 LARGEST_RANGE: Final = 8 << 20

@@ -125,17 +125,22 @@ class FromPacks:
         try:
             log = find(self._store, self._keys.file(manifest.log_name))
             wanted = batches_of(self._store, near, manifest, self._lineage)
-            changes = edits(self._store, log, manifest.base_offset, wanted) if log else []
+            changes = edits(self._store, log, manifest.base_offset, wanted, manifest.gone) if log else []
             if log is None or not wanted or not _is_to_change(manifest, log, changes):
                 return None
+            if any(change.batch.header.base_offset in manifest.gone for change in changes):
+                manifest = manifest.model_copy(update={"erased": None})  # it gets back what the next pass must erase
             transactional = any(batch.header.is_transactional for batch in wanted)
             opened = open_at(self._store, self._keys, manifest, self._lineage, ranges) if transactional else ()
             with spliced(self._store, log, manifest.log_name, changes) as file:
                 near_parts = {packed.range.part for packed in near}
                 parts = PartsOfRun({*near_parts, *manifest.parts}, manifest.base_offset)
                 scanned = scan(file, log.key, manifest.base_offset, opened, parts)
-                files = scanned.indexes.files(manifest.name)
-                indexes = [index for index in files if transactional or "txn" not in index.name]
+                indexes = [
+                    Bytes(manifest.name.file(extension), data)
+                    for extension, data in scanned.indexes.files()
+                    if transactional or extension != "txnindex"
+                ]
                 whole = _Whole(
                     _described(manifest, scanned, parts.equal(file), transactional=transactional),
                     Summed(file, scanned.crc32c),

@@ -127,7 +127,8 @@ class Reupload:
             base, stored, outcome = name.base, read_manifest(store, keys, name), _AS_IT_WAS
             if stored is None or not _is_intact(self._route, stored):
                 outcome, opened = _REBUILT, known.open_before(base) or ()
-                rebuilds = name in logs and not dry_run
+                unknown = name.erasure and stored is None  # only its manifest says what was erased
+                rebuilds = name in logs and not unknown and not dry_run
                 stored = self._rebuild(logs[name], stored, opened, surroundings, lineage) if rebuilds else None
             if stored is None:
                 continue
@@ -157,7 +158,10 @@ class Reupload:
         other = described is not None and (described.size, described.crc32c) != (stored_log.size, stored_log.crc32c)
         if other or facts.next_offset > self._high_watermark:
             return None
-        return manifests.write_over(route.store, route.keys, route.manifest(facts, seen), stored)
+        manifest = route.manifest(facts, seen)
+        if stored is not None:
+            manifest = manifest.model_copy(update={"erased": stored.manifest.erased})
+        return manifests.write_over(route.store, route.keys, manifest, stored)
 
     def _row(self, work: SealRun, outcome: Outcome, detail: str | None = None) -> ReuploadRow:
         size = self._sizes.get(work.segment, 0)

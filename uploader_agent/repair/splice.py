@@ -7,7 +7,7 @@ by these, however late, removes nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from tempfile import TemporaryFile
 from typing import NamedTuple
@@ -57,8 +57,10 @@ def batches_of(
     return [batches[batch_id] for batch_id in sorted(batches)]
 
 
-def edits(store: Store, log: ObjectInfo, base: int, wanted: Iterable[PackBatch]) -> list[Edit]:
+def edits(store: Store, log: ObjectInfo, base: int, wanted: Iterable[PackBatch], gone: Mapping[int, int]) -> list[Edit]:
     """The edits with which the stored ``log`` holds all ``wanted`` batches, which are in the order of offsets.
+
+    A batch that lacks no more than the records which are ``gone``, since they were erased, stays as it is.
 
     Raises:
         SegmentError: the log is damaged.
@@ -72,6 +74,8 @@ def edits(store: Store, log: ObjectInfo, base: int, wanted: Iterable[PackBatch])
         if left and id_of(left[0].header) == id_of(stored):
             ours = left.popleft()
             same = (ours.header.size, ours.header.crc) == (stored.size, stored.crc)
+            erased = gone.get(stored.base_offset, 0)
+            same = same or (erased > 0 and ours.header.record_count <= stored.record_count + erased)
             if not same and ours.header.record_count >= stored.record_count:
                 changes.append(Edit(stored.position, stored.end, ours))
     return [*changes, *(Edit(log.size, log.size, batch) for batch in left)]

@@ -14,13 +14,13 @@ from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.formats.raw.manifest import ObjectSum
 from tidemark.kafka_log import SegmentScanner, SegmentSummary, UnfinishedTransaction
+from tidemark.kafka_log.derived_indexes import DerivedIndexes
 from tidemark.raw.stored_bytes import pieces
 from tidemark.store import ObjectInfo, Store
-from uploader_agent.disk.segment_files import checksum
+from uploader_agent.disk.segment_files import Bytes, checksum
 from uploader_agent.stored.lineage import BatchLineage, KnownLineages, lineage_of
 from uploader_agent.stored.manifests import Facts
 from uploader_agent.stored.objects import PutDerived, Summed, create_derived
-from uploader_agent.upload.derived_indexes import DerivedIndexes
 
 
 class NotRebuilt(FormatError):
@@ -58,7 +58,8 @@ def rebuild(
         raise NotRebuilt(log.key, "has no record batch")
     lineage = lineage_of(log.key, summary, lineages, branch.left_at)
     objects = {name.file("log"): ObjectSum(size=log.size, crc32c=f"{summary.crc32c:08x}", etag=log.etag)}
-    for content in indexes.files(name):
+    for extension, data in indexes.files():
+        content = Bytes(name.file(extension), data)
         objects[content.name] = put(store, keys.file(content.name), Summed(content, checksum(content)))
     return Facts(
         name=name,

@@ -24,6 +24,7 @@ from tidemark.raw.stored_bytes import pieces
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.segment_files import (
+    Bytes,
     PartitionFiles,
     SegmentChanged,
     SegmentFiles,
@@ -302,7 +303,8 @@ class _SegmentUpload:
         """Send the indexes of the ``.log``; none beside damaged bytes."""
         if scanned.damage:
             return
-        for content in scanned.indexes.files(name):
+        for extension, data in scanned.indexes.files():
+            content = Bytes(name.file(extension), data)
             key = self._route.keys.file(content.name)
             yield content.name, self._rules.put(self._route.store, key, Summed(content, checksum(content)))
 

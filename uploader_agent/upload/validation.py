@@ -19,10 +19,10 @@ from tidemark.kafka_log import (
     parse_offset_checkpoint,
     parse_producer_snapshot,
 )
+from tidemark.kafka_log.derived_indexes import DerivedIndexes
 from uploader_agent.broker.admin import UNKNOWN_POLICY
 from uploader_agent.disk.log_dirs import read_text
 from uploader_agent.disk.segment_files import OpenFile, SegmentFiles, checksum, file_name
-from uploader_agent.upload.derived_indexes import DerivedIndexes
 from uploader_agent.upload.packed_parts import PartsOfRun
 
 logger = structlog.get_logger(__name__)

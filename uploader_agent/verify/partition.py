@@ -8,21 +8,25 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from tidemark.errors import FormatError
+from tidemark.errors import FormatError, NotFound, PreconditionFailed, SegmentError
 from tidemark.formats.keys import PartitionKeys
 from tidemark.formats.raw import tombstones
+from tidemark.formats.raw.manifest import ObjectSum
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import Lineage
+from tidemark.kafka_log import Lineage, scan_batches
 from tidemark.raw import objects
 from tidemark.raw.heads import Heads, PartitionLook
 from tidemark.raw.objects import StoredWatermark
-from tidemark.store import Store
+from tidemark.raw.stored_bytes import pieces
+from tidemark.store import ObjectInfo, Store
+from tidemark.timestamps import utc_now
 from uploader_agent.disk.log_dirs import LocalSegment
-from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, checksum, file_name
+from uploader_agent.disk.segment_files import OpenFile, PartitionFiles, SegmentChanged, checksum, file_name
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.stored import watermark
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.local_run import open_run
+from uploader_agent.verify.erased import difference
 from uploader_agent.verify.findings import Severity, VerifyFinding
 from uploader_agent.verify.segment import Checked, check
 from uploader_agent.verify.tails import CheckedTail, check_tail
@@ -215,12 +219,28 @@ class _Verification:
                 return  # the segment is only held, or was deleted or rolled just now
             if run is None or run.base_offset != base:
                 return
-            rule = f"has {log.size} bytes, and {path} {run.log.size}" if run.log.size != log.size else None
-            if rule is None and self._deep and f"{checksum(run.log):08x}" != log.crc32c:
-                rule = f"has CRC32C {log.crc32c}, and {path} another one"
+            rule = self._difference(checked, log, run.log, path)
         if rule is not None:
-            key = self._partition.uploader.where[1].file(run.log.name)
-            self.say(VerifyFinding(Severity.CORRUPT, base, end, key, rule, wrong=True))
+            self.say(VerifyFinding(Severity.CORRUPT, base, end, checked.key, rule, wrong=True))
+
+    def _difference(self, checked: Checked, log: ObjectSum, local: OpenFile, path: str) -> str | None:
+        """The difference of the stored ``log`` from the broker's file, apart from erased records."""
+        if not checked.gone:
+            if local.size != log.size:
+                return f"has {log.size} bytes, and {path} {local.size}"
+            if self._deep and f"{checksum(local):08x}" != log.crc32c:
+                return f"has CRC32C {log.crc32c}, and {path} another one"
+        elif self._deep:
+            store = self._partition.uploader.where[0]
+            version = ObjectInfo(checked.key, log.size, log.etag, utc_now())
+            ours = scan_batches(pieces(store, version), checked.key, checked.base_offset)
+            try:
+                return difference(ours, scan_batches(local.chunks(), path, checked.base_offset), checked.gone, path)
+            except (NotFound, PreconditionFailed):
+                return "was replaced while it was read: verify again"
+            except SegmentError as error:
+                return str(error)
+        return None
 
     def _check_holes(self, stored: StoredWatermark, keys: PartitionKeys) -> None:
         """Check that all offsets of ``offset.wm`` are stored, and that it lists the missing ones above as gaps.

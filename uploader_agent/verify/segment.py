@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, SegmentError
@@ -19,7 +20,8 @@ class Checked:
     """A segment's findings, and the offsets that a reader gets: ``[base_offset, readable_end)``.
 
     ``log`` is the sum that the broker's own file must have as well; None where that may differ: compacted, or not
-    whole.
+    whole. ``gone`` counts the erased records that the file has beyond that, by the base offset of their batch; ``key``
+    is the log's.
     """
 
     base_offset: int
@@ -27,6 +29,8 @@ class Checked:
     readable_end: int
     size: int = 0
     log: ObjectSum | None = None
+    gone: Mapping[int, int] = field(default_factory=dict)
+    key: str = ""
     findings: list[VerifyFinding] = field(default_factory=list)
 
 
@@ -80,6 +84,8 @@ class _Check:
             end if readable else manifest.base_offset,
             sum(total.size for total in manifest.objects.values()),
             manifest.objects.get(self._log) if exact else None,
+            manifest.gone,
+            self._keys.file(self._log),
             self._findings,
         )
 

@@ -12,7 +12,7 @@ import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Topics, writes
 from tidemark.config import hint
-from tidemark.erasure.reports import RequestOutcome, reports_of
+from tidemark.erasure.reports import RequestOutcome, last_raw, reports_of
 from tidemark.erasure.requests import ErasureFolder, ends_of, has_integers
 from tidemark.erasure.secret import secrets
 from tidemark.erasure.values import read_values
@@ -140,6 +140,8 @@ def status(
 ) -> None:
     """Show requests: what each asks for, who approved it, and the topics in which it is done.
 
+    A topic is *hidden* while the last pass names objects of raw that hold erased records, or may.
+
     Exits with 1 if an approval does not count.
     """
     deployment = load_topics(topics)
@@ -149,8 +151,8 @@ def status(
     else:
         folder, _ = _find(deployment, cluster, name)
         found = [approved(folder.store, folder.control, name)]
-    outcomes = _outcomes(deployment, [each.request for each in found])
-    states = [_state(each, outcomes) for each in found]
+    outcomes, remaining = _outcomes(deployment, [each.request for each in found])
+    states = [_state(each, outcomes, remaining) for each in found]
     lines = [line for each, state in zip(found, states, strict=True) for line in _lines(each, state)]
     typer.echo(json.dumps(states, ensure_ascii=False) if output is Output.json else "\n".join(lines or ["no requests"]))
     if any(state["objection"] for state in states):
@@ -193,15 +195,23 @@ def _find(deployment: Deployment, cluster: str | None, name: str) -> tuple[Erasu
     raise NotFound(folders[0].control.erasure(name, "request"), "there is no such request; see tidemark erase status")
 
 
-def _outcomes(deployment: Deployment, asked: Sequence[ErasureRequest]) -> dict[tuple[str, str], RequestOutcome]:
-    """The newest outcome of each request in each topic of the topics file, by id and topic."""
+def _outcomes(
+    deployment: Deployment, asked: Sequence[ErasureRequest]
+) -> tuple[dict[tuple[str, str], RequestOutcome], dict[tuple[str, str], int]]:
+    """For the topics in the topics file: the newest outcomes by id and topic, and the objects that remain in raw."""
     named = {(each.cluster, searched.topic) for each in asked for searched in each.topics}
     tables = [configured_table(deployment, each) for each in deployment.topics if (each.cluster, each.topic) in named]
     reports = sorted((report for table in tables for report in reports_of(table)), key=lambda report: report.at)
-    return {(outcome.id, report.topic): outcome for report in reports for outcome in report.requests}
+    outcomes = {(outcome.id, report.topic): outcome for report in reports for outcome in report.requests}
+    remaining = {(table.topic.cluster, table.topic.topic): len(last_raw(table).remaining) for table in tables}
+    return outcomes, remaining
 
 
-def _state(found: Approved | NotApproved, outcomes: Mapping[tuple[str, str], RequestOutcome]) -> dict[str, Any]:
+def _state(
+    found: Approved | NotApproved,
+    outcomes: Mapping[tuple[str, str], RequestOutcome],
+    remaining: Mapping[tuple[str, str], int],
+) -> dict[str, Any]:
     """The JSON of a request, with its approval, and for each topic how far it is and what a pass has told."""
     approval = found.approval.model_dump(mode="json", exclude={"format", "id"}) if isinstance(found, Approved) else None
     objection = found.objection if isinstance(found, NotApproved) else None
@@ -211,6 +221,9 @@ def _state(found: Approved | NotApproved, outcomes: Mapping[tuple[str, str], Req
         state = outcome.status if outcome and outcome.status != "found" else "approved"
         searched["state"] = state if approval else "waiting"
         searched["detail"] = outcome.detail if outcome else ""
+        left = remaining.get((found.request.cluster, searched["topic"]), 0)
+        if searched["state"] == "erased" and left:
+            searched["state"], searched["detail"] = "hidden", f"{plural(left, 'object')} in raw remain: see the report"
         searched["records"] = outcome.records if outcome else {}
     return answer
 

@@ -55,6 +55,12 @@ class OffsetMask:
                 erased |= (epochs == epoch) & (known[at] == offsets)
         return erased
 
+    def of_epoch(self, epoch: int, start: int, end: int) -> NDArray[np.int64]:
+        """The erased offsets of ``epoch`` in ``[start, end)``, ascending."""
+        offsets = self._offsets.get(epoch, _NONE)
+        low, high = np.searchsorted(offsets, [start, end])
+        return offsets[low:high]
+
     def between(self, start: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The erased offsets of ``[start, end)``, and their epochs."""
         found = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import AwareDatetime, Field
 
@@ -12,12 +12,15 @@ from tidemark.formats.base import Model, StoredObject
 from tidemark.store import put_over
 from tidemark.table.delta_table import TopicTable
 
+_SHOWN: Final = 100
+
 
 class RequestOutcome(Model):
     """One request in one topic.
 
-    ``erased``: its records are masked, and the table has none of them. ``found``: a dry run found them. ``waiting``: a
-    partition has not landed up to the request's end yet, or nobody has approved it. ``refused``: see ``detail``.
+    ``erased``: its records are masked, and the table has none of them; for raw, see :class:`RawReport`. ``found``: a
+    dry run found them. ``waiting``: a partition has not landed up to the request's end yet, or nobody has approved it.
+    ``refused``: see ``detail``.
     ``records`` counts by place (``table``, ``raw``), ``dates`` the rows of the table by date.
     """
 
@@ -26,6 +29,39 @@ class RequestOutcome(Model):
     detail: str = ""
     records: dict[str, int] = Field(default_factory=dict)
     dates: dict[str, int] = Field(default_factory=dict)
+
+
+class Remaining(Model):
+    """An object that holds masked records, or may hold records of a request unseen, and the reason."""
+
+    key: str
+    why: str
+
+
+class RawReport(Model):
+    """What a pass did in raw after the table's commit.
+
+    Of the seals ``searched``, those ``rewritten`` lost ``records`` and have ``bytes`` now; ``deleted`` old ones went.
+    """
+
+    searched: int = Field(default=0, ge=0)
+    rewritten: int = Field(default=0, ge=0)
+    records: int = Field(default=0, ge=0)
+    bytes: int = Field(default=0, ge=0)
+    deleted: int = Field(default=0, ge=0)
+    remaining: tuple[Remaining, ...] = ()
+
+    def lines(self) -> list[str]:
+        """The report for a person."""
+        lines = []
+        if self.rewritten or self.deleted:
+            lines.append(
+                f"  raw: {self.rewritten} segments lost {self.records} records, {self.deleted} old ones deleted"
+            )
+        if self.remaining:
+            lines.append(f"  raw: {len(self.remaining)} objects remain that hold erased records, or may")
+            lines += [f"    {item.key}: {item.why}" for item in self.remaining[:_SHOWN]]
+        return lines
 
 
 class ErasureReport(StoredObject):
@@ -53,6 +89,7 @@ class ErasureReport(StoredObject):
     bytes_read: int = Field(default=0, ge=0)
     unsearchable: int = Field(default=0, ge=0)
     gone: int = Field(default=0, ge=0)
+    raw: RawReport = RawReport()
 
     def text(self) -> str:
         """The report for a person, with a line for each request."""
@@ -67,7 +104,7 @@ class ErasureReport(StoredObject):
             lines.append(f"  {self.unsearchable} batches or values could not be searched")
         if self.gone:
             lines.append(f"  {self.gone} offsets are not in raw any more")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.raw.lines()])
 
 
 def write_report(table: TopicTable, report: ErasureReport) -> None:
@@ -84,6 +121,12 @@ def reports_of(table: TopicTable) -> Iterator[ErasureReport]:
     """
     for info in table.store.list(table.keys.erasures):
         yield ErasureReport.load(table.store, info.key)
+
+
+def last_raw(table: TopicTable) -> RawReport:
+    """The state of raw after the last pass. Raises errors of :func:`reports_of`."""
+    passes = [report for report in reports_of(table) if not report.dry_run]
+    return max(passes, key=lambda report: report.at).raw if passes else RawReport()
 
 
 def done_in(table: TopicTable) -> frozenset[str]:

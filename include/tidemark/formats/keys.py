@@ -26,7 +26,11 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _CLUSTER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _REPORT = re.compile(r"[0-9a-f]{16}")
 _PREFIX = re.compile(r"(?:[A-Za-z0-9._=-]+(?:/[A-Za-z0-9._=-]+)*)?")
-_SEGMENT_FILE = re.compile(r"([0-9]{20})\.([a-z]+(?:\.[a-z]+)*)(?:-([0-9]{1,10}|damaged-[0-9a-f]{8}))?", re.ASCII)
+_ERASURE = r"e[1-9][0-9]{0,8}"
+_SEGMENT_FILE = re.compile(
+    rf"([0-9]{{20}})\.([a-z]+(?:\.[a-z]+)*)(?:-([0-9]{{1,10}}(?:-{_ERASURE})?|{_ERASURE}|damaged-[0-9a-f]{{8}}))?",
+    re.ASCII,
+)
 _PACK = re.compile(r"(0|[1-9][0-9]{0,9})/([0-9a-f]{32})\.pack", re.ASCII)
 
 
@@ -46,8 +50,9 @@ class SegmentName(NamedTuple):
     An object is never replaced. So if another branch of the log already has a segment's plain name, the segment's name
     has the leader epoch of its first batch as well (``…42.log-7``), and the name of damaged bytes has their CRC32C
     (``…42.corrupt-damaged-9a3f01c2``). An offset and an epoch identify one record batch, so every object with this name
-    begins with that batch. The suffix comes last, because Pinterest's consumer takes all before ``.log`` for a number,
-    and ignores other names.
+    begins with that batch. A segment that was rewritten without erased records has a number after that (``…42.log-e1``,
+    ``…42.log-7-e1``). The suffix comes last, because Pinterest's consumer takes all before ``.log`` for a number, and
+    ignores other names.
     """
 
     base: int
@@ -68,6 +73,16 @@ class SegmentName(NamedTuple):
         """(segment, extension) of an object's name; None if no segment has such an object."""
         match = _SEGMENT_FILE.fullmatch(file)
         return (cls(int(match[1]), match[3] or ""), match[2]) if match else None
+
+    @property
+    def erasure(self) -> int:
+        """The number of the rewriting; 0 for a segment as an agent uploaded it."""
+        return 0 if self.is_of_damage else int(self.suffix.partition("e")[2] or 0)
+
+    def rewritten(self, number: int) -> SegmentName:
+        """The name of the segment's rewriting with this ``number``."""
+        branch = self.suffix.partition("e")[0].removesuffix("-")
+        return self._replace(suffix=f"{branch}-e{number}" if branch else f"e{number}")
 
     @property
     def is_of_damage(self) -> bool:
@@ -329,6 +344,10 @@ class ControlKeys:
         """The mask of erased offsets of a partition between ``start`` and ``end``; ``digest`` is its content's."""
         digits = f"{start:0{OFFSET_DIGITS}d}-{end:0{OFFSET_DIGITS}d}"
         return f"{self._under('_erased')}{place}/{partition}/{digits}-{digest}.json"
+
+    def buried(self, place: str, partition: int) -> str:
+        """The folder of the lists of segments that were deleted after they had been rewritten."""
+        return f"{self._under('_erased')}{place}/{partition}/buried/"
 
     def acknowledgements(self, place: str, partition: int) -> str:
         """The folder of the acknowledgements of a partition's gaps."""

@@ -19,7 +19,8 @@ WATERMARK: Final = 4 * _MIB
 """``offset.wm``: 1 KiB, and about 100 B for each gap, range above a gap and leader epoch."""
 
 MANIFEST: Final = 4 * _MIB
-"""A segment's manifest: 2 KiB, and about 100 B for each leader epoch and each open transaction."""
+"""A segment's manifest: 2 KiB, about 100 B for each leader epoch and open transaction, 16 B for each batch with erased
+records."""
 
 WATERMARK_INDEX: Final = 16 * _MIB
 """A broker's watermark index: about 500 B for each partition that it leads, so 30,000 of them; Kafka advises 4,000."""

@@ -8,6 +8,7 @@ manifests that it covers. So a reader that reads the watermark before the manife
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -62,6 +63,13 @@ class ListedObject(NamedTuple):
     name: SegmentName
     extension: str
     info: ObjectInfo
+
+
+class SegmentObjects(NamedTuple):
+    """The objects of the segment ``name`` by extension, from a listing."""
+
+    name: SegmentName
+    objects: dict[str, ObjectInfo]
 
 
 def incarnations(store: Store, control: ControlKeys, topic: str) -> TopicIncarnations:
@@ -127,6 +135,13 @@ def manifests(store: Store, keys: PartitionKeys, first: int = 0, end: int | None
     return (entry for entry in listed(store, keys, first, end) if entry.extension == MANIFEST_EXTENSION)
 
 
+def grouped(store: Store, keys: PartitionKeys, end: int | None = None) -> Iterator[SegmentObjects]:
+    """The objects of each segment that starts below ``end``, by base, from a listing."""
+    for _, members in groupby(listed(store, keys, 0, end), key=lambda entry: entry.name.base):
+        for name, own in groupby(sorted(members, key=lambda entry: entry.name), key=lambda entry: entry.name):
+            yield SegmentObjects(name, {entry.extension: entry.info for entry in own})
+
+
 def read_manifest(store: Store, keys: PartitionKeys, name: SegmentName) -> StoredManifest | None:
     """The manifest of the segment ``name``; None if there is none. Raises FormatError if it does not parse."""
     try:
@@ -139,6 +154,15 @@ def read_segment(store: Store, keys: PartitionKeys, name: SegmentName) -> Segmen
     """The segment ``name``; None if it has no manifest."""
     stored = read_manifest(store, keys, name)
     return segment_of(stored.manifest, keys.manifest(name), store.url) if stored is not None else None
+
+
+def read_segments(store: Store, keys: PartitionKeys, name: SegmentName) -> list[Segment]:
+    """The segment ``name`` of a listing; if it is gone since, those that have its base now: it may be rewritten."""
+    segment = read_segment(store, keys, name)
+    if segment is not None:
+        return [segment]
+    now = (read_segment(store, keys, entry.name) for entry in manifests(store, keys, name.base, name.base + 1))
+    return [segment for segment in now if segment is not None]
 
 
 def aborts_of(store: Store, segment: Segment) -> list[AbortedTransaction]:

@@ -182,12 +182,14 @@ class SealsAround:
 
     def _held(self, name: SegmentName, wanted: dict[BatchId, _Wanted]) -> set[BatchId] | None:
         """The batches of ``wanted`` with all records in the seal; None if its log is damaged or was replaced."""
-        log = self.listed[name].log
+        log, manifest = self.listed[name].log, self._sound(name)
+        gone = manifest.gone if manifest else {}
         try:
             return {
                 batch
                 for header in scan_batches(pieces(self.store, log), log.key, name.base)
-                if (batch := id_of(header)) in wanted and header.record_count >= wanted[batch].records
+                if (batch := id_of(header)) in wanted
+                and header.record_count + gone.get(header.base_offset, 0) >= wanted[batch].records
             }
         except (FormatError, NotFound, PreconditionFailed):
             return None

@@ -161,7 +161,7 @@ def cover(
     At each offset a seal is taken before any range of a pack, unless a transaction is open at its end: compaction may
     have run between the two, landed records must be those that raw keeps, and a range of a compacted log may not list
     the transactions that it decides. Of several segments the one that reaches furthest is taken, then the one with the
-    highest base. This rule depends only on the segments.
+    highest base, then the last rewriting. This rule depends only on the segments.
     """
     pieces: list[SegmentPiece] = []
     by_base = sorted(segments, key=lambda segment: segment.base)
@@ -178,7 +178,7 @@ def cover(
             if not live:
                 return pieces, Interval(at, _next_live(segments, lineage, at, end))
             seals = [option for option in live if not option[1].packed and not option[1].open_transactions]
-            reach, best = max(seals or live, key=lambda option: (option[0], option[1].base))
+            reach, best = max(seals or live, key=lambda option: (option[0], option[1].base, option[1].name.erasure))
             pieces.append(SegmentPiece(best, at, min(reach, end)))
             at = min(reach, end)
     return pieces, None

@@ -296,8 +296,9 @@ class RawTopic:
         segments: list[Segment] = []
         size = 0
         while batch := list(islice(listed, _AT_ONCE)):
-            stored = in_parallel(lambda entry: objects.read_segment(store, part.keys, entry.name), batch)
-            fresh = [self._judged(segment) for segment in stored if segment is not None and segment.end > start]
+            stored = in_parallel(lambda entry: objects.read_segments(store, part.keys, entry.name), batch)
+            present = {segment.key: segment for found in stored for segment in found if segment.end > start}
+            fresh = [self._judged(segment) for segment in present.values()]
             segments += fresh
             size += sum(segment.size for segment in fresh)
             if size >= limit_bytes:

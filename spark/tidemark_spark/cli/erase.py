@@ -9,10 +9,12 @@ from collections.abc import Sequence
 
 from tidemark.erasure.secret import secrets
 from tidemark.inspection.agent_sightings import check_begun
+from tidemark.store import StoreOptions
 from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, run_job, show, tables_of
 from tidemark_spark.cli.plans import converting
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.erasing.rewriting import SealOutcome, SealTask, rewrite
 from tidemark_spark.erasing.search import SearchJob, SearchResult, SearchTask, search
 from tidemark_spark.erasure_pass import Pass, erase
 
@@ -29,10 +31,14 @@ def _erase(options: argparse.Namespace, executor: Executor | None) -> int:
     def searching(common: SearchJob, tasks: Sequence[SearchTask]) -> list[SearchResult]:
         return executor.on_each(search, common, tasks)
 
+    def rewriting(options: StoreOptions, tasks: Sequence[SealTask]) -> list[SealOutcome]:
+        return executor.on_each(rewrite, options, tasks)
+
     code = 0
     for table in tables_of(options):
         check_begun(table)
-        report = erase(Pass(table, options.by, secrets, searching, converting(executor)), dry_run=options.dry_run)
+        work = Pass(table, options.by, secrets, searching, converting(executor), rewriting)
+        report = erase(work, dry_run=options.dry_run)
         show(report.to_bytes().decode() if options.json else report.text())
         code = max(code, any(request.status == "refused" for request in report.requests))
     return code
@@ -41,7 +47,7 @@ def _erase(options: argparse.Namespace, executor: Executor | None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = job_parser(
         "erase.py",
-        "Carry out the approved requests for erasure: mask the records that they name, and take them out of tables.",
+        "Carry out the approved requests for erasure: mask what they name, and take it out of table and raw.",
         "--topic orders --dry-run",
     )
     add_some_topics(parser)

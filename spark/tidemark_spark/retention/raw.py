@@ -7,15 +7,14 @@ the segments of one tombstone and with three numbers for each row of evidence. `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
-from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
+from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys
 from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.tombstones import RemovedSegment, Tombstone
@@ -26,16 +25,17 @@ from tidemark.planning.maintenance.retention import Classed, Keeping
 from tidemark.planning.maintenance.retention_report import PartitionGoes, RetentionReport, reviewed
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.raw import objects
+from tidemark.raw.objects import SegmentObjects
 from tidemark.raw.partition import RawPartition
+from tidemark.raw.removal import delete_version
 from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, open_store
-from tidemark.store.base import ObjectInfo
 from tidemark.store.identity import identity
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.tampering import check_untampered
 from tidemark.timestamps import utc_now
-from tidemark_spark.retention.tombstones import Tombstones, bury, delete_version
+from tidemark_spark.retention.tombstones import Tombstones, bury
 
 CHUNK: Final = 256
 """Segments of one tombstone; it has more only where segments overlap."""
@@ -92,13 +92,6 @@ def _busy(table: TopicTable, standing: EffectiveEvidence) -> frozenset[str]:
         if key not in done and (plan := read_plan(table, key)).created_at >= since:
             busy.update(part.key for task in plan.tasks for part in task.ranges if not part.quarantined)
     return frozenset(busy)
-
-
-class _SegmentObjects(NamedTuple):
-    """The objects of a segment, by extension."""
-
-    name: SegmentName
-    objects: dict[str, ObjectInfo]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +157,7 @@ class _ExpiringPartition:
         store = open_store(keys.endpoint.store, self.run.table.deployment.store)
         buried = Tombstones(store, keys)
         stays = "offset.wm names a segment that is not there"
-        for group in _grouped(store, keys):
+        for group in objects.grouped(store, keys):
             manifest = _manifest_of(store, keys, group)
             self._leftovers(store, group, manifest, buried)
             if manifest is None and MANIFEST_EXTENSION not in group.objects:
@@ -181,7 +174,7 @@ class _ExpiringPartition:
             self.chunk.append(_removed_segment(manifest, group))
         return stays
 
-    def _why(self, group: _SegmentObjects, manifest: SegmentManifest | None) -> str | None:
+    def _why(self, group: SegmentObjects, manifest: SegmentManifest | None) -> str | None:
         if manifest is None:
             return "its manifest is being replaced"
         return self.keeping.segment_stays(
@@ -191,7 +184,7 @@ class _ExpiringPartition:
         )
 
     def _leftovers(
-        self, store: Store, group: _SegmentObjects, manifest: SegmentManifest | None, buried: Tombstones
+        self, store: Store, group: SegmentObjects, manifest: SegmentManifest | None, buried: Tombstones
     ) -> None:
         """Remove objects that a tombstone names and no manifest does: an earlier run died before it could."""
         for name, info in group.objects.items():
@@ -257,13 +250,7 @@ def _apart(chunk: list[RemovedSegment], kept: int) -> list[RemovedSegment]:
     return left
 
 
-def _grouped(store: Store, keys: PartitionKeys) -> Iterator[_SegmentObjects]:
-    for _, listed in groupby(objects.listed(store, keys), key=lambda entry: entry.name.base):
-        for name, members in groupby(sorted(listed, key=lambda entry: entry.name), key=lambda entry: entry.name):
-            yield _SegmentObjects(name, {entry.extension: entry.info for entry in members})
-
-
-def _manifest_of(store: Store, keys: PartitionKeys, group: _SegmentObjects) -> SegmentManifest | None:
+def _manifest_of(store: Store, keys: PartitionKeys, group: SegmentObjects) -> SegmentManifest | None:
     """The listed manifest; None if it is gone or has been replaced."""
     if MANIFEST_EXTENSION not in group.objects:
         return None
@@ -274,7 +261,7 @@ def _manifest_of(store: Store, keys: PartitionKeys, group: _SegmentObjects) -> S
         return None
 
 
-def _removed_segment(manifest: SegmentManifest, group: _SegmentObjects) -> RemovedSegment:
+def _removed_segment(manifest: SegmentManifest, group: SegmentObjects) -> RemovedSegment:
     return RemovedSegment(
         base_offset=manifest.base_offset,
         suffix=manifest.suffix,

@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final
 
+import pytest
+
+from tests.spark.test_vacuum import Died
 from tests.spark.world import World, in_process
 from tests.support import erased
 from tests.tidemark.erasure.asked import approve, asked
 from tidemark.formats.table.plan import RunResult
 from tidemark.planning import write_plan
 from tidemark.planning.maintenance.erasure import plan_erasure
+from tidemark.store import StoreOptions
+from tidemark.store.local import LocalStore
+from tidemark_spark.erasing.rewriting import SealOutcome, SealTask, rewrite
 from tidemark_spark.run.driver import run
+
+
+def rewriting(options: StoreOptions, tasks: Sequence[SealTask]) -> list[SealOutcome]:
+    """All tasks here, one after the other."""
+    return [rewrite(options, task) for task in tasks]
+
+
+@contextmanager
+def killed(after: int, also: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """All writes and deletions die from the one after ``after`` others on; the first is carried out if ``also``."""
+    left = [after]
+
+    def dying(real: Callable[..., Any]) -> Callable[..., Any]:
+        def change(self: LocalStore, *arguments: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] >= 0:
+                return real(self, *arguments, **options)
+            if left[0] == -1 and also():
+                real(self, *arguments, **options)
+            raise Died
+
+        return change
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStore, "put", dying(LocalStore.put))
+        patch.setattr(LocalStore, "delete", dying(LocalStore.delete))
+        yield
+
 
 _NUMBERS: Final = count(1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -122,3 +123,25 @@ def test_a_request_waits_for_records_that_are_not_uploaded_yet(
     world.land()
     job(world)
     assert [row for row in world.rows() if row["kafka_key"] == b"a0"] == []
+
+
+def test_a_request_is_done_once_nothing_of_it_is_left_in_raw(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    name = ask(world, "a2")
+    said(world, "approve", name, "--by", "grace", "--records", "9", "--yes", who="grace")
+
+    def state() -> object:
+        found: Any = said(world, "status", name)
+        return found[0]["topics"][0]["state"]
+
+    assert state() == "approved"
+    job(world)
+    text = capsys.readouterr().out
+    assert "raw: 2 objects remain that hold erased records, or may" in text
+    assert "agents continue from segment 12" in text
+    assert state() == "hidden"
+    for partition in (0, 1):
+        world.raw.segment([batch(18, [Record(0, T0, b"z", b"v")])], partition)
+    world.land()
+    job(world)
+    assert "raw: 2 segments lost 3 records, 2 old ones deleted" in capsys.readouterr().out
+    assert state() == "erased"

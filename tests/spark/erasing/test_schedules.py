@@ -6,25 +6,26 @@ Afterwards no reader has a record that an approved request names, all others are
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from tests.spark.audit.test_audit import audited
+from tests.spark.erasing.masked import killed, rewriting
 from tests.spark.run.test_truncation import FUNCTION, branch
 from tests.spark.test_vacuum import Died
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.erasure.asked import SECRET, approve, asked
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, reseal
-from tidemark.erasure.reports import done_in
+from tidemark.decode import decode_batches, scan_headers
+from tidemark.erasure.reports import RawReport, done_in
 from tidemark.formats.raw.erasure import ErasureRequest, PartitionEnd
+from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay, write_plan
 from tidemark.remote.reader.read_range import read_range
-from tidemark.store.local import LocalStore
 from tidemark_spark.erasing.search import SearchJob, SearchResult, SearchTask, search
 from tidemark_spark.erasure_pass import Pass, erase
 from tidemark_spark.run.driver import run
@@ -45,24 +46,6 @@ def searching(common: SearchJob, tasks: list[SearchTask]) -> list[SearchResult]:
     return [search(common, task) for task in tasks]
 
 
-@contextmanager
-def killed(after: int, rng: random.Random) -> Iterator[None]:
-    """All writes to stores die from the one after ``after`` others on; it may have been carried out."""
-    real, left = LocalStore.put, [after]
-
-    def put(self: LocalStore, *arguments: Any, **options: Any) -> Any:
-        left[0] -= 1
-        if left[0] >= 0:
-            return real(self, *arguments, **options)
-        if left[0] == -1 and rng.random() < 0.5:
-            real(self, *arguments, **options)
-        raise Died
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalStore, "put", put)
-        yield
-
-
 class Schedule:
     """A topic of two partitions, and what each of its offsets has."""
 
@@ -81,6 +64,10 @@ class Schedule:
         self.asked: list[ErasureRequest] = []
         self.persons: dict[str, list[bytes]] = {}
         self.number = 0
+        self.ever: dict[tuple[int, int, int], bytes | None] = {}  # by partition, epoch and offset, on any branch
+        self.doomed: set[tuple[int, int, int]] = set()
+        self.uploaded: list[dict[str, bytes]] = []
+        self.raw = RawReport()
 
     def produce(self) -> None:
         """A segment with a few batches of some persons, or a transaction that ends either way."""
@@ -106,11 +93,40 @@ class Schedule:
             else:
                 batches.append(batch(at, records, rng.choice(CODECS), **fields))
                 end = at + len(records)
-            for record in records:
-                self.log[partition, at + record.delta] = record.key, self.epoch
+            self._written(partition, at, records)
             at = end
-        self.world.raw.segment(batches, partition, base=base, aborted=aborts)
+        self._upload(batches, partition, base, aborts)
         self.ends[partition] = at
+
+    def _written(self, partition: int, at: int, records: list[Record]) -> None:
+        for record in records:
+            self.log[partition, at + record.delta] = record.key, self.epoch
+            self.ever[partition, self.epoch, at + record.delta] = record.key
+
+    def _upload(
+        self, batches: list[bytes], partition: int, base: int, aborts: Sequence[tuple[int, int, int]] = ()
+    ) -> None:
+        """Upload a segment, and keep its objects for a later upload."""
+        store = self.world.raw.store
+        key = self.world.raw.segment(batches, partition, base=base, aborted=aborts)
+        path = key.replace(".log", ".manifest.json")
+        folder, manifest = key.rpartition("/")[0], SegmentManifest.from_bytes(store.get(path).body, path)
+        keys = [*(f"{folder}/{name}" for name in manifest.objects), path]
+        self.uploaded.append({key: store.get(key).body for key in keys})
+
+    def upload_again(self) -> None:
+        """A broker's old bytes come back under their first name."""
+        store = self.world.raw.store
+        lost = [objects for objects in self.uploaded if not {*objects} & {info.key for info in store.list("")}]
+        if not lost:
+            return
+        [*objects, (path, body)] = self.rng.choice(lost).items()
+        manifest = SegmentManifest.from_bytes(body, path)
+        sums = dict(manifest.objects)
+        for key, data in objects:
+            name = key.rpartition("/")[2]
+            sums[name] = sums[name].model_copy(update={"etag": store.put(key, data)})
+        store.put(path, manifest.model_copy(update={"objects": sums}).to_bytes())
 
     def _marker(self, at: int, *, commit: bool) -> bytes:
         return reseal(marker(at, 7, commit=commit), leader_epoch=self.epoch)
@@ -140,8 +156,8 @@ class Schedule:
             branch(self.world, *known.lineage[:-1], (self.epoch, known.lineage[-1][1]), partition=other)
         count = self.rng.randint(6, 12)
         records = [Record(delta, T0, self.rng.choice(PERSONS), b"again") for delta in range(count)]
-        self.world.raw.segment([batch(cut, records, leader_epoch=self.epoch)], partition, base=cut)
-        self.log |= {(partition, cut + record.delta): (record.key, self.epoch) for record in records}
+        self._upload([batch(cut, records, leader_epoch=self.epoch)], partition, cut)
+        self._written(partition, cut, records)
         self.ends[partition] = cut + count
 
     def land(self) -> None:
@@ -161,18 +177,20 @@ class Schedule:
         request = asked(persons, number=self.number).model_copy(update={"through": {"orders": ends}})
         approve(self.world.raw.store, request, records=1000)
         self.asked.append(request)
+        bounds = {end.partition: end.end for end in ends}
+        self.doomed |= {at for at, key in self.ever.items() if key in persons and at[2] < bounds.get(at[0], 0)}
         self.persons[request.id] = persons
 
     @property
     def work(self) -> Pass:
         """A pass in this process."""
-        return Pass(self.world.table, "grace", lambda: {SECRET.fingerprint: SECRET}, searching, in_process)  # type: ignore[arg-type]
+        return Pass(self.world.table, "grace", lambda: {SECRET.fingerprint: SECRET}, searching, in_process, rewriting)  # type: ignore[arg-type]
 
     def interrupt(self) -> None:
         """A pass that is killed at a random write, or ends."""
         self.land()
         try:
-            with killed(self.rng.randrange(10), self.rng):
+            with killed(self.rng.randrange(40), lambda: self.rng.random() < 0.5):
                 erase(self.work, dry_run=False)
         except Died:
             pass
@@ -180,12 +198,13 @@ class Schedule:
 
     def carry_out(self) -> None:
         """Passes, of which all but the last may be killed."""
-        for _ in range(self.rng.randrange(3)):
+        for _ in range(self.rng.randrange(4)):
             self.interrupt()
         self.land()
-        erase(self.work, dry_run=False)
+        self.raw = erase(self.work, dry_run=False).raw
         self.settle()
         assert not self.asked
+        self._search_raw()
         self.world.check()
 
     def carry_out_before_an_election(self) -> None:
@@ -204,6 +223,23 @@ class Schedule:
                 for (partition, offset), (person, _) in self.log.items()
                 if person in self.persons[request.id] and offset < ends.get(partition, 0)
             }
+
+    def _search_raw(self) -> None:
+        """No object of raw has a record that was to be erased, but for those that the report names."""
+        named = {item.key for item in self.raw.remaining}
+        for partition in (0, 1):
+            keys = self.world.raw.keys(partition)
+            for info in self.world.raw.store.list(keys.folder):
+                parsed = keys.segment_of(info.key)
+                if parsed is None or parsed[1] != "log":
+                    continue
+                data = self.world.raw.store.get(info.key).body
+                headers = scan_headers(data, info.key, parsed[0].base)
+                for rows in decode_batches(data, headers, name=info.key, partition=partition, incarnation=0):
+                    for row in rows.select(["kafka_leader_epoch", "kafka_offset", "kafka_key"]).to_pylist():
+                        at = partition, row["kafka_leader_epoch"], row["kafka_offset"]
+                        assert self.ever[at] == row["kafka_key"]
+                        assert at not in self.doomed or info.key in named, (info.key, at)
 
     def again(self, planned: Callable[[], Any]) -> None:
         """A rebuild, a replay or a compaction."""
@@ -226,6 +262,7 @@ class Schedule:
             self.interrupt,
             self.carry_out,
             self.carry_out_before_an_election,
+            self.upload_again,
             lambda: self.again(lambda: plan_rebuild(table, None)),
             lambda: self.again(lambda: plan_compaction(table)),
             lambda: self.again(lambda: plan_replay(table)),
@@ -234,9 +271,17 @@ class Schedule:
 
     def judge(self) -> None:
         """All must hold."""
+        self.produce()
         self.land()
         self.carry_out()
         self._judge()
+        bases = {self.world.raw.partition(partition).line1 for partition in (0, 1)}
+        for item in self.raw.remaining:
+            kept = any(why in item.why for why in ("is of a dead branch", "a pass that died left it"))
+            assert kept or int(item.key.rpartition("/")[2][:20]) in bases, item
+        before = self._segments()
+        self.carry_out()
+        assert self._segments() == before, "nothing is left to do"
         self.again(lambda: plan_rebuild(self.world.table, None))
         self._judge()
         second = World(self.root / "second", *self.settings, raw=f"file://{self.root}/raw")
@@ -245,6 +290,10 @@ class Schedule:
             second.check = lambda: None  # type: ignore[method-assign]
         second.land()
         assert second.rows() == self.world.rows()
+
+    def _segments(self) -> list[str]:
+        """The versions of all objects of segments."""
+        return [info.etag for info in self.world.raw.store.list("east/") if not info.key.endswith("offset.wm")]
 
     def _judge(self) -> None:
         world = self.world

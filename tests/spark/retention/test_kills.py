@@ -33,6 +33,7 @@ from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.intervals import Interval, Intervals
 from tidemark.monitoring.continuity import continuity_of
 from tidemark.planning import plan_ingest
+from tidemark.raw import removal
 from tidemark.store import put_once
 from tidemark.store.base import Fetched
 from tidemark.store.local import LocalStore
@@ -47,7 +48,7 @@ def world(tmp_path: Path) -> World:
 
 def killed_at(count: int) -> Callable[..., bool]:
     """The removal of segments, up to the death at the one after ``count``."""
-    real, left = burying._removed, [count]
+    real, left = removal.remove, [count]
 
     def removed(*arguments: Any) -> bool:
         left[0] -= 1
@@ -267,7 +268,7 @@ def read_manifest(world: World, base: int) -> tuple[int, int]:
 
 def test_a_new_table_takes_what_a_killed_retention_left(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(burying, "_removed", killed_at(2))
+        patch.setattr(burying, "remove", killed_at(2))
         with pytest.raises(Died):
             remove(world)
     table = world.table._replace(keys=TableKeys("", "east", "orders", "two"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.world import World, in_process
+from tests.support.erased import erase, rewrite_seal
 from tests.support.live_end import Packed, Packer
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import simple
@@ -301,3 +302,26 @@ def test_the_job_reports_each_place(world: World, packer: Packer, capsys: pytest
     assert command.main(["--topics", str(world.topics_file), "--json"]) == 0
     told = PacksReport.from_bytes(capsys.readouterr().out.encode(), "the report")
     assert (told.removed, left(world)) == (1, set())
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_packs_with_erased_records_go_like_others(world: World, packer: Packer, listed: bool) -> None:
+    """By the part that the seal has lost records of, or batch by batch, with the counts of the manifest."""
+    packed = packer.pack([simple(0), simple(3)])
+    key = world.raw.segment([simple(0), simple(3)], parts=[packed.part] if listed else [])
+    world.raw.publish()
+    erase(world.raw, [1, 3, 4, 5])
+    new = rewrite_seal(world.raw, key)
+    path = world.raw.keys().manifest(new.name)
+    age(world, 2 * WEEK)
+    age(world, 2 * WEEK, path)
+    if not listed:
+        assert new.erased is not None
+        for batches in ([(0, 1), (3, 2)], [(0, 1)], [(0, 2), (3, 3)]):
+            other = new.erased.model_copy(update={"batches": tuple(batches)})
+            world.raw.store.put(path, new.model_copy(update={"erased": other}).to_bytes())
+            age(world, 2 * WEEK, path)
+            assert reported(world).needed == 1, "another record is missing"
+        world.raw.store.put(path, new.to_bytes())
+        age(world, 2 * WEEK, path)
+    assert reported(world).removed == 1

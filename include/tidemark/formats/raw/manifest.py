@@ -72,6 +72,18 @@ class PackedPart(Model):
     shipped_at: AwareDatetime
 
 
+class ErasedRecords(Model):
+    """The records that a rewriting has left out: the digests of their masks, and how many of each batch, by offset.
+
+    ``replaces`` names the log that had them, in its version ``etag``.
+    """
+
+    replaces: str
+    etag: str
+    masks: tuple[str, ...]
+    batches: tuple[tuple[int, int], ...]
+
+
 class SegmentManifest(StoredObject):
     """The description of one uploaded segment.
 
@@ -81,6 +93,9 @@ class SegmentManifest(StoredObject):
     without such a batch). ``rotated_at`` is None for a segment that was sealed from an active one. ``objects`` is keyed
     by file name. ``suffix`` is that of the segment's :attr:`name`. ``parts`` are the ranges of packs that lie in the
     segment as a whole, by their offsets: they prove that the packs are not needed for these ranges.
+
+    A segment that was rewritten without ``erased`` records has all else from the manifest before: times are judged by
+    ``uploaded_at`` and ``parts``, although the bytes are younger and lack records of these parts.
     """
 
     most_bytes: ClassVar[int] = object_sizes.MANIFEST
@@ -114,6 +129,7 @@ class SegmentManifest(StoredObject):
     damage: SegmentDamage | None = None
     objects: dict[str, ObjectSum]
     parts: tuple[PackedPart, ...] = ()
+    erased: ErasedRecords | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -132,6 +148,11 @@ class SegmentManifest(StoredObject):
     def log_name(self) -> str:
         """The name of the object that has the bytes: a ``.log``, or a ``.corrupt`` if they are damaged."""
         return self.name.file("corrupt" if self.damage else "log")
+
+    @property
+    def gone(self) -> dict[int, int]:
+        """The number of erased records by the base offset of their batch."""
+        return dict(self.erased.batches) if self.erased else {}
 
     @property
     def compacted(self) -> bool:

@@ -3,7 +3,8 @@
 The proof of a range is a part of a manifest, on whatever branch, with equal offsets and CRC32C, or a tombstone:
 retention of raw has removed these offsets. A seal proves nothing before it is two days old, since a run that was
 planned before the seal may still read the pack. Batches that no part proves, because their agent died or an earlier one
-cut its seals differently, are compared one by one with the bytes of the seals, once the pack is a week old.
+cut its seals differently, are compared one by one with the bytes of the seals, once the pack is a week old. Of a batch
+with erased records, the counts have to add up.
 
 Batches that no seal holds stay, even of a dead branch: a disk may have lost them, or a log may return to that branch.
 They also stay if a seal claims the offsets and lacks the records, see :mod:`tidemark.raw.sealed_packs`.
@@ -21,6 +22,7 @@ from typing import Final
 
 from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.formats.raw import tombstones
+from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.pack import PackedRange, Range, read_range_bytes
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader
@@ -108,19 +110,27 @@ class SealsOfPartition:
         for name in [name for name in seals.names if name.base < packed.range.next and self._settled(name)]:
             manifest = seals.manifest(name)
             if wanted and manifest and manifest.next_offset > packed.range.first:
-                for offset in self._equal(seals.listed[name].log, manifest.base_offset, data, wanted, packed.range):
+                for offset in self._equal(seals.listed[name].log, manifest, data, wanted, packed.range):
                     wanted.pop(offset, None)
         return wanted[min(wanted)] if wanted else None
 
     def _equal(
-        self, log: ObjectInfo, base: int, data: bytes, wanted: dict[int, BatchHeader], range_: Range
+        self, log: ObjectInfo, manifest: SegmentManifest, data: bytes, wanted: dict[int, BatchHeader], range_: Range
     ) -> Iterator[int]:
-        """The offsets of the batches of ``wanted``, which lie in ``data``, that the seal has, too."""
-        for header in scan_batches(pieces(self.store, log), log.key, base):
+        """The offsets of the batches of ``wanted``, which lie in ``data``, that the seal has, too, or had."""
+        gone = manifest.gone
+        for header in scan_batches(pieces(self.store, log), log.key, manifest.base_offset):
             if header.base_offset >= range_.next:
                 return
             packed = wanted.get(header.base_offset)
-            if packed is None or packed.size != header.size:
+            if packed is None:
+                continue
+            if erased := gone.get(header.base_offset):
+                same_batch = id_of(packed) == id_of(header) and packed.next_offset == header.next_offset
+                if same_batch and packed.record_count == header.record_count + erased:
+                    yield header.base_offset
+                continue
+            if packed.size != header.size:
                 continue
             body = self.store.get_range(log.key, header.position, header.end, if_match=log.etag)
             if body == data[packed.position : packed.end]:

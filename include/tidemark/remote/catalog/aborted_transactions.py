@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from tidemark.errors import PreconditionFailed
+from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.kafka_log import AbortedTransaction, Lineage
 from tidemark.raw.objects import aborts_of
@@ -130,7 +130,7 @@ class Aborts:
         if known is None:
             try:
                 known = tuple(aborts_of(self._store, segment))
-            except PreconditionFailed:
+            except (PreconditionFailed, NotFound):
                 self._refused(segment)
                 raise
             with self._lock:

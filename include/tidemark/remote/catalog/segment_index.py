@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
-from typing import Final
+from typing import Final, TypeVar
 
 from tidemark.concurrency import in_parallel
 from tidemark.formats.keys import PartitionKeys, SegmentName
@@ -21,6 +21,8 @@ _KEPT: Final = 128
 
 _AT_ONCE: Final = 8
 
+Result = TypeVar("Result")
+
 
 class StoredSegments:
     """A partition's listed segments, and the manifests read last. Thread-safe; no lock is held during a request."""
@@ -31,6 +33,7 @@ class StoredSegments:
         self._lock = threading.Lock()
         self._table = SegmentTable()
         self._read: OrderedDict[SegmentName, Segment] = OrderedDict()
+        self._gone = 0  # listed segments that were found gone
 
     @property
     def newest(self) -> int:
@@ -71,18 +74,34 @@ class StoredSegments:
 
         The nearest segment at or below ``offset`` is tried first: sequential reading costs one manifest per segment.
         """
+        return self._of_present(lambda: self._piece(offset, lineage))
+
+    def _of_present(self, call: Callable[[], Result]) -> Result:
+        """The result of ``call``, again if it met a segment that is gone: a rewriting may have its offsets."""
+        while True:
+            gone = self._gone
+            result = call()
+            if gone == self._gone:
+                return result
+
+    def _piece(self, offset: int, lineage: Lineage) -> SegmentPiece | None:
         unknown = lineage.epoch_at(offset) is None
         for names in _growing(self._table.reaching(offset, offset - REACH), _AT_ONCE if unknown else 1):
             segments = [segment for segment in in_parallel(self.segment, names) if segment is not None]
             known = whole_lineage(lineage, Lineage(), segments) if unknown else lineage
             pieces = [SegmentPiece(segment, offset, live_until(segment, known, offset)) for segment in segments]
-            best = max(pieces, key=lambda piece: (piece.end, piece.segment.base), default=None)
+            best = max(
+                pieces, key=lambda piece: (piece.end, piece.segment.base, piece.segment.name.erasure), default=None
+            )
             if best is not None and best.end > offset:
                 return best
         return None
 
     def last_end(self, offset: int, lineage: Lineage) -> int:
         """The end, at or below ``offset``, of the offsets for which the nearest segment below it is valid, else 0."""
+        return self._of_present(lambda: self._last_end(offset, lineage))
+
+    def _last_end(self, offset: int, lineage: Lineage) -> int:
         for name in self._table.below(offset):
             segment = self.segment(name)
             end = min(segment.end, offset) if segment else 0
@@ -92,6 +111,9 @@ class StoredSegments:
 
     def within(self, start: int, end: int) -> list[Segment]:
         """The segments that start in ``[start, end)``."""
+        return self._of_present(lambda: self._within(start, end))
+
+    def _within(self, start: int, end: int) -> list[Segment]:
         names = list(takewhile(lambda name: name.base < end, self._table.above(start - 1)))
         return [segment for segment in in_parallel(self.segment, names) if segment is not None]
 
@@ -110,17 +132,20 @@ class StoredSegments:
         return next((piece for at in sorted(starts) if at < end and (piece := self.piece(at, lineage))), None)
 
     def segment(self, name: SegmentName) -> Segment | None:
-        """The segment ``name``; None if it is gone."""
+        """The segment ``name``; None if it is gone. Then its base is listed again."""
         with self._lock:
             known = self._read.get(name)
             if known is not None:
                 self._read.move_to_end(name)
                 return known
         segment = read_segment(self._store, self._keys, name)
-        with self._lock:
-            if segment is None:
+        if segment is None:
+            with self._lock:
                 self._table = self._table.without(name)
-                return None
+                self._gone += 1
+            self.relist(name.base, name.base + 1)
+            return None
+        with self._lock:
             damaged = segment.name.is_of_damage  # its manifest's time is that of the damaged part as well
             self._table.learn(name, segment.end, ANY_TIME if damaged else segment.max_timestamp)
             self._read[name] = segment
@@ -130,7 +155,7 @@ class StoredSegments:
 
     def read_all(self, threads: int) -> None:
         """Read every manifest that was not read yet."""
-        in_parallel(self.segment, self._table.unread(), threads)
+        self._of_present(lambda: in_parallel(self.segment, self._table.unread(), threads))
 
     def late_enough(self, timestamp: int, offset: int) -> Iterator[SegmentName]:
         """The segments of :meth:`SegmentTable.late_enough`, if their manifests were read."""

@@ -56,7 +56,9 @@ def first_at(
     at = view.start
     for name in list(segments.late_enough(timestamp, view.start)):
         segment = segments.segment(name)
-        if segment is None or segment.end <= at:
+        if segment is None:  # gone just now: another may have its offsets
+            return first_at(timestamp, segments, view, store, indexes, mask_of, markers=markers)
+        if segment.end <= at:
             continue
         begin = max(at, segment.base)
         end = live_until(segment, view.lineage, begin)

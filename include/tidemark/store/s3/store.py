@@ -120,7 +120,8 @@ class S3Store:
             if isinstance(failure, NotFound):
                 self._check_bucket(key)
             raise failure from error
-        return ObjectInfo(key, reply["ContentLength"], reply["ETag"], reply["LastModified"], decoded(reply))
+        versioned = reply.get("VersionId", "null") != "null"
+        return ObjectInfo(key, reply["ContentLength"], reply["ETag"], reply["LastModified"], decoded(reply), versioned)
 
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         """See :meth:`tidemark.store.base.Store.list`."""

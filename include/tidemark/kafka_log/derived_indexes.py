@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 
-from tidemark.formats.keys import SegmentName
-from tidemark.kafka_log import AbortedTransaction, BatchHeader, TransactionTracker, UnfinishedTransaction
-from uploader_agent.disk.segment_files import Bytes
+from tidemark.kafka_log.batch import BatchHeader
+from tidemark.kafka_log.transactions import AbortedTransaction, TransactionTracker, UnfinishedTransaction
 
 _INDEX_INTERVAL = 4096
 """Kafka's default ``index.interval.bytes``: the least distance of two entries."""
@@ -59,16 +58,16 @@ class DerivedIndexes:
                 self._add_abort(header)
             self._tracker.observe(header)
 
-    def files(self, name: SegmentName) -> Iterator[Bytes]:
-        """The files of all batches so far, for the segment ``name``; a ``.txnindex`` only if a transaction aborted."""
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """The files of all batches so far, by extension; a ``txnindex`` only if a transaction aborted."""
         self._add_time()
         if len(self._index) == _SEARCHED_FOR_EVER * _INDEX_ENTRY.size:
-            yield Bytes(name.file("index"), bytes(self._index[: _INDEX_ENTRY.size]))
+            yield "index", bytes(self._index[: _INDEX_ENTRY.size])
         else:
-            yield Bytes(name.file("index"), bytes(self._index))
-        yield Bytes(name.file("timeindex"), bytes(self._times))
+            yield "index", bytes(self._index)
+        yield "timeindex", bytes(self._times)
         if self._aborted:
-            yield Bytes(name.file("txnindex"), bytes(self._aborted))
+            yield "txnindex", bytes(self._aborted)
 
     def _add_time(self) -> None:
         timestamp, offset = self._largest

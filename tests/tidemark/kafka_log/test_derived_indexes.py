@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 
 from tests.tidemark.kafka_log.build import Record, batch, marker, transactional
-from tidemark.formats.keys import SegmentName
 from tidemark.kafka_log import (
     UnfinishedTransaction,
     confirms_cut,
@@ -17,7 +16,7 @@ from tidemark.kafka_log import (
     parse_txn_index,
     scan_batches,
 )
-from uploader_agent.upload.derived_indexes import DerivedIndexes
+from tidemark.kafka_log.derived_indexes import DerivedIndexes
 
 T0 = 1_770_000_000_000
 
@@ -27,7 +26,7 @@ def indexes(content: bytes, base: int, *open_before: UnfinishedTransaction) -> d
     made = DerivedIndexes(base, len(content), open_before)
     for header in scan_batches([content], "content", base):
         made.add(header, lambda: content[header.position : header.end])  # noqa: B023 - called at once
-    return {file.name.partition(".")[2]: file.content for file in made.files(SegmentName(base))}
+    return dict(made.files())
 
 
 def run_of(rng: random.Random, base: int, count: int) -> bytes:
@@ -72,8 +71,8 @@ def test_the_entries_of_a_large_run_are_further_apart(rng: random.Random) -> Non
     few = DerivedIndexes(0, 1 << 30)
     for header in scan_batches([content], "content", 0):
         few.add(header, bytes)
-    [index, *_] = few.files(SegmentName(0))
-    positions = [entry.position for entry in parse_offset_index(index.content, 0, len(content), "index")]
+    index = dict(few.files())["index"]
+    positions = [entry.position for entry in parse_offset_index(index, 0, len(content), "index")]
     assert 0 < len(positions) < len(indexes(content, 0)["index"]) // 8
     assert all(after - before > 1 << 14 for before, after in pairwise([0, *positions]))
 

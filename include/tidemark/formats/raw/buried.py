@@ -1,0 +1,73 @@
+"""The record of the segments that an erasure deletes after it has rewritten them: written before the first deletion.
+
+A pass that is killed leaves objects without a manifest that such a record names, and the next pass deletes these. A
+record holds nothing of the records of a log, and no checksum, with which one could test a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Model, StoredObject
+from tidemark.formats.keys import OFFSET_DIGITS, ControlKeys, SegmentName
+from tidemark.store import Store
+
+
+class BuriedObject(Model):
+    """The size and the version of an object."""
+
+    size: int = Field(ge=0)
+    etag: str
+
+
+class BuriedSegment(Model):
+    """A segment that goes: ``objects`` by file name, and the ETag of its manifest."""
+
+    base_offset: int = Field(ge=0)
+    suffix: str = ""
+    next_offset: int = Field(ge=0)
+    manifest_etag: str
+    objects: dict[str, BuriedObject]
+
+    @property
+    def name(self) -> SegmentName:
+        """The common name of the segment's objects."""
+        return SegmentName(self.base_offset, self.suffix)
+
+    @property
+    def etags(self) -> dict[str, str]:
+        """The version of each object, by file name."""
+        return {name: buried.etag for name, buried in self.objects.items()}
+
+
+class Buried(StoredObject):
+    """The segments of a partition that the pass ``attempt`` deletes."""
+
+    most_bytes: ClassVar[int] = object_sizes.TOMBSTONE
+
+    cluster: str
+    place: str
+    partition: int = Field(ge=0)
+    attempt: int
+    at: AwareDatetime
+    segments: tuple[BuriedSegment, ...] = Field(min_length=1)
+
+    def key(self, control: ControlKeys) -> str:
+        """The key of the record: no other of the pass begins with the same segment."""
+        first = self.segments[0].name.file("log")
+        return f"{control.buried(self.place, self.partition)}{first[:OFFSET_DIGITS]}-{self.attempt}.json"
+
+
+def read_buried(store: Store, control: ControlKeys, place: str, partition: int) -> Iterator[Buried]:
+    """All records of a partition.
+
+    Raises:
+        FormatError: one does not parse.
+        StoreError: the store failed.
+    """
+    for info in store.list(control.buried(place, partition)):
+        yield Buried.load(store, info.key)

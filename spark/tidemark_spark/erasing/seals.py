@@ -1,0 +1,352 @@
+"""The seals of a topic after its table has lost the masked rows: those that hold masked records are rewritten, and go.
+
+A seal goes once its rewriting is there with all its objects: first a record of what is deleted, then its manifest, then
+each object in just that version. Whatever dies when, a later pass finds either the seal, which it rewrites or deletes,
+or objects that a record names. A run that was planned before and reads the old seal stops as ``moved``, and is planned
+again. What cannot be rewritten, and what may hold records of the requests unseen, is named with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple
+
+from tidemark.concurrency import in_parallel
+from tidemark.decode.offset_mask import OffsetMask
+from tidemark.endpoints import resolver_of
+from tidemark.erasure.reports import RawReport, Remaining
+from tidemark.errors import NotFound
+from tidemark.formats.keys import MANIFEST_EXTENSION, ControlKeys, PartitionKeys, SegmentName
+from tidemark.formats.raw.buried import Buried, BuriedObject, BuriedSegment, read_buried
+from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.masks import MaskIndex, MaskName
+from tidemark.formats.raw.pack import PackedRange, Range, read_footer
+from tidemark.formats.table.ledger import PartitionState
+from tidemark.formats.table.plan import StoredMasks
+from tidemark.intervals import Intervals
+from tidemark.kafka_log import Lineage
+from tidemark.planning.maintenance.vacuum import RUN_OVER
+from tidemark.raw import objects
+from tidemark.raw.masks import mask_of
+from tidemark.raw.objects import SegmentObjects, StoredManifest
+from tidemark.raw.packs import live_part
+from tidemark.raw.removal import delete_version, remove
+from tidemark.raw.segments import Segment, live_end, segment_of, whole_lineage
+from tidemark.raw.topic import RawTopic
+from tidemark.store import ObjectInfo, Store, StoreOptions, open_store, put_once
+from tidemark.table.delta_table import TopicTable
+from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark_spark.erasing.rewriting import SealOutcome, SealTask
+
+CHUNK: Final = 256
+"""Most seals of one record of what is deleted."""
+
+_VERSIONS: Final = (
+    "the bucket keeps versions of the segments in this list: once its lifecycle has removed them, delete the list"
+)
+_BARE: Final = "has no manifest, and is not searched"
+
+Rewrite = Callable[[StoreOptions, Sequence[SealTask]], list[SealOutcome]]
+"""Runs all tasks of :func:`~tidemark_spark.erasing.rewriting.rewrite`, anywhere, and returns their results."""
+
+
+def erase_seals(table: TopicTable, attempt: int, execute: Rewrite, *, asked: bool = False) -> RawReport:
+    """Rewrite the seals that hold masked records, delete the old ones, and report what remains.
+
+    A topic without masks has nothing to report, unless it was ``asked`` for records and none was found.
+
+    Raises:
+        FormatError: an object does not parse.
+        StoreError: a store did not answer; the next pass goes on.
+    """
+    raw = RawTopic(table)
+    if not asked and not raw.mask_numbers():
+        return RawReport()
+    ledger = EffectiveEvidence.of(table).ledger
+    default = resolver_of(table.deployment.raw).default()
+    control = ControlKeys(default.prefix, table.topic.cluster)
+    place = _Place(open_store(default.store, table.deployment.store), control, attempt)
+    known = in_parallel(lambda state: _Partition.of(table, raw, place, state), ledger.partitions)
+    tasks = [task for partition in known for task in partition.tasks()]
+    outcomes = execute(table.deployment.store, tasks) if tasks else []
+    by_folder: dict[str, list[SealOutcome]] = {}
+    for outcome in outcomes:
+        by_folder.setdefault(outcome.task.keys.folder, []).append(outcome)
+    deleted = sum(partition.finish(by_folder.get(partition.keys.folder, ())) for partition in known)
+    _name_packs({(partition.topic_id, partition.keys.partition): partition for partition in known})
+    return RawReport(
+        searched=len(tasks),
+        rewritten=sum(outcome.new is not None for outcome in outcomes),
+        records=sum(outcome.erased for outcome in outcomes),
+        bytes=sum(outcome.size for outcome in outcomes),
+        deleted=deleted,
+        remaining=tuple(
+            sorted({item for partition in known for item in partition.remaining}, key=lambda item: item.key)
+        ),
+    )
+
+
+class _Place(NamedTuple):
+    """The store of masks and of records of deletions, and the number of the pass."""
+
+    store: Store
+    control: ControlKeys
+    attempt: int
+
+
+class _KnownMask(NamedTuple):
+    name: MaskName
+    key: str
+    offsets: OffsetMask
+
+
+class _Seal(NamedTuple):
+    """A seal: its listing, its manifest, and the masks of records that it may hold."""
+
+    listed: SegmentObjects
+    stored: StoredManifest
+    hidden: tuple[_KnownMask, ...]
+
+    @property
+    def manifest(self) -> SegmentManifest:
+        """The manifest."""
+        return self.stored.manifest
+
+
+@dataclass
+class _Partition:
+    """The seals of one partition, and what remains of them. ``end`` is that of the landed offsets."""
+
+    store: Store
+    topic_id: str | None
+    keys: PartitionKeys
+    place: _Place
+    end: int
+    line_1: int
+    masks: tuple[_KnownMask, ...]
+    seals: list[_Seal] = field(default_factory=list)
+    bare: list[SegmentObjects] = field(default_factory=list)
+    remaining: list[Remaining] = field(default_factory=list)
+    lineage: Lineage = field(default_factory=Lineage)
+
+    @classmethod
+    def of(cls, table: TopicTable, raw: RawTopic, place: _Place, state: PartitionState) -> _Partition:
+        """Read what the store has of a partition of the ledger."""
+        known = raw.incarnations().incarnations[state.incarnation]
+        part = raw.partition(known.topic_id, known.place, state.incarnation, state.partition)
+        stored = raw.stored_watermark(part)
+        store = open_store(part.keys.endpoint.store, table.deployment.store)
+        masks = _masks(raw.masks(known.place), place, state.partition)
+        line_1 = stored.base_offset if stored else 0
+        partition = cls(store, part.topic_id, part.keys, place, state.next_offset, line_1, masks)
+        partition._look()
+        partition._name_unsearched(Lineage(stored.watermark.lineage) if stored else Lineage(), Lineage(state.lineage))
+        return partition
+
+    def _look(self) -> None:
+        groups = list(objects.grouped(self.store, self.keys, self.end))
+        read = in_parallel(self._read, groups)
+        for group, stored in zip(groups, read, strict=True):
+            if stored is None:
+                self.bare.append(group)
+            else:
+                self.seals.append(_Seal(group, stored, tuple(self._hidden(stored.manifest))))
+
+    def _read(self, group: SegmentObjects) -> StoredManifest | None:
+        return objects.read_manifest(self.store, self.keys, group.name) if MANIFEST_EXTENSION in group.objects else None
+
+    def _hidden(self, manifest: SegmentManifest) -> Iterator[_KnownMask]:
+        """The masks with offsets of the seal's own branch that it was not rewritten without."""
+        done = {*manifest.erased.masks} if manifest.erased else set()
+        near = self._near(manifest.lineage, manifest.base_offset, manifest.next_offset)
+        return (mask for mask in near if mask.name.digest not in done)
+
+    def _near(self, lineage: Iterable[tuple[int, int]], start: int, end: int) -> Iterator[_KnownMask]:
+        """The masks with offsets of ``[start, end)`` in an epoch of ``lineage``, or of message formats without one."""
+        epochs = {-1, *(epoch for epoch, _ in lineage)}
+        for mask in self.masks:
+            near = mask.name.start < end and mask.name.end > start
+            if near and any(len(mask.offsets.of_epoch(epoch, start, end)) for epoch in epochs):
+                yield mask
+
+    def _name_unsearched(self, newest: Lineage, older: Lineage) -> None:
+        """Name the seals that the search does not read as a whole."""
+        whole = [(seal, self._segment(seal)) for seal in self.seals if not seal.manifest.damage]
+        self.lineage = whole_lineage(newest, older, [segment for _, segment in whole])
+        for seal, segment in whole:
+            at = live_end(segment, self.lineage)
+            if at < min(segment.end, self.end):
+                self._remains(
+                    seal, f"is of a dead branch from offset {max(at, segment.base)} on, which is not searched"
+                )
+        for seal in self.seals:
+            if seal.manifest.damage:
+                self._remains(seal, f"is damaged from offset {seal.manifest.damage.offset} on, and not searched there")
+
+    def _segment(self, seal: _Seal) -> Segment:
+        return segment_of(seal.manifest, self.keys.manifest(seal.listed.name), self.store.url)
+
+    def tasks(self) -> list[SealTask]:
+        """The seals to rewrite. Those that cannot be are named."""
+        tasks: list[SealTask] = []
+        for seal in self.seals:
+            if not seal.hidden or seal.manifest.damage or self._successor(seal) is not None:
+                continue
+            if seal.manifest.next_offset > self.line_1:
+                self._remains(seal, f"agents continue from segment {self.line_1}: a later pass rewrites it")
+                continue
+            same = (name for name in self._names() if name.base == seal.listed.name.base)
+            tasks.append(
+                SealTask(
+                    self.keys,
+                    seal.stored,
+                    StoredMasks(store=self.place.store.url, keys=tuple(mask.key for mask in seal.hidden)),
+                    1 + max((name.erasure for name in same), default=0),
+                )
+            )
+        return tasks
+
+    def _names(self) -> Iterator[SegmentName]:
+        return (seal.listed.name for seal in self.seals)
+
+    def _successor(self, seal: _Seal) -> SegmentManifest | None:
+        """The manifest of the rewriting of just this seal, None if there is none."""
+        replaced = seal.manifest.log_name, seal.manifest.objects[seal.manifest.log_name].etag
+        for other in (other.manifest for other in self.seals):
+            erased = other.erased
+            if erased and (erased.replaces, erased.etag) == replaced and _same_span(other, seal.manifest):
+                return other
+        return None
+
+    def finish(self, outcomes: Sequence[SealOutcome]) -> int:
+        """Delete what has a rewriting; returns the number of deleted seals."""
+        done = {outcome.task.stored.manifest.name: outcome for outcome in outcomes}
+        going: list[_Seal] = []
+        for seal in self.seals:
+            outcome = done.get(seal.manifest.name)
+            successor = outcome.new if outcome else self._successor(seal)
+            if outcome and outcome.remains:
+                self._remains(seal, outcome.remains)
+            if successor is None or seal.manifest.next_offset > self.line_1:
+                continue
+            if self._is_there(successor):
+                going.append(seal)
+            else:
+                self._remains(seal, f"{successor.log_name}, which replaces it, is not as its manifest says")
+        for start in range(0, len(going), CHUNK):
+            self._bury(going[start : start + CHUNK])
+        records = list(read_buried(self.place.store, self.place.control, self.keys.place, self.keys.partition))
+        self._take_leftovers(records, {outcome.new.name for outcome in outcomes if outcome.new})
+        if records and self._keeps_versions():
+            self.remaining += [Remaining(key=record.key(self.place.control), why=_VERSIONS) for record in records]
+        return len(going)
+
+    def _keeps_versions(self) -> bool:
+        """True if the bucket keeps the bytes of deleted objects, as far as it says so."""
+        try:
+            return self.store.head(self.keys.watermark).versioned
+        except NotFound:
+            return False
+
+    def _is_there(self, manifest: SegmentManifest) -> bool:
+        """True if all objects of a seal are stored as its manifest says, and so is the manifest."""
+        stored = objects.read_manifest(self.store, self.keys, manifest.name)
+        if stored is None or stored.manifest != manifest:
+            return False
+        for file, described in manifest.objects.items():
+            try:
+                info = self.store.head(self.keys.file(file))
+            except NotFound:
+                return False
+            if (info.size, info.etag) != (described.size, described.etag):
+                return False
+        return True
+
+    def _bury(self, seals: Sequence[_Seal]) -> None:
+        segments = tuple(
+            BuriedSegment(
+                base_offset=seal.manifest.base_offset,
+                suffix=seal.manifest.suffix,
+                next_offset=seal.manifest.next_offset,
+                manifest_etag=seal.stored.etag,
+                objects={
+                    file: BuriedObject(size=described.size, etag=described.etag)
+                    for file, described in seal.manifest.objects.items()
+                },
+            )
+            for seal in seals
+        )
+        place, control = self.place, self.place.control
+        buried = Buried(
+            cluster=self.keys.cluster,
+            place=self.keys.place,
+            partition=self.keys.partition,
+            attempt=place.attempt,
+            at=place.store.now(),
+            segments=segments,
+        )
+        put_once(place.store, buried.key(control), buried.to_bytes())
+        for seal, segment in zip(seals, segments, strict=True):
+            if not remove(self.store, self.keys, segment.name, segment.manifest_etag, segment.etags):
+                self._remains(seal, "was uploaded again meanwhile: a later pass rewrites it")
+
+    def _take_leftovers(self, records: Sequence[Buried], completed: Collection[SegmentName]) -> None:
+        """Delete objects without a manifest that a killed pass has left, and name the other logs.
+
+        Those that this pass has ``completed`` have a manifest now.
+        """
+        named = {
+            (file, etag) for buried in records for segment in buried.segments for file, etag in segment.etags.items()
+        }
+        before = self.store.now() - RUN_OVER
+        for group in (group for group in self.bare if group.name not in completed):
+            for extension, info in group.objects.items():
+                abandoned = group.name.erasure and info.modified < before
+                if abandoned or (group.name.file(extension), info.etag) in named:
+                    delete_version(self.store, info.key, info.etag)
+                elif extension in {"log", "corrupt"} and group.name.base < self.line_1:
+                    why = f"a pass that died left it, and it goes {RUN_OVER} later" if group.name.erasure else _BARE
+                    self.remaining.append(Remaining(key=info.key, why=why))
+
+    def _remains(self, seal: _Seal, why: str) -> None:
+        key = self.keys.file(seal.manifest.log_name)
+        self.remaining.append(Remaining(key=key, why=why))
+
+    def why_packed(self, range_: Range) -> str | None:
+        """The reason that a range of a pack remains, None if it holds no record that is to be erased."""
+        if any(self._near(range_.epochs, range_.first, range_.next)):
+            return f"{range_} has masked records: retention of packs removes it once seals replace it"
+        within = Intervals([(range_.first, min(range_.next, self.end))]) if range_.first < self.end else Intervals()
+        if within - live_part(range_, self.lineage):
+            return f"{range_} is of a dead branch, which is not searched"
+        return None
+
+
+def _name_packs(partitions: Mapping[tuple[str | None, int], _Partition]) -> None:
+    """Name the packs that hold records of masks, or may."""
+    places = {(partition.store.url, partition.keys.control.tails): partition.store for partition in partitions.values()}
+    for (_, tails), store in places.items():
+        packs = [info for info in store.list(tails) if info.key.endswith(".pack")]
+        for info, ranges in zip(packs, in_parallel(partial(_footer, store), packs), strict=True):
+            for packed in ranges:
+                partition = partitions.get((packed.range.topic_id, packed.range.partition))
+                if partition is not None and (why := partition.why_packed(packed.range)):
+                    partition.remaining.append(Remaining(key=info.key, why=why))
+
+
+def _footer(store: Store, info: ObjectInfo) -> list[PackedRange]:
+    try:
+        return read_footer(store, info.key, info.size)
+    except NotFound:
+        return []  # retention was faster
+
+
+def _masks(index: MaskIndex, place: _Place, partition: int) -> tuple[_KnownMask, ...]:
+    keys = [(mask, index.key_of(place.control, mask)) for mask in index.masks if mask.partition == partition]
+    return tuple(_KnownMask(mask, key, OffsetMask([mask_of(place.store, key)])) for mask, key in keys)
+
+
+def _same_span(one: SegmentManifest, other: SegmentManifest) -> bool:
+    return (one.base_offset, one.next_offset, one.lineage) == (other.base_offset, other.next_offset, other.lineage)
