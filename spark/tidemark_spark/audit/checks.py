@@ -11,8 +11,8 @@ from tidemark.formats.table.base_columns import HASHED, PREFIX
 from tidemark.intervals import Interval, Intervals
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.audit.evidence import At, PartitionUnderAudit, Said
-from tidemark_spark.audit.worker import AuditTask, Cells, RawTask, Tally
-from tidemark_spark.convert.row_checksums import Account
+from tidemark_spark.audit.worker import AuditTask, RawTask, Tally
+from tidemark_spark.convert.row_checksums import Account, Cells
 
 _FINER: Final = 1024
 _LOCATED: Final = 16

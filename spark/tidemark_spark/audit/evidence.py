@@ -16,8 +16,8 @@ from tidemark.planning.common import following
 from tidemark.planning.read import RawPart, joined
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import PARSED, EvidenceRow
-from tidemark_spark.audit.worker import AuditTask, Cells, Examine, FileTask, Tally
-from tidemark_spark.convert.row_checksums import Account
+from tidemark_spark.audit.worker import AuditTask, Examine, FileTask, Tally
+from tidemark_spark.convert.row_checksums import Account, Cells
 from tidemark_spark.model import Job
 
 GROUP_TASKS: Final = 512

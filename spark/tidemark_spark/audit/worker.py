@@ -22,36 +22,19 @@ from tidemark.formats.table.base_columns import HASHED
 from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.intervals import Interval
 from tidemark.kafka_log import BatchHeader
-from tidemark.kafka_log.batch import read_header
 from tidemark.store import open_store
 from tidemark.table.evidence import Kept
 from tidemark_spark.convert.conversion import Conversion
-from tidemark_spark.convert.date_partitioner import Numbers, numbers, take
+from tidemark_spark.convert.date_partitioner import numbers, take
 from tidemark_spark.convert.guard import parsed
 from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
-from tidemark_spark.convert.quarantine import records_of
-from tidemark_spark.convert.row_checksums import Account, account_of_file, account_of_records
+from tidemark_spark.convert.row_checksums import Account, Cells, account_of_file, account_of_records, by_cell
 from tidemark_spark.convert.row_order import by_offset
-from tidemark_spark.convert.row_sink import beside, offsets_of, splitter_of, table_schema
+from tidemark_spark.convert.row_sink import Refused, beside, offsets_of, refused_parts, splitter_of, table_schema
 from tidemark_spark.model import Job
 
 _ROWS: Final = 65536
-
-
-class Cells(NamedTuple):
-    """Disjoint ranges of offsets, ascending, each from an element of ``starts`` to the one of ``ends``."""
-
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
-
-    def numbers(self, offsets: Numbers) -> Numbers:
-        """Number of each offset's cell; -1 outside."""
-        if not self.starts:
-            return np.full(len(offsets), -1, np.int64)
-        cells = np.searchsorted(np.array(self.starts, np.int64), offsets, "right") - 1
-        cells[offsets >= np.array(self.ends, np.int64)[cells]] = -1
-        return cells
 
 
 class FileTask(NamedTuple):
@@ -223,15 +206,6 @@ class _Counting:
         return self.accounts.setdefault(key, Account())
 
 
-def by_cell(rows: pa.RecordBatch, cells: Cells) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Adjacent rows of each cell; their offsets may come in any order."""
-    cell_of = cells.numbers(numbers(rows.column("kafka_offset")))
-    edges = (np.flatnonzero(np.diff(cell_of)) + 1).tolist()
-    for start, end in zip([0, *edges], [*edges, len(rows)], strict=True):
-        if end > start:
-            yield int(cell_of[start]), rows.slice(start, end - start)
-
-
 def _file(job: Job, task: FileTask) -> Tally:
     tally = Tally(from_raw=False)
     folder = job.keys.root if task.kind == "landed" else job.keys.quarantine
@@ -251,10 +225,7 @@ def _file(job: Job, task: FileTask) -> Tally:
     return tally
 
 
-_Read = tuple[pa.RecordBatch, int, Sequence[str]]
-
-
-def landed_rows(body: bytes, path: str | None = None) -> Iterator[_Read]:
+def landed_rows(body: bytes, path: str | None = None) -> Iterator[Refused]:
     """(rows, their number, the file's columns). Raises ValueError if rows are not of the folder of ``path``."""
     for rows in by_offset(pq.ParquetFile(io.BytesIO(body)), _ROWS, path):
         for name in rows.schema.names:
@@ -262,23 +233,10 @@ def landed_rows(body: bytes, path: str | None = None) -> Iterator[_Read]:
         yield rows, len(rows), rows.schema.names
 
 
-def refused_rows(body: bytes, _path: str | None = None) -> Iterator[_Read]:
+def refused_rows(body: bytes, _path: str | None = None) -> Iterator[Refused]:
     """Like :func:`landed_rows`; a batch is a row without columns that counts for its offsets."""
     for batch in pq.ParquetFile(io.BytesIO(body)).iter_batches(_ROWS):
         yield from refused_parts(batch.cast(QUARANTINE))
-
-
-def refused_parts(refused: pa.RecordBatch) -> Iterator[_Read]:
-    """The records of quarantined rows, and each of their batches, as in :func:`refused_rows`."""
-    batches = refused.column("batch")
-    record = np.array([content is None for content in batches.to_pylist()], np.bool_)
-    if record.any():
-        rows = records_of(take(refused, np.flatnonzero(record)))
-        yield rows, len(rows), SCHEMA.names
-    for index in np.flatnonzero(~record).tolist():
-        row = refused.slice(index, 1)
-        first, end = row.column("kafka_offset")[0].as_py(), row.column("next_offset")[0].as_py()
-        yield row, offsets_of(read_header(batches[index].as_py(), 0, 0), (first, end)), ()
 
 
 def _count_file(tally: Tally, task: FileTask, rows: pa.RecordBatch, counted: int, names: Sequence[str]) -> None:

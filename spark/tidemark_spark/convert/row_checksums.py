@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from tidemark.decode import SCHEMA, row_hash_sum
 from tidemark.decode.schema import HEADERS_TYPE
 from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.base_columns import HASHED, IDENTITY
+from tidemark_spark.convert.date_partitioner import Numbers, numbers
+
+
+class Cells(NamedTuple):
+    """Disjoint ranges of offsets, ascending, each from an element of ``starts`` to the one of ``ends``."""
+
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    def numbers(self, offsets: Numbers) -> Numbers:
+        """Number of each offset's cell; -1 outside."""
+        if not self.starts:
+            return np.full(len(offsets), -1, np.int64)
+        cells = np.searchsorted(np.array(self.starts, np.int64), offsets, "right") - 1
+        cells[offsets >= np.array(self.ends, np.int64)[cells]] = -1
+        return cells
 
 
 @dataclass(slots=True)
@@ -96,3 +113,12 @@ _NULLABLE: Final = pa.schema([field.with_nullable(True) for field in SCHEMA])
 def _nothing(field: pa.Field[Any], rows: int) -> pa.Array[Any]:
     nulls: pa.Array[Any] = pa.nulls(rows, field.type)
     return nulls
+
+
+def by_cell(rows: pa.RecordBatch, cells: Cells) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Adjacent rows of each cell; their offsets may come in any order."""
+    cell_of = cells.numbers(numbers(rows.column("kafka_offset")))
+    edges = (np.flatnonzero(np.diff(cell_of)) + 1).tolist()
+    for start, end in zip([0, *edges], [*edges, len(rows)], strict=True):
+        if end > start:
+            yield int(cell_of[start]), rows.slice(start, end - start)

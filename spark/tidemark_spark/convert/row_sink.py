@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Literal, NamedTuple, Self
@@ -20,6 +20,7 @@ from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.partitioning import HOUR, DateFolder, names_of
 from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
+from tidemark.kafka_log.batch import read_header
 from tidemark.parsers.base import Parser
 from tidemark.parsers.unknown_fields import summed
 from tidemark.store import Store, open_store
@@ -30,7 +31,7 @@ from tidemark_spark.convert.guard import parsed
 from tidemark_spark.convert.parquet_writer import FolderFiles
 from tidemark_spark.convert.partition_columns import HOUR_COLUMN, RowPartitions, topic_parser
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE_SCHEMA
-from tidemark_spark.convert.quarantine import Origin, refused_batch, refused_rows
+from tidemark_spark.convert.quarantine import Origin, records_of, refused_batch, refused_rows
 from tidemark_spark.model import DataFile, Job
 
 
@@ -275,3 +276,20 @@ def _added(rows: pa.RecordBatch) -> RowsAdded:
         min_timestamp=int(np.min(milliseconds)) * 1000,
         max_timestamp=int(np.max(milliseconds)) * 1000,
     )
+
+
+Refused = tuple[pa.RecordBatch, int, Sequence[str]]
+"""Rows, their number, and the names of their columns; of a batch without columns, the number of its offsets."""
+
+
+def refused_parts(refused: pa.RecordBatch) -> Iterator[Refused]:
+    """The records of quarantined rows, and each of their batches."""
+    batches = refused.column("batch")
+    record = np.array([content is None for content in batches.to_pylist()], np.bool_)
+    if record.any():
+        rows = records_of(take(refused, np.flatnonzero(record)))
+        yield rows, len(rows), SCHEMA.names
+    for index in np.flatnonzero(~record).tolist():
+        row = refused.slice(index, 1)
+        first, end = row.column("kafka_offset")[0].as_py(), row.column("next_offset")[0].as_py()
+        yield row, offsets_of(read_header(batches[index].as_py(), 0, 0), (first, end)), ()

@@ -25,7 +25,6 @@ from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.parsers.base import Parsed, no_rows
 from tidemark.store import open_store
 from tidemark.table.evidence import EvidenceClass, EvidenceRow
-from tidemark_spark.audit.worker import Cells, by_cell, refused_parts
 from tidemark_spark.compaction.merge import Input, merged
 from tidemark_spark.compaction.worker import RewrittenFile, merged_schema
 from tidemark_spark.convert.classify import PartitionRules, judge
@@ -35,8 +34,8 @@ from tidemark_spark.convert.parquet_writer import FolderFiles
 from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
 from tidemark_spark.convert.quarantine import records_of
-from tidemark_spark.convert.row_checksums import account_of_file
-from tidemark_spark.convert.row_sink import namer, splitter_of
+from tidemark_spark.convert.row_checksums import Cells, account_of_file, by_cell
+from tidemark_spark.convert.row_sink import namer, refused_parts, splitter_of
 from tidemark_spark.convert.segment_reader import windows
 from tidemark_spark.model import Job, Outcome, Stop
 

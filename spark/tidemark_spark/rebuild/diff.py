@@ -17,7 +17,8 @@ from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import Kept
 from tidemark_spark.audit.evidence import GROUP_TASKS
-from tidemark_spark.audit.worker import Cells, FileTask
+from tidemark_spark.audit.worker import FileTask
+from tidemark_spark.convert.row_checksums import Cells
 from tidemark_spark.model import Job
 from tidemark_spark.rebuild.diff_worker import Compared, CompareTask, Difference, DiffPlace
 
