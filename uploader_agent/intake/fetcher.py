@@ -19,7 +19,6 @@ from uploader_agent.intake.leader_logs import LogAsked, leader_logs
 TURN_SECONDS: Final = 0.1
 """The longest wait for an answer."""
 
-
 _MOST_IDLE: Final = 3
 """Answers without a batch after which there is none below the high watermark: compaction may have removed the last."""
 
@@ -44,14 +43,15 @@ class Fetcher:
     """Fetches for the followers ``line``, in the order of their next requests. For one thread.
 
     ``unasked`` is true if a follower may be in no request: only then is there something to ask, for thousands that
-    are idle. ``grown_at`` is when a spool grew last, or a broker asked to be left alone; ``throttled`` counts the
-    seconds for which they did, ``fetched`` the bytes.
+    are idle. ``heard`` becomes true when followers hear of their topics. ``grown_at`` is when a spool grew last, or a
+    broker asked to be left alone; ``throttled`` counts the seconds for which they did, ``fetched`` the bytes.
     """
 
     def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
         self.line: deque[PartitionFollower] = deque()
         self.followers: dict[TopicPartition, PartitionFollower] = {}
         self.unasked = True
+        self.heard = False
         self._learns = False
         self._learn_at = clock()
         self.grown_at = clock()
@@ -64,6 +64,10 @@ class Fetcher:
         """True if the last request to a broker allowed it to name a near replica."""
         self._free_at: defaultdict[int, float] = defaultdict(float)
         """When a broker that throttles, or does not answer, is asked again."""
+        self._still: dict[int, list[Wanted]] = {}
+        """The requests that are sent again as they are."""
+        self._still_until: defaultdict[int, float] = defaultdict(float)
+        """When the next request to a broker differs even if there is no news."""
 
     def add(self, follower: PartitionFollower) -> None:
         """Fetch for ``follower`` from now on."""
@@ -104,7 +108,7 @@ class Fetcher:
                     follower.unanswered(error, self._clock())
             return
         finally:
-            self.unasked, self._learns = True, False
+            self.unasked, self.heard, self._learns = True, True, False
         take(topics)
         by_broker: defaultdict[int, dict[TopicPartition, LogAsked]] = defaultdict(dict)
         for follower in self.line:
@@ -132,13 +136,18 @@ class Fetcher:
         """
         self._request(rests)
         for answer in self._cluster.answers(TURN_SECONDS):
-            self._take(answer)
+            if not self._repeats(answer):
+                self._take(answer)
 
     def _request(self, rests: Callable[[PartitionFollower], bool]) -> None:
+        still, self._still = self._still, {}
         if not self.unasked:
+            for broker, wanted_again in still.items():
+                self._send(broker, wanted_again)
             return
         self.unasked, now = False, self._clock()
         by_broker: defaultdict[int, list[Wanted]] = defaultdict(list)
+        until: defaultdict[int, float] = defaultdict(lambda: float("inf"))
         for follower in self.line:
             if rests(follower):
                 continue
@@ -147,13 +156,25 @@ class Fetcher:
                 self.unasked = True
             elif wanted.broker not in self._sent:
                 by_broker[wanted.broker].append(wanted)
+                until[wanted.broker] = min(until[wanted.broker], follower.wanted_until(now))
         for broker, all_wanted in by_broker.items():
             # A request names the own rack or not; where partitions differ, the two kinds take turns.
             both = len({wanted.near for wanted in all_wanted}) > 1
             self._near[broker] = near = not self._near[broker] if both else all_wanted[0].near
-            wanted_now = [wanted for wanted in all_wanted if wanted.near == near]
-            self._sent[broker] = wanted_now
-            self._cluster.send(broker, wanted_now)
+            self._still_until[broker] = until[broker]
+            self._send(broker, [wanted for wanted in all_wanted if wanted.near == near])
+
+    def _send(self, broker: int, wanted: list[Wanted]) -> None:
+        self._sent[broker] = wanted
+        self._cluster.send(broker, wanted)
+
+    def _repeats(self, answer: FetchAnswer) -> bool:
+        """True if the request is sent again as it is: then nobody looks at thousands of partitions that are idle."""
+        news = self.unasked or answer.parts or answer.throttled or answer.error
+        if news or answer.broker not in self._sent or self._clock() >= self._still_until[answer.broker]:
+            return False
+        self._still[answer.broker] = self._sent.pop(answer.broker)
+        return True
 
     def _take(self, answer: FetchAnswer) -> None:
         now, sent, self.unasked = self._clock(), self._sent.pop(answer.broker, []), True

@@ -207,6 +207,11 @@ class PartitionFollower:
             self._wanted = wanted
         return self._wanted
 
+    def wanted_until(self, now: float) -> float:
+        """The time until which :meth:`wanted` stays as it is while nothing is heard."""
+        near_until = self._near_until if self._near is not None else 0.0
+        return min((time for time in (near_until, self._shun_until) if time > now), default=float("inf"))
+
     def take(self, part: FetchedPart, now: float) -> None:
         """Take a part of an answer. It may be late, or come twice: then it is not what is wanted now."""
         wanted = part.wanted

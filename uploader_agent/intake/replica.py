@@ -47,6 +47,9 @@ _MEASURE_SECONDS: Final = 1.0
 _RETENTION_SECONDS: Final = 60.0
 """Time between two questions about the topics' retention."""
 
+_LEFT_SECONDS: Final = 10.0
+"""Time between two comparisons with it."""
+
 _TELL_SECONDS: Final = 300.0
 
 _PATIENCE_SECONDS: Final = 60.0
@@ -100,7 +103,7 @@ class SlotReplica(LogSource):
         self.over: Mapping[tuple[TopicPartition, str], int] = {}
         """The ends of the spools of topics that were deleted, until the store has them; replaced as a whole."""
         self._retention: Mapping[str, Retention] = {}
-        self._retention_at = self._clock()
+        self._retention_at = self._left_at = self._clock()
         self._left: Mapping[tuple[TopicPartition, str], float] = {}
         """What is left of each partition's retention; replaced as a whole."""
         self._refused: Mapping[str, str] = {}
@@ -180,7 +183,8 @@ class SlotReplica(LogSource):
         self._fetcher.turn(self._rests)
         self._metrics.fetched_bytes.inc(self._fetcher.fetched - before[0])
         self._metrics.fetch_throttled.inc(self._fetcher.throttled - before[1])
-        self._end_deleted()
+        if self._fetcher.heard or self.over:
+            self._end_deleted()
         grown = self._fetcher.fetched - self._measured_fetched
         if self._clock() >= self._measure_at or (self._size + grown >= self._settings.spool_max and not self._full):
             self._measure()
@@ -255,7 +259,7 @@ class SlotReplica(LogSource):
             else:
                 spool.roll()
                 over[key] = spool.end
-        self.over = over
+        self.over, self._fetcher.heard = over, False
 
     def _take_news(self) -> None:
         with self._lock:
@@ -285,7 +289,8 @@ class SlotReplica(LogSource):
         self._fetcher.unasked |= full != self._full
         self._full = full
         self._metrics.spool_bytes.set(self._size)
-        self._measure_retention()
+        if self._clock() >= self._left_at:
+            self._measure_retention()
         self._tell()
         self._measure_at = self._clock() + _MEASURE_SECONDS
 
@@ -308,6 +313,7 @@ class SlotReplica(LogSource):
     def _measure_retention(self) -> None:
         """Compare age and size of what is to be fetched with the time and the bytes that the brokers keep."""
         line, now = self._fetcher.line, self._clock()
+        self._left_at = now + _LEFT_SECONDS
         if now >= self._retention_at:
             self._retention_at = now + _RETENTION_SECONDS
             self._cluster.start(self._ask_for_retention())

@@ -31,6 +31,7 @@ class FetchSession:
 
     def __init__(self) -> None:
         self._number = self._epoch = 0
+        self._asked: Sequence[Wanted] = ()
         self._held: dict[tuple[str, int], Wanted] = {}
         self._high: dict[tuple[str, int], int] = {}
         """The high watermark that the broker has stated last, by partition."""
@@ -39,7 +40,13 @@ class FetchSession:
         that end below their high watermark, since compaction may have removed what is there."""
 
     def ask(self, wanted: Sequence[Wanted]) -> SessionRequest:
-        """The next request, for all that is ``wanted``. An object that is wanted anew, equal or not, gets an answer."""
+        """The next request, for all that is ``wanted``. An object that is wanted anew, equal or not, gets an answer.
+
+        The same list again asks for nothing anew, without a look at thousands of partitions.
+        """
+        if self._epoch and wanted is self._asked:
+            return SessionRequest(self._number, self._epoch, [], [])
+        self._asked = wanted
         before, self._held = self._held if self._epoch else {}, {_key(part): part for part in wanted}
         anew = {key: part for key, part in self._held.items() if before.get(key) is not part}
         changed = [part for key, part in anew.items() if before.get(key) != part]

@@ -21,7 +21,7 @@ from tidemark.formats.raw.watermark_index import IndexEntry
 from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.active_segment import Active, ActiveReader
 from uploader_agent.disk.log_dirs import LocalSegment
-from uploader_agent.disk.partition_dir import PartitionFolder
+from uploader_agent.disk.partition_dir import LogTail, PartitionFolder
 from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.context import Context
 from uploader_agent.partitions.observation import Confirmed, Observation, Pace
@@ -96,12 +96,11 @@ class LedPartition:
         self._answered = -1  # the number of the newest question that has an answer
         self._gone: list[LocalSegment] = []  # held, and below the first one on the disk
         self._holding = False  # True if the last look found segments to hold
-        self._observations = 0
 
     @property
     def changes(self) -> int:
-        """Increases with each change in the known state of store and broker."""
-        return self._observations + self.remote.changes + self.packed.changes
+        """Increases with each change in the known state of the store."""
+        return self.remote.changes + self.packed.changes
 
     @property
     def restless(self) -> bool:
@@ -186,6 +185,14 @@ class LedPartition:
             logger.debug("active_segment_not_read", partition=str(self.tp), error=str(error))
             return None
 
+    def last_followed(self, tail: LogTail | None) -> Observation | None:
+        """The last answer about a log that the directory follows, if the directory had this ``tail`` then.
+
+        The directory grows after the log, so it has nothing new while the leader repeats that answer.
+        """
+        last = self.observation
+        return last if last and last.is_stated and last.active and last.tail == tail else None
+
     def observe(self, answer: Observation, question: int) -> bool:
         """Apply the answer to this question. Return False, and drop it, if a later question was answered before."""
         if question <= self._answered:
@@ -235,10 +242,11 @@ class LedPartition:
         return self.observation is None or self.observation.is_outdated(self.disk.tail)
 
     def _take(self, observation: Observation) -> None:
-        before = self.uploader.local
+        before, known = self.uploader.local, self.observation
         self.observation = observation
+        if known is not None and known.says_the_same(observation) and before.disk_start == before.observed_start:
+            return
         self.uploader.local = replace(before, offsets=observation.offsets, observed_start=before.disk_start)
-        self._observations += 1
         if before.disk_start != before.observed_start:
             self.uploader.reconsider_gaps()
 

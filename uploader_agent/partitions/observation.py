@@ -48,6 +48,10 @@ class Observation:
         """A copy with other ``offsets``: from the broker's checkpoint, or from an answer without a readable log end."""
         return replace(self, offsets=offsets)
 
+    def says_the_same(self, other: Observation) -> bool:
+        """True if ``other`` differs in nothing but times."""
+        return (self.offsets, self.active) == (other.offsets, other.active)
+
     def is_outdated(self, tail: LogTail | None) -> bool:
         """True if the broker's offsets may have changed, given that the disk now shows ``tail``."""
         if self.offsets.source == "checkpoint" or self.log_end is None or self.tail != tail:

@@ -174,11 +174,16 @@ class Poller:
 
     def _offsets_of(self, asked: Mapping[TopicPartition, Question]) -> OffsetsAnswer:
         asked_at = self._runtime.utc_now()
+        last = {tp: question.partition.last_followed(question.tail) for tp, question in asked.items()}
+        known = {tp: answer for tp, answer in last.items() if answer is not None}
         try:
-            before = _read_active({tp: question.partition for tp, question in asked.items()})
+            before = {tp: answer.active for tp, answer in known.items()}
+            before |= _read_active({tp: asked[tp].partition for tp in asked.keys() - known.keys()})
             offsets = self._metadata.offsets({tp: asked[tp].partition.led for tp in before})
+            same = {tp: before[tp] for tp, answer in known.items() if offsets.get(tp) == answer.offsets}
             # Only now: a log end that was read before the high watermark would prove nothing.
-            active = _as_leader(asked, before, _read_active({tp: asked[tp].partition for tp in offsets}))
+            moved = _read_active({tp: asked[tp].partition for tp in offsets.keys() - same.keys()})
+            active = same | _as_leader(asked, before, moved)
         except Exception as error:  # noqa: BLE001 - as above
             return OffsetsAnswer(asked_at, asked, error=_unavailable(error))
         return OffsetsAnswer(asked_at, asked, {tp: offsets[tp] for tp in active}, active)

@@ -32,10 +32,15 @@ class _Known(NamedTuple):
     observation: Observation
     statement: IndexRow
 
-    def holds(self, partition: LedPartition) -> bool:
-        """True if nothing has changed since, not even the age of an unstored byte."""
-        same = self.partition is partition and self.changes == partition.changes
-        return same and not self.statement.said["oldest_unstored"]
+    def holds(self, partition: LedPartition, observation: Observation) -> bool:
+        """True if the entry is right at the time of ``observation`` as well, which is of ``partition``."""
+        says, same = self.statement, self.partition is partition and self.changes == partition.changes
+        return (
+            same
+            and self.observation.says_the_same(observation)
+            and not says["oldest_unstored"]
+            and (says["freshness"], says["retention_left"]) == (partition.freshness, partition.retention_left)
+        )
 
 
 class IndexPublisher:
@@ -101,12 +106,13 @@ class IndexPublisher:
         known: dict[TopicPartition, _Known] = {}
         for partition in partitions:
             tp = partition.tp
-            entry, former = self._made(partition), self._former.get(tp)
+            observation, former = partition.observation, self._former.get(tp)
+            entry = self._made(partition, observation)
             if former is not None and former.topic_id != partition.led.topic_id:
                 former = None
-            if entry is not None:
+            if entry is not None and observation is not None:
                 known[tp] = entry
-                observed_at = entry.observation.held_at(confirmed_at, partition.disk.tail)
+                observed_at = observation.held_at(confirmed_at, partition.disk.tail)
                 row = (entry.statement, observed_at) if observed_at else _as_observed_before(entry.statement, former)
             elif former is not None:
                 row = IndexRow.of(former), former.observed_at
@@ -123,7 +129,7 @@ class IndexPublisher:
             self._former = {}
         written = [self._writers[url].offer(statements, now=now) for url, statements in by_store.items()]
         everything = by_store[self._default_url]
-        self._of_gaps.offer({tp: row for tp, row in everything.items() if row[0].said["gaps"]}, now=now)
+        self._of_gaps.offer({tp: row for tp, row in everything.items() if row[0]["gaps"]}, now=now)
         return any(written)
 
     def _writer(self, url: str, control: ControlKeys, *, of_gaps: bool = False) -> IndexWriter:
@@ -141,17 +147,19 @@ class IndexPublisher:
         writers = *self._writers.values(), self._of_gaps
         if len(partitions) != len(self._known) or not all(writer.is_current for writer in writers):
             return True
-        known = ((self._known.get(partition.tp), partition) for partition in partitions)
-        return any(entry is None or not entry.holds(partition) for entry, partition in known)
+        known = ((self._known.get(partition.tp), partition, partition.observation) for partition in partitions)
+        return any(
+            entry is None or seen is None or not entry.holds(partition, seen) for entry, partition, seen in known
+        )
 
-    def _made(self, partition: LedPartition) -> _Known | None:
-        """The entry of ``partition``; None while its state in the store or on the broker is unknown."""
-        changes, remote, observation = partition.changes, partition.remote, partition.observation
+    def _made(self, partition: LedPartition, observation: Observation | None) -> _Known | None:
+        """The entry of ``partition`` by its ``observation``; None while its state in the store is unknown, too."""
+        changes, remote = partition.changes, partition.remote
         incarnation = remote.incarnation
         if incarnation is None or observation is None:
             return None
         known, active = self._known.get(partition.tp), observation.active
-        if known is not None and known.holds(partition):
+        if known is not None and known.holds(partition, observation):
             return known
         high_watermark = observation.offsets.high_watermark
         packed, packs_known = partition.packed.end, partition.packs_known

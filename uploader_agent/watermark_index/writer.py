@@ -31,6 +31,8 @@ _TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
 
 _FIELDS: Final = tuple(field.serialization_alias or name for name, field in IndexEntry.model_fields.items())
 
+_PLACES: Final = {name: place for place, name in enumerate(_FIELDS)}
+
 _PATIENT = {
     "bytes_per_offset",
     "log_end_offset",
@@ -53,6 +55,10 @@ class IndexRow:
     """
 
     values: tuple[Any, ...]
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a field."""
+        return self.values[_PLACES[name]]
 
     @property
     def said(self) -> Mapping[str, Any]:

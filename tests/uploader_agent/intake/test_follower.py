@@ -30,7 +30,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import Lineage
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
 from uploader_agent.intake.copying import CopyRow, TopicCopy
-from uploader_agent.intake.fetching import FetchedPart, FrameTooLarge, PartitionRefused, Refusal, TopicLeaders
+from uploader_agent.intake.fetching import FetchedPart, FrameTooLarge, PartitionRefused, Refusal, TopicLeaders, Wanted
 from uploader_agent.intake.follower import FollowerState, PartitionFollower
 from uploader_agent.intake.leader_logs import LeaderLog, LogAsked, leader_logs
 from uploader_agent.intake.spool import PartitionSpool
@@ -276,6 +276,47 @@ def test_partitions_with_and_without_a_near_replica_take_turns(tmp_path: Path) -
         copy.fetcher.followers[TopicPartition(TOPIC, 7)]._shun_until = 1e9
         copy.run(lambda: len(cluster.asked_first) > 3)
     assert {wanted.tp.partition for wanted in cluster.asked if not wanted.near} == {7}
+
+
+def test_a_request_without_news_is_repeated_without_a_look_at_its_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, looks = ScriptedCluster(partitions=30), list[TopicPartition]()
+    real = PartitionFollower.wanted
+
+    def wanted(self: PartitionFollower, now: float) -> Wanted | None:
+        looks.append(self.tp)
+        return real(self, now)
+
+    monkeypatch.setattr(PartitionFollower, "wanted", wanted)
+    cluster.produce(2)
+    with closing(TopicCopy(cluster, TOPIC, tmp_path, follow=True, clock=lambda: cluster.now)) as copy:
+        copy.run(lambda: cluster.now > 2)
+        cluster.asked_first.clear()
+        looks.clear()
+        copy.run(lambda: cluster.now > 22)
+        assert len(cluster.asked_first) > 190
+        assert len(looks) <= 30 * 2
+        cluster.produce(1)
+        copy.run(lambda: cluster.now > 23)
+        assert {follower.spool.end for follower in copy.fetcher.line} == {cluster.log.end}
+        copy.fetcher.followers[TopicPartition(TOPIC, 7)]._shun_until = 1e9
+        copy.run(lambda: cluster.now > 30)
+        cluster.asked.clear()
+        copy.run(lambda: cluster.now > 31)
+        assert {wanted.near for wanted in cluster.asked} == {True, False}, "both kinds still take turns"
+
+
+def test_a_near_replica_that_stands_still_is_left(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.produce(20)
+    cluster.near = 3
+    with closing(TopicCopy(cluster, TOPIC, tmp_path, follow=True, clock=lambda: cluster.now)) as copy:
+        copy.run(lambda: cluster.now > 60)
+        cluster.produce(5, commit=False)
+        cluster.commit(1, 2)
+        copy.run(lambda: cluster.now > 80)
+    assert_follows(tmp_path / str(T), cluster)
 
 
 def test_a_near_replica_that_is_down_is_left(tmp_path: Path) -> None:

@@ -24,9 +24,11 @@ from tidemark.errors import BrokerError, Refused
 from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark import parse, render
-from tidemark.formats.raw.watermark_index import WatermarkIndex
+from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from uploader_agent.broker.admin import BrokerUnavailable
+from uploader_agent.disk.active_segment import Active
 from uploader_agent.disk.log_dirs import find_segments
+from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.intake import replica as replica_module
 from uploader_agent.intake.fetching import Retention, TopicAnswer
 from uploader_agent.intake.follower import FollowerState
@@ -34,6 +36,8 @@ from uploader_agent.intake.last_stored import StoredEnd
 from uploader_agent.intake.metadata import SlotMetadata
 from uploader_agent.intake.replica import SlotReplica, slot_of
 from uploader_agent.intake.spool import PartitionSpool
+from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.partitions.poller import OffsetsAnswer
 
 
 def every_topic(_topic: str) -> bool:
@@ -448,7 +452,7 @@ def test_what_is_left_of_retention_shrinks_while_nothing_is_fetched(slot: Slot, 
     cluster.produce(10)
     replica = slot.replica()
     replica.catch_up(every_topic)
-    replica._measure()
+    replica._measure_retention()
     assert replica.retention_left(T, cluster.topic_id) == 1.0
     newest = replica._fetcher.followers[T].newest
     assert newest is not None
@@ -457,7 +461,7 @@ def test_what_is_left_of_retention_shrinks_while_nothing_is_fetched(slot: Slot, 
     replica._fetcher.followers[T].high_watermark = cluster.log.end
     for seconds, left in ((250, 0.75), (900, 0.1), (2000, 0.0)):
         with patch.object(ScriptedTime, "time", lambda _, seconds=seconds: newest / 1000 + seconds):
-            replica._measure()
+            replica._measure_retention()
         assert replica.retention_left(T, cluster.topic_id) == left
     with patch.object(SlotReplica, "catch_up", lambda *_: None):
         slot.upload_with(replica)
@@ -475,15 +479,15 @@ def test_what_is_left_of_retention_by_bytes_shrinks_with_what_is_not_fetched(
     follower = replica._fetcher.followers[T]
     assert follower.bytes_per_offset is not None
     assert follower.spool.end is not None
-    replica._measure()
+    replica._measure_retention()
     assert replica.retention_left(T, cluster.topic_id) == 1.0
     for missing, left in ((400, 0.6), (1500, 0.0)):
         follower.high_watermark = follower.spool.end + round(missing / follower.bytes_per_offset)
-        replica._measure()
+        replica._measure_retention()
         assert replica.retention_left(T, cluster.topic_id) == pytest.approx(left, abs=0.05)
     cluster.kept = Retention(None, None)
     replica._retention_at = cluster.now
-    replica._measure()
+    replica._measure_retention()
     assert replica.retention_left(T, cluster.topic_id) == 1.0
     replica.close()
 
@@ -507,6 +511,65 @@ def test_an_idle_partition_is_asked_for_its_log_end_alone(slot: Slot, cluster: S
     assert (said.high_watermark, said.log_end, admin.asked) == (first[T].high_watermark, cluster.log.end, 3)
     metadata.offsets(led)
     assert admin.asked == 4, "the high watermark may follow"
+
+
+def test_a_directory_that_stands_is_not_read_again_and_the_index_stays_as_new_as_the_answers(
+    slot: Slot, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, real = list[TopicPartition](), LedPartition.read_active
+
+    def read_active(self: LedPartition) -> Active | None:
+        reads.append(self.tp)
+        return real(self)
+
+    monkeypatch.setattr(LedPartition, "read_active", read_active)
+    cluster.produce(10)
+    with closing(NoWatcher()) as bell, closing(slot.replica()) as replica:
+        agent, minutes = slot.agent(replica, bell), itertools.count()
+        began = agent.components.runtime.utc_now()
+        monkeypatch.setattr(agent.components.runtime, "utc_now", lambda: began + timedelta(minutes=next(minutes)))
+        agent.upload_once(tails=True)
+        [partition] = agent.leadership.partitions.values()
+        spool = replica._fetcher.followers[T].spool
+
+        def entry() -> IndexEntry:
+            reads.clear()
+            agent.refresh()
+            agent.index._write(now=True)
+            assert partition.observation is not None
+            assert partition.observation.asked_at is not None
+            assert partition.observation.asked_at - slot.index().observed_at < timedelta(seconds=1)
+            return slot.index()
+
+        def fetch() -> None:
+            while spool.end != cluster.log.end:
+                replica._turn()
+
+        first = entry()
+        stands = entry()
+        assert not reads
+        assert stands.observed_at > first.observed_at
+        assert stands.model_copy(update={"observed_at": first.observed_at}) == first
+        cluster.produce(5)
+        assert entry().log_end_offset == cluster.log.end, "the spool does not have them yet"
+        fetch()
+        assert entry().active_base_offset == find_segments(spool.folder)[-1].base_offset
+        assert reads
+        agent.poller.ask_offsets(agent.leadership.ask([T]))
+        cluster.produce(5)
+        fetch()
+        for answer in agent.poller.answer_all():
+            assert isinstance(answer, OffsetsAnswer)
+            agent.leadership.observe(answer)
+        assert partition.observation is not None
+        assert partition.observation.active is not None
+        assert partition.observation.active.end == cluster.log.end, "it was appended after the look"
+        spool.roll()
+        assert entry().active_base_offset == spool.end, "the leader has answered the same"
+        replica._left = {(T, cluster.topic_id): 0.5}
+        partition.apply_freshness(60.0)
+        changed = entry()
+        assert (changed.retention_left, changed.freshness) == (0.5, 60.0)
 
 
 def test_a_partition_that_has_stopped_is_told_once(

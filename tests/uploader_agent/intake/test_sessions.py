@@ -25,6 +25,15 @@ def test_a_partition_that_is_left_out_is_answered_if_it_was_asked_for() -> None:
     assert session.take(5, []) == []
 
 
+def test_the_same_list_again_asks_for_nothing_anew() -> None:
+    session, wanted = begun(), [LATER]
+    assert session.ask(wanted) == SessionRequest(5, 1, [LATER], [])
+    session.take(5, [])
+    assert session.ask(wanted) == SessionRequest(5, 2, [], [])
+    session.lose()
+    assert session.ask(wanted) == SessionRequest(5, 0, [LATER], []), "whole, to a broker that has dropped the session"
+
+
 def test_a_throttled_answer_answers_nothing() -> None:
     """The broker may have refused the topic id, and told nobody."""
     session = begun()
