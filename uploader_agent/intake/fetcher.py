@@ -7,14 +7,18 @@ line: the first one has room for a batch of any size.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from tidemark.concurrency import in_parallel
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import BrokerUnavailable
-from uploader_agent.intake.fetching import Cluster, FetchAnswer, FrameTooLarge, TopicAnswer, Wanted
+from uploader_agent.intake.fetching import Cluster, FetchAnswer, FetchedPart, FrameTooLarge, TopicAnswer, Wanted
 from uploader_agent.intake.follower import FollowerState, PartitionFollower
 from uploader_agent.intake.leader_logs import LogAsked, leader_logs
+
+WAITS: Final = 16
+"""Spools that wait for the disk at once: thousands may begin together."""
 
 TURN_SECONDS: Final = 0.1
 """The longest wait for an answer."""
@@ -182,15 +186,7 @@ class Fetcher:
             self.throttled += answer.throttled
             self.grown_at = now + answer.throttled
             self._free_at[answer.broker] = now + answer.throttled
-        for part in answer.parts:
-            follower = self.followers.get(part.wanted.tp)
-            if follower is None or follower.topic_id != part.wanted.topic_id:
-                continue
-            before, size = follower.spool.end, follower.spool.size
-            follower.take(part, now)
-            if follower.spool.end != before:
-                self.grown_at = max(self.grown_at, now)
-                self.fetched += max(0, follower.spool.size - size)
+        self._take_parts(answer.parts, now)
         if isinstance(answer.error, FrameTooLarge) and answer.error.tp in self.followers:
             self.followers[answer.error.tp].stop(answer.error)
         elif answer.error is not None:
@@ -201,3 +197,22 @@ class Fetcher:
         if sent and (first := self.followers.get(sent[0].tp)) is not None:
             self.line.remove(first)
             self.line.append(first)
+
+    def _take_parts(self, parts: Sequence[FetchedPart], now: float) -> None:
+        def take(follower: PartitionFollower, part: FetchedPart) -> None:
+            before, size = follower.spool.end, follower.spool.size
+            follower.take(part, now)
+            if follower.spool.end != before:
+                grown.append(max(0, follower.spool.size - size))
+
+        grown = list[int]()
+        known = [(self.followers.get(part.wanted.tp), part) for part in parts]
+        told = [(found, part) for found, part in known if found and found.topic_id == part.wanted.topic_id]
+        begin = [news for news in told if news[0].state is FollowerState.PROVING]
+        go_on = [news for news in told if news[0].state is not FollowerState.PROVING]
+        in_parallel(lambda news: take(*news), begin, WAITS)
+        for follower, part in go_on:
+            take(follower, part)
+        if grown:
+            self.grown_at = max(self.grown_at, now)
+            self.fetched += sum(grown)

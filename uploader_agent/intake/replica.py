@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final
 
 import structlog
 from typing_extensions import override
 
+from tidemark.concurrency import in_parallel
 from tidemark.errors import BrokerError, FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import Lineage
 from uploader_agent.broker.admin import BrokerUnavailable, Offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
-from uploader_agent.intake.fetcher import Fetcher, FirstHighWatermarks
+from uploader_agent.intake.fetcher import WAITS, Fetcher, FirstHighWatermarks
 from uploader_agent.intake.fetching import Cluster, Retention, TopicAnswer, TopicLeaders
 from uploader_agent.intake.follower import FollowerState, PartitionFollower
 from uploader_agent.intake.last_stored import StoredEnd, stored_end
@@ -205,22 +206,31 @@ class SlotReplica(LogSource):
     def _open_directories(self) -> None:
         """Follow what the spool has, even of topics that were deleted in the meantime."""
         self._settings.spool.mkdir(parents=True, exist_ok=True)
-        for tp, folder in find_partitions([self._settings.spool]).partitions.items():
-            topic_id = topic_id_of(folder)
-            if topic_id is not None and self._accepts_topic(tp.topic):
-                self._follow(tp, topic_id)
+        found = find_partitions([self._settings.spool]).partitions
+        topic_ids = ((tp, topic_id_of(folder)) for tp, folder in found.items() if self._accepts_topic(tp.topic))
+        self._follow([(tp, topic_id) for tp, topic_id in topic_ids if topic_id is not None])
         self._opened = True
 
-    def _follow(self, tp: TopicPartition, topic_id: str) -> None:
-        """Follow a partition if it is this slot's. A spool that cannot be used stops nothing else."""
-        if not owns(self._settings, topic_id, tp.partition):
-            return
+    def _follow(self, partitions: Iterable[tuple[TopicPartition, str]]) -> None:
+        """Follow the ``partitions`` of this slot. Raises the last error of the disk, once the others are followed."""
+        ours = [(tp, topic_id) for tp, topic_id in partitions if owns(self._settings, topic_id, tp.partition)]
+        failure: OSError | None = None
+        for (tp, topic_id), opened in zip(ours, in_parallel(lambda own: self._open(*own), ours, WAITS), strict=True):
+            if isinstance(opened, PartitionSpool):
+                self._fetcher.add(PartitionFollower(tp, topic_id, opened, self._stored_end))
+            failure = opened if isinstance(opened, OSError) else failure
+        if failure is not None:
+            raise failure
+
+    def _open(self, tp: TopicPartition, topic_id: str) -> PartitionSpool | OSError | None:
+        """A partition's spool; None if it cannot be used, which stops nothing else."""
         try:
-            spool = PartitionSpool(self._settings.spool, tp, topic_id, self._settings.segment)
+            return PartitionSpool(self._settings.spool, tp, topic_id, self._settings.segment)
         except FormatError as error:
             logger.error("spool_unusable", partition=str(tp), error=str(error), remedy="remove the directory")  # noqa: TRY400 - the message has all
-            return
-        self._fetcher.add(PartitionFollower(tp, topic_id, spool, self._stored_end))
+            return None
+        except OSError as error:
+            return error
 
     def _ask_for_leaders(self) -> None:
         if self._clock() >= self._refresh_at:
@@ -237,10 +247,12 @@ class SlotReplica(LogSource):
         answers = {name: topics[name] for name in accepted & topics.keys()}
         self._refused = {name: str(answer) for name, answer in answers.items() if isinstance(answer, BrokerError)}
         described = {name: answer for name, answer in answers.items() if isinstance(answer, TopicLeaders)}
-        for name, (topic_id, leaders) in described.items():
-            for partition in leaders:
-                if TopicPartition(name, partition) not in self._fetcher.followers:
-                    self._follow(TopicPartition(name, partition), topic_id)
+        found = [
+            (TopicPartition(name, partition), topic_id)
+            for name, (topic_id, leaders) in described.items()
+            for partition in leaders
+        ]
+        self._follow([(tp, topic_id) for tp, topic_id in found if tp not in self._fetcher.followers])
 
     def _names(self) -> set[str]:
         return {follower.tp.topic for follower in self._fetcher.line}

@@ -324,14 +324,15 @@ class PartitionSpool:
             os.close(last)
 
     def _replace(self, name: str, content: bytes) -> None:
-        """Replace a small file as a whole."""
+        """Replace a small file as a whole. Without a segment, its name is forced to the disk with the first one's."""
         temporary = self.folder / f"{name}{_TEMPORARY}"
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(self.folder / name)
-        self._sync_folder()
+        if self._bases:
+            self._sync_folder()
 
     def _sync_folder(self) -> None:
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

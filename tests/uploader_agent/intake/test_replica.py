@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import random
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.uploader_agent.fakes import CLUSTER
-from tests.uploader_agent.intake.scripted import OTHER_ID, ScriptedCluster, T, batches_in, header_of
+from tests.uploader_agent.intake.scripted import OTHER_ID, TOPIC, ScriptedCluster, T, batches_in, header_of
 from tests.uploader_agent.intake.slots import ScriptedAdmin, ScriptedTime, Slot, settle
 from tests.uploader_agent.intake.test_follower import ALL, misfortune, restored
 from tests.uploader_agent.intake.test_spool import WRITES, Killed, Killer
@@ -25,6 +26,7 @@ from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark import parse, render
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.kafka_log import UnfinishedTransaction
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.disk.active_segment import Active
 from uploader_agent.disk.log_dirs import find_segments
@@ -325,6 +327,54 @@ def test_a_disk_error_has_the_spool_opened_again(slot: Slot, cluster: ScriptedCl
     assert batches_in(slot.spool / str(T)) == cluster.log.batches
 
 
+def test_a_disk_error_at_one_of_many_new_spools_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = ScriptedCluster(partitions=30)
+    cluster.produce(1)
+    replica, real = Slot(tmp_path, cluster).replica(), PartitionSpool.begin
+    full = {str(TopicPartition(TOPIC, 7))}
+
+    def init(self: PartitionSpool, root: Path, tp: TopicPartition, topic_id: str, segment_bytes: int) -> None:
+        real_init(self, root, tp, topic_id, segment_bytes)
+        if str(tp) in full:
+            self.close()
+            raise OSError(errno.EIO, "Input/output error")
+
+    def begin(self: PartitionSpool, offset: int, opened: Iterable[UnfinishedTransaction] = ()) -> None:
+        if self.folder.name in full:
+            raise OSError(errno.EIO, "Input/output error")
+        real(self, offset, opened)
+
+    def open_spools() -> list[str]:
+        return [link for link in map(_target, Path("/proc/self/fd").iterdir()) if link.startswith(str(tmp_path))]
+
+    real_init = PartitionSpool.__init__
+    monkeypatch.setattr(PartitionSpool, "__init__", init)
+    with pytest.raises(OSError, match="Input/output"):
+        replica._turn()
+    assert len(replica._fetcher.line) == 29, "the others are there"
+    replica.close()
+    monkeypatch.setattr(PartitionSpool, "__init__", real_init)
+    monkeypatch.setattr(PartitionSpool, "begin", begin)
+    with pytest.raises(OSError, match="Input/output"):
+        replica.catch_up(every_topic)
+    assert open_spools()
+    replica.close()
+    assert not open_spools()
+    full.clear()
+    replica.catch_up(every_topic)
+    assert {follower.spool.end for follower in replica._fetcher.line} == {cluster.log.end}
+    replica.close()
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except FileNotFoundError:
+        return ""
+
+
 def test_a_topic_that_is_excluded_is_followed_no_more(slot: Slot, cluster: ScriptedCluster) -> None:
     cluster.produce(10)
     replica = slot.replica()
@@ -426,7 +476,7 @@ def mutants() -> dict[str, Callable[[pytest.MonkeyPatch], None]]:
 @pytest.mark.parametrize("rule", mutants())
 def test_each_broken_rule_is_seen(tmp_path: Path, seed: int, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def worlds() -> None:
-        for case in range(60):
+        for case in range(300):
             root = tmp_path / str(case)
             random_world(root, f"{seed}:{case}", monkeypatch, passes=10)
             shutil.rmtree(root)

@@ -303,3 +303,41 @@ def test_killed_between_any_two_writes(tmp_path: Path, killed_after: Callable[[i
             break
         last += 1
     assert last > 20
+
+
+def test_all_names_and_small_files_are_on_the_disk_before_a_batch_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And that takes a new spool four waits for the disk, for there may be thousands."""
+    root, waits = tmp_path / str(T), list[str]()
+    named, forced = set[str](), set[str]()
+    real_open, real_rename, real_fsync, real_pwrite = os.open, os.rename, os.fsync, os.pwrite
+
+    def open_(path: Any, options: int, *args: Any, **others: Any) -> int:
+        named.update({str(path)} if options & os.O_CREAT and str(path).startswith(str(root)) else ())
+        return real_open(path, options, *args, **others)
+
+    def rename(source: Any, target: Any) -> None:
+        assert not str(source).endswith(".tmp") or str(source) in forced
+        named.add(str(target))
+        real_rename(source, target)
+
+    def fsync(descriptor: int) -> None:
+        name = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        waits.append(name)
+        forced.add(name)
+        if name == str(root):
+            named.clear()
+        real_fsync(descriptor)
+
+    def pwrite(*args: Any) -> int:
+        assert not named, f"only in memory: {named}"
+        return real_pwrite(*args)
+
+    for name, call in {"open": open_, "rename": rename, "fsync": fsync, "pwrite": pwrite}.items():
+        monkeypatch.setattr(os, name, call)
+    begun(tmp_path).close()
+    assert len(waits) == 4
+    for path in root.iterdir():
+        path.unlink()
+    life(tmp_path, [])
