@@ -72,7 +72,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
         }
         with_data: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {
             "agent": (agent.TOPICS, lambda made: agent.backlog(made, s3) + agent.latency(made.cluster, s3)),
-            "fetch": (agent.TOPICS, lambda made: agent.fetching(made, s3)),
+            "fetch": (agent.TOPICS, lambda made: agent.fetching(made, s3) + agent.append_to_stored(made.cluster, s3)),
             "erasure": ((erasure.TOPIC,), erasure.measure),
             "convert": (topics, lambda made: convert.measure(made, s3, topics, options.rounds)),
         }

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from confluent_kafka import Producer
+from confluent_kafka import Message, Producer
 from inotify_simple import INotify, flags
 
 from bench.data import HOME, Data, Topic, agent_file, values
@@ -19,8 +19,10 @@ from tests.support.paths import env_bin, env_python
 from tests.support.process import ManagedProcess
 from tests.support.s3 import S3Server
 from tidemark.errors import NotFound
-from tidemark.formats.keys import Endpoint, PartitionKeys
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.formats.raw import watermark
+from tidemark.formats.raw.head import load
+from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.store import Store, open_store
 
 TOPICS = tuple(Topic(codec, 1000) for codec in ("zstd", "lz4", "none"))
@@ -75,6 +77,54 @@ def fetching(made: Data, s3: S3Server) -> list[Row]:
         Row("fetch", "throughput", "MB/s", tuple(size / MB / usage.wall for usage in usages), note),
         Row("fetch", "peak memory", "MiB", tuple(usage.peak / (1 << 20) for usage in usages)),
     ]
+
+
+def append_to_stored(cluster: KafkaCluster, s3: S3Server, *, seconds: float = 200.0) -> list[Row]:
+    """Time from append to a head that names the record, on a slot with ``freshness: 60s`` and a steady producer."""
+    topic, partitions = f"bench-fresh-{uuid.uuid4().hex[:8]}", 8
+    cluster.create_topic(topic, partitions=partitions)
+    config = agent_file(
+        cluster, "fresh", "s3://raw/fresh", [topic], fetch=True, tail_after="10m", freshness={".*": "60s"}
+    )
+    appended: list[tuple[TopicPartition, int, float]] = []
+
+    def acknowledged(error: object, message: Message) -> None:
+        if error is not None:
+            raise RuntimeError(f"a record was not appended: {error}")
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        appended.append((TopicPartition(topic, partition), offset, time.monotonic()))
+
+    waited: list[float] = []
+    store, control = open_store("s3://raw"), ControlKeys("fresh", "bench")
+    with _running_agent(config, s3):
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
+        pool, number, started = values(2, 2000), 0, time.monotonic()
+        while appended or time.monotonic() < started + seconds:
+            if time.monotonic() < started + seconds:
+                for partition in range(partitions):
+                    producer.produce(
+                        topic, value=pool[number % len(pool)], partition=partition, on_delivery=acknowledged
+                    )
+                    number += 1
+            producer.poll(0)
+            time.sleep(0.1)
+            ends, now = _packed_ends(store, control), time.monotonic()
+            waited += [now - at for tp, offset, at in appended if offset < ends.get(tp, 0)]
+            appended = [record for record in appended if record[1] >= ends.get(record[0], 0)]
+    ordered = sorted(waited)
+    note = f"freshness 60s; {len(ordered)} records in {partitions} partitions over {seconds:.0f} s"
+    return [
+        Row("fetch", "append to stored, p50", "s", (ordered[len(ordered) // 2],), note),
+        Row("fetch", "append to stored, p99 (aim 20)", "s", (ordered[int(len(ordered) * 0.99)],), note),
+    ]
+
+
+def _packed_ends(store: Store, control: ControlKeys) -> dict[TopicPartition, int]:
+    head = load(store, control, FIRST_SLOT)
+    entries = head.value.entries if head else ()
+    return {TopicPartition(entry.topic, entry.partition): entry.tail_end for entry in entries}
 
 
 def latency(cluster: KafkaCluster, s3: S3Server, *, rotations: int = 60) -> list[Row]:
