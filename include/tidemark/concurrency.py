@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 def in_parallel(function: Callable[[Item], Result], items: Sequence[Item], threads: int = THREADS) -> list[Result]:
     """Results of ``function`` for the items, in order. Raises the error of the first item that failed."""
-    if len(items) < 2:
+    if min(threads, len(items)) < 2:
         return [function(item) for item in items]
     with ThreadPoolExecutor(min(threads, len(items))) as pool:
         return list(pool.map(function, items))

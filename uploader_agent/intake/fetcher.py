@@ -18,7 +18,7 @@ from uploader_agent.intake.follower import FollowerState, PartitionFollower
 from uploader_agent.intake.leader_logs import LogAsked, leader_logs
 
 WAITS: Final = 16
-"""Spools that wait for the disk at once: thousands may begin together."""
+"""New spools that wait for the disk at once."""
 
 TURN_SECONDS: Final = 0.1
 """The longest wait for an answer."""
@@ -208,8 +208,8 @@ class Fetcher:
         grown = list[int]()
         known = [(self.followers.get(part.wanted.tp), part) for part in parts]
         told = [(found, part) for found, part in known if found and found.topic_id == part.wanted.topic_id]
-        begin = [news for news in told if news[0].state is FollowerState.PROVING]
-        go_on = [news for news in told if news[0].state is not FollowerState.PROVING]
+        begin = [news for news in told if news[0].spool.end is None]
+        go_on = [news for news in told if news[0].spool.end is not None]
         in_parallel(lambda news: take(*news), begin, WAITS)
         for follower, part in go_on:
             take(follower, part)

@@ -208,14 +208,14 @@ class SlotReplica(LogSource):
         self._settings.spool.mkdir(parents=True, exist_ok=True)
         found = find_partitions([self._settings.spool]).partitions
         topic_ids = ((tp, topic_id_of(folder)) for tp, folder in found.items() if self._accepts_topic(tp.topic))
-        self._follow([(tp, topic_id) for tp, topic_id in topic_ids if topic_id is not None])
+        self._follow([(tp, topic_id) for tp, topic_id in topic_ids if topic_id is not None], threads=1)
         self._opened = True
 
-    def _follow(self, partitions: Iterable[tuple[TopicPartition, str]]) -> None:
+    def _follow(self, partitions: Iterable[tuple[TopicPartition, str]], threads: int) -> None:
         """Follow the ``partitions`` of this slot. Raises the last error of the disk, once the others are followed."""
         ours = [(tp, topic_id) for tp, topic_id in partitions if owns(self._settings, topic_id, tp.partition)]
         failure: OSError | None = None
-        for (tp, topic_id), opened in zip(ours, in_parallel(lambda own: self._open(*own), ours, WAITS), strict=True):
+        for (tp, topic_id), opened in zip(ours, in_parallel(lambda own: self._open(*own), ours, threads), strict=True):
             if isinstance(opened, PartitionSpool):
                 self._fetcher.add(PartitionFollower(tp, topic_id, opened, self._stored_end))
             failure = opened if isinstance(opened, OSError) else failure
@@ -252,7 +252,7 @@ class SlotReplica(LogSource):
             for name, (topic_id, leaders) in described.items()
             for partition in leaders
         ]
-        self._follow([(tp, topic_id) for tp, topic_id in found if tp not in self._fetcher.followers])
+        self._follow([(tp, topic_id) for tp, topic_id in found if tp not in self._fetcher.followers], WAITS)
 
     def _names(self) -> set[str]:
         return {follower.tp.topic for follower in self._fetcher.line}
