@@ -109,17 +109,17 @@ FAULTS = {
     ),
     "a topic that no agent knows": Fault(
         "no agent of cluster east has ever seen this topic in s3://raw/seen; did you mean orders-v2?",
-        of=without("consume", "acknowledge-gap", "incidents", "restore"),
+        of=without("consume", "acknowledge-gap", "incidents", "restore", "erase"),
         text=(("s3://raw", "s3://raw/seen"),),
     ),
     "an empty bucket": Fault(
         "no agent of cluster east has ever written to s3://raw/empty; nothing of any cluster is there",
-        of=without("consume", "acknowledge-gap", "incidents", "restore"),
+        of=without("consume", "acknowledge-gap", "incidents", "restore", "erase"),
         text=(("s3://raw", "s3://raw/empty"),),
     ),
     "a wrong cluster": Fault(
         "no agent of cluster west has ever written to s3://raw/seen; there are east",
-        of=without("consume", "acknowledge-gap", "incidents", "restore"),
+        of=without("consume", "acknowledge-gap", "incidents", "restore", "erase"),
         text=(("s3://raw", "s3://raw/seen"), ("cluster: east", "cluster: west")),
     ),
     "an unknown key": Fault(
@@ -130,7 +130,7 @@ FAULTS = {
     "a topic that is not in the file": Fault(
         "orders is not a topic of the file; there is other",
         code=2,
-        of=without("incidents", "consume", "restore"),
+        of=without("incidents", "consume", "restore", "erase"),
         text=(("topic: orders", "topic: other"),),
     ),
     "a topic that no agent knows, read from raw": Fault(

@@ -376,7 +376,7 @@ def test_a_trickle_is_planned_with_few_requests(world: World, packer: Packer, mo
     assert [part.end for part in plan.partitions] == [63]
     asked = [key for key in counting.keys if not key.startswith(("_watermarks", "_topics"))]
     assert sum("_tails" in key for key in asked) == 1
-    assert len(asked) == 4, asked  # offset.wm, the head, offset.wm again, the range
+    assert len(asked) == 5, asked  # offset.wm, the head, offset.wm again, the range; no masks
 
 
 def test_many_small_ranges_are_one_task_and_are_read_side_by_side(
