@@ -742,10 +742,21 @@ def test_random_misfortunes_while_questions_are_on_their_way(tmp_path: Path, see
 @pytest.mark.parametrize("case", range(40))
 def test_random_misfortunes(tmp_path: Path, seed: int, case: int, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
     """Elections, clean and unclean, retention, replicas that have not truncated, bad answers, kills; then peace."""
-    rng = random.Random(f"{seed}:{case}")
+    through_misfortunes(tmp_path, random.Random(f"{seed}:{case}"), monkeypatch, 60 if full else 15)
+
+
+def test_a_log_start_within_a_batch_of_a_later_epoch_than_the_spool_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader states no epochs below its log start, so that the spool's dead end is seen by that batch alone."""
+    through_misfortunes(tmp_path, random.Random("413306165:22"), monkeypatch, 15)
+
+
+def through_misfortunes(tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
+    """Copy in ``rounds`` among misfortunes, and then without; the copy is the leader's log."""
     cluster = ScriptedCluster(rng.randrange(1 << 30))
     calls: dict[str, Callable[..., object]] = {name: getattr(os, name) for name in WRITES}
-    for _ in range(60 if full else 15):
+    for _ in range(rounds):
         for _ in range(rng.randint(0, 3)):
             misfortune(cluster, rng)
         cluster.mischief = {fault: rng.choice((0.0, 0.0, 0.2)) for fault in ALL}
