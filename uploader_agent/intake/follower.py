@@ -339,8 +339,6 @@ class PartitionFollower:
                 if header.next_offset <= following and first is None:
                     begin = end = header.end  # the broker sends whole batches, from the one that has the offset
                     continue
-                if from_leader and first is None:
-                    self._cut_before(header)
                 problem = self._unfit(header, part.high_watermark, from_leader=from_leader)
                 if problem is not None:
                     break
@@ -382,25 +380,26 @@ class PartitionFollower:
             entries = dict(lineage.entries) | {epoch: header.base_offset}
             self.spool.follow(Lineage.of(sorted(entries.items()), f"{self.tp}: the epochs of its batches"), None)
 
-    def _cut_before(self, header: BatchHeader) -> None:
-        """Cut the spool at a batch that the log start lies within, if the spool has an earlier epoch there.
+    def _cut_before(self, header: BatchHeader) -> bool:
+        """Cut the spool at a batch that the log start lies within, if the spool has an earlier epoch there; True if so.
 
         The leader states no epochs below its log start. Only this batch shows that the spool left the log before.
         """
         spool, base = self.spool, header.base_offset
         known = spool.lineage.epoch_at(base)
-        if base >= spool.data_end or known is None or header.leader_epoch <= known:
-            return
+        if known is None or header.leader_epoch <= known:
+            return False
         others = (entry for entry in spool.lineage.entries if entry[1] < base or entry[0] > header.leader_epoch)
         entries = dict(others) | {header.leader_epoch: base}
         spool.follow(Lineage.of(sorted(entries.items()), f"{self.tp}: the epochs of its batches"), base)
         if spool.end is None or spool.end < base:
             spool.begin(base)
+        return True
 
     def _unfit(self, header: BatchHeader, high_watermark: int, *, from_leader: bool) -> TidemarkError | None:
         """The reason for which a batch is not taken; None if it is fit."""
         where = f"{self.tp}: the batch at offset {header.base_offset} under epoch {header.leader_epoch}"
-        if header.base_offset < self.spool.data_end:
+        if header.base_offset < self.spool.data_end and not (from_leader and self._cut_before(header)):
             return TidemarkError(f"{where} overlaps what is already there, up to {self.spool.data_end}")
         # By its last offset: the log start, where a lineage begins, may lie within the batch.
         unstated = from_leader and header.last_offset < self._stated_from and header.leader_epoch >= 0
