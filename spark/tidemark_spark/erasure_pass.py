@@ -18,7 +18,7 @@ from tidemark.errors import PublishError
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.erasure import Approved, ErasureRequest, NotApproved, all_requests
 from tidemark.formats.raw.masks import MOST_OFFSETS, Mask, MaskIndex, read_index
-from tidemark.formats.table.ledger import Ledger, PartitionState, new_attempt
+from tidemark.formats.table.ledger import Ledger, new_attempt
 from tidemark.formats.table.plan import PartitionPlan, RunPlan
 from tidemark.planning import write_plan
 from tidemark.planning.common import following
@@ -195,19 +195,7 @@ def _outcome(asked: Approved | NotApproved, hits: Sequence[Hit], ledger: Ledger,
 
 def _job(table: TopicTable, ledger: Ledger) -> Job:
     """The job of a search: all partitions of the ledger."""
-
-    def plan_of(state: PartitionState) -> PartitionPlan:
-        return PartitionPlan(
-            incarnation=state.incarnation,
-            topic_id=state.topic_id,
-            partition=state.partition,
-            start=0,
-            end=state.next_offset,
-            leader_epoch=state.leader_epoch,
-            lineage=state.lineage,
-        )
-
-    plans = tuple(plan_of(state) for state in ledger.partitions)
+    plans = tuple(PartitionPlan.of(state, 0, state.next_offset) for state in ledger.partitions)
     return Job.of(table, RunPlan(**following(table, ledger, 0), kind="erase", partitions=plans))
 
 

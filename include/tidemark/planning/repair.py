@@ -133,7 +133,7 @@ class _RepairSearch:
         plan, tasks = (
             plan_partition(self._raw, part, state, wanted, join=False, spared=self._spared.get(key))
             if wanted
-            else (_nowhere(state, end), [])
+            else (PartitionPlan.of(state, end, end), [])
         )
         if left is not None:
             plan = plan.model_copy(update={"end": end, "branch": state.branch, "cut": cut_of(state, left)})
@@ -153,18 +153,6 @@ class _RepairSearch:
         while across := [first for first, after in hulls.values() if first < end < after]:
             end = min(across)
         return end
-
-
-def _nowhere(state: PartitionState, at: int) -> PartitionPlan:
-    return PartitionPlan(
-        incarnation=state.incarnation,
-        topic_id=state.topic_id,
-        partition=state.partition,
-        start=at,
-        end=at,
-        leader_epoch=state.leader_epoch,
-        lineage=state.lineage,
-    )
 
 
 def _whole(rows: list[_KeptRow], offsets: Intervals) -> tuple[Intervals, set[str]]:

@@ -70,12 +70,5 @@ def _range(table: TopicTable, row: EvidenceRow, created: datetime) -> SegmentRan
 
 def _partition(ledger: Ledger, key: tuple[int, int], tasks: list[ConversionTask]) -> PartitionPlan:
     state = ledger.by_partition[key]
-    return PartitionPlan(
-        incarnation=state.incarnation,
-        topic_id=state.topic_id,
-        partition=state.partition,
-        start=min(task.from_offset for task in tasks),
-        end=max(part.to_offset for task in tasks for part in task.ranges),
-        leader_epoch=state.leader_epoch,
-        lineage=state.lineage,
-    )
+    start = min(task.from_offset for task in tasks)
+    return PartitionPlan.of(state, start, max(part.to_offset for task in tasks for part in task.ranges))

@@ -56,16 +56,7 @@ def _reading(
         at = raw.partition(state.topic_id, place, state.incarnation, state.partition)
         known, end = Lineage(state.lineage), state.verdicts_end
         return plan_reading(raw, at, known, wanted, verdicts_end=end, spared=spared)
-    nothing = PartitionPlan(
-        incarnation=state.incarnation,
-        topic_id=state.topic_id,
-        partition=state.partition,
-        start=0,
-        end=0,
-        leader_epoch=state.leader_epoch,
-        lineage=state.lineage,
-    )
-    return RawPart(nothing, [], wanted)
+    return RawPart(PartitionPlan.of(state, 0, 0), [], wanted)
 
 
 def _plan_files(part: PartitionUnderAudit) -> None:

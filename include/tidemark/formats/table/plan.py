@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, Self
 
 from pydantic import AwareDatetime, Field
 
@@ -17,7 +17,7 @@ from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction, Origin
-from tidemark.formats.table.ledger import Closing
+from tidemark.formats.table.ledger import Closing, PartitionState
 from tidemark.formats.table.parquet_layout import ParquetLayout
 
 RunKind = Literal["ingest", "rebuild", "replay", "compact", "retain", "fold", "repair", "schema", "erase"]
@@ -170,6 +170,20 @@ class PartitionPlan(Model):
     foreign_epochs: tuple[int, ...] = ()
     as_of: AwareDatetime | None = None
     masks: StoredMasks | None = None
+
+    @classmethod
+    def of(cls, state: PartitionState, start: int, end: int, masks: StoredMasks | None = None) -> Self:
+        """A plan over offsets ``[start, end)`` that have landed, by the lineage of the ledger's ``state``."""
+        return cls(
+            incarnation=state.incarnation,
+            topic_id=state.topic_id,
+            partition=state.partition,
+            start=start,
+            end=end,
+            leader_epoch=state.leader_epoch,
+            lineage=state.lineage,
+            masks=masks,
+        )
 
     @property
     def landed_next(self) -> int:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 
-from tidemark.formats.table.ledger import Ledger, PartitionState
-from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange, StoredMasks
+from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
 from tidemark.planning.common import Key, following, masked_offsets
 from tidemark.planning.read import joined
 from tidemark.planning.rebuild import files_by_date
@@ -43,7 +43,10 @@ def plan_erasure(table: TopicTable, *, attempt: int | None = None) -> RunPlan | 
     return RunPlan(
         **(following(table, ledger, attempt) | {"masks": numbers}),
         kind="erase",
-        partitions=tuple(_partition(ledger.by_partition[key], masks) for key, masks in sorted(pending.items())),
+        partitions=tuple(
+            PartitionPlan.of(state := ledger.by_partition[key], 0, state.next_offset, masks)
+            for key, masks in sorted(pending.items())
+        ),
         tasks=tuple(
             _task(table, ledger, path, rows)
             for path, rows in sorted(files.items())
@@ -76,19 +79,6 @@ def _files(standing: EffectiveEvidence, erased: Mapping[Key, Sequence[int]]) -> 
 
 def _in_files(standing: EffectiveEvidence, erased: Mapping[Key, object]) -> Iterator[EvidenceRow]:
     return (row for row in standing.evidence() if row.offset_class in PARSED and row.key in erased)
-
-
-def _partition(state: PartitionState, masks: StoredMasks) -> PartitionPlan:
-    return PartitionPlan(
-        incarnation=state.incarnation,
-        topic_id=state.topic_id,
-        partition=state.partition,
-        start=0,
-        end=state.next_offset,
-        leader_epoch=state.leader_epoch,
-        lineage=state.lineage,
-        masks=masks,
-    )
 
 
 def _task(table: TopicTable, ledger: Ledger, path: str, rows: Sequence[EvidenceRow]) -> ConversionTask:
