@@ -7,15 +7,13 @@ that rewrites files lands once or not at all. Its report comes last.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tidemark.endpoints import resolver_of
-from tidemark.erasure.reports import ErasureReport, RequestOutcome, done_in, last_raw, write_report
-from tidemark.erasure.requests import ends_of
+from tidemark.erasure.reports import ErasureReport, RequestOutcome, done_in, last_raw, reports_of, write_report
+from tidemark.erasure.requests import ErasureFolder, ends_of
 from tidemark.erasure.secret import Secret
 from tidemark.errors import PublishError
-from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.erasure import Approved, ErasureRequest, NotApproved, all_requests
 from tidemark.formats.raw.masks import MOST_OFFSETS, Mask, MaskIndex, read_index
 from tidemark.formats.table.ledger import Ledger, new_attempt
@@ -25,7 +23,7 @@ from tidemark.planning.common import following
 from tidemark.planning.maintenance.erasure import plan_erasure
 from tidemark.raw.masks import mask_of
 from tidemark.raw.topic import RawTopic
-from tidemark.store import Store, open_store, put_once
+from tidemark.store import put_once
 from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
@@ -51,16 +49,9 @@ class Pass(NamedTuple):
     rewrite: Rewrite
 
     @property
-    def store(self) -> Store:
-        """The store of the requests and masks."""
-        default = resolver_of(self.table.deployment.raw).default()
-        return open_store(default.store, self.table.deployment.store)
-
-    @property
-    def control(self) -> ControlKeys:
-        """The keys of the requests and masks."""
-        default = resolver_of(self.table.deployment.raw).default()
-        return ControlKeys(default.prefix, self.table.topic.cluster)
+    def folder(self) -> ErasureFolder:
+        """The place of the requests and masks."""
+        return ErasureFolder.of(self.table.deployment, self.table.topic.cluster)
 
 
 def erase(work: Pass, *, dry_run: bool) -> ErasureReport:
@@ -75,7 +66,8 @@ def erase(work: Pass, *, dry_run: bool) -> ErasureReport:
     table = work.table
     standing = EffectiveEvidence.of(table)
     ledger = standing.ledger
-    waiting, ready = _sorted(work, ledger, dry_run=dry_run)
+    reports = list(reports_of(table))
+    waiting, ready = _sorted(work, ledger, done_in(reports), dry_run=dry_run)
     searched = Searched([], {}, 0, 0, 0)
     if ready:
         requests = [asked.request for asked in ready]
@@ -102,20 +94,22 @@ def erase(work: Pass, *, dry_run: bool) -> ErasureReport:
     if not dry_run:
         taken = [asked for asked in ready if outcomes[asked.request.id].status == "erased"]
         report = _carried_out(work, report, taken, hits)
-        asked = bool(taken or done_in(table))
+        asked = bool(taken or done_in(reports))
         report = report.model_copy(update={"raw": erase_seals(table, report.attempt, work.rewrite, asked=asked)})
-    if report.requests or report.rows or report.raw != last_raw(table):
+    if report.requests or report.rows or report.raw != last_raw(reports):
         write_report(table, report)
     return report
 
 
-def _sorted(work: Pass, ledger: Ledger, *, dry_run: bool) -> tuple[list[RequestOutcome], list[Approved | NotApproved]]:
-    """The requests about the topic that are not done: (those that wait, those that can be carried out)."""
-    topic, finished = work.table.topic.topic, done_in(work.table)
+def _sorted(
+    work: Pass, ledger: Ledger, finished: Collection[str], *, dry_run: bool
+) -> tuple[list[RequestOutcome], list[Approved | NotApproved]]:
+    """The requests about the topic that are not ``finished``: (those that wait, those that can be carried out)."""
+    topic, folder = work.table.topic.topic, work.folder
     ends = {(incarnation, partition): end for incarnation, partition, end in ends_of(work.table)}
     waiting: list[RequestOutcome] = []
     ready: list[Approved | NotApproved] = []
-    for asked in all_requests(work.store, work.control):
+    for asked in all_requests(folder.store, folder.control):
         request = asked.request
         if request.id in finished or request.searched(topic) is None:
             continue
@@ -204,36 +198,36 @@ def _write_masks(work: Pass, hits: Sequence[Hit], approvals: Sequence[str]) -> i
     by_partition: dict[Key, set[tuple[int, int]]] = {}
     for hit in hits:
         by_partition.setdefault((hit.incarnation, hit.partition), set()).add((hit.epoch, hit.offset))
-    raw = RawTopic(work.table)
+    folder, raw = work.folder, RawTopic(work.table)
     fresh: dict[str, list[Mask]] = {}
     for key, pairs in sorted(by_partition.items()):
         place = raw.incarnations().incarnations[key[0]].place
-        left = sorted(pairs - _masked(work, raw.masks(place), key[1]))
+        left = sorted(pairs - _masked(folder, raw.masks(place), key[1]))
         for start in range(0, len(left), MOST_OFFSETS):
             by_epoch: dict[int, list[int]] = {}
             for epoch, offset in left[start : start + MOST_OFFSETS]:
                 by_epoch.setdefault(epoch, []).append(offset)
-            fresh.setdefault(place, []).append(Mask.of(work.control.cluster, place, key[1], by_epoch, approvals))
+            fresh.setdefault(place, []).append(Mask.of(folder.control.cluster, place, key[1], by_epoch, approvals))
     for place, masks in fresh.items():
         for mask in masks:
-            put_once(work.store, mask.key(work.control), mask.to_bytes())
-        _add(work, place, masks)
+            put_once(folder.store, mask.key(folder.control), mask.to_bytes())
+        _add(folder, place, masks)
     return sum(mask.count for masks in fresh.values() for mask in masks)
 
 
-def _masked(work: Pass, index: MaskIndex, partition: int) -> set[tuple[int, int]]:
+def _masked(folder: ErasureFolder, index: MaskIndex, partition: int) -> set[tuple[int, int]]:
     """The (epoch, offset) pairs of a partition that are masked already."""
-    keys = (index.key_of(work.control, mask) for mask in index.masks if mask.partition == partition)
-    masks = (mask_of(work.store, key) for key in keys)
+    keys = (index.key_of(folder.control, mask) for mask in index.masks if mask.partition == partition)
+    masks = (mask_of(folder.store, key) for key in keys)
     return {(part.epoch, offset) for mask in masks for part in mask.epochs for offset in part.offsets}
 
 
-def _add(work: Pass, place: str, masks: Sequence[Mask]) -> None:
+def _add(folder: ErasureFolder, place: str, masks: Sequence[Mask]) -> None:
     """Add ``masks`` to the index of ``place``, whoever else does so at the same time."""
 
     def read() -> tuple[MaskIndex, str | None]:
-        version = read_index(work.store, work.control, place)
-        return version or (MaskIndex(cluster=work.control.cluster, place=place), None)
+        version = read_index(folder.store, folder.control, place)
+        return version or (MaskIndex(cluster=folder.control.cluster, place=place), None)
 
-    key = work.control.mask_index(place)
-    update(work.store, key, read, lambda index: index.also(masks), then="run it again")
+    key = folder.control.mask_index(place)
+    update(folder.store, key, read, lambda index: index.also(masks), then="run it again")

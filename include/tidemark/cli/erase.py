@@ -201,9 +201,10 @@ def _outcomes(
     """For the topics in the topics file: the newest outcomes by id and topic, and the objects that remain in raw."""
     named = {(each.cluster, searched.topic) for each in asked for searched in each.topics}
     tables = [configured_table(deployment, each) for each in deployment.topics if (each.cluster, each.topic) in named]
-    reports = sorted((report for table in tables for report in reports_of(table)), key=lambda report: report.at)
+    by_topic = {(table.topic.cluster, table.topic.topic): list(reports_of(table)) for table in tables}
+    reports = sorted((report for each in by_topic.values() for report in each), key=lambda report: report.at)
     outcomes = {(outcome.id, report.topic): outcome for report in reports for outcome in report.requests}
-    remaining = {(table.topic.cluster, table.topic.topic): len(last_raw(table).remaining) for table in tables}
+    remaining = {topic: len(last_raw(each).remaining) for topic, each in by_topic.items()}
     return outcomes, remaining
 
 

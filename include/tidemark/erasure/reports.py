@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, Final, Literal
 
 from pydantic import AwareDatetime, Field
@@ -123,14 +123,12 @@ def reports_of(table: TopicTable) -> Iterator[ErasureReport]:
         yield ErasureReport.load(table.store, info.key)
 
 
-def last_raw(table: TopicTable) -> RawReport:
-    """The state of raw after the last pass. Raises errors of :func:`reports_of`."""
-    passes = [report for report in reports_of(table) if not report.dry_run]
+def last_raw(reports: Iterable[ErasureReport]) -> RawReport:
+    """The state of raw after the last pass of a topic's ``reports``."""
+    passes = [report for report in reports if not report.dry_run]
     return max(passes, key=lambda report: report.at).raw if passes else RawReport()
 
 
-def done_in(table: TopicTable) -> frozenset[str]:
-    """The ids of the requests whose records are erased from the topic."""
-    return frozenset(
-        request.id for report in reports_of(table) for request in report.requests if request.status == "erased"
-    )
+def done_in(reports: Iterable[ErasureReport]) -> frozenset[str]:
+    """The ids of the requests whose records are erased from the topic of the ``reports``."""
+    return frozenset(request.id for report in reports for request in report.requests if request.status == "erased")

@@ -14,11 +14,13 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 
 from tidemark.endpoints import resolver_of
+from tidemark.erasure.requests import ErasureFolder
 from tidemark.errors import NotFound
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.erasure import Approved, all_requests
 from tidemark.formats.table.audit_report import MAX_FINDINGS, AuditedPartition, AuditFinding, AuditReport, Kind
 from tidemark.formats.table.ledger import Ledger, PartitionState
+from tidemark.formats.table.plan import StoredMasks
 from tidemark.intervals import Interval, Intervals
 from tidemark.planning.common import masked_offsets, spared_offsets
 from tidemark.raw.topic import RawTopic
@@ -92,8 +94,9 @@ class _Audit:
         raw = RawTopic(self._table)
         incarnations = raw.incarnations().incarnations
         spared = spared_offsets(raw, standing)
+        masks = raw.masks_of(self._ledger, pending=False)
         for state in self._ledger.partitions:
-            self._check_erased(raw, state, evidence.get(state.key, []))
+            self._check_erased(state, evidence.get(state.key, []), masks.get(state.key))
         group: list[PartitionUnderAudit] = []
         for state in self._ledger.partitions:
             rows = evidence.pop(state.key, [])
@@ -103,12 +106,11 @@ class _Audit:
                 group = []
         self._group(group)
 
-    def _check_erased(self, raw: RawTopic, state: PartitionState, evidence: list[EvidenceRow]) -> None:
+    def _check_erased(self, state: PartitionState, evidence: list[EvidenceRow], masks: StoredMasks | None) -> None:
         """Report erased offsets that no approved mask names: nobody may call a loss an erasure."""
         erased = Intervals((row.first, row.next) for row in evidence if row.offset_class == "erased")
         if not erased:
             return
-        masks = raw.masks_of(self._ledger, pending=False).get(state.key)
         offsets = masked_offsets(self._table, masks, self._approvals) if masks else []
         named = Intervals((offset, offset + 1) for offset in offsets)
         if unnamed := erased - named:
@@ -120,9 +122,8 @@ class _Audit:
     @cached_property
     def _approvals(self) -> frozenset[str]:
         """The digests of the approvals of all requests for erasure that count."""
-        default = resolver_of(self._table.deployment.raw).default()
-        store = open_store(default.store, self._table.deployment.store)
-        asked = all_requests(store, ControlKeys(default.prefix, self._table.topic.cluster))
+        folder = ErasureFolder.of(self._table.deployment, self._table.topic.cluster)
+        asked = all_requests(folder.store, folder.control)
         return frozenset(request.sha256 for request in asked if isinstance(request, Approved))
 
     def _find(self, kind: Kind, part: PartitionUnderAudit | None, detail: str, **more: object) -> None:

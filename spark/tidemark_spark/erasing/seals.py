@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.decode.offset_mask import OffsetMask
-from tidemark.endpoints import resolver_of
 from tidemark.erasure.reports import RawReport, Remaining
+from tidemark.erasure.requests import ErasureFolder
 from tidemark.errors import NotFound
 from tidemark.formats.keys import MANIFEST_EXTENSION, ControlKeys, PartitionKeys, SegmentName
 from tidemark.formats.raw.buried import Buried, BuriedObject, BuriedSegment, read_buried
@@ -36,8 +36,7 @@ from tidemark.raw.removal import delete_version, remove
 from tidemark.raw.segments import Segment, live_end, segment_of, whole_lineage
 from tidemark.raw.topic import RawTopic
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store, put_once
-from tidemark.table.delta_table import TopicTable
-from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark_spark.erasing.rewriting import SealOutcome, SealTask
 
 CHUNK: Final = 256
@@ -64,10 +63,9 @@ def erase_seals(table: TopicTable, attempt: int, execute: Rewrite, *, asked: boo
     raw = RawTopic(table)
     if not asked and not raw.mask_numbers():
         return RawReport()
-    ledger = EffectiveEvidence.of(table).ledger
-    default = resolver_of(table.deployment.raw).default()
-    control = ControlKeys(default.prefix, table.topic.cluster)
-    place = _Place(open_store(default.store, table.deployment.store), control, attempt)
+    ledger = committed_ledger(table)
+    folder = ErasureFolder.of(table.deployment, table.topic.cluster)
+    place = _Place(folder.store, folder.control, attempt)
     known = in_parallel(lambda state: _Partition.of(table, raw, place, state), ledger.partitions)
     tasks = [task for partition in known for task in partition.tasks()]
     outcomes = execute(table.deployment.store, tasks) if tasks else []

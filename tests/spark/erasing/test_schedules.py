@@ -21,7 +21,7 @@ from tests.support.raw_builder import EPOCH
 from tests.tidemark.erasure.asked import SECRET, approve, asked
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, reseal
 from tidemark.decode import decode_batches, scan_headers
-from tidemark.erasure.reports import RawReport, done_in
+from tidemark.erasure.reports import RawReport, done_in, reports_of
 from tidemark.formats.raw.erasure import ErasureRequest, PartitionEnd
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay, write_plan
@@ -214,7 +214,7 @@ class Schedule:
 
     def settle(self) -> None:
         """Note what the requests that are done have erased."""
-        finished = done_in(self.world.table)
+        finished = done_in(reports_of(self.world.table))
         for request in [one for one in self.asked if one.id in finished]:
             self.asked.remove(request)
             ends = {end.partition: end.end for end in request.through["orders"]}
