@@ -50,10 +50,10 @@ from tidemark.raw.topic import RawTopic
 from tidemark.store import StoreOptions, open_store
 from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import load_topics
-from tidemark_spark.convert.classify import PartitionRules, judge
+from tidemark_spark.convert.classify import PartitionRules
 from tidemark_spark.convert.date_partitioner import numbers, take
 from tidemark_spark.convert.read_ahead import Ahead, read_ahead
-from tidemark_spark.convert.segment_reader import windows
+from tidemark_spark.convert.segment_reader import judged
 
 OPTIONS: Final = {
     "topics": "the topics file, which the driver reads",
@@ -318,9 +318,7 @@ def segment_rows(
         ContinuityError: an offset is missing.
         PreconditionFailed: a repair has made the segment again since the plan.
     """
-    expected = part.from_offset
-    for window in windows(open_store(part.store, options), part, ahead):
-        verdict = judge(window.headers, expected, part, rules)
+    for window, verdict, expected in judged(open_store(part.store, options), part, rules, ahead):
         decoded = decode_batches(
             window.data,
             verdict.data[_late_enough(verdict.data["max_timestamp"], from_time)],
@@ -333,13 +331,6 @@ def segment_rows(
             limits=DEFAULT_LIMITS._replace(records_bytes=batch_bytes),
         )
         yield from map(rules.mask.without, decoded)
-        expected = verdict.next_offset
-        if verdict.stop:
-            raise ContinuityError(verdict.stop.detail)
-        if window.damage:
-            raise window.damage.error
-    if expected < part.to_offset and not part.compacted:
-        raise ContinuityError(f"{part.key}: no batch holds offsets {expected} to {part.to_offset - 1}")
 
 
 def _late_enough(milliseconds: NDArray[np.int64], from_time: int) -> NDArray[np.bool_]:

@@ -151,6 +151,8 @@ def judge(headers: Headers, expected: int, part: SegmentRange, rules: PartitionR
 
 def without(runs: Iterable[Run], offsets: NDArray[np.int64]) -> list[Run]:
     """``runs`` without ``offsets``, which are ascending: a run of all its offsets is divided there."""
+    if not len(offsets):
+        return list(runs)
     left: list[Run] = []
     for run in runs:
         low, high = np.searchsorted(offsets, [run.start, run.end])

@@ -64,8 +64,13 @@ def account_of_records(rows: pa.RecordBatch, names: Sequence[str]) -> Account:
 
 def account_of_file(rows: pa.RecordBatch, names: Sequence[str]) -> Account:
     """The account of ``rows`` in a file with the columns ``names``; missing columns count as null."""
-    total = row_hash_sum(_hashable(rows, names))
+    total = hash_of_file(rows, names)
     return Account(len(rows), total, total, _column_sums(rows, names))
+
+
+def hash_of_file(rows: pa.RecordBatch, names: Sequence[str]) -> int:
+    """The hash of ``rows`` in a file with the columns ``names``; missing columns count as null."""
+    return row_hash_sum(_hashable(rows, names))
 
 
 def _column_sums(rows: pa.RecordBatch, names: Sequence[str]) -> dict[str, tuple[int, int]]:

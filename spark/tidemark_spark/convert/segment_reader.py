@@ -8,11 +8,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tidemark.decode import HEADER_DTYPE, Headers, scan_headers
-from tidemark.errors import SegmentError
+from tidemark.errors import ContinuityError, SegmentError
 from tidemark.formats.table.plan import SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.kafka_log.batch import HEADER_SIZE, PREFIX_SIZE, check_header, check_prefix, read_header
 from tidemark.store import Store
+from tidemark_spark.convert.classify import BatchVerdict, PartitionRules, judge, missing
 from tidemark_spark.convert.read_ahead import Ahead
 
 WINDOW_BYTES: Final = 16 << 20
@@ -68,6 +69,31 @@ def windows(store: Store, part: SegmentRange, ahead: Ahead | None = None) -> Ite
             return
         yield ReadWindow(data, position, headers)
         at, expected = bad.end, bad.next_offset  # damaged, but below the wanted offsets
+
+
+def judged(
+    store: Store, part: SegmentRange, rules: PartitionRules, ahead: Ahead | None = None
+) -> Iterator[tuple[ReadWindow, BatchVerdict, int]]:
+    """The windows of ``part`` with their verdicts, and the first offset that each accounts for.
+
+    The batches before a hole or damage come first, and then the error.
+
+    Raises:
+        SegmentError: a batch is damaged.
+        ContinuityError: an offset is missing.
+        PreconditionFailed, NotFound: see :func:`windows`.
+    """
+    expected = part.from_offset
+    for window in windows(store, part, ahead):
+        verdict = judge(window.headers, expected, part, rules)
+        yield window, verdict, expected
+        expected = verdict.next_offset
+        if verdict.stop:
+            raise ContinuityError(verdict.stop.detail)
+        if window.damage:
+            raise window.damage.error
+    if expected < part.to_offset and not part.compacted:
+        raise ContinuityError(missing(part, expected, part.to_offset).detail)
 
 
 def _scan(

@@ -6,12 +6,14 @@ with a guess of the record one could test it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 from tidemark.errors import ContinuityError
 from tidemark.formats.raw.hashsum import combine, without
-from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, StoredMasks
+from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.common import masked_offsets
@@ -53,16 +55,15 @@ def evidence_of_erasure(
     # What is left are filtered rows, whose names are of no file; and of other files the hash cannot be divided.
     filtered = [rows for rows in files.values() if rows[0].offset_class == "filtered"]
     unhashed = [division for division in divided if division.kept.hash128 is None and division.gone]
-    read = _RawSums(table, plan, standing, execute)
-    found = read.sums([*(rows for rows in filtered), *(division.before for division in unhashed)])
+    found = _raw_sums(table, plan, standing, [*filtered, *(division.before for division in unhashed)], execute)
     gone = (row for division in divided for row in division.gone)
     landed = {(row.incarnation, row.partition, offset) for row in gone for offset in _each(row)}
     divided += [_of_filtered(rows, found, landed) for rows in filtered]
     evidence: list[EvidenceRow] = []
     for division in divided:
         evidence += _checked(table, division, found)
-    for rows in (rows for part in divided for rows in [part.before] if rows[0].offset_class != "landed"):
-        evidence += [row._replace(offset_class="superseded") for row in rows]
+        if division.before[0].offset_class != "landed":
+            evidence += [row._replace(offset_class="superseded") for row in division.before]
     return sorted(evidence, key=lambda row: (row.incarnation, row.partition, row.first, row.next, row.offset_class))
 
 
@@ -70,47 +71,41 @@ _Found = dict[tuple[int, int, int], EvidenceRow]
 """Erased records of raw by incarnation, partition and offset: each with its hash, and the date of its timestamp."""
 
 
-class _RawSums:
-    """Reads erased records in raw."""
-
-    def __init__(self, table: TopicTable, plan: RunPlan, standing: EffectiveEvidence, execute: Execute) -> None:
-        self._table, self._plan, self._standing, self._execute = table, plan, standing, execute
-
-    def sums(self, groups: Sequence[Sequence[EvidenceRow]]) -> _Found:
-        """The hashes of the erased records in the byte ranges of ``groups``, as far as raw has them."""
-        wanted: dict[Key, list[tuple[int, int]]] = {}
-        masks = {part.key: part.masks for part in self._plan.partitions}
-        for row in (row for rows in groups for row in rows):
-            stored = masks[row.key]
-            if stored is not None:
-                wanted.setdefault(row.key, []).extend(self._around(row, stored))
-        if not wanted:
-            return {}
-        raw = RawTopic(self._table)
-        incarnations = raw.incarnations().incarnations
-        tasks: list[ConversionTask] = []
-        plans: list[PartitionPlan] = []
-        for key, spans in sorted(wanted.items()):
-            state, incarnation = self._standing.ledger.by_partition[key], incarnations[key[0]]
-            part = raw.partition(incarnation.topic_id, incarnation.place, *key)
-            known, end = Lineage(state.lineage), state.verdicts_end
-            reading = plan_reading(raw, part, known, Intervals(spans), verdicts_end=end)
-            tasks += reading.tasks
-            plans.append(reading.plan.model_copy(update={"masks": masks[key]}))  # which knows the aborted transactions
-        found: _Found = {}
-        plan = self._plan.model_copy(update={"partitions": tuple(plans)})
-        for outcome in self._execute(Job.of(self._table, plan), tasks):
-            if outcome.stop:
-                raise ContinuityError(f"{self._table.url}: raw cannot be read for the erasure: {outcome.stop.detail}")
-            for row in outcome.evidence:
-                if row.offset_class == "erased":
-                    found[row.incarnation, row.partition, row.first] = row
-        return found
-
-    def _around(self, row: EvidenceRow, masks: StoredMasks) -> list[tuple[int, int]]:
-        """The masked offsets of a row, as one span."""
-        within = [offset for offset in masked_offsets(self._table, masks) if row.first <= offset < row.next]
-        return [(within[0], within[-1] + 1)] if within else []
+def _raw_sums(
+    table: TopicTable,
+    plan: RunPlan,
+    standing: EffectiveEvidence,
+    groups: Iterable[Sequence[EvidenceRow]],
+    execute: Execute,
+) -> _Found:
+    """The erased records in the byte ranges of ``groups``, as far as raw has them."""
+    masks = {part.key: part.masks for part in plan.partitions if part.masks is not None}
+    rows: dict[Key, list[EvidenceRow]] = {}
+    for row in (row for group in groups for row in group):
+        rows.setdefault(row.key, []).append(row)
+    raw = RawTopic(table)
+    incarnations = raw.incarnations().incarnations if rows else ()
+    tasks: list[ConversionTask] = []
+    plans: list[PartitionPlan] = []
+    for key, around in sorted(rows.items()):
+        masked = masked_offsets(table, masks[key])
+        spans = (masked[bisect_left(masked, row.first) : bisect_left(masked, row.next)] for row in around)
+        wanted = Intervals((within[0], within[-1] + 1) for within in spans if within)
+        state, incarnation = standing.ledger.by_partition[key], incarnations[key[0]]
+        part = raw.partition(incarnation.topic_id, incarnation.place, *key)
+        reading = plan_reading(raw, part, Lineage(state.lineage), wanted, verdicts_end=state.verdicts_end)
+        tasks += reading.tasks
+        plans.append(reading.plan.model_copy(update={"masks": masks[key]}))  # which knows the aborted transactions
+    if not tasks:
+        return {}
+    found: _Found = {}
+    for outcome in execute(Job.of(table, plan.model_copy(update={"partitions": tuple(plans)})), tasks):
+        if outcome.stop:
+            raise ContinuityError(f"{table.url}: raw cannot be read for the erasure: {outcome.stop.detail}")
+        for row in outcome.evidence:
+            if row.offset_class == "erased":
+                found[row.incarnation, row.partition, row.first] = row
+    return found
 
 
 def _path(table: TopicTable, outcome: Outcome) -> str:
@@ -183,7 +178,4 @@ def _each(row: EvidenceRow) -> Iterable[int]:
 
 
 def _sum(hashes: Iterable[int]) -> int:
-    total = 0
-    for hash128 in hashes:
-        total = combine(total, hash128)
-    return total
+    return reduce(combine, hashes, 0)

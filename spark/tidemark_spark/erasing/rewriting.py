@@ -24,7 +24,6 @@ from tidemark.decode.offset_mask import OffsetMask
 from tidemark.decode.rewrite import BatchRewriter
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, SegmentError, UnknownOutcome
 from tidemark.formats.keys import PartitionKeys, SegmentName
-from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.raw.manifest import ErasedRecords, ObjectSum, SegmentManifest
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.kafka_log import BatchHeader, SegmentScanner, SegmentSummary
@@ -34,6 +33,7 @@ from tidemark.raw.objects import StoredManifest
 from tidemark.raw.stored_bytes import PIECE_BYTES, pieces, read_checksum, stored_checksum
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store, put_once
 from tidemark_spark.convert.date_partitioner import take
+from tidemark_spark.convert.row_checksums import Account
 
 ADOPTED: Final = timedelta(days=1)
 """Age of objects without a manifest, which a killed pass has left, up to which another pass goes on with them."""
@@ -276,13 +276,13 @@ class _Comparison:
 
     def finish(self) -> None:
         """Compare what was added. Raises CannotRewrite if it differs."""
-        erased, kept, after = _RecordSum(), _RecordSum(), _RecordSum()
+        erased, kept, after = Account(), Account(), Account()
         for part in self._decoded(self.old):
             masked = self.mask.rows(part)
-            erased.add(take(part, np.flatnonzero(masked)))
-            kept.add(take(part, np.flatnonzero(~masked)))
+            erased.add(_account(take(part, np.flatnonzero(masked))))
+            kept.add(_account(take(part, np.flatnonzero(~masked))))
         for part in self._decoded(self.new):
-            after.add(part)
+            after.add(_account(part))
         if after != kept or erased.rows != self.gone:
             raise CannotRewrite("would have other records: nothing was written")
         self.old.clear()
@@ -296,14 +296,6 @@ class _Comparison:
             yield from decode_batches(body, headers, name=name, partition=self.manifest.partition, incarnation=0)
 
 
-@dataclass
-class _RecordSum:
+def _account(rows: pa.RecordBatch) -> Account:
     """Number and hash of records."""
-
-    rows: int = 0
-    hash128: int = 0
-
-    def add(self, rows: pa.RecordBatch) -> None:
-        """Add records."""
-        self.rows += len(rows)
-        self.hash128 = combine(self.hash128, row_hash_sum(rows))
+    return Account(len(rows), row_hash_sum(rows))

@@ -34,11 +34,11 @@ from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
-from tidemark_spark.convert.classify import PartitionRules, judge
+from tidemark_spark.convert.classify import PartitionRules
 from tidemark_spark.convert.date_partitioner import numbers
 from tidemark_spark.convert.guard import parsed
 from tidemark_spark.convert.partition_columns import topic_parser
-from tidemark_spark.convert.segment_reader import windows
+from tidemark_spark.convert.segment_reader import judged
 from tidemark_spark.model import Job
 
 _ROWS: Final = 65536
@@ -119,6 +119,7 @@ def search(common: SearchJob, task: SearchTask) -> SearchResult:
     Raises:
         ConfigError: a column cannot be compared, or a request's secret is missing.
         FormatError: the file is damaged, or raw's bytes are.
+        ContinuityError: raw lacks an offset of the task.
         StoreError: a store did not answer, or a file is gone.
     """
     found = SearchResult(task=task)
@@ -216,11 +217,8 @@ def _search_raw(common: SearchJob, task: RawSearch, wanted: Sequence[Matcher], f
     rules = PartitionRules.of(job.partitions[whole.incarnation, whole.partition], job.options)
     parser = topic_parser(job.topic) if any(matcher.column != KEY_COLUMN for matcher in wanted) else None
     for part in whole.ranges:
-        expected = part.from_offset
-        store = open_store(part.store, job.options)
-        for window in windows(store, part):
+        for window, verdict, expected in judged(open_store(part.store, job.options), part, rules):
             found.bytes_read += len(window.data)
-            verdict = judge(window.headers, expected, part, rules)
             for rows in decode_batches(
                 window.data,
                 verdict.data,
@@ -247,9 +245,6 @@ def _search_raw(common: SearchJob, task: RawSearch, wanted: Sequence[Matcher], f
                             Hit(request, whole.incarnation, whole.partition, int(epochs[row]), int(offsets[row]), "raw")
                             for row in indices.tolist()
                         ]
-            expected = verdict.next_offset
-            if window.damage:
-                raise window.damage.error
 
 
 class Searched(NamedTuple):

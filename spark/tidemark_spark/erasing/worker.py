@@ -10,6 +10,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 
 from tidemark.decode import SCHEMA, decode_batches, row_hash_sum
 from tidemark.errors import ContinuityError, FormatError
-from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.partitioning import DateFolder
 from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.parsers.base import Parsed, no_rows
@@ -27,16 +27,16 @@ from tidemark.store import open_store
 from tidemark.table.evidence import EvidenceClass, EvidenceRow
 from tidemark_spark.compaction.merge import Input, merged
 from tidemark_spark.compaction.worker import RewrittenFile, merged_schema
-from tidemark_spark.convert.classify import PartitionRules, judge
+from tidemark_spark.convert.classify import PartitionRules
 from tidemark_spark.convert.conversion import by_shipping
-from tidemark_spark.convert.date_partitioner import numbers, take
+from tidemark_spark.convert.date_partitioner import RowSplitter, numbers, take
 from tidemark_spark.convert.parquet_writer import FolderFiles
 from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
 from tidemark_spark.convert.quarantine import records_of
-from tidemark_spark.convert.row_checksums import Cells, account_of_file, by_cell
+from tidemark_spark.convert.row_checksums import Account, Cells, by_cell, hash_of_file
 from tidemark_spark.convert.row_sink import namer, refused_parts, splitter_of
-from tidemark_spark.convert.segment_reader import windows
+from tidemark_spark.convert.segment_reader import judged
 from tidemark_spark.model import Job, Outcome, Stop
 
 _ROWS = 8192
@@ -67,26 +67,13 @@ def erased(job: Job, task: ConversionTask) -> Outcome:
 
 
 @dataclass
-class _Sum:
-    """Number and hash of the rows of a range."""
-
-    rows: int = 0
-    hash128: int = 0
-
-    def add(self, rows: int, hash128: int) -> None:
-        """Add rows."""
-        self.rows += rows
-        self.hash128 = combine(self.hash128, hash128)
-
-
-@dataclass
 class FileDivision:
     """The division of a task's rows into kept and erased ones, by range."""
 
     job: Job
     task: ConversionTask
     rules: PartitionRules
-    kept: list[_Sum] = field(init=False)
+    kept: list[Account] = field(init=False)
     gone: list[EvidenceRow] = field(default_factory=list)
     output: RewrittenFile | None = None
     refused: str | None = None
@@ -94,7 +81,7 @@ class FileDivision:
     bytes_read: int = 0
 
     def __post_init__(self) -> None:
-        self.kept = [_Sum() for _ in self.task.ranges]
+        self.kept = [Account() for _ in self.task.ranges]
         self._cells = Cells(
             tuple(part.from_offset for part in self.task.ranges), tuple(part.to_offset for part in self.task.ranges)
         )
@@ -116,11 +103,11 @@ class FileDivision:
         for rows in batches:
             erased_rows = np.isin(numbers(rows.column("kafka_offset")), masked)
             for cell, part in by_cell(take(rows, np.flatnonzero(erased_rows)), self._cells):
-                self._erase(cell, part, account_of_file(part, names).hash128)
+                self._erase(cell, part, hash_of_file(part, names))
             chosen = take(rows, np.flatnonzero(~erased_rows)) if erased_rows.any() else rows
             for cell, part in by_cell(chosen, self._cells):
                 self._check_cell(cell, part)
-                self.kept[cell].add(len(part), account_of_file(part, names).hash128)
+                self.kept[cell].add(Account(len(part), hash_of_file(part, names)))
             if len(chosen):
                 yield chosen
 
@@ -149,10 +136,10 @@ class FileDivision:
                     self._erase(cell, part, row_hash_sum(records_of(part)))
                 for cell, part in by_cell(take(rows, np.flatnonzero(is_record & ~erased_rows)), self._cells):
                     self._check_cell(cell, part)
-                    self.kept[cell].add(len(part), row_hash_sum(records_of(part)))
+                    self.kept[cell].add(Account(len(part), row_hash_sum(records_of(part))))
                 for cell, part in by_cell(take(rows, np.flatnonzero(~is_record)), self._cells):
                     self._check_cell(cell, part)
-                    self.kept[cell].add(sum(counted for _, counted, _ in refused_parts(part)), 0)
+                    self.kept[cell].add(Account(sum(counted for _, counted, _ in refused_parts(part))))
                 if not erased_rows.all():
                     chosen = take(rows, np.flatnonzero(~erased_rows))
                     kept = numbers(chosen.column("kafka_offset"))
@@ -162,10 +149,8 @@ class FileDivision:
     def raw(self) -> None:
         """Sum the erased records of ranges of raw."""
         for cell, part in enumerate(self.task.ranges):
-            expected = part.from_offset
-            for window in windows(open_store(part.store, self.job.options), part):
+            for window, verdict, expected in judged(open_store(part.store, self.job.options), part, self.rules):
                 self.bytes_read += len(window.data)
-                verdict = judge(window.headers, expected, part, self.rules)
                 wanted = self.rules.erased(expected, verdict.next_offset, compacted=True)
                 first = np.searchsorted(wanted, verdict.data["base_offset"])
                 after = np.searchsorted(wanted, verdict.data["base_offset"] + verdict.data["last_offset_delta"] + 1)
@@ -180,18 +165,18 @@ class FileDivision:
                     position=window.position,
                 ):
                     self._sum(cell, part, take(rows, np.flatnonzero(self.rules.mask.rows(rows))))
-                expected = verdict.next_offset
-                if window.damage:
-                    raise window.damage.error
 
     def _sum(self, cell: int, part: SegmentRange, rows: pa.RecordBatch) -> None:
         """Sum erased records one by one, each with the date that filtered rows have: that of its timestamp."""
-        splitter = splitter_of(self.job.topic, topic_parser(self.job.topic))
         for origin, run in by_shipping(part, rows) if len(rows) else ():
             filtered = Parsed(no_rows(pa.schema([]), len(run)), filtered=np.ones(len(run), np.bool_))
-            for own, indices in splitter.split(run, filtered, origin.uploaded_at).filtered:
+            for own, indices in self._splitter.split(run, filtered, origin.uploaded_at).filtered:
                 for row in indices.tolist():
                     self._erase(cell, run.slice(row, 1), row_hash_sum(run.slice(row, 1)), own.dt)
+
+    @cached_property
+    def _splitter(self) -> RowSplitter:
+        return splitter_of(self.job.topic, topic_parser(self.job.topic))
 
     def _masked(self) -> NDArray[np.int64]:
         start, end = self.task.from_offset, max(part.to_offset for part in self.task.ranges)
