@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from tests.spark.erasing.test_erased_rows import landed
 from tests.spark.inline import Inline
+from tests.spark.run.test_truncation import FUNCTION
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.cli.app import app
@@ -145,3 +146,19 @@ def test_a_request_is_done_once_nothing_of_it_is_left_in_raw(world: World, capsy
     job(world)
     assert "raw: 2 segments lost 3 records, 2 old ones deleted" in capsys.readouterr().out
     assert state() == "erased"
+
+
+def test_a_hole_in_raw_stops_the_search_instead_of_hiding_what_lies_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(VARIABLE, SECRET)
+    world = World(tmp_path, FUNCTION)
+    batches = [batch(at, [Record(0, T0, b"a%d" % at, b"bad")]) for at in range(3)]  # refused, so raw is searched
+    key = world.raw.segment(batches)
+    world.land()
+    ask(world, "a2")
+    job(world, "--dry-run", "--json")
+    assert reported(capsys).requests[0].records == {"raw": 1}
+    world.raw.replace_log(key, batches[0] + batches[2] + batch(3, [Record(0, T0, b"a3", b"bad")]))
+    job(world, "--dry-run", code=1)
+    assert "no batch holds offsets 1 to 1" in capsys.readouterr().err
