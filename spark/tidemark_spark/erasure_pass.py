@@ -19,7 +19,7 @@ from tidemark.formats.raw.masks import MOST_OFFSETS, Mask, MaskIndex, read_index
 from tidemark.formats.table.ledger import Ledger, new_attempt
 from tidemark.formats.table.plan import PartitionPlan, RunPlan
 from tidemark.planning import write_plan
-from tidemark.planning.common import following
+from tidemark.planning.common import Key, following
 from tidemark.planning.maintenance.erasure import plan_erasure
 from tidemark.raw.masks import mask_of
 from tidemark.raw.topic import RawTopic
@@ -34,8 +34,6 @@ from tidemark_spark.run.driver import run
 
 MOST_SHARE: Final = 0.01
 """The share of a topic's offsets above which an approval must name the number of records."""
-
-Key = tuple[int, int]
 
 
 class Pass(NamedTuple):

@@ -114,8 +114,8 @@ class SlotLease:
                 if own is None or own.value.holder != self._holder:
                     self._lost = True
                     self.check()
-                elif self._put(own.etag):
-                    return
+                else:
+                    self._put(own.etag)
         except StoreError as error:
             logger.warning("lease_not_renewed", slot=self._slot, error=str(error))
 
@@ -138,7 +138,6 @@ class SlotLease:
             while not self._stopping.wait(self._seconds / 5):
                 self.renew()
         except LeaseLost as error:
-            self._lost = True
             logger.error("lease_lost", slot=self._slot, error=str(error))  # noqa: TRY400 - the message has all
             on_lost()
 

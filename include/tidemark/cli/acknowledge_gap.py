@@ -7,17 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, writes
+from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, not_empty, writes
 from tidemark.inspection.gap_acknowledgement import GapsOf, gaps_of
 from tidemark.table.delta_table import open_topic_table
 from tidemark.terminal import Output
 from tidemark.topics import load_topics
-
-
-def _not_empty(text: str) -> str:
-    if not text.strip():
-        raise typer.BadParameter("must not be empty")
-    return text
 
 
 @writes
@@ -26,8 +20,8 @@ def acknowledge_gap(
     partition: Annotated[int, typer.Argument(min=0, help="The partition's number.")],
     start: Annotated[int, typer.Argument(metavar="FROM", min=0, help="The first lost offset.")],
     end: Annotated[int, typer.Argument(metavar="TO", min=0, help="The offset after the last lost one.")],
-    by: Annotated[str, typer.Option(callback=_not_empty, help="Your name, for people who want to ask.")],
-    reason: Annotated[str, typer.Option(callback=_not_empty, help="Why they are lost, and may be given up.")],
+    by: Annotated[str, typer.Option(callback=not_empty, help="Your name, for people who want to ask.")],
+    reason: Annotated[str, typer.Option(callback=not_empty, help="Why they are lost, and may be given up.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     incarnation: Annotated[
         int | None, typer.Option(help="The incarnation of a topic that was created again; default: the newest.")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Topics, writes
+from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Topics, not_empty, writes
 from tidemark.config import hint
 from tidemark.erasure.reports import RequestOutcome, last_raw, reports_of
 from tidemark.erasure.requests import ErasureFolder, ends_of, has_integers
@@ -38,12 +38,6 @@ from tidemark.words import plural
 erase_app = typer.Typer(no_args_is_help=True, help="The erasure of records by their keys.")
 
 
-def _not_empty(text: str) -> str:
-    if not text.strip():
-        raise typer.BadParameter("must not be empty")
-    return text
-
-
 def _request_id(text: str | None) -> str | None:
     try:
         return text if text is None else check_report(text)
@@ -51,14 +45,14 @@ def _request_id(text: str | None) -> str | None:
         raise typer.BadParameter("must be the id of a request: 16 of 0-9 a-f") from error
 
 
-By = Annotated[str, typer.Option(callback=_not_empty, help="Your name, for people who want to ask.")]
+By = Annotated[str, typer.Option(callback=not_empty, help="Your name, for people who want to ask.")]
 
 
 @erase_app.command(epilog="Example: tidemark erase request --topic orders --reason DSR-1182 --by ada < keys.txt")
 @writes
 def request(
     topic: Annotated[list[str], typer.Option(metavar="NAME", help="A topic of the topics file; may be repeated.")],
-    reason: Annotated[str, typer.Option(callback=_not_empty, help="Why; not the value itself, for all may read it.")],
+    reason: Annotated[str, typer.Option(callback=not_empty, help="Why; not the value itself, for all may read it.")],
     by: By,
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="The values, one a line; default: standard input.")

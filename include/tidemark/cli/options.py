@@ -31,6 +31,13 @@ def writes(command: Command) -> Command:
     return command
 
 
+def not_empty(text: str) -> str:
+    """A text of the command line. Raises BadParameter if it is empty."""
+    if not text.strip():
+        raise typer.BadParameter("must not be empty")
+    return text
+
+
 def iso_dates(values: list[str] | None) -> list[str] | None:
     """Dates of the command line in ISO format. Raises BadParameter for anything else."""
     try:

@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidemark.decode.schema import array, octets
+from tidemark.decode.schema import array
 from tidemark.erasure.probes import find
 from tidemark.erasure.secret import VARIABLE, Secret
 from tidemark.errors import ConfigError
 from tidemark.formats.raw.erasure import ErasureRequest
+from tidemark.parsers.base import bounds
 from tidemark.parsers.confluent_framing import HEAD
 
 
@@ -113,27 +114,23 @@ class _Group:
 
 
 def _canonical(values: pa.Array[Any]) -> pa.Array[Any]:
-    """The canonical bytes of ``values``, as binary."""
+    """The canonical bytes of ``values``, as binary with offsets of 32 bits."""
     if isinstance(values, pa.DictionaryArray):
         values = values.dictionary_decode()
     if pa.types.is_integer(values.type):
         values = values.cast(pa.string())
     if _is_text(values.type):
         values = values.view(pa.large_binary() if pa.types.is_large_string(values.type) else pa.binary())
-    return values
+    return values.cast(pa.binary())
 
 
 def _bounds(values: pa.Array[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """The starts of binary ``values`` and the end of the last one; and their bytes."""
-    if not len(values):
-        return np.zeros(1, np.int64), np.empty(0, np.uint8)
-    _, starts, data = values.buffers()
-    width = np.int64 if pa.types.is_large_binary(values.type) else np.int32
-    offsets = octets(starts).view(width)[values.offset : values.offset + len(values) + 1].astype(np.int64)
-    contents = octets(data)
-    if offsets[0] < 0 or offsets[-1] > len(contents) or (np.diff(offsets) < 0).any():
+    starts, data = bounds(values)
+    offsets = starts.astype(np.int64)
+    if offsets[0] < 0 or offsets[-1] > len(data) or (np.diff(offsets) < 0).any():
         raise ValueError("offsets of a column point outside its data")
-    return offsets, contents
+    return offsets, data
 
 
 def _is_text(kind: pa.DataType) -> bool:

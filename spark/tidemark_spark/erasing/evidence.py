@@ -16,7 +16,7 @@ from tidemark.formats.raw.hashsum import combine, without
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
-from tidemark.planning.common import masked_offsets
+from tidemark.planning.common import Key, masked_offsets
 from tidemark.planning.maintenance.erasure import spans_of
 from tidemark.planning.read import plan_reading
 from tidemark.raw.topic import RawTopic
@@ -24,8 +24,6 @@ from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
 from tidemark_spark.model import Execute, Job, Outcome
-
-Key = tuple[int, int]
 
 
 class _Division(NamedTuple):

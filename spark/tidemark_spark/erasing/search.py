@@ -28,6 +28,7 @@ from tidemark.formats.table.plan import ConversionTask
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage
 from tidemark.parsers.base import column_at
+from tidemark.planning.common import Key
 from tidemark.planning.read import plan_reading
 from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, open_store
@@ -44,8 +45,6 @@ from tidemark_spark.model import Job
 _ROWS: Final = 65536
 _CHUNK: Final = 8 << 20
 _EPOCH: Final = "kafka_leader_epoch"
-
-Key = tuple[int, int]
 
 Where = Literal["table", "raw"]
 
