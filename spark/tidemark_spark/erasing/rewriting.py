@@ -69,7 +69,6 @@ def rewrite(options: StoreOptions, task: SealTask) -> SealOutcome:
 
     Raises:
         FormatError: a mask does not parse.
-        PreconditionFailed: another pass writes the same seal; run it again.
         StoreError: a store failed.
     """
     manifest, store = task.stored.manifest, open_store(task.keys.endpoint.store, options)
@@ -109,10 +108,18 @@ class _Rewriting:
             after.flush()
             with mmap.mmap(after.fileno(), 0, access=mmap.ACCESS_READ) as new:
                 now, indexes = self._scanned(new, was)
-        sums = self._stored(after, now, indexes)
-        manifest = self._manifest(log, sums, now)
-        put_once(self.store, self.task.keys.manifest(manifest.name), self._bytes(manifest))
-        return SealOutcome(self.task, sum(self.gone.values()), now.size, manifest)
+        others = self._others(indexes)
+        for number in count(self.task.number):
+            sums = self._stored(self.manifest.name.rewritten(number), after, now, others)
+            if sums is None:
+                continue
+            manifest = self._manifest(log, sums, now)
+            try:
+                put_once(self.store, self.task.keys.manifest(manifest.name), self._bytes(manifest))
+            except PreconditionFailed:
+                continue  # the same bytes, as the rewriting of another seal
+            return SealOutcome(self.task, sum(self.gone.values()), now.size, manifest)
+        raise AssertionError("unreachable")
 
     def _fetched(self, file: IO[bytes]) -> ObjectInfo:
         """The seal's log, which is now in ``file``."""
@@ -174,8 +181,8 @@ class _Rewriting:
             raise CannotRewrite("would have other batches: nothing was written")
         return now, dict(indexes.files())
 
-    def _stored(self, after: IO[bytes], now: SegmentSummary, indexes: dict[str, bytes]) -> dict[str, ObjectSum]:
-        """Store the objects under the first number that no other bytes have."""
+    def _others(self, indexes: dict[str, bytes]) -> dict[str, bytes]:
+        """The content of the seal's objects but for the log, by extension."""
         others: dict[str, bytes] = {}
         for file, described in self.manifest.objects.items():
             parsed = SegmentName.parse(file)
@@ -183,17 +190,17 @@ class _Rewriting:
                 raise CannotRewrite(f"has an object of another name, {file}")
             if file != self.manifest.log_name:
                 others[parsed[1]] = indexes[parsed[1]] if parsed[1] in _BY_POSITION else self._read(file, described)
-        for number in count(self.task.number):
-            name = self.manifest.name.rewritten(number)
-            sums: dict[str, ObjectSum | None] = {
-                name.file("log"): self._create(name, "log", after, now.size, now.crc32c)
-            }
-            for extension, body in others.items():
-                sums[name.file(extension)] = self._create(name, extension, body, len(body), crc32c(body))
-            whole = {file: stored for file, stored in sums.items() if stored is not None}
-            if len(whole) == len(sums):
-                return whole
-        raise AssertionError("unreachable")
+        return others
+
+    def _stored(
+        self, name: SegmentName, after: IO[bytes], now: SegmentSummary, others: dict[str, bytes]
+    ) -> dict[str, ObjectSum] | None:
+        """Store the objects as ``name``; None if other bytes have one of the names."""
+        sums = {name.file("log"): self._create(name, "log", after, now.size, now.crc32c)}
+        for extension, body in others.items():
+            sums[name.file(extension)] = self._create(name, extension, body, len(body), crc32c(body))
+        whole = {file: stored for file, stored in sums.items() if stored is not None}
+        return whole if len(whole) == len(sums) else None
 
     def _read(self, file: str, described: ObjectSum) -> bytes:
         body = self.store.get(self.task.keys.file(file), if_match=described.etag).body

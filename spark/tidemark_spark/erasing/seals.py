@@ -222,6 +222,7 @@ class _Partition:
         """Delete what has a rewriting; returns the number of deleted seals."""
         done = {outcome.task.stored.manifest.name: outcome for outcome in outcomes}
         going: list[_Seal] = []
+        successors: dict[str, str] = {}
         for seal in self.seals:
             outcome = done.get(seal.manifest.name)
             successor = outcome.new if outcome else self._successor(seal)
@@ -231,8 +232,13 @@ class _Partition:
                 continue
             if self._is_there(successor):
                 going.append(seal)
+                successors[self.keys.file(seal.manifest.log_name)] = self.keys.file(successor.log_name)
             else:
                 self._remains(seal, f"{successor.log_name}, which replaces it, is not as its manifest says")
+        # What is not searched in a seal is not searched in its rewriting either.
+        self.remaining = [
+            item.model_copy(update={"key": successors.get(item.key, item.key)}) for item in self.remaining
+        ]
         for start in range(0, len(going), CHUNK):
             self._bury(going[start : start + CHUNK])
         records = list(read_buried(self.place.store, self.place.control, self.keys.place, self.keys.partition))
