@@ -28,6 +28,14 @@ from tests.support.waiting import wait_until
 
 USER = "admin"
 _START_SECONDS = 180.0
+_TURN_SECONDS = 60
+_TURN_SECONDS_OF_API = 10
+"""The time that a process waits for its turn to write to SQLite; the default of 5 s is too short on a busy machine.
+
+The API server writes its log of actions on the event loop. If a request in another of its threads holds the turn then,
+and needs the loop to end, both wait until this time is over (seen in Airflow 3.3). Whoever called repeats the call.
+"""
+_DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 _COMPONENTS = {
     "api-server": (),
     "scheduler": ("--skip-serve-logs",),
@@ -139,8 +147,7 @@ class AirflowStack:
             # What is new or has changed is read at the next refresh; to read the rest takes a quarter of a core.
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
-            # A process waits for its turn to write; by default for 5 s, which a busy machine takes longer than.
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home / 'airflow.db'}?timeout=60",
+            _DATABASE: f"sqlite:///{self.home / 'airflow.db'}?timeout={_TURN_SECONDS}",
             "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
             "NO_COLOR": "1",
@@ -158,6 +165,7 @@ class AirflowStack:
             wait_until(self.healthy, what="Airflow to be healthy", interval=0.5, check=self._check)
             for dag in self._unpaused:
                 self.client.wait_for_dag(dag)
+            for dag in self._unpaused:  # before tasks run, which call the API server as well
                 self.client.unpause(dag)
         except BaseException:
             self.stop()
@@ -237,7 +245,10 @@ class AirflowStack:
 
     def _process(self, name: str, *arguments: str, log: Path | None = None) -> ManagedProcess:
         command: list[str | Path] = [self._program, *arguments]
-        return ManagedProcess(name, command, log=log or self.home / f"{name}.log", env=self.env, cwd=self.home)
+        env = dict(self.env)
+        if name == "api-server":
+            env[_DATABASE] = env[_DATABASE].replace(f"={_TURN_SECONDS}", f"={_TURN_SECONDS_OF_API}")
+        return ManagedProcess(name, command, log=log or self.home / f"{name}.log", env=env, cwd=self.home)
 
     def _check(self) -> None:
         for process in self.processes:
