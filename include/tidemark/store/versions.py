@@ -116,10 +116,14 @@ def _kept(store: VersionedStore, retry: Retry, key: str, version: Version, etags
     try:
         _delete(store, retry, key, version)
     except AccessDenied as error:
-        lock = retry.call(lambda: store.lock(key, version.id))
+        try:
+            lock = retry.call(lambda: store.lock(key, version.id))
+        except AccessDenied:
+            lock = None
         if lock is None:
-            rule = "no lock is seen: it takes s3:DeleteObjectVersion, s3:GetObjectRetention and s3:GetObjectLegalHold"
-            raise AccessDenied(error.key, f"version {version.id}: {error.reason}; {rule}") from error
+            rights = "s3:DeleteObjectVersion, s3:GetObjectVersion, s3:GetObjectRetention and s3:GetObjectLegalHold"
+            rule = f"version {version.id}: {error.reason}; no lock is seen, and to delete it takes {rights}"
+            raise AccessDenied(error.key, rule) from error
         return Kept(key, version.id, f"is kept by {lock}", lock.until)
     return None
 
