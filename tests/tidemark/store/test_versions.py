@@ -234,6 +234,7 @@ def test_a_missing_right_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_versions_are_told_from_markers(bucket: Bucket) -> None:
     [etag] = bucket.put("k", b"1")
     version = bucket.version("k")
+    bucket.put("k-e1", b"of another key")
     assert bucket.inner.versions("k") == [Version(version, etag, latest=True)]
     bucket.store.delete("k")
     assert [found[1:] for found in bucket.inner.versions("k")] == [(etag, False), (None, True)]
