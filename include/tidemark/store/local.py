@@ -21,7 +21,7 @@ from crc32c import crc32c as crc32c_of
 from tidemark.errors import NotFound, PreconditionFailed, StoreError
 from tidemark.store.base import Fetched, ObjectInfo, check_key, check_size
 from tidemark.store.body import FileBody
-from tidemark.store.versions import Version
+from tidemark.store.versions import ObjectVersion
 
 _HIDDEN = ".tidemark-store"
 _CHUNK = 1 << 20
@@ -132,10 +132,10 @@ class LocalStore:
                 raise PreconditionFailed(key, f"is another version now: {present}, not {if_match}")
             path.unlink(missing_ok=True)
 
-    def versions(self, key: str) -> list[Version]:
+    def versions(self, key: str) -> list[ObjectVersion]:
         """The file, see :meth:`tidemark.store.versions.VersionedStore.versions`: a directory keeps no other version."""
         etag = self._etag(self._path(key))
-        return [Version("", etag, latest=True)] if etag else []
+        return [ObjectVersion("", etag, latest=True)] if etag else []
 
     def delete_version(self, key: str, version: str) -> None:
         """Do nothing: there is no former version."""

@@ -17,7 +17,7 @@ from tidemark.store.base import Store
 from tidemark.store.retrying import RepeatingStore
 
 
-class Version(NamedTuple):
+class ObjectVersion(NamedTuple):
     """A version of an object, or a delete marker, whose ``etag`` is None. Readers get the ``latest``."""
 
     id: str
@@ -25,7 +25,7 @@ class Version(NamedTuple):
     latest: bool
 
 
-class Lock(NamedTuple):
+class ObjectLock(NamedTuple):
     """The reasons for which a version cannot be deleted: a retention of a ``mode`` up to a time, and a legal hold."""
 
     mode: str | None = None
@@ -41,7 +41,7 @@ class Lock(NamedTuple):
 class VersionedStore(Protocol):
     """A store that tells what it keeps of deleted objects. Each request is tried once, with a store's errors."""
 
-    def versions(self, key: str) -> list[Version]:
+    def versions(self, key: str) -> list[ObjectVersion]:
         """All versions of ``key``, and its delete markers. A store without versions has at most the latest."""
         ...
 
@@ -52,12 +52,12 @@ class VersionedStore(Protocol):
         """
         ...
 
-    def lock(self, key: str, version: str) -> Lock | None:
+    def lock(self, key: str, version: str) -> ObjectLock | None:
         """The lock of a version, None without one. Raises NotFound."""
         ...
 
 
-class Kept(NamedTuple):
+class KeptVersion(NamedTuple):
     """A version that stays, the reason, and the time up to which a lock keeps it."""
 
     key: str
@@ -76,7 +76,7 @@ def versioned(store: Store) -> VersionedStore | None:
     return inner if isinstance(inner, VersionedStore) else None
 
 
-def delete_versions(store: VersionedStore, deleted: Mapping[str, Collection[str]]) -> list[Kept]:
+def delete_versions(store: VersionedStore, deleted: Mapping[str, Collection[str]]) -> list[KeptVersion]:
     """Delete the former versions of deleted objects, and return what stays.
 
     ``deleted`` has the ETags of the deleted versions by key. The latest version of a key is never deleted, nor one
@@ -91,7 +91,7 @@ def delete_versions(store: VersionedStore, deleted: Mapping[str, Collection[str]
     return [version for versions in kept for version in versions]
 
 
-def _deleted(store: VersionedStore, key: str, etags: Collection[str]) -> Iterator[Kept]:
+def _deleted(store: VersionedStore, key: str, etags: Collection[str]) -> Iterator[KeptVersion]:
     """Delete the former versions of ``key``; yields those that stay."""
     retry, former = Retry(), False
     found = retry.call(lambda: store.versions(key))
@@ -107,12 +107,14 @@ def _deleted(store: VersionedStore, key: str, etags: Collection[str]) -> Iterato
             _delete(store, retry, key, marker)
 
 
-def _kept(store: VersionedStore, retry: Retry, key: str, version: Version, etags: Collection[str]) -> Kept | None:
+def _kept(
+    store: VersionedStore, retry: Retry, key: str, version: ObjectVersion, etags: Collection[str]
+) -> KeptVersion | None:
     """Delete ``version`` if it is a former one of ``etags``; returns why it stays."""
     if version.latest:
-        return Kept(key, version.id, AGAIN) if version.etag in etags else None
+        return KeptVersion(key, version.id, AGAIN) if version.etag in etags else None
     if version.etag not in etags:
-        return Kept(key, version.id, OTHER)
+        return KeptVersion(key, version.id, OTHER)
     try:
         _delete(store, retry, key, version)
     except AccessDenied as error:
@@ -124,9 +126,9 @@ def _kept(store: VersionedStore, retry: Retry, key: str, version: Version, etags
             rights = "s3:DeleteObjectVersion, s3:GetObjectVersion, s3:GetObjectRetention and s3:GetObjectLegalHold"
             rule = f"version {version.id}: {error.reason}; no lock is seen, and to delete it takes {rights}"
             raise AccessDenied(error.key, rule) from error
-        return Kept(key, version.id, f"is kept by {lock}", lock.until)
+        return KeptVersion(key, version.id, f"is kept by {lock}", lock.until)
     return None
 
 
-def _delete(store: VersionedStore, retry: Retry, key: str, version: Version) -> None:
+def _delete(store: VersionedStore, retry: Retry, key: str, version: ObjectVersion) -> None:
     retry.call(lambda: store.delete_version(key, version.id))

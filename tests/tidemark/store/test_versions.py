@@ -14,10 +14,13 @@ from tests.support.s3 import S3Server, allow
 from tests.support.waiting import wait_until
 from tests.tidemark.store.test_store import at
 from tidemark.errors import AccessDenied, NotFound, UnknownOutcome
+from tidemark.retry import Retry
 from tidemark.store import Store, open_store
+from tidemark.store.obstore.store import ObjectStore
+from tidemark.store.retrying import RepeatingStore
 from tidemark.store.s3.clients import forget_clients
 from tidemark.store.s3.store import S3Store
-from tidemark.store.versions import AGAIN, OTHER, Kept, Version, VersionedStore, delete_versions, versioned
+from tidemark.store.versions import AGAIN, OTHER, KeptVersion, ObjectVersion, VersionedStore, delete_versions, versioned
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -86,7 +89,7 @@ def test_what_was_put_there_later_stays(bucket: Bucket) -> None:
     bucket.put("same", b"old")
     bucket.store.delete("same")
     bucket.put("same", b"old")
-    assert delete_versions(bucket.inner, {"same": {old}}) == [Kept("same", bucket.version("same"), AGAIN)]
+    assert delete_versions(bucket.inner, {"same": {old}}) == [KeptVersion("same", bucket.version("same"), AGAIN)]
     assert bucket.store.get("same").body == b"old"
 
 
@@ -95,7 +98,7 @@ def test_a_former_version_that_nobody_named_stays_hidden_and_is_told(bucket: Buc
     unknown = bucket.version("k")
     [old] = bucket.put("k", b"old")
     bucket.store.delete("k")
-    assert delete_versions(bucket.inner, {"k": {old}}) == [Kept("k", unknown, OTHER)]
+    assert delete_versions(bucket.inner, {"k": {old}}) == [KeptVersion("k", unknown, OTHER)]
     with pytest.raises(NotFound):
         bucket.store.head("k")
 
@@ -107,7 +110,7 @@ def test_a_locked_version_stays_hidden_until_its_date(bucket: Bucket, mode: str)
     version = bucket.lock("k", mode, until)
     bucket.store.delete("k")
     why = f"is kept by Object Lock in {mode.lower()} mode"
-    assert delete_versions(bucket.inner, {"k": {etag}}) == [Kept("k", version, why, until)]
+    assert delete_versions(bucket.inner, {"k": {etag}}) == [KeptVersion("k", version, why, until)]
     assert bucket.left() == [("k", etag), ("k", None)]
     wait_until(lambda: bucket.store.now() > until, what="the end of the lock by the store's clock")
     assert delete_versions(bucket.inner, {"k": {etag}}) == []
@@ -124,8 +127,8 @@ def test_a_legal_hold_is_told_with_and_without_a_date(bucket: Bucket) -> None:
         bucket.admin.put_object_legal_hold(Bucket=bucket.name, Key=key, VersionId=name, LegalHold={"Status": "ON"})
         bucket.store.delete(key)
     assert delete_versions(bucket.inner, {"k": {etag}, "h": {etag}}) == [
-        Kept("k", version, "is kept by Object Lock in governance mode and a legal hold", until),
-        Kept("h", held, "is kept by a legal hold"),
+        KeptVersion("k", version, "is kept by Object Lock in governance mode and a legal hold", until),
+        KeptVersion("h", held, "is kept by a legal hold"),
     ]
 
 
@@ -152,14 +155,8 @@ def test_a_directory_keeps_nothing(tmp_path: Path) -> None:
     assert delete_versions(inner, {"k": {etag}}) == []
 
 
-def test_a_store_that_cannot_tell_is_known() -> None:
-    class Elsewhere:
-        """A store of another kind."""
-
-        url = "sqlite://x"
-
-    elsewhere: Any = Elsewhere()
-    assert versioned(elsewhere) is None
+def test_stores_of_other_clouds_cannot_tell() -> None:
+    assert versioned(RepeatingStore(object.__new__(ObjectStore), Retry())) is None
 
 
 def test_listings_of_many_pages_are_read_to_their_end(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +232,7 @@ def test_versions_are_told_from_markers(bucket: Bucket) -> None:
     [etag] = bucket.put("k", b"1")
     version = bucket.version("k")
     bucket.put("k-e1", b"of another key")
-    assert bucket.inner.versions("k") == [Version(version, etag, latest=True)]
+    assert bucket.inner.versions("k") == [ObjectVersion(version, etag, latest=True)]
     bucket.store.delete("k")
     assert [found[1:] for found in bucket.inner.versions("k")] == [(etag, False), (None, True)]
     assert bucket.inner.lock("k", version) is None

@@ -7,7 +7,7 @@ Reads are tried once, too: :class:`tidemark.store.retrying.RepeatingStore` repea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -28,7 +28,7 @@ from tidemark.store.s3.checksums import decoded, encoded
 from tidemark.store.s3.clients import S3Clients
 from tidemark.store.s3.errors import FAILURES, translated
 from tidemark.store.s3.multipart import Upload, exactly
-from tidemark.store.versions import Lock, Version
+from tidemark.store.versions import ObjectLock, ObjectVersion
 
 _READ_BACK = 8 << 20
 
@@ -178,17 +178,18 @@ class S3Store:
         except FAILURES as error:
             raise self._failed(key, error) from error
 
-    def versions(self, key: str) -> list[Version]:
+    def versions(self, key: str) -> list[ObjectVersion]:
         """See :meth:`tidemark.store.versions.VersionedStore.versions`."""
         pages = self._clients.read.get_paginator("list_object_versions").paginate(**self._target, Prefix=key)
-        found: list[Version] = []
+        found: list[Any] = []
         try:
             for page in pages:
-                found += (Version(v["VersionId"], v["ETag"], v["IsLatest"]) for v in _of(key, page.get("Versions", ())))
-                found += (Version(v["VersionId"], None, v["IsLatest"]) for v in _of(key, page.get("DeleteMarkers", ())))
+                found += [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
         except FAILURES as error:
             raise self._not_listed(key, error, "s3:ListBucketVersions") from error
-        return found
+        return [
+            ObjectVersion(each["VersionId"], each.get("ETag"), each["IsLatest"]) for each in found if each["Key"] == key
+        ]
 
     def delete_version(self, key: str, version: str) -> None:
         """See :meth:`tidemark.store.versions.VersionedStore.delete_version`."""
@@ -197,19 +198,19 @@ class S3Store:
         except FAILURES as error:
             raise self._failed(key, error) from error
 
-    def lock(self, key: str, version: str) -> Lock | None:
+    def lock(self, key: str, version: str) -> ObjectLock | None:
         """See :meth:`tidemark.store.versions.VersionedStore.lock`."""
         try:
             reply = self._clients.read.head_object(**self._target, Key=key, VersionId=version)
         except FAILURES as error:
             raise self._failed(key, error) from error
         until = reply.get("ObjectLockRetainUntilDate")
-        lock = Lock(
+        lock = ObjectLock(
             reply["ObjectLockMode"].lower() if until else None,
             until.astimezone(UTC) if until else None,
             reply.get("ObjectLockLegalHoldStatus") == "ON",
         )
-        return lock if lock != Lock() else None
+        return lock if lock != ObjectLock() else None
 
     def _get(self, key: str, if_match: str | None, limit: int | None, **extra: Any) -> Fetched:
         if if_match is not None:
@@ -263,11 +264,6 @@ class S3Store:
 
     def _name(self, key: str) -> str:
         return f"{self.url}/{key}"
-
-
-def _of(key: str, listed: Iterable[Any]) -> Iterator[Any]:
-    """Those of ``key`` among versions that were listed by prefix."""
-    return (version for version in listed if version["Key"] == key)
 
 
 def _attributes(options: StoreOptions) -> dict[str, Any]:
