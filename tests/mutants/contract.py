@@ -306,7 +306,7 @@ CONTRACT: Final = (
         "if version.etag:",
         (
             f"{_VERSIONS}::test_the_deleted_versions_of_the_named_keys_go_and_no_others",
-            f"{_ERASING}::test_no_version_holds_a_masked_record_after_a_pass_under_its_role",
+            f"{_ERASING}::test_no_version_holds_a_masked_record_after_a_pass",
         ),
     ),
     Mutant(

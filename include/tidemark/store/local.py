@@ -10,7 +10,7 @@ import fcntl
 import io
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -132,7 +132,7 @@ class LocalStore:
                 raise PreconditionFailed(key, f"is another version now: {present}, not {if_match}")
             path.unlink(missing_ok=True)
 
-    def versions(self, key: str) -> list[ObjectVersion]:
+    def versions(self, key: str) -> Sequence[ObjectVersion]:
         """The file, see :meth:`tidemark.store.versions.VersionedStore.versions`: a directory keeps no other version."""
         etag = self._etag(self._path(key))
         return [ObjectVersion("", etag, latest=True)] if etag else []

@@ -6,7 +6,7 @@ version under Object Lock cannot be deleted before its date, nor while a legal h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
@@ -41,7 +41,7 @@ class ObjectLock(NamedTuple):
 class VersionedStore(Protocol):
     """A store that tells what it keeps of deleted objects. Each request is tried once, with a store's errors."""
 
-    def versions(self, key: str) -> list[ObjectVersion]:
+    def versions(self, key: str) -> Sequence[ObjectVersion]:
         """All versions of ``key``, and its delete markers. A store without versions has at most the latest."""
         ...
 

@@ -18,7 +18,6 @@ from tests.support.erased import erase as mask
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
-from tests.uploader_agent.test_policies import PREFIX, statements
 from tidemark.decode import decode_batches, scan_headers
 from tidemark.erasure.reports import RawReport
 from tidemark.formats.keys import SegmentName
@@ -33,22 +32,19 @@ NUMBERS = count(1)
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """Its raw bucket can lock versions, but does so to none by itself."""
-    users = {"erasure": statements("erasure", cluster="east")}
-    with S3Server(tmp_path_factory.mktemp("s3"), locked=("raw",), users=users) as server:
-        lock: Any = {"ObjectLockEnabled": "Enabled"}
-        server.client().put_object_lock_configuration(Bucket="raw", ObjectLockConfiguration=lock)
+    with S3Server(tmp_path_factory.mktemp("s3"), locked=("raw",)) as server:
+        server.lock_nothing("raw")
         yield server
 
 
 class Bucket:
     """A deployment under a prefix of its own, and all versions in raw."""
 
-    def __init__(self, server: S3Server, root: Path, prefix: str | None = None, tables: str | None = None) -> None:
+    def __init__(self, server: S3Server, root: Path) -> None:
         """Ada's records are offsets 0, 4 and 6 of three segments, in batches of three codecs; a fourth follows."""
-        number = f"{next(NUMBERS)}"
-        self.prefix, self.admin = prefix or number, server.client()
-        (root / number).mkdir()
-        self.world = deployed(server, root / number, "compaction: {files: 9}", self.prefix, tables or number)
+        self.prefix, self.admin = f"{next(NUMBERS)}", server.client()
+        (root / self.prefix).mkdir()
+        self.world = deployed(server, root / self.prefix, "compaction: {files: 9}", self.prefix, self.prefix)
         for base, codec in ((0, "gzip"), (3, "zstd"), (6, "none")):
             keys = [ADA if base + at in {0, 4, 6} else b"%d" % at for at in range(3)]
             self.world.raw.segment([batch(base, [Record(at, T0, key, b"v") for at, key in enumerate(keys)], codec)])
@@ -101,12 +97,12 @@ class Bucket:
 
 
 @pytest.fixture
-def made(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bucket]]:
+def made(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Bucket]]:
     """Make deployments as an administrator."""
     for name, value in server.env().items():
         monkeypatch.setenv(name, value)
     forget_clients()
-    yield lambda **options: Bucket(server, tmp_path, **options)
+    yield lambda: Bucket(server, tmp_path)
     forget_clients()
 
 
@@ -114,30 +110,17 @@ def log(base: int) -> str:
     return SegmentName(base).file("log")
 
 
-def test_no_version_holds_a_masked_record_after_a_pass_under_its_role(
-    server: S3Server, made: Callable[..., Bucket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bucket = made(prefix=PREFIX, tables="tables")
+def test_no_version_holds_a_masked_record_after_a_pass(made: Callable[[], Bucket]) -> None:
+    bucket = made()
     assert bucket.holders() == [log(0), log(3), log(6)]
-    for name, value in server.env("erasure").items():
-        monkeypatch.setenv(name, value)
-    forget_clients()
-    (tmp_path / "role").mkdir()
-    world = deployed(server, tmp_path / "role", "compaction: {files: 9}", PREFIX, "tables")
-    report = erase_seals(world.table, 7, rewriting)
+    report = bucket.step()
     assert (report.rewritten, report.deleted, report.remaining) == (3, 3, ())
     assert (bucket.holders(), bucket.former()) == ([], [])
-    assert erase_seals(world.table, 8, rewriting) == RawReport()
+    assert bucket.step(8) == RawReport()
 
 
-def test_a_version_under_a_lock_stays_with_its_date_and_goes_after_it(made: Callable[..., Bucket]) -> None:
-    for seconds in (4, 16, 64):  # on a busy machine the lock may have ended before the pass came to it
-        bucket = made()
-        until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=seconds)
-        version = bucket.lock(log(3), "COMPLIANCE", until)
-        report = bucket.step()
-        if bucket.world.raw.store.now() < until:
-            break
+def test_a_version_under_a_lock_stays_with_its_date_and_goes_after_it(made: Callable[[], Bucket]) -> None:
+    bucket, until, version, report = _locked(made, 4)
     [item] = report.remaining
     assert (item.key, item.version) == (bucket.world.raw.keys().file(log(3)), version)
     assert (item.why, item.until) == ("is kept by Object Lock in compliance mode", until)
@@ -147,7 +130,17 @@ def test_a_version_under_a_lock_stays_with_its_date_and_goes_after_it(made: Call
     assert (bucket.holders(), bucket.former()) == ([], [])
 
 
-def test_every_kind_of_lock_is_named_each_time(made: Callable[..., Bucket]) -> None:
+def _locked(made: Callable[[], Bucket], seconds: int) -> tuple[Bucket, datetime, str, RawReport]:
+    """A pass over a bucket with a version under a lock of ``seconds``, or of more, if it ended before the pass."""
+    bucket = made()
+    until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=seconds)
+    version = bucket.lock(log(3), "COMPLIANCE", until)
+    report = bucket.step()
+    in_time = bucket.world.raw.store.now() < until
+    return (bucket, until, version, report) if in_time else _locked(made, 4 * seconds)
+
+
+def test_every_kind_of_lock_is_named_each_time(made: Callable[[], Bucket]) -> None:
     bucket, until = made(), datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
     keys = bucket.world.raw.keys()
     bucket.lock(log(0), "COMPLIANCE", until)
@@ -174,7 +167,7 @@ def test_every_kind_of_lock_is_named_each_time(made: Callable[..., Bucket]) -> N
 
 @pytest.mark.parametrize("carried_out", [False, True])
 def test_a_pass_that_dies_at_any_write_is_completed_by_the_next(
-    made: Callable[..., Bucket], carried_out: bool, rng: random.Random, full: bool
+    made: Callable[[], Bucket], carried_out: bool, rng: random.Random, full: bool
 ) -> None:
     died = 0
     for after in range(40) if full else sorted(rng.sample(range(38), 5)):
@@ -190,7 +183,7 @@ def test_a_pass_that_dies_at_any_write_is_completed_by_the_next(
     assert died
 
 
-def test_bytes_that_come_back_go_with_their_versions(made: Callable[..., Bucket]) -> None:
+def test_bytes_that_come_back_go_with_their_versions(made: Callable[[], Bucket]) -> None:
     bucket = made()
     keys, store = bucket.world.raw.keys(), bucket.world.raw.store
     old = {info.key: store.get(info.key).body for info in store.list(keys.folder) if "0003." in info.key}
@@ -204,7 +197,7 @@ def test_bytes_that_come_back_go_with_their_versions(made: Callable[..., Bucket]
     assert (bucket.step(9).deleted, bucket.holders(), bucket.former()) == (1, [], [])
 
 
-def test_a_version_that_no_list_names_is_told(made: Callable[..., Bucket]) -> None:
+def test_a_version_that_no_list_names_is_told(made: Callable[[], Bucket]) -> None:
     bucket = made()
     key = bucket.world.raw.keys().file(log(0))
     right = bucket.world.raw.store.get(key).body
@@ -220,7 +213,7 @@ def test_a_version_that_no_list_names_is_told(made: Callable[..., Bucket]) -> No
     assert (bucket.step(8), bucket.former()) == (RawReport(), [])
 
 
-def test_versions_of_what_a_dead_pass_has_left_go(made: Callable[..., Bucket], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_what_a_dead_pass_has_left_go(made: Callable[[], Bucket], monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = made()
     with killed(1, store=S3Store), pytest.raises(Died):
         bucket.step()

@@ -14,10 +14,8 @@ from tests.support.s3 import S3Server, allow
 from tests.support.waiting import wait_until
 from tests.tidemark.store.test_store import at
 from tidemark.errors import AccessDenied, NotFound, UnknownOutcome
-from tidemark.retry import Retry
 from tidemark.store import Store, open_store
 from tidemark.store.obstore.store import ObjectStore
-from tidemark.store.retrying import RepeatingStore
 from tidemark.store.s3.clients import forget_clients
 from tidemark.store.s3.store import S3Store
 from tidemark.store.versions import AGAIN, OTHER, KeptVersion, ObjectVersion, VersionedStore, delete_versions, versioned
@@ -156,7 +154,7 @@ def test_a_directory_keeps_nothing(tmp_path: Path) -> None:
 
 
 def test_stores_of_other_clouds_cannot_tell() -> None:
-    assert versioned(RepeatingStore(object.__new__(ObjectStore), Retry())) is None
+    assert versioned(object.__new__(ObjectStore)) is None
 
 
 def test_listings_of_many_pages_are_read_to_their_end(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

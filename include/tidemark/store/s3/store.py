@@ -7,7 +7,7 @@ Reads are tried once, too: :class:`tidemark.store.retrying.RepeatingStore` repea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -178,7 +178,7 @@ class S3Store:
         except FAILURES as error:
             raise self._failed(key, error) from error
 
-    def versions(self, key: str) -> list[ObjectVersion]:
+    def versions(self, key: str) -> Sequence[ObjectVersion]:
         """See :meth:`tidemark.store.versions.VersionedStore.versions`."""
         pages = self._clients.read.get_paginator("list_object_versions").paginate(**self._target, Prefix=key)
         found: list[Any] = []
@@ -201,16 +201,13 @@ class S3Store:
     def lock(self, key: str, version: str) -> ObjectLock | None:
         """See :meth:`tidemark.store.versions.VersionedStore.lock`."""
         try:
-            reply = self._clients.read.head_object(**self._target, Key=key, VersionId=version)
+            reply: Any = self._clients.read.head_object(**self._target, Key=key, VersionId=version)
         except FAILURES as error:
             raise self._failed(key, error) from error
-        until = reply.get("ObjectLockRetainUntilDate")
-        lock = ObjectLock(
-            reply["ObjectLockMode"].lower() if until else None,
-            until.astimezone(UTC) if until else None,
-            reply.get("ObjectLockLegalHoldStatus") == "ON",
-        )
-        return lock if lock != ObjectLock() else None
+        hold = reply.get("ObjectLockLegalHoldStatus") == "ON"
+        if "ObjectLockRetainUntilDate" in reply:
+            return ObjectLock(reply["ObjectLockMode"].lower(), reply["ObjectLockRetainUntilDate"].astimezone(UTC), hold)
+        return ObjectLock(hold=True) if hold else None
 
     def _get(self, key: str, if_match: str | None, limit: int | None, **extra: Any) -> Fetched:
         if if_match is not None:
