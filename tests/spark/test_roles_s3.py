@@ -14,10 +14,10 @@ from tests.spark.erasing.masked import rewriting, take_out
 from tests.spark.rebuild.rebuilds import carry_out, planned_here
 from tests.spark.retention.test_s3 import deployed
 from tests.spark.world import World
-from tests.support.erased import erase
+from tests.support.erased import erase, index_key
 from tests.support.s3 import S3Server
 from tests.tidemark.kafka_log.build import simple
-from tests.uploader_agent.test_policies import PREFIX, statements
+from tests.uploader_agent.test_policies import PREFIX, refused, statements
 from tidemark.erasure.requests import ErasureFolder, ends_of
 from tidemark.erasure.secret import Secret
 from tidemark.errors import AccessDenied
@@ -128,6 +128,9 @@ def test_a_pass_of_erasure_under_its_role(act: Act, server: S3Server) -> None:
         assert [version["Key"] for version in found if not version["IsLatest"]] == left
     assert [row["kafka_offset"] for row in world.rows()] == [0, 2, 3, 5, 6, 7, 8]
     keys, raw = world.raw.keys(), open_store("s3://raw", world.table.deployment.store)
+    for kept in (keys.watermark, index_key(world.raw)):
+        there: Any = {"Bucket": "raw", "Key": kept, "VersionId": admin.head_object(Bucket="raw", Key=kept)["VersionId"]}
+        assert refused(server.client("erasure").delete_object, **there)
     for key in (keys.watermark, keys.segment(SegmentName(9), "log"), keys.segment(SegmentName(6), "log")):
         with pytest.raises(AccessDenied):
             raw.put(key, b"x")

@@ -280,7 +280,7 @@ class _Partition:
         return True
 
     def _leftovers(self, records: Sequence[Buried], bare: Sequence[SegmentObjects]) -> Iterator[BuriedSegment]:
-        """What goes of objects without a manifest and is in no list yet. The logs that stay are named.
+        """The objects without a manifest that go and that no list has yet. The logs that stay are named.
 
         A killed pass has left them, or a seal has come back in part.
         """
