@@ -224,6 +224,16 @@ def test_every_policy_of_a_bucket_is_a_role_that_is_tried() -> None:
     assert {path.stem for path in POLICIES.glob("*.json")} == ROLES.keys() | of_versions
 
 
+def test_two_roles_alone_destroy_versions() -> None:
+    allowed = {
+        path.stem
+        for path in POLICIES.glob("*.json")
+        for statement in statements(path.stem)
+        if statement["Effect"] == "Allow" and re.search(r"Version|Bypass|\*'", f"{statement['Action']}")
+    }
+    assert allowed == {"erasure", "undo"}
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_may_do_what_it_needs_and_nothing_else(server: S3Server, administrator: S3Client, role: str) -> None:
     """Each request of each role to each kind of object, as the server judges it."""

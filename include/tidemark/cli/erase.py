@@ -145,8 +145,8 @@ def status(
     else:
         folder, _ = _find(deployment, cluster, name)
         found = [approved(folder.store, folder.control, name)]
-    outcomes, remaining = _outcomes(deployment, [each.request for each in found])
-    states = [_state(each, outcomes, remaining) for each in found]
+    outcomes, left = _outcomes(deployment, [each.request for each in found])
+    states = [_state(each, outcomes, left) for each in found]
     lines = [line for each, state in zip(found, states, strict=True) for line in _lines(each, state)]
     typer.echo(json.dumps(states, ensure_ascii=False) if output is Output.json else "\n".join(lines or ["no requests"]))
     if any(state["objection"] for state in states):
@@ -191,21 +191,21 @@ def _find(deployment: Deployment, cluster: str | None, name: str) -> tuple[Erasu
 
 def _outcomes(
     deployment: Deployment, asked: Sequence[ErasureRequest]
-) -> tuple[dict[tuple[str, str], RequestOutcome], dict[tuple[str, str], int]]:
-    """For the topics in the topics file: the newest outcomes by id and topic, and the objects that remain in raw."""
+) -> tuple[dict[tuple[str, str], RequestOutcome], dict[tuple[str, str], str]]:
+    """For the topics in the topics file: the newest outcomes by id and topic, and what is left in raw, in words."""
     named = {(each.cluster, searched.topic) for each in asked for searched in each.topics}
     tables = [configured_table(deployment, each) for each in deployment.topics if (each.cluster, each.topic) in named]
     by_topic = {(table.topic.cluster, table.topic.topic): list(reports_of(table)) for table in tables}
     reports = sorted((report for each in by_topic.values() for report in each), key=lambda report: report.at)
     outcomes = {(outcome.id, report.topic): outcome for report in reports for outcome in report.requests}
-    remaining = {topic: len(last_raw(each).remaining) for topic, each in by_topic.items()}
-    return outcomes, remaining
+    left = {topic: last_raw(each).left for topic, each in by_topic.items()}
+    return outcomes, left
 
 
 def _state(
     found: Approved | NotApproved,
     outcomes: Mapping[tuple[str, str], RequestOutcome],
-    remaining: Mapping[tuple[str, str], int],
+    left: Mapping[tuple[str, str], str],
 ) -> dict[str, Any]:
     """The JSON of a request, with its approval, and for each topic how far it is and what a pass has told."""
     approval = found.approval.model_dump(mode="json", exclude={"format", "id"}) if isinstance(found, Approved) else None
@@ -216,9 +216,9 @@ def _state(
         state = outcome.status if outcome and outcome.status != "found" else "approved"
         searched["state"] = state if approval else "waiting"
         searched["detail"] = outcome.detail if outcome else ""
-        left = remaining.get((found.request.cluster, searched["topic"]), 0)
-        if searched["state"] == "erased" and left:
-            searched["state"], searched["detail"] = "hidden", f"{plural(left, 'object')} in raw remain: see the report"
+        remains = left.get((found.request.cluster, searched["topic"]))
+        if searched["state"] == "erased" and remains:
+            searched["state"], searched["detail"] = "hidden", f"{remains}: see the report"
         searched["records"] = outcome.records if outcome else {}
     return answer
 

@@ -137,7 +137,7 @@ def test_a_request_is_done_once_nothing_of_it_is_left_in_raw(world: World, capsy
     assert state() == "approved"
     job(world)
     text = capsys.readouterr().out
-    assert "raw: 2 objects remain that hold erased records, or may" in text
+    assert "2 objects left in raw: they hold erased records, or may" in text
     assert "agents continue from segment 12" in text
     assert state() == "hidden"
     for partition in (0, 1):

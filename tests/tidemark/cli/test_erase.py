@@ -18,7 +18,7 @@ from tests.support.raw_builder import RawBuilder
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.kafka_log.build import simple
 from tidemark.erasure import requests as erasure_requests
-from tidemark.erasure.reports import ErasureReport, write_report
+from tidemark.erasure.reports import ErasureReport, RawReport, write_report
 from tidemark.erasure.secret import VARIABLE, Secret
 from tidemark.errors import UnknownOutcome
 from tidemark.formats.raw.erasure import Approved, ErasureRequest, approved
@@ -355,7 +355,33 @@ def test_status_tells_how_far_requests_are(person: Person, world: World, identit
     assert lines[1:] == ["  waits for the approval of another person", "  orders: waiting; 4 in table"]
 
 
-def tell(world: World, attempt: int, name: str, status: str, **outcome: Any) -> None:
+def test_status_tells_what_is_left_in_raw_and_until_when(world: World, person: Person, identities: list[str]) -> None:
+    name = person.request()[1]["id"]
+    identities[0] = "key GRACE by grace@host"
+    person.approve(name)
+    kept = {"key": "east/orders-0/1.log", "version": "3Lg", "why": "is kept by Object Lock in compliance mode"}
+    dated = [{**kept, "until": f"2027-0{month}-01T09:30:00Z"} for month in (3, 2)]
+    for attempt, remaining, state in (
+        (
+            1,
+            [*dated, {"key": "a.log", "why": "is damaged"}],
+            "hidden; 3 objects left in raw, with locks until 2027-03-01",
+        ),
+        (2, [{"key": "a.log", "why": "is damaged"}], "hidden; 1 object left in raw: see the report"),
+        (3, [], "erased"),
+    ):
+        tell(world, attempt, name, "erased", raw=RawReport.model_validate({"remaining": remaining}))
+        assert person("status", name)[1].splitlines()[-1].startswith(f"  orders: {state}")
+    lines = RawReport.model_validate({"remaining": dated}).lines()
+    assert (
+        lines[0] == "  2 objects left in raw, with locks until 2027-03-01 09:30 UTC: they hold erased records, or may"
+    )
+    assert lines[1].endswith(
+        "1.log (version 3Lg): is kept by Object Lock in compliance mode until 2027-03-01 09:30 UTC"
+    )
+
+
+def tell(world: World, attempt: int, name: str, status: str, raw: RawReport | None = None, **outcome: Any) -> None:
     """A pass of ``orders`` reports on a request; later attempts come later."""
     report = {
         "cluster": "east",
@@ -367,6 +393,7 @@ def tell(world: World, attempt: int, name: str, status: str, **outcome: Any) -> 
         "dry_run": status == "found",
         "ledger_n": 1,
         "requests": [{"id": name, "status": status, **outcome}],
+        "raw": raw or RawReport(),
     }
     write_report(world.table, ErasureReport.model_validate(report))
 
