@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, Field, StrictBool, field_validator, model_validator
@@ -31,6 +31,10 @@ Broker = Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+:\d{1,5}$")]
 
 OptionalColumn = Annotated[str, AfterValidator(check_optional)]
 """A column that a topic may leave out, without ``kafka_``; incarnation, partition and offset always stay."""
+
+
+TABLE: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,200}$"
+"""The pattern of a table's name."""
 
 
 class SaneTimestamps(Settings):
@@ -71,6 +75,18 @@ class QuarantineAlert(Settings):
 
     rate: Share = 0.001
     over: Duration = Field(default=timedelta(hours=1), ge=timedelta(minutes=1))
+
+
+class StateSettings(Settings):
+    """The state table of a topic: one row for each key, by default ``<table>_current``.
+
+    ``envelope`` says which records delete a key: of ``none`` those without a value; of ``debezium`` also those whose
+    ``op`` is ``d``, and the columns of the table are then the fields of ``after``. A leaf has about ``leaf`` bytes.
+    """
+
+    table: str | None = Field(default=None, pattern=TABLE)
+    envelope: Literal["none", "debezium"] = "none"
+    leaf: Size = Field(default=32 << 20, ge=1 << 10, le=1 << 30)
 
 
 class WorkLimits(Settings):
@@ -119,7 +135,7 @@ class TopicSettings(Settings):
 
     topic: TopicName
     cluster: ClusterName
-    table: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,200}$")
+    table: str = Field(pattern=TABLE)
     owner: str = "tidemark"
     time_zone: str = "UTC"
     partition_by: PartitionBy = BY_DATE
@@ -136,6 +152,7 @@ class TopicSettings(Settings):
     quarantine: QuarantineAlert = QuarantineAlert()
     limits: WorkLimits = WorkLimits()
     parser: ParserSettings = BytesParser()
+    state: StateSettings | None = None
 
     @field_validator("time_zone")
     @classmethod
@@ -152,6 +169,25 @@ class TopicSettings(Settings):
         if table.endswith(".final"):
             raise ValueError("must not end in .final, which is the name of the asset of a table's closed dates")
         return table
+
+    @model_validator(mode="after")
+    def _check_state(self) -> Self:
+        if self.state is None:
+            return self
+        needs = ["key", "timestamp", *(["value"] if self.state.envelope == "none" else [])]
+        if lacking := [name for name in needs if name not in self.keep]:
+            raise ValueError(f"state: needs {', '.join(lacking)} in keep: keys, deletions and their order come from it")
+        return self
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the topic's tables in the lake."""
+        return (self.table, self.state_table) if self.state else (self.table,)
+
+    @property
+    def state_table(self) -> str:
+        """The name of the state table, whether there is one or not."""
+        return (self.state and self.state.table) or f"{self.table}_current"
 
     @property
     def late_after(self) -> timedelta:
@@ -224,7 +260,7 @@ class Deployment(Settings):
     def _check_unique(self) -> Self:
         for kind, names in (
             ("topic", [f"{topic.cluster}/{topic.topic}" for topic in self.topics]),
-            ("table", [topic.table for topic in self.topics]),
+            ("table", [name for topic in self.topics for name in topic.tables]),
         ):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:

@@ -50,6 +50,7 @@ from numba.extending import is_jitted
 MODULES: Final = (
     "tidemark.decode.batch_headers",
     "tidemark.decode.kernel",
+    "tidemark.decode.key_hash",
     "tidemark.decode.rowhash",
     "tidemark.erasure.probes",
     "tidemark.parsers.avro.kernel",

@@ -415,6 +415,23 @@ class TableKeys:
         return self._state("evidence") + "/"
 
     @property
+    def state_folder(self) -> str:
+        """The folder of the state table's ledgers, runs and reserve."""
+        return self._state("state") + "/"
+
+    def state_ledger(self, n: int, attempt: int) -> str:
+        """The ledger of the state table after its commit ``n``, as ``attempt`` wrote it."""
+        return self._state("state", "ledger", f"{n}-{attempt}.json")
+
+    def state_run(self, attempt: int) -> str:
+        """The folder of the files between the two rounds of a run of the state table."""
+        return self._state("state", "runs", str(attempt)) + "/"
+
+    def state_reserve(self, name: str) -> str:
+        """A file of the reserve of the state table."""
+        return self._state("state", "reserve", name)
+
+    @property
     def published(self) -> str:
         """The outbox: the progress of sending asset events and alerts."""
         return self._state("published.json")

@@ -7,7 +7,6 @@ once Kafka has compacted the log: there raw answers.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
@@ -16,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from tidemark.decode import decode_batches
 from tidemark.erasure.matcher import Matcher, matchers
@@ -31,7 +29,7 @@ from tidemark.parsers.base import column_at
 from tidemark.planning.common import Key
 from tidemark.planning.read import plan_reading
 from tidemark.raw.topic import RawTopic
-from tidemark.store import Store, open_store
+from tidemark.store import open_store
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
@@ -40,6 +38,7 @@ from tidemark_spark.convert.date_partitioner import numbers
 from tidemark_spark.convert.guard import parsed
 from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.convert.segment_reader import judged
+from tidemark_spark.convert.stored_file import StoredFile
 from tidemark_spark.model import Job
 
 _ROWS: Final = 65536
@@ -135,7 +134,7 @@ def _search_file(common: SearchJob, task: FileSearch, wanted: Sequence[Matcher],
     key = f"{job.keys.root}/{task.path}"
     dt = partition_values(task.path)[DT] or ""
     rules = PartitionRules.of(job.partitions[task.incarnation, task.partition], job.options)
-    with _StoredFile(open_store(job.lake_store, job.options), key, task.size) as file:
+    with StoredFile(open_store(job.lake_store, job.options), key, task.size) as file:
         try:
             parquet = pq.ParquetFile(pa.PythonFile(file, "r"), buffer_size=_CHUNK)
             tops = {matcher.column: _top(matcher.column, parquet.schema_arrow.names) for matcher in wanted}
@@ -173,42 +172,6 @@ def _epochs(rows: pa.RecordBatch) -> NDArray[np.int32]:
 def _top(column: str, names: Sequence[str]) -> str | None:
     """The column of a file that holds ``column``; None if there is none."""
     return next((name for name in (column, column.partition(".")[0]) if name in names), None)
-
-
-class _StoredFile(io.RawIOBase):
-    """An object as a file for pyarrow, which reads the footer and the chunks of the wanted columns alone."""
-
-    def __init__(self, store: Store, key: str, size: int) -> None:
-        super().__init__()
-        self._store, self._key, self._size = store, key, size
-        self._at = self.bytes_read = 0
-
-    @override
-    def readable(self) -> bool:
-        return True
-
-    @override
-    def seekable(self) -> bool:
-        return True
-
-    @override
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    @override
-    def tell(self) -> int:
-        return self._at
-
-    @override
-    def read(self, size: int = -1) -> bytes:
-        end = self._size if size < 0 else min(self._at + size, self._size)
-        if end <= self._at:
-            return b""
-        body = self._store.get_range(self._key, self._at, end)
-        self._at = end
-        self.bytes_read += len(body)
-        return body
 
 
 def _search_raw(common: SearchJob, task: RawSearch, wanted: Sequence[Matcher], found: SearchResult) -> None:

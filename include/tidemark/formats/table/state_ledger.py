@@ -1,0 +1,107 @@
+"""The ledger of a state table: its leaves after each commit, and the commit of the topic's table that it equals.
+
+``state/ledger/<n>-<attempt>.json`` is written before the Delta commit of the state table that makes it count, by the
+same transactions as a table's own ledger: see :mod:`tidemark.formats.table.ledger`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import ClassVar, Literal, NamedTuple
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Model, StoredObject
+from tidemark.formats.table.ledger import Parent
+
+PREFIX_BITS = 32
+"""Most bits of a leaf's prefix."""
+
+
+class Through(Model):
+    """The part of the vector: all rows of a partition below ``next_offset`` are in the state, on that ``branch``."""
+
+    incarnation: int = Field(ge=0)
+    partition: int = Field(ge=0)
+    next_offset: int = Field(ge=0)
+    branch: int = Field(default=0, ge=0)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(incarnation, partition)."""
+        return self.incarnation, self.partition
+
+
+class HashRange(NamedTuple):
+    """Hashes of keys in ``[start, end)``; ``end`` is at most 2^64."""
+
+    start: int
+    end: int
+
+
+class Leaf(Model):
+    """The keys whose hash begins with the bits of ``prefix``: one file of rows, and one of the reserve.
+
+    The *reserve* has the last records of keys that the table does not show: deletions, and those of partitions other
+    than the one whose record is the newest. ``path`` is relative to the state table, ``reserve`` is a key of the lake's
+    store; each is empty if there is no such row.
+    """
+
+    prefix: str = Field(pattern=rf"^[01]{{0,{PREFIX_BITS}}}$")
+    path: str = ""
+    rows: int = Field(default=0, ge=0)
+    size: int = Field(default=0, ge=0)
+    reserve: str = ""
+    reserve_rows: int = Field(default=0, ge=0)
+    reserve_size: int = Field(default=0, ge=0)
+
+    @property
+    def hashes(self) -> HashRange:
+        """The hashes that begin with the prefix."""
+        return range_of(self.prefix)
+
+
+def range_of(prefix: str) -> HashRange:
+    """The hashes that begin with the bits of ``prefix``."""
+    width = 64 - len(prefix)
+    start = int(prefix or "0", 2) << width
+    return HashRange(start, start + (1 << width))
+
+
+class SourceCommit(Model):
+    """The commit of the topic's table whose rows the state has."""
+
+    n: int = Field(ge=0)
+    attempt: int = Field(ge=0)
+    generation: int = Field(ge=0)
+    masks: dict[str, int] = Field(default_factory=dict)
+
+
+class StateLedger(StoredObject):
+    """The state table after its commit ``n``: for each key the newest record of the topic's table at commit ``of``.
+
+    ``moved_keys`` counts the keys with records in several partitions of one incarnation, whose order is that of the
+    records' times. ``settings`` is the digest of the settings that the rows depend on.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.LEDGER
+
+    n: int = Field(ge=0)
+    attempt: int = Field(ge=0)
+    parent: Parent | None = None
+    cluster: str
+    topic: str
+    table: str
+    kind: Literal["merge", "rebuild"]
+    of: SourceCommit
+    through: tuple[Through, ...]
+    rows: int = Field(ge=0)
+    moved_keys: int = Field(default=0, ge=0)
+    leaves: tuple[Leaf, ...]
+    settings: str
+    committed_at: AwareDatetime
+
+    def as_parent(self) -> Parent:
+        """The reference to this ledger in the next one."""
+        return Parent(n=self.n, attempt=self.attempt, sha256=hashlib.sha256(self.to_bytes()).hexdigest())

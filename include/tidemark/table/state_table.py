@@ -1,0 +1,68 @@
+"""One topic's state table: its location, its Delta log, and its committed ledger."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidemark.errors import ConfigError
+from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
+from tidemark.formats.table.state_ledger import StateLedger
+from tidemark.store import Store
+from tidemark.table.delta_table import TopicTable
+from tidemark.table.log_copy import LogCopy
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+
+class StateTable(NamedTuple):
+    """The state table ``of`` a topic's table; ``log`` is read whenever the table is opened."""
+
+    of: TopicTable
+    log: LogCopy
+
+    @classmethod
+    def open(cls, table: TopicTable) -> StateTable:
+        """The state table of the topic of ``table``. Raises ConfigError if the topic has none."""
+        if table.topic.state is None:
+            rule = "has no state table; give the topic `state:` in the topics file"
+            raise ConfigError(f"topic {table.topic.cluster}/{table.topic.topic}", [("state", rule)])
+        return cls(table, LogCopy())
+
+    @property
+    def store(self) -> Store:
+        """The lake's store."""
+        return self.of.store
+
+    @property
+    def root(self) -> str:
+        """The key of the state table's folder; no trailing slash."""
+        head, slash, _ = self.of.keys.root.rpartition("/")
+        return f"{head}{slash}{self.of.topic.state_table}"
+
+    @property
+    def url(self) -> str:
+        """The state table's URL, for any engine."""
+        return f"{self.of.deployment.lake_store}/{self.root}"
+
+    def delta(self) -> DeltaTable | None:
+        """The table at its newest version, or None before its first commit.
+
+        Raises:
+            ConfigError: the Delta table there is not Tidemark's.
+            StoreError: the store failed.
+        """
+        delta = self.log.look(self.store, self.root)
+        ours = delta is None or delta.transaction_version(LEDGER_TRANSACTION) is not None
+        if delta is not None and not ours and delta.get_add_actions().num_rows:
+            rule = f"{self.url} has a Delta table that Tidemark did not make; name another table in state.table"
+            raise ConfigError(f"topic {self.of.topic.cluster}/{self.of.topic.topic}", [("state", rule)])
+        return delta
+
+    def ledger(self, delta: DeltaTable | None) -> StateLedger | None:
+        """The ledger that this version of the table names; None if nothing was committed."""
+        n = delta.transaction_version(LEDGER_TRANSACTION) if delta is not None else None
+        attempt = delta.transaction_version(ATTEMPT_TRANSACTION) if delta is not None else None
+        if n is None or attempt is None:
+            return None
+        return StateLedger.load(self.store, self.of.keys.state_ledger(n, attempt))

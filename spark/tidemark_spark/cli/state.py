@@ -1,0 +1,52 @@
+"""The command line of state tables."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tidemark.errors import ConfigError
+from tidemark.table.state_table import StateTable
+from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, run_job, show, tables_of
+from tidemark_spark.cluster.executor import Executor
+from tidemark_spark.cluster.target import add_options
+from tidemark_spark.state.first_round import last_of_files
+from tidemark_spark.state.model import LeafTask, Merged, NewestTask, Run, StateJob
+from tidemark_spark.state.run import Rounds, run_state
+from tidemark_spark.state.second_round import merged_leaf
+
+
+def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
+    """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    return run_job("state", options, lambda _lineage: _state(options, executor))
+
+
+def _state(options: argparse.Namespace, executor: Executor | None) -> int:
+    executor = executor_of(options, executor, "state")
+
+    def first(job: StateJob, tasks: Sequence[NewestTask]) -> list[Run]:
+        return executor.on_each(last_of_files, job, tasks) if tasks else []
+
+    def second(job: StateJob, tasks: Sequence[LeafTask]) -> list[Merged]:
+        return executor.on_each(merged_leaf, job, tasks) if tasks else []
+
+    tables = [table for table in tables_of(options) if options.topic or table.topic.state]
+    if not tables:
+        raise ConfigError("state.py", [("--topics", "no topic of the file has `state:`")])
+    for table in tables:
+        result = run_state(StateTable.open(table), Rounds(first, second), rebuild=options.rebuild)
+        show(result.to_bytes().decode())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = job_parser(
+        "state.py",
+        "Bring the state tables of topics, one row for each key, to the newest commits of their tables.",
+        "--topic customers",
+    )
+    add_some_topics(parser)
+    add_options(parser)
+    parser.add_argument("--rebuild", action="store_true", help="make the state again from all rows of the table")
+    return parser

@@ -1,0 +1,158 @@
+"""The first round: of files of the topic's table, the last record of each key in each partition, sorted by hash."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from typing import Any, Final, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tidemark.decode.schema import array
+from tidemark.errors import ContinuityError, FormatError
+from tidemark.store import Store, open_store
+from tidemark_spark.convert.stored_file import StoredFile
+from tidemark_spark.convert.upload import upload_once
+from tidemark_spark.state.last_records import DELETED, HASH, KEY, last_records, with_hash
+from tidemark_spark.state.model import AFTER, IDENTITY, OP, NewestTask, Run, StateJob, StoredFileName, state_schema
+
+_ROWS: Final = 65536
+_WAITING: Final = 64 << 20
+"""Bytes of rows that are folded at a time."""
+
+GROUP_ROWS: Final = 65536
+"""Rows of a row group of runs and leaves: the second round reads those with hashes of its leaf."""
+
+
+def last_of_files(job: StateJob, task: NewestTask) -> Run:
+    """Carry out ``task``; it may be repeated.
+
+    Raises:
+        FormatError: a file cannot be read.
+        ContinuityError: a record of Debezium truncates the table.
+        StoreError: the store failed.
+    """
+    store = open_store(job.lake_store, job.options)
+    work = _FirstRound(job, store)
+    for file in task.files:
+        work.add(file, replayed=task.replayed)
+    return Run(work.written(task.number), work.rows, work.read, work.keyless)
+
+
+class _FirstRound:
+    def __init__(self, job: StateJob, store: Store) -> None:
+        self._job, self._store = job, store
+        self._schema = state_schema(job.topic)
+        self._folded: pa.Table | None = None
+        self._waiting: list[pa.Table] = []
+        self.rows = self.read = self.keyless = 0
+
+    def add(self, file: StoredFileName, *, replayed: bool) -> None:
+        """Add the wanted rows of a file."""
+        with StoredFile(self._store, file.key, file.size) as stored:
+            try:
+                for rows in self._wanted(pq.ParquetFile(pa.PythonFile(stored, "r")), replayed=replayed):
+                    self._take(rows, file.key)
+            except (pa.ArrowException, OSError, ValueError) as error:  # pyarrow's error depends on where the damage is
+                reason = " ".join(str(error).split())
+                raise FormatError(file.key, f"cannot be read: {reason}; audit its date, and rebuild it") from error
+            finally:
+                self.read += stored.bytes_read
+
+    def _wanted(self, parquet: pq.ParquetFile, *, replayed: bool) -> Iterator[pa.RecordBatch]:
+        names = [*IDENTITY, *(field.name for field in self._schema if field.name not in IDENTITY)]
+        envelope = self._job.topic.state.envelope if self._job.topic.state else "none"
+        names = [*IDENTITY, OP, AFTER] if envelope == "debezium" else [*names, "kafka_value"]
+        present = [name for name in dict.fromkeys(names) if name in parquet.schema_arrow.names]
+        for rows in parquet.iter_batches(_ROWS, columns=present):
+            mask = self._in_bounds(rows, replayed=replayed)
+            if mask.all():
+                yield rows
+            elif mask.any():
+                yield rows.take(array(pa.int64(), np.flatnonzero(mask)))
+
+    def _in_bounds(self, rows: pa.RecordBatch, *, replayed: bool) -> NDArray[np.bool_]:
+        incarnations, partitions, offsets = (rows.column(name).to_numpy() for name in IDENTITY[1:4])
+        mask = np.zeros(len(rows), np.bool_)
+        for (incarnation, partition), (start, end) in self._job.bounds.items():
+            wanted = (incarnations == incarnation) & (partitions == partition) & (offsets < end)
+            mask |= wanted if replayed else wanted & (offsets >= start)
+        return mask
+
+    def _take(self, rows: pa.RecordBatch, name: str) -> None:
+        whole = rows.column(KEY).is_valid().to_numpy(zero_copy_only=False)
+        self.keyless += int(len(rows) - whole.sum())
+        table = self._shaped(pa.Table.from_batches([rows]).filter(array_of(whole)), name)
+        self._waiting.append(with_hash(table))
+        if sum(waiting.nbytes for waiting in self._waiting) >= _WAITING:
+            self._fold()
+
+    def _shaped(self, rows: pa.Table, name: str) -> pa.Table:
+        """``rows`` in the columns of the state table, and whether each deletes its key."""
+        assert self._job.topic.state is not None
+        if self._job.topic.state.envelope == "debezium":
+            rows, deleted, values = _debezium(rows, name)
+        else:
+            deleted = pc.is_null(rows.column("kafka_value"))
+            values = {field: rows.column(field) for field in rows.column_names}
+        columns = [
+            values[field.name].cast(field.type)
+            if field.name in values
+            else pa.chunked_array([pa.nulls(len(rows), field.type)])
+            for field in self._schema
+        ]
+        table = pa.Table.from_arrays(columns, schema=self._schema)
+        return table.append_column(pa.field(DELETED, pa.bool_(), nullable=False), deleted)
+
+    def _fold(self) -> None:
+        parts = [*([self._folded] if self._folded is not None else []), *self._waiting]
+        self._folded, self._waiting = last_records(pa.concat_tables(parts)) if parts else None, []
+
+    def written(self, number: int) -> StoredFileName | None:
+        """Write the folded rows as run ``number``; None if there is none."""
+        self._fold()
+        if self._folded is None or not len(self._folded):
+            return None
+        self.rows = len(self._folded)
+        return write_sorted(self._store, f"{self._job.run_folder}{number}.parquet", self._folded)
+
+
+def _debezium(rows: pa.Table, name: str) -> tuple[pa.Table, Any, dict[str, Any]]:
+    """The rows of Debezium's envelope that change a key, whether they delete it, and the columns of ``after``.
+
+    A record without ``op`` is the tombstone that follows a deletion. Messages (``m``) are passed over.
+    """
+    ops = rows.column(OP)
+    if pc.any(pc.equal(ops, "t")).as_py():
+        rule = "has a record of Debezium that truncates the source table; rebuild the state from a new snapshot's topic"
+        raise ContinuityError(f"{name}: {rule}")
+    rows = rows.filter(pc.fill_null(pc.not_equal(ops, "m"), True))
+    deleted = pc.fill_null(pc.equal(rows.column(OP), "d"), True)
+    values = {field: rows.column(field) for field in IDENTITY}
+    after = rows.column(AFTER).combine_chunks()
+    values |= {after.type.field(at).name: pc.struct_field(after, [at]) for at in range(after.type.num_fields)}
+    return rows, deleted, values
+
+
+def array_of(mask: NDArray[np.bool_]) -> Any:
+    """``mask`` as an Arrow array."""
+    return pa.array(mask)
+
+
+def write_sorted(store: Store, key: str, rows: pa.Table) -> StoredFileName:
+    """Write ``rows``, in their order, as the Parquet file ``key``."""
+    with tempfile.TemporaryFile(prefix="tidemark-") as file:
+        statistics = [name for name in (*IDENTITY[1:], HASH) if name in rows.column_names]
+        pq.write_table(
+            rows,
+            file,
+            row_group_size=GROUP_ROWS,
+            compression="zstd",
+            compression_level=1,
+            write_statistics=cast("Any", statistics),
+        )
+        return StoredFileName(key, upload_once(store, key, cast("Any", file)))

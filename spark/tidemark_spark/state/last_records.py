@@ -1,0 +1,114 @@
+"""The fold of a state table: the last record of each key in each partition, and of these the newest.
+
+A partition orders its records by offset. Between the last records of a key in several partitions, the incarnation
+decides, then the record's time, then the partition. So the result depends on the set of records alone, and not on how
+they are divided, repeated or ordered: the fold of folds is the fold of all. That needs all last records of a key, also
+those that delete it, and those that another partition's outranks: a state table keeps them in its reserve.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidemark.decode.key_hash import key_hashes
+from tidemark.decode.schema import array
+
+HASH: Final = "_hash"
+DELETED: Final = "_deleted"
+
+KEY: Final = "kafka_key"
+_INCARNATION, _PARTITION, _OFFSET, _TIME = "kafka_incarnation", "kafka_partition", "kafka_offset", "kafka_timestamp"
+
+_Mask = NDArray[np.bool_]
+
+
+class Newest(NamedTuple):
+    """The newest record of each key that is not deleted, the ``reserve``, and the number of keys that moved."""
+
+    rows: pa.Table
+    reserve: pa.Table
+    moved_keys: int
+
+
+def with_hash(rows: pa.Table) -> pa.Table:
+    """``rows`` with the hashes of their keys in a last column."""
+    keys = rows.column(KEY).combine_chunks()
+    hashes = key_hashes(keys.cast(pa.binary()))
+    return rows.append_column(pa.field(HASH, pa.uint64(), nullable=False), array(pa.uint64(), hashes))
+
+
+def last_records(rows: pa.Table) -> pa.Table:
+    """The last record of each key in each partition of ``rows``, ordered by hash and key."""
+    rows, same_key = _sorted(rows, (_INCARNATION, _PARTITION, _OFFSET))
+    followed = same_key & _same(rows, _INCARNATION) & _same(rows, _PARTITION)
+    return _chosen(rows, ~_of_all(rows, followed))
+
+
+def newest(rows: pa.Table) -> Newest:
+    """The newest of the last records of each key; ``rows`` may have any records, in any order."""
+    rows, same_key = _sorted(last_records(rows), (_INCARNATION, _TIME, _PARTITION))
+    winner = ~_of_all(rows, same_key)
+    deleted = _flags(rows, DELETED)
+    # A record of an older incarnation is outranked for ever.
+    above = np.flatnonzero(winner)[np.searchsorted(np.flatnonzero(winner), np.arange(len(rows)))]
+    incarnations = _values(rows, _INCARNATION)
+    current = incarnations == incarnations[above]
+    outranked = current & ~winner
+    moved = len(np.unique(above[outranked]))
+    return Newest(_chosen(rows, winner & ~deleted), _chosen(rows, (winner & deleted) | outranked), moved)
+
+
+def _sorted(rows: pa.Table, names: tuple[str, ...]) -> tuple[pa.Table, _Mask]:
+    """``rows`` by hash, key and the columns ``names``, and for each but the last whether the next has the same key."""
+    rows = rows.combine_chunks()
+    order = np.lexsort([_values(rows, name) for name in (*reversed(names), HASH)])
+    found = rows.take(array(pa.int64(), order))
+    same_hash, same_key = _same(found, HASH), _same_keys(found)
+    if (same_hash & ~same_key).any():  # two keys of one hash: their rows may be mixed
+        found = rows.sort_by([(name, "ascending") for name in (HASH, KEY, *names)]).combine_chunks()
+        same_key = _same_keys(found)
+    return found, same_key
+
+
+def _same(rows: pa.Table, name: str) -> _Mask:
+    values = _values(rows, name)
+    return values[1:] == values[:-1]
+
+
+def _same_keys(rows: pa.Table) -> _Mask:
+    """For each row but the last whether the next has the same key."""
+    same = _same(rows, HASH)
+    at = np.flatnonzero(same)
+    if len(at):
+        keys = rows.column(KEY)
+        equal = pc.equal(keys.take(array(pa.int64(), at)), keys.take(array(pa.int64(), at + 1)))
+        same[at] = equal.to_numpy()
+    return same
+
+
+def _values(rows: pa.Table, name: str) -> NDArray[Any]:
+    """The values of a column of numbers or times; a missing time comes before all others."""
+    column = rows.column(name)
+    if pa.types.is_timestamp(column.type):
+        column = pc.fill_null(column.cast(pa.int64()), np.iinfo(np.int64).min)
+    values: NDArray[Any] = column.to_numpy()
+    return values
+
+
+def _flags(rows: pa.Table, name: str) -> _Mask:
+    flags: _Mask = rows.column(name).to_numpy().astype(np.bool_)
+    return flags
+
+
+def _of_all(rows: pa.Table, mask: _Mask) -> _Mask:
+    """The ``mask`` of all ``rows`` but the last, and False for that."""
+    return np.append(mask, False)[: len(rows)]
+
+
+def _chosen(rows: pa.Table, mask: _Mask) -> pa.Table:
+    return rows.take(array(pa.int64(), np.flatnonzero(mask)))

@@ -1,0 +1,122 @@
+"""The messages of a state table's two rounds, and the columns of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from tidemark.decode import SCHEMA
+from tidemark.errors import ConfigError
+from tidemark.formats.table.state_ledger import Leaf
+from tidemark.store import StoreOptions
+from tidemark.topics import TopicSettings
+from tidemark_spark.convert.partition_columns import topic_parser
+from tidemark_spark.state.last_records import DELETED, HASH, KEY
+
+Key = tuple[int, int]
+"""(incarnation, partition)."""
+
+IDENTITY: Final = (KEY, "kafka_incarnation", "kafka_partition", "kafka_offset", "kafka_timestamp")
+OP: Final = "op"
+AFTER: Final = "after"
+"""The columns of Debezium's envelope, as the topic's parser makes them."""
+
+
+class StoredFileName(NamedTuple):
+    """A file of the lake: its key and size."""
+
+    key: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateJob:
+    """The parts of a run that all its tasks share.
+
+    ``bounds`` are the offsets ``[from, to)`` of each partition whose rows the first round takes; other partitions have
+    no new rows. ``runs`` are the first round's files, ``root`` is the state table's folder.
+    """
+
+    topic: TopicSettings
+    lake_store: str
+    options: StoreOptions
+    attempt: int
+    root: str
+    run_folder: str
+    reserve_folder: str
+    bounds: dict[Key, tuple[int, int]]
+    runs: tuple[StoredFileName, ...] = ()
+
+
+class NewestTask(NamedTuple):
+    """Files of the topic's table, of which the first round makes run ``number``.
+
+    Of ``replayed`` files all rows are taken, also those below the bounds.
+    """
+
+    number: int
+    files: tuple[StoredFileName, ...]
+    replayed: bool = False
+
+
+class Run(NamedTuple):
+    """The file that a task of the first round wrote; None if it found no row. ``keyless`` rows have no key."""
+
+    file: StoredFileName | None
+    rows: int
+    read: int
+    keyless: int
+
+
+class LeafTask(NamedTuple):
+    """The leaf ``prefix`` to make of the ``old`` leaves of these keys, and of the runs."""
+
+    prefix: str
+    old: tuple[Leaf, ...]
+
+
+class Merged(NamedTuple):
+    """The new leaves of a task: one, or several if the rows have become too many."""
+
+    leaves: tuple[Leaf, ...]
+    moved_keys: int
+
+
+NewestExecute = Callable[[StateJob, Sequence[NewestTask]], list[Run]]
+LeafExecute = Callable[[StateJob, Sequence[LeafTask]], list[Merged]]
+
+
+def state_schema(topic: TopicSettings) -> pa.Schema:
+    """The columns of the state table.
+
+    They are the key, the place and the time of the newest record, and the parser's columns; without a parser the value.
+
+    Raises:
+        ConfigError: the envelope needs columns that the parser does not make.
+    """
+    assert topic.state is not None
+    columns = topic_parser(topic).columns
+    if topic.state.envelope == "debezium":
+        columns = _after(topic, columns)
+    elif not len(columns):
+        columns = pa.schema([SCHEMA.field("kafka_value")])
+    return pa.schema([*(SCHEMA.field(name) for name in IDENTITY), *(field.with_nullable(True) for field in columns)])
+
+
+def _after(topic: TopicSettings, columns: pa.Schema) -> pa.Schema:
+    types: dict[str, pa.DataType] = {field.name: field.type for field in columns}
+    after = types.get(AFTER)
+    if types.get(OP) != pa.string() or not isinstance(after, pa.StructType):
+        rule = f"envelope debezium needs a parser with the columns {OP} (string) and {AFTER} (struct)"
+        raise ConfigError(f"topic {topic.cluster}/{topic.topic}", [("state.envelope", rule)])
+    fields: list[pa.Field[Any]] = list(after)
+    return pa.schema(fields)
+
+
+def run_schema(topic: TopicSettings) -> pa.Schema:
+    """The columns of runs and of the reserve: those of the table, whether the record deletes its key, and the hash."""
+    flags = [pa.field(DELETED, pa.bool_(), nullable=False), pa.field(HASH, pa.uint64(), nullable=False)]
+    return pa.schema([*state_schema(topic), *flags])

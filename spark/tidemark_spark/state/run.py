@@ -1,0 +1,396 @@
+"""A run of a state table: what changed, two rounds of tasks, one commit.
+
+A run writes its files under names of its own attempt, then the ledger, then the Delta commit that makes both count. A
+run that dies leaves files that nothing names, which a later run deletes. Of two runs at once one commits; the other is
+stale, and so is one whose rows were removed from the topic's table meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final, Literal, NamedTuple
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+
+from tidemark.errors import NotFound, PreconditionFailed, PublishError, StaleRun, StoreError
+from tidemark.formats.base import StoredObject
+from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, new_attempt
+from tidemark.formats.table.state_ledger import PREFIX_BITS, Leaf, SourceCommit, StateLedger, Through
+from tidemark.planning.maintenance.vacuum import RUN_OVER
+from tidemark.planning.state import StateChange, check_whole, state_change, still_holds
+from tidemark.store import put_once
+from tidemark.table.delta_table import committed_ledger, ledger_of, open_delta, path_in_log
+from tidemark.table.evidence import read_evidence
+from tidemark.table.state_table import StateTable
+from tidemark_spark.state.model import (
+    LeafExecute,
+    LeafTask,
+    Merged,
+    NewestExecute,
+    NewestTask,
+    Run,
+    StateJob,
+    StoredFileName,
+    state_schema,
+)
+
+_INPUT: Final = 64 << 20
+"""Bytes of the topic's table that a task of the first round reads, at least a file."""
+
+VERSIONS: Final = timedelta(days=1)
+"""Time for which the files of an older commit stay, for queries that began before the next."""
+
+
+class StateResult(StoredObject):
+    """The result of a run: ``empty`` if nothing had changed, ``stale`` if another run was first or rows went away.
+
+    ``changed`` counts the last records that the first round found, ``keyless`` the new rows without a key.
+    """
+
+    cluster: str
+    topic: str
+    table: str
+    status: Literal["committed", "empty", "stale"]
+    kind: Literal["nothing", "merge", "rebuild"]
+    why: str = ""
+    n: int = 0
+    of: int = 0
+    rows: int = 0
+    changed: int = 0
+    keyless: int = 0
+    moved_keys: int = 0
+    leaves: int = 0
+    bytes_read: int = 0
+
+
+class Rounds(NamedTuple):
+    """The two functions that run the tasks of a round, anywhere."""
+
+    first: NewestExecute
+    second: LeafExecute
+
+
+def run_state(table: StateTable, rounds: Rounds, *, rebuild: bool = False) -> StateResult:
+    """Bring the state to the newest commit of the topic's table; with ``rebuild`` make it again from all rows.
+
+    Raises:
+        ConfigError: the topic's columns do not fit its ``state``.
+        ContinuityError: the state cannot be made again, or a file has other rows than its ledger says.
+        PublishError: the commit's outcome is unknown; run it again.
+        FormatError, StoreError: an object cannot be read.
+    """
+    return _Run(table, rounds).done(rebuild=rebuild)
+
+
+class _Run:
+    def __init__(self, table: StateTable, rounds: Rounds) -> None:
+        self._table, self._rounds = table, rounds
+        self._topic = table.of.topic
+        self._schema = state_schema(self._topic)
+        self._settings = _digest(table)
+        self._attempt = new_attempt()
+        source = open_delta(table.of)
+        self._source_files = _source_files(source) if source is not None else []
+        self._ledger = ledger_of(table.of, source)
+        delta = table.delta()
+        self._state = table.ledger(delta)
+
+    def done(self, *, rebuild: bool) -> StateResult:
+        change = state_change(self._table.of, self._ledger, None if rebuild else self._state, self._settings)
+        if change.kind == "nothing":
+            return self._result("empty", change)
+        if rebuild:
+            check_whole(self._table.of, self._ledger, "it was asked for")
+        replayed = self._replayed(change)
+        if replayed is None:
+            change = StateChange("rebuild", {known.key: (0, known.next_offset) for known in self._ledger.partitions})
+            change = change._replace(why="replayed rows were merged into other files since")
+            check_whole(self._table.of, self._ledger, change.why)
+        job = self._job(change)
+        runs = self._rounds.first(job, self._first_tasks(change, replayed or ()))
+        files = tuple(run.file for run in runs if run.file)
+        merged = self._rounds.second(self._job(change, files), self._leaf_tasks(change, files))
+        kept = self._kept(change, merged)
+        leaves = tuple(
+            sorted((*kept, *(leaf for made in merged for leaf in made.leaves)), key=lambda leaf: leaf.prefix)
+        )
+        ledger = self._next(change, leaves, merged)
+        try:
+            self._commit(change, ledger)
+        except StaleRun as error:
+            return self._result("stale", change._replace(why=str(error)), runs)
+        finally:
+            for file in files:
+                self._table.store.delete(file.key)
+        self._vacuum(ledger)
+        return self._result("committed", change, runs, ledger)
+
+    def _job(self, change: StateChange, runs: tuple[StoredFileName, ...] = ()) -> StateJob:
+        table = self._table
+        return StateJob(
+            topic=self._topic,
+            lake_store=table.of.deployment.lake_store,
+            options=table.of.deployment.store,
+            attempt=self._attempt,
+            root=table.root,
+            run_folder=table.of.keys.state_run(self._attempt),
+            reserve_folder=table.of.keys.state_reserve(""),
+            bounds=change.bounds,
+            runs=runs,
+        )
+
+    def _replayed(self, change: StateChange) -> tuple[str, ...] | None:
+        """The files of the change's replays; None if one is not live any more."""
+        live = {file.path for file in self._source_files}
+        files: set[str] = set()
+        for attempt in change.replays:
+            evidence = read_evidence(self._table.of, attempt)
+            rows = zip(evidence["class"].to_pylist(), evidence["file"].to_pylist(), strict=True)
+            files |= {file for kind, file in rows if kind == "landed" and file}
+        return tuple(sorted(files)) if files <= live else None
+
+    def _first_tasks(self, change: StateChange, replayed: Sequence[str]) -> list[NewestTask]:
+        fresh = [file for file in self._source_files if file.may_have(change)]
+        again = [file for file in self._source_files if file.path in {*replayed}]
+        groups = [(group, False) for group in _grouped(fresh)] + [(group, True) for group in _grouped(again)]
+        root = self._table.of.keys.root
+        return [
+            NewestTask(
+                number, tuple(StoredFileName(f"{root}/{file.path}", file.size) for file in group), replayed=again
+            )
+            for number, (group, again) in enumerate(groups)
+        ]
+
+    def _leaf_tasks(self, change: StateChange, runs: Sequence[StoredFileName]) -> list[LeafTask]:
+        """The leaves to make: in a merge all old ones, with small neighbours as one; else as many as there are bytes.
+
+        A run has keys of all leaves, since they are divided by hash.
+        """
+        assert self._topic.state is not None
+        if not runs:
+            return []
+        if change.kind == "merge" and self._state is not None:
+            return _joined(self._state.leaves, self._topic.state.leaf)
+        depth, size = 0, sum(run.size for run in runs)
+        while size >> depth > self._topic.state.leaf and depth < PREFIX_BITS:
+            depth += 1
+        return [LeafTask(f"{number:0{depth}b}" if depth else "", ()) for number in range(1 << depth)]
+
+    def _kept(self, change: StateChange, merged: Sequence[Merged]) -> tuple[Leaf, ...]:
+        """The old leaves that stay: all, if no row with a key is new."""
+        return self._state.leaves if change.kind == "merge" and self._state is not None and not merged else ()
+
+    def _next(self, change: StateChange, leaves: tuple[Leaf, ...], merged: Sequence[Merged]) -> StateLedger:
+        source, state = self._ledger, self._state
+        moved = sum(made.moved_keys for made in merged) if merged else state.moved_keys if state else 0
+        return StateLedger(
+            n=state.n + 1 if state else 1,
+            attempt=self._attempt,
+            parent=state.as_parent() if state else None,
+            cluster=self._topic.cluster,
+            topic=self._topic.topic,
+            table=self._topic.state_table,
+            kind="merge" if change.kind == "merge" else "rebuild",
+            of=SourceCommit(n=source.n, attempt=source.attempt, generation=source.generation, masks=source.masks),
+            through=tuple(
+                Through(
+                    incarnation=known.incarnation,
+                    partition=known.partition,
+                    next_offset=known.next_offset,
+                    branch=known.branch,
+                )
+                for known in source.partitions
+            ),
+            rows=sum(leaf.rows for leaf in leaves),
+            moved_keys=moved,
+            leaves=leaves,
+            settings=self._settings,
+            committed_at=self._table.store.now(),
+        )
+
+    def _commit(self, change: StateChange, ledger: StateLedger) -> None:
+        """Commit ``ledger``.
+
+        Raises:
+            StaleRun: another run has committed, or the topic's table has lost rows since; nothing was committed.
+            PublishError: the outcome is unknown.
+        """
+        table = self._table
+        if not still_holds(table.of, committed_ledger(table.of), ledger):
+            raise StaleRun("rows of the topic's table were removed or changed meanwhile")
+        put_once(table.store, table.of.keys.state_ledger(ledger.n, ledger.attempt), ledger.to_bytes())
+        try:
+            delta = self._opened()
+            if table.ledger(delta) != self._state:
+                raise StaleRun("another run of the state has committed")
+            with table.log.next_version(table.store, table.root):
+                self._write_version(delta, change, ledger)
+        except (DeltaError, OSError, StoreError) as error:
+            committed = table.ledger(table.delta())
+            if committed == ledger:
+                return
+            if committed != self._state:
+                raise StaleRun("another run of the state has committed") from error
+            raise PublishError(f"{table.url}: not committed; run it again: {error}") from error
+
+    def _opened(self) -> DeltaTable:
+        """The Delta table, created with its first commit."""
+        table = self._table
+        delta = table.delta()
+        while delta is None:
+            with suppress(PreconditionFailed), table.log.next_version(table.store, table.root) as folder:
+                DeltaTable.create(folder, schema=_nullable(self._schema), name=self._topic.state_table)
+            delta = table.delta()
+        return delta
+
+    def _write_version(self, delta: DeltaTable, change: StateChange, ledger: StateLedger) -> None:
+        there = {path_in_log(path) for path in _paths(delta)}
+        new = {leaf.path: leaf for leaf in ledger.leaves if leaf.path}
+        at = round(ledger.committed_at.timestamp() * 1000)
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(
+                path=path,
+                size=leaf.size,
+                partition_values={},
+                modification_time=at,
+                data_change=True,
+                stats=json.dumps({"numRecords": leaf.rows}),
+            )
+            for path, leaf in new.items()
+            if path not in there
+        ]
+        transactions = [Transaction(LEDGER_TRANSACTION, ledger.n), Transaction(ATTEMPT_TRANSACTION, ledger.attempt)]
+        properties = CommitProperties(app_transactions=transactions)
+        if change.kind == "rebuild":  # the library replaces columns only together with all files
+            schema = Schema.from_arrow(_nullable(self._schema))
+            delta.create_write_transaction(actions, "overwrite", schema, [], commit_properties=properties)
+            return
+        old = {leaf.path: leaf for leaf in (self._state.leaves if self._state else ())}
+        actions += [
+            RemoveAction(path=path, data_change=True, deletion_timestamp=at, size=old[path].size, partition_values={})
+            for path in sorted(there - {*new})
+        ]
+        delta.create_write_transaction(actions, "append", delta.schema(), [], commit_properties=properties)
+
+    def _vacuum(self, ledger: StateLedger) -> None:
+        """Delete the files and ledgers that no commit of the last day names, and that no running run may have."""
+        table, keys = self._table, self._table.of.keys
+        now, needed, read = table.store.now(), set[str](), ledger
+        ledgers = {keys.state_ledger(ledger.n, ledger.attempt)}
+        while True:
+            needed |= {f"{table.root}/{leaf.path}" for leaf in read.leaves}
+            needed |= {leaf.reserve for leaf in read.leaves}
+            if read.parent is None or read.committed_at < now - VERSIONS:
+                break
+            ledgers.add(key := keys.state_ledger(read.parent.n, read.parent.attempt))
+            try:
+                read = StateLedger.load(table.store, key)
+            except NotFound:
+                break
+        for folder in (f"{table.root}/", keys.state_folder):
+            for info in table.store.list(folder):
+                ours = info.key.endswith((".parquet", ".json")) and "/_delta_log/" not in info.key
+                if ours and info.key not in needed | ledgers and info.modified < now - RUN_OVER:
+                    table.store.delete(info.key)
+
+    def _result(
+        self,
+        status: Literal["committed", "empty", "stale"],
+        change: StateChange,
+        runs: Sequence[Run] = (),
+        ledger: StateLedger | None = None,
+    ) -> StateResult:
+        ledger = ledger or self._state
+        return StateResult(
+            cluster=self._topic.cluster,
+            topic=self._topic.topic,
+            table=self._topic.state_table,
+            status=status,
+            kind=change.kind,
+            why=change.why,
+            n=ledger.n if ledger else 0,
+            of=ledger.of.n if ledger else 0,
+            rows=ledger.rows if ledger else 0,
+            changed=sum(run.rows for run in runs),
+            keyless=sum(run.keyless for run in runs),
+            moved_keys=ledger.moved_keys if ledger else 0,
+            leaves=len(ledger.leaves) if ledger else 0,
+            bytes_read=sum(run.read for run in runs),
+        )
+
+
+class _SourceFile(NamedTuple):
+    """A live file of the topic's table; None where its statistics are missing."""
+
+    path: str
+    size: int
+    partition: int | None
+    last: int | None
+
+    def may_have(self, change: StateChange) -> bool:
+        """True if the file may have rows of the change's bounds."""
+        if self.partition is None or self.last is None:
+            return True
+        spans = ((start, end) for (_, partition), (start, end) in change.bounds.items() if partition == self.partition)
+        return any(start < end and self.last >= start for start, end in spans)
+
+
+def _source_files(delta: DeltaTable) -> list[_SourceFile]:
+    actions = delta.get_add_actions(flatten=True)
+    names = actions.schema.names
+    wanted = ("path", "size_bytes", "min.kafka_partition", "max.kafka_offset")
+    columns = [
+        actions.column(names.index(name)).to_pylist() if name in names else [None] * actions.num_rows for name in wanted
+    ]
+    return sorted(_SourceFile(path_in_log(path), *rest) for path, *rest in zip(*columns, strict=True))
+
+
+def _grouped(files: Sequence[_SourceFile]) -> Iterator[list[_SourceFile]]:
+    group: list[_SourceFile] = []
+    for file in files:
+        if group and sum(other.size for other in group) + file.size > _INPUT:
+            yield group
+            group = []
+        group.append(file)
+    if group:
+        yield group
+
+
+def _joined(leaves: Sequence[Leaf], target: int) -> list[LeafTask]:
+    """A task for each leaf; neighbours that together are less than half a leaf become one."""
+    groups = {leaf.prefix: (leaf,) for leaf in leaves}
+    for prefix in sorted(groups, key=len, reverse=True):
+        parent = prefix[:-1]
+        halves = (f"{parent}0", f"{parent}1")
+        if not prefix or any(half not in groups for half in halves):
+            continue
+        both = groups[halves[0]] + groups[halves[1]]
+        if sum(leaf.size + leaf.reserve_size for leaf in both) < target // 2:
+            del groups[halves[0]], groups[halves[1]]
+            groups[parent] = both
+    return [LeafTask(prefix, old) for prefix, old in sorted(groups.items())]
+
+
+def _paths(delta: DeltaTable) -> list[str]:
+    actions = delta.get_add_actions(flatten=True)
+    paths: list[str] = actions.column(actions.schema.names.index("path")).to_pylist()
+    return paths
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def _digest(table: StateTable) -> str:
+    """The identity of the settings and columns that the state's rows depend on: 16 hexadecimal digits."""
+    state = table.of.topic.state
+    assert state is not None
+    parts = f"{state.envelope}\n{table.of.topic.state_table}\n{state_schema(table.of.topic)}"
+    return hashlib.sha256(parts.encode()).hexdigest()[:16]

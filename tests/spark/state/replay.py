@@ -1,0 +1,66 @@
+"""An independent replay of a topic's table into its state, record by record."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from tests.spark.world import World
+from tidemark.table.state_table import StateTable
+from tidemark_spark.state.first_round import last_of_files
+from tidemark_spark.state.model import LeafTask, Merged, NewestTask, Run, StateJob
+from tidemark_spark.state.run import Rounds, StateResult, run_state
+from tidemark_spark.state.second_round import merged_leaf
+
+
+def first(job: StateJob, tasks: Sequence[NewestTask]) -> list[Run]:
+    return [last_of_files(job, task) for task in tasks]
+
+
+def second(job: StateJob, tasks: Sequence[LeafTask]) -> list[Merged]:
+    return [merged_leaf(job, task) for task in tasks]
+
+
+def advance(world: World, *, rebuild: bool = False) -> StateResult:
+    """A run of the state table in this process."""
+    return run_state(StateTable.open(world.table), Rounds(first, second), rebuild=rebuild)
+
+
+def replayed(rows: list[dict[str, Any]]) -> dict[bytes, dict[str, Any]]:
+    """The newest record of each key of ``rows``, in the order of the records, without deleted keys."""
+    last: dict[bytes, dict[tuple[int, int], dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: (row["kafka_incarnation"], row["kafka_partition"], row["kafka_offset"])):
+        if row["kafka_key"] is not None:
+            last.setdefault(row["kafka_key"], {})[row["kafka_incarnation"], row["kafka_partition"]] = row
+    found: dict[bytes, dict[str, Any]] = {}
+    for key, by_partition in last.items():
+        at = max(by_partition, key=lambda at: (at[0], by_partition[at]["kafka_timestamp"], at[1]))
+        if by_partition[at]["kafka_value"] is not None:
+            found[key] = by_partition[at]
+    return found
+
+
+def state_rows(world: World) -> list[dict[str, Any]]:
+    """The rows of the state table's newest version, file by file."""
+    table = StateTable.open(world.table)
+    delta = table.delta()
+    if delta is None:
+        return []
+    actions = delta.get_add_actions(flatten=True)
+    paths = actions.column(actions.schema.names.index("path")).to_pylist()
+    files = [pq.ParquetFile(io.BytesIO(table.store.get(f"{table.root}/{path}").body)).read() for path in sorted(paths)]
+    return [row for file in files for row in file.to_pylist()]
+
+
+def check(world: World) -> None:
+    """The state equals the replay of all rows of the table, each key once."""
+    rows = state_rows(world)
+    found = {row["kafka_key"]: row for row in rows}
+    assert len(found) == len(rows), "a key twice"
+    wanted = replayed(world.rows())
+    assert found == {key: {name: row[name] for name in found.get(key, row)} for key, row in wanted.items()}
+    ledger = StateTable.open(world.table).ledger(StateTable.open(world.table).delta())
+    assert (ledger.rows if ledger else 0) == len(rows)
