@@ -47,6 +47,7 @@ class _FirstRound:
     def __init__(self, job: StateJob, store: Store) -> None:
         self._job, self._store = job, store
         self._schema = state_schema(job.topic)
+        self._debezium = job.topic.state is not None and job.topic.state.envelope == "debezium"
         self._folded: pa.Table | None = None
         self._waiting: list[pa.Table] = []
         self.rows = self.read = self.keyless = 0
@@ -64,10 +65,8 @@ class _FirstRound:
                 self.read += stored.bytes_read
 
     def _wanted(self, parquet: pq.ParquetFile, *, replayed: bool) -> Iterator[pa.RecordBatch]:
-        names = [*IDENTITY, *(field.name for field in self._schema if field.name not in IDENTITY)]
-        envelope = self._job.topic.state.envelope if self._job.topic.state else "none"
-        names = [*IDENTITY, OP, AFTER] if envelope == "debezium" else [*names, "kafka_value"]
-        present = [name for name in dict.fromkeys(names) if name in parquet.schema_arrow.names]
+        more = (OP, AFTER) if self._debezium else ("kafka_value",)
+        present = [name for name in dict.fromkeys((*self._schema.names, *more)) if name in parquet.schema_arrow.names]
         for rows in parquet.iter_batches(_ROWS, columns=present):
             mask = self._in_bounds(rows, replayed=replayed)
             if mask.all():
@@ -93,12 +92,11 @@ class _FirstRound:
 
     def _shaped(self, rows: pa.Table, name: str) -> pa.Table:
         """``rows`` in the columns of the state table, and whether each deletes its key."""
-        assert self._job.topic.state is not None
-        if self._job.topic.state.envelope == "debezium":
-            rows, deleted, values = _debezium(rows, name)
+        if self._debezium:
+            rows, deleted = _debezium(rows, name)
         else:
             deleted = pc.is_null(rows.column("kafka_value"))
-            values = {field: rows.column(field) for field in rows.column_names}
+        values = {field: rows.column(field) for field in rows.column_names}
         columns = [
             values[field.name].cast(field.type)
             if field.name in values
@@ -121,21 +119,21 @@ class _FirstRound:
         return write_sorted(self._store, f"{self._job.run_folder}{number}.parquet", self._folded)
 
 
-def _debezium(rows: pa.Table, name: str) -> tuple[pa.Table, Any, dict[str, Any]]:
-    """The rows of Debezium's envelope that change a key, whether they delete it, and the columns of ``after``.
+def _debezium(rows: pa.Table, name: str) -> tuple[pa.Table, Any]:
+    """The rows of Debezium's envelope that change a key, with the fields of ``after``, and whether they delete it.
 
     A record without ``op`` is the tombstone that follows a deletion. Messages (``m``) are passed over.
     """
-    ops = rows.column(OP)
-    if pc.any(pc.equal(ops, "t")).as_py():
+    if pc.any(pc.equal(rows.column(OP), "t")).as_py():
         rule = "has a record of Debezium that truncates the source table; rebuild the state from a new snapshot's topic"
         raise ContinuityError(f"{name}: {rule}")
-    rows = rows.filter(pc.fill_null(pc.not_equal(ops, "m"), True))
+    rows = rows.filter(pc.fill_null(pc.not_equal(rows.column(OP), "m"), True))
     deleted = pc.fill_null(pc.equal(rows.column(OP), "d"), True)
-    values = {field: rows.column(field) for field in IDENTITY}
-    after = rows.column(AFTER).combine_chunks()
-    values |= {after.type.field(at).name: pc.struct_field(after, [at]) for at in range(after.type.num_fields)}
-    return rows, deleted, values
+    if AFTER in rows.column_names and isinstance(rows.column(AFTER).type, pa.StructType):
+        after = rows.column(AFTER).combine_chunks()
+        for at in range(after.type.num_fields):
+            rows = rows.append_column(after.type.field(at), pc.struct_field(after, [at]))
+    return rows, deleted
 
 
 def array_of(mask: NDArray[np.bool_]) -> Any:

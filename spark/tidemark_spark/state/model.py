@@ -107,11 +107,14 @@ def state_schema(topic: TopicSettings) -> pa.Schema:
 
 
 def _after(topic: TopicSettings, columns: pa.Schema) -> pa.Schema:
+    """The fields of ``after`` where the parser makes a struct of it, or else its other columns, which have paths."""
     types: dict[str, pa.DataType] = {field.name: field.type for field in columns}
-    after = types.get(AFTER)
-    if types.get(OP) != pa.string() or not isinstance(after, pa.StructType):
-        rule = f"envelope debezium needs a parser with the columns {OP} (string) and {AFTER} (struct)"
+    if types.get(OP) != pa.string():
+        rule = f"envelope debezium needs a parser with a column {OP} (string), and {AFTER} or columns of its fields"
         raise ConfigError(f"topic {topic.cluster}/{topic.topic}", [("state.envelope", rule)])
+    after = types.get(AFTER)
+    if not isinstance(after, pa.StructType):
+        return pa.schema([field for field in columns if field.name != OP])
     fields: list[pa.Field[Any]] = list(after)
     return pa.schema(fields)
 

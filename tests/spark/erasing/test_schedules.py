@@ -49,9 +49,12 @@ def searching(common: SearchJob, tasks: list[SearchTask]) -> list[SearchResult]:
 class Schedule:
     """A topic of two partitions, and what each of its offsets has."""
 
+    settings_of: tuple[tuple[str, ...], ...] = SETTINGS
+    values: tuple[bytes | None, ...] = VALUES
+
     def __init__(self, root: Path, rng: random.Random) -> None:
         self.rng, self.root = rng, root
-        self.settings = rng.choice(SETTINGS)
+        self.settings = rng.choice(self.settings_of)
         self.world = World(root, *self.settings)
         self.whole = not any(line.startswith("keep") for line in self.settings)
         if not self.whole:
@@ -79,7 +82,7 @@ class Schedule:
             records = []
             for delta in range(rng.randint(1, 6)):
                 person = rng.choice((*PERSONS, None))
-                records.append(Record(delta, T0 + rng.randrange(3) * DAY, person, rng.choice(VALUES)))
+                records.append(Record(delta, T0 + rng.randrange(3) * DAY, person, rng.choice(self.values)))
             fields = {"leader_epoch": self.epoch}
             if rng.random() < 0.3:
                 commit = rng.random() < 0.5

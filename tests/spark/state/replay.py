@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -24,9 +24,15 @@ def second(job: StateJob, tasks: Sequence[LeafTask]) -> list[Merged]:
     return [merged_leaf(job, task) for task in tasks]
 
 
-def advance(world: World, *, rebuild: bool = False) -> StateResult:
-    """A run of the state table in this process."""
-    return run_state(StateTable.open(world.table), Rounds(first, second), rebuild=rebuild)
+def advance(world: World, *, rebuild: bool = False, meanwhile: Callable[[], object] = lambda: None) -> StateResult:
+    """A run of the state table in this process; ``meanwhile`` happens between its rounds and its commit."""
+
+    def interrupted(job: StateJob, tasks: Sequence[LeafTask]) -> list[Merged]:
+        made = second(job, tasks)
+        meanwhile()
+        return made
+
+    return run_state(StateTable.open(world.table), Rounds(first, interrupted), rebuild=rebuild)
 
 
 def replayed(rows: list[dict[str, Any]]) -> dict[bytes, dict[str, Any]]:

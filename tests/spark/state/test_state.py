@@ -1,43 +1,420 @@
-"""A state table equals an independent replay of its topic's table after every run."""
+"""A state table equals an independent replay of its topic's table, and refuses what it cannot keep true."""
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from tests.spark.state.replay import advance, check, state_rows
-from tests.spark.world import World
+from tests.spark.erasing.masked import erase, take_out
+from tests.spark.state.replay import advance, check, first, second, state_rows
+from tests.spark.test_vacuum import as_of
+from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
+from tidemark.errors import ConfigError, ContinuityError, PublishError, StoreError
+from tidemark.formats.table.ledger import DateState
+from tidemark.formats.table.state_ledger import range_of
+from tidemark.planning import plan_rebuild, plan_replay, write_plan
+from tidemark.planning.maintenance.vacuum import RUN_OVER
+from tidemark.store.local import LocalStore
+from tidemark.table.state_table import StateTable
+from tidemark_spark.cli.state import main
+from tidemark_spark.run.driver import run
+from tidemark_spark.state import last_records
+from tidemark_spark.state.model import LeafTask, Merged, StateJob
+from tidemark_spark.state.run import VERSIONS, Rounds, run_state
 
 KEYS = tuple(b"key-%d" % number for number in range(12))
+JSON = (
+    "parser: {kind: json, columns: [{name: op, type: string}, {name: id, type: int64, path: after.id}, "
+    "{name: name, type: string, path: after.name}]}"
+)
+AVRO = "parser: {kind: avro, schema: envelope.avsc}"
+ENVELOPE = {
+    "type": "record",
+    "name": "envelope",
+    "fields": [
+        {"name": "op", "type": "string"},
+        {
+            "name": "after",
+            "type": [
+                "null",
+                {
+                    "type": "record",
+                    "name": "person",
+                    "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}],
+                },
+            ],
+        },
+    ],
+}
+
+
+def avro(change: dict[str, Any]) -> bytes:
+    """An envelope with short texts and small numbers, in Avro's binary form."""
+    after = change["after"]
+    record = b"\0" if after is None else bytes([2, 2 * after["id"], 2 * len(after["name"])]) + after["name"].encode()
+    return bytes([2]) + change["op"].encode() + record
 
 
 def produce(world: World, rng: random.Random, count: int = 8, partitions: int = 1) -> None:
     """A segment of upserts and deletions of random keys, with times that do not ascend."""
     partition = rng.randrange(partitions)
-    at = world.raw.partition(partition).end
     records = [
         Record(delta, T0 + rng.randrange(1000), rng.choice((*KEYS, None)), rng.choice((b"a", b"b", b"c", None)))
         for delta in range(count)
     ]
-    world.raw.segment([batch(at, records)], partition)
+    world.raw.segment([batch(world.raw.partition(partition).end, records)], partition)
+
+
+def put(world: World, key: bytes, value: bytes | None, time: int = 0, partition: int = 0) -> None:
+    """A record, landed."""
+    end = world.raw.partition(partition).end
+    world.raw.segment([batch(end, [Record(0, T0 + time, key, value)])], partition)
+    world.land()
+
+
+def values(world: World) -> dict[bytes, bytes]:
+    return {row["kafka_key"]: row["kafka_value"] for row in state_rows(world)}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, "state: {leaf: 1KiB}")
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_each_run_leaves_what_a_replay_leaves(tmp_path: Path, rng: random.Random, partitions: int) -> None:
-    world = World(tmp_path, "state: {leaf: 1KiB}")
+def test_each_run_leaves_what_a_replay_leaves(world: World, rng: random.Random, partitions: int) -> None:
     assert advance(world).status == "empty"
     for _ in range(6):
         for _ in range(rng.randint(1, 3)):
             produce(world, rng, partitions=partitions)
         world.land()
-        result = advance(world)
-        assert result.status == "committed"
+        assert advance(world).status == "committed"
         check(world)
         assert advance(world).status == "empty", "nothing has changed since"
     before = state_rows(world)
     assert advance(world, rebuild=True).kind == "rebuild"
     by_key = sorted(before, key=lambda row: row["kafka_key"])
     assert sorted(state_rows(world), key=lambda row: row["kafka_key"]) == by_key
+
+
+def test_a_deletion_counts_against_older_records_that_come_later(world: World) -> None:
+    put(world, b"k", b"first", time=10)
+    put(world, b"k", None, time=20, partition=1)
+    assert advance(world).moved_keys == 1
+    put(world, b"k", b"late", time=15)
+    advance(world)
+    assert values(world) == {}
+    put(world, b"k", b"new", time=30)
+    advance(world)
+    assert values(world) == {b"k": b"new"}
+
+
+def test_a_partitions_last_record_counts_although_its_time_is_older(world: World) -> None:
+    """Also after another partition's record had been outranked for a while."""
+    put(world, b"k", b"p0, newest", time=30)
+    put(world, b"k", b"p1", time=20, partition=1)
+    advance(world)
+    assert values(world) == {b"k": b"p0, newest"}
+    put(world, b"k", b"p0, older time", time=10)
+    advance(world)
+    assert values(world) == {b"k": b"p1"}
+    check(world)
+
+
+def test_a_new_incarnation_outranks_the_older_one(world: World) -> None:
+    put(world, b"k", b"old", time=50)
+    put(world, b"only", b"old", time=50)
+    advance(world)
+    world.raw.recreate("B" * 22)
+    put(world, b"k", b"new", time=10)
+    advance(world)
+    assert values(world) == {b"k": b"new", b"only": b"old"}
+    check(world)
+
+
+def test_two_keys_of_one_hash_are_two_keys(world: World, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_records, "key_hashes", lambda keys: np.full(len(keys), 7, np.uint64))
+    for _ in range(4):
+        produce(world, rng, partitions=2)
+        world.land()
+        advance(world)
+        check(world)
+
+
+def test_leaves_split_as_they_grow_and_join_as_they_shrink(world: World, rng: random.Random) -> None:
+    records = [Record(number, T0, b"key-%d" % number, rng.randbytes(64)) for number in range(200)]
+    world.raw.segment([batch(0, records)])
+    world.land()
+    grown = advance(world).leaves
+    assert grown > 8
+    check(world)
+    world.raw.segment([batch(200, [record._replace(value=None) for record in records])])
+    world.land()
+    advance(world)
+    assert values(world) == {}
+    table = StateTable.open(world.table)
+    ledger = table.ledger(table.delta())
+    assert ledger is not None
+    spans = sorted(range_of(leaf.prefix) for leaf in ledger.leaves)
+    assert spans[0].start == 0
+    assert spans[-1].end == 1 << 64
+    assert all(one.end == other.start for one, other in pairwise(spans))
+
+
+@pytest.mark.parametrize("what", ["erased", "rebuilt", "committed"])
+def test_a_run_is_stale_if_the_table_or_the_state_has_moved_on(world: World, rng: random.Random, what: str) -> None:
+    produce(world, rng)
+    world.land()
+
+    def meanwhile() -> None:
+        if what == "erased":
+            erase(world, [0])
+            take_out(world)
+        elif what == "rebuilt":
+            write_plan(world.table, plan := plan_rebuild(world.table, None))
+            assert run(world.table, plan, in_process).status == "landed"
+        else:
+            assert advance(world).status == "committed"
+
+    before = state_rows(world)
+    assert advance(world, meanwhile=meanwhile).status == "stale"
+    assert what == "committed" or state_rows(world) == before
+    assert advance(world).status == ("empty" if what == "committed" else "committed")
+    check(world)
+
+
+def test_new_rows_meanwhile_do_not_hinder_a_run(world: World, rng: random.Random) -> None:
+    produce(world, rng)
+    world.land()
+
+    def meanwhile() -> None:
+        produce(world, rng)
+        world.land()
+
+    assert advance(world, meanwhile=meanwhile).status == "committed"
+    assert advance(world).status == "committed"
+    check(world)
+
+
+def test_a_state_is_not_made_again_without_rows_that_retention_removed(
+    world: World, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(world, rng)
+    world.land()
+    advance(world)
+    before = state_rows(world)
+    from tidemark_spark.state import run as module
+
+    real = module.ledger_of
+
+    def expired(*arguments: Any) -> Any:
+        return real(*arguments).model_copy(update={"dates": {"2026-02-02": DateState(rows=0, state="expired")}})
+
+    monkeypatch.setattr(module, "ledger_of", expired)
+    with pytest.raises(ContinuityError, match=r"retention has removed the rows of 1 dates, 2026-02-02 the first"):
+        advance(world, rebuild=True)
+    assert state_rows(world) == before
+
+
+def test_a_replay_lands_records_below_the_vector(tmp_path: Path) -> None:
+    function = (
+        "parser: {kind: function, function: 'tests.spark.convert.parsing:%s', columns: [{name: size, type: int32}]}"
+    )
+    world = World(tmp_path, "state: {}", function % "sizes")
+    records = [Record(0, T0, b"a", b"fine!"), Record(1, T0, b"b", b"bad"), Record(2, T0, b"a", b"bad")]
+    world.raw.segment([batch(0, records)])
+    world.land()
+    advance(world)
+    assert [(row["kafka_key"], row["size"]) for row in state_rows(world)] == [(b"a", 5)]
+    again = World(tmp_path, "state: {}", function % "all_sizes")
+    write_plan(again.table, plan := plan_replay(again.table))
+    assert run(again.table, plan, in_process).status == "landed"
+    assert advance(again).kind == "merge"
+    assert sorted((row["kafka_key"], row["size"]) for row in state_rows(again)) == [(b"a", 3), (b"b", 3)]
+    check(again)
+
+
+@pytest.mark.parametrize(("parser", "encoded"), [(JSON, lambda change: json.dumps(change).encode()), (AVRO, avro)])
+def test_debeziums_envelope(tmp_path: Path, parser: str, encoded: Callable[[dict[str, Any]], bytes]) -> None:
+    (tmp_path / "envelope.avsc").write_text(json.dumps(ENVELOPE))
+    world = World(tmp_path, "state: {envelope: debezium}", parser)
+
+    def changes(*rows: tuple[bytes, dict[str, Any] | None]) -> None:
+        end = world.raw.partition().end
+        records = [
+            Record(delta, T0, key, None if value is None else encoded(value)) for delta, (key, value) in enumerate(rows)
+        ]
+        world.raw.segment([batch(end, records)])
+        world.land()
+        advance(world)
+
+    ada, bob = {"id": 1, "name": "Ada"}, {"id": 2, "name": "Bob"}
+    changes((b"1", {"op": "r", "after": ada}), (b"2", {"op": "c", "after": bob}), (b"9", {"op": "m", "after": None}))
+    rows = {row["kafka_key"]: (row["id"], row["name"]) for row in state_rows(world)}
+    assert rows == {b"1": (1, "Ada"), b"2": (2, "Bob")}
+    changes((b"1", {"op": "u", "after": ada | {"name": "Ada L."}}), (b"2", {"op": "d", "after": None}), (b"2", None))
+    assert [row["name"] for row in state_rows(world)] == ["Ada L."]
+    changes((b"2", {"op": "c", "after": bob}))
+    assert sorted(row["name"] for row in state_rows(world)) == ["Ada L.", "Bob"]
+    with pytest.raises(ContinuityError, match="truncates the source table"):
+        changes((b"1", {"op": "t", "after": None}))
+    assert sorted(row["name"] for row in state_rows(world)) == ["Ada L.", "Bob"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("state: {}", "keep: [timestamp, value]"), "state: needs key in keep"),
+        (("state: {}", "keep: [key, timestamp]"), "state: needs value in keep"),
+        (("state: {table: orders}",), "table orders appears twice"),
+    ],
+)
+def test_settings_that_cannot_give_a_state(tmp_path: Path, lines: Sequence[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        World(tmp_path, *lines)
+
+
+def test_an_envelope_needs_its_columns(tmp_path: Path) -> None:
+    world = World(tmp_path, "state: {envelope: debezium}")
+    with pytest.raises(ConfigError, match="needs a parser with a column op"):
+        advance(world)
+
+
+def test_a_leaf_that_has_lost_rows_is_noticed(world: World, rng: random.Random) -> None:
+    produce(world, rng)
+    world.land()
+    advance(world)
+    table = StateTable.open(world.table)
+    ledger = table.ledger(table.delta())
+    assert ledger is not None
+    leaf = next(leaf for leaf in ledger.leaves if leaf.path)
+    short = pa.BufferOutputStream()
+    import pyarrow.parquet as pq
+
+    body = table.store.get(f"{table.root}/{leaf.path}").body
+    pq.write_table(pq.read_table(pa.BufferReader(body)).slice(1), short)
+    table.store.put(f"{table.root}/{leaf.path}", short.getvalue().to_pybytes())
+    produce(world, rng)
+    world.land()
+    with pytest.raises(ContinuityError, match="has other rows than its ledger says"):
+        advance(world)
+
+
+def test_what_the_store_keeps_otherwise_is_noticed(
+    world: World, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(world, rng)
+    world.land()
+    from tidemark_spark.state import second_round
+
+    real = second_round.write_sorted
+
+    def losing(store: Any, key: str, rows: pa.Table) -> Any:
+        return real(store, key, rows.slice(1))
+
+    monkeypatch.setattr(second_round, "write_sorted", losing)
+    with pytest.raises(ContinuityError, match="other rows are read back"):
+        advance(world)
+    assert state_rows(world) == []
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_commit_whose_answer_is_lost(
+    world: World, rng: random.Random, monkeypatch: pytest.MonkeyPatch, landed: bool
+) -> None:
+    produce(world, rng)
+    world.land()
+    advance(world)
+    produce(world, rng)
+    world.land()
+    real = LocalStore.put
+
+    def lost(self: LocalStore, key: str, *arguments: Any, **options: Any) -> Any:
+        if "/_delta_log/" in key and "current" in key:
+            if landed:
+                real(self, key, *arguments, **options)
+            raise StoreError(key, "no answer")
+        return real(self, key, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "put", lost)
+        if landed:
+            assert advance(world).status == "committed"
+        else:
+            with pytest.raises(PublishError, match="no answer"):
+                advance(world)
+    advance(world)
+    check(world)
+
+
+def test_files_that_no_recent_commit_names_go(world: World, rng: random.Random) -> None:
+    def objects() -> set[str]:
+        table = StateTable.open(world.table)
+        listed = [*table.store.list(f"{table.root}/"), *table.store.list(world.table.keys.state_folder)]
+        return {info.key for info in listed if "/_delta_log/" not in info.key}
+
+    for _ in range(3):
+        produce(world, rng, partitions=2)
+        world.land()
+        advance(world)
+    many = objects()
+    produce(world, rng)
+    world.land()
+    with as_of(world, max(VERSIONS, RUN_OVER) + timedelta(minutes=1)):
+        advance(world)
+    check(world)
+    table = StateTable.open(world.table)
+    ledger = table.ledger(table.delta())
+    assert ledger is not None
+    assert len(objects() & many) < len(many)
+    with as_of(world, 2 * max(VERSIONS, RUN_OVER)):
+        put(world, b"x", b"y")
+        advance(world)
+    check(world)
+
+
+def test_the_job_brings_all_states_to_their_tables(
+    world: World, rng: random.Random, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Here:
+        def on_each(self, work: Any, common: Any, tasks: Any) -> Any:
+            return [work(common, task) for task in tasks]
+
+        def finished(self) -> int:
+            return 0
+
+    produce(world, rng)
+    world.land()
+    capsys.readouterr()
+    assert main(["--topics", str(world.topics_file)], Here()) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["status"], told["kind"], told["table"]) == ("committed", "rebuild", "orders_current")
+    check(world)
+    assert main(["--topics", str(world.topics_file), "--topic", "orders"], Here()) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "empty"
+
+
+def test_runs_that_find_no_key_commit_the_vector(world: World) -> None:
+    put(world, b"a", b"1")
+    advance(world)
+
+    def no_second(job: StateJob, tasks: Sequence[LeafTask]) -> list[Merged]:
+        assert not tasks
+        return second(job, tasks)
+
+    world.raw.segment([batch(1, [Record(0, T0, None, b"no key")])])
+    world.land()
+    result = run_state(StateTable.open(world.table), Rounds(first, no_second))
+    assert (result.status, result.keyless) == ("committed", 1)
+    assert advance(world).status == "empty"
+    check(world)
