@@ -64,7 +64,7 @@ FLOORS = {
         "audit compaction datasource",
         "erasing export",
         "run worker",
-        "erasure_pass mirror rebuild retention vacuum",
+        "erasure_pass mirror rebuild retention state vacuum",
         "cluster",
         "live openlineage",
         "cli",

@@ -29,6 +29,7 @@ from tidemark.store.base import ObjectInfo
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, oldest_ledger_in_log, open_delta
 from tidemark.table.evidence import evidence_key
 from tidemark.table.evidence_reader import evidence_that_counts
+from tidemark.table.state_table import StateTable
 from tidemark.table.tampering import check_untampered
 from tidemark_spark.run.fold import fold
 from tidemark_spark.run.success_markers import update_markers
@@ -134,7 +135,8 @@ def _ledgers(table: TopicTable, ledger: Ledger, dead: Collection[int], now: date
         published = Published.load(table.store, table.keys.published).n
     except NotFound:
         published = 0
-    named = NamedLedgers(committed=ledger.n, in_log=oldest_ledger_in_log(table), published=published)
+    state = StateTable.open(table).committed() if table.topic.state else None
+    named = NamedLedgers(ledger.n, oldest_ledger_in_log(table), published, state.of.n if state else None)
     listed = list(table.store.list(table.keys.ledgers))
     old = {info.key for info in old_ledgers(listed, named, now)}
     suffixes = tuple(f"-{attempt}.json" for attempt in dead)

@@ -66,3 +66,7 @@ class StateTable(NamedTuple):
         if n is None or attempt is None:
             return None
         return StateLedger.load(self.store, self.of.keys.state_ledger(n, attempt))
+
+    def committed(self) -> StateLedger | None:
+        """The ledger of the newest version; None if nothing was committed."""
+        return self.ledger(self.delta())

@@ -11,7 +11,7 @@ from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, 
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
 from tidemark_spark.state.first_round import last_of_files
-from tidemark_spark.state.model import LeafTask, Merged, NewestTask, Run, StateJob
+from tidemark_spark.state.model import LeafTask, Merged, NewestTask, SortedRun, StateJob
 from tidemark_spark.state.run import Rounds, run_state
 from tidemark_spark.state.second_round import merged_leaf
 
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 def _state(options: argparse.Namespace, executor: Executor | None) -> int:
     executor = executor_of(options, executor, "state")
 
-    def first(job: StateJob, tasks: Sequence[NewestTask]) -> list[Run]:
+    def first(job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRun]:
         return executor.on_each(last_of_files, job, tasks) if tasks else []
 
     def second(job: StateJob, tasks: Sequence[LeafTask]) -> list[Merged]:

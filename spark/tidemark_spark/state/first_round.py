@@ -18,7 +18,16 @@ from tidemark.store import Store, open_store
 from tidemark_spark.convert.stored_file import StoredFile
 from tidemark_spark.convert.upload import upload_once
 from tidemark_spark.state.last_records import DELETED, HASH, KEY, last_records, with_hash
-from tidemark_spark.state.model import AFTER, IDENTITY, OP, NewestTask, Run, StateJob, StoredFileName, state_schema
+from tidemark_spark.state.model import (
+    AFTER,
+    IDENTITY,
+    OP,
+    NewestTask,
+    SortedRun,
+    StateJob,
+    StoredFileName,
+    state_schema,
+)
 
 _ROWS: Final = 65536
 _WAITING: Final = 64 << 20
@@ -28,7 +37,7 @@ GROUP_ROWS: Final = 65536
 """Rows of a row group of runs and leaves: the second round reads those with hashes of its leaf."""
 
 
-def last_of_files(job: StateJob, task: NewestTask) -> Run:
+def last_of_files(job: StateJob, task: NewestTask) -> SortedRun:
     """Carry out ``task``; it may be repeated.
 
     Raises:
@@ -40,7 +49,7 @@ def last_of_files(job: StateJob, task: NewestTask) -> Run:
     work = _FirstRound(job, store)
     for file in task.files:
         work.add(file, replayed=task.replayed)
-    return Run(work.written(task.number), work.rows, work.read, work.keyless)
+    return SortedRun(work.written(task.number), work.rows, work.read, work.keyless)
 
 
 class _FirstRound:
@@ -145,6 +154,7 @@ def write_sorted(store: Store, key: str, rows: pa.Table) -> StoredFileName:
     """Write ``rows``, in their order, as the Parquet file ``key``."""
     with tempfile.TemporaryFile(prefix="tidemark-") as file:
         statistics = [name for name in (*IDENTITY[1:], HASH) if name in rows.column_names]
+        unlike = {KEY, "kafka_offset", "kafka_timestamp", HASH}  # a dictionary of their values would be given up
         pq.write_table(
             rows,
             file,
@@ -152,5 +162,6 @@ def write_sorted(store: Store, key: str, rows: pa.Table) -> StoredFileName:
             compression="zstd",
             compression_level=1,
             write_statistics=cast("Any", statistics),
+            use_dictionary=[name for name in rows.column_names if name not in unlike],  # type: ignore[arg-type]
         )
         return StoredFileName(key, upload_once(store, key, cast("Any", file)))

@@ -66,13 +66,29 @@ def newest(rows: pa.Table) -> Newest:
 def _sorted(rows: pa.Table, names: tuple[str, ...]) -> tuple[pa.Table, _Mask]:
     """``rows`` by hash, key and the columns ``names``, and for each but the last whether the next has the same key."""
     rows = rows.combine_chunks()
-    order = np.lexsort([_values(rows, name) for name in (*reversed(names), HASH)])
+    order = _order(rows, names)
     found = rows.take(array(pa.int64(), order))
     same_hash, same_key = _same(found, HASH), _same_keys(found)
     if (same_hash & ~same_key).any():  # two keys of one hash: their rows may be mixed
         found = rows.sort_by([(name, "ascending") for name in (HASH, KEY, *names)]).combine_chunks()
         same_key = _same_keys(found)
     return found, same_key
+
+
+def _order(rows: pa.Table, names: tuple[str, ...]) -> NDArray[np.int64]:
+    """The order of ``rows`` by hash, then by ``names``.
+
+    Runs of rows that are sorted already are merged, and only rows of one hash are compared by the other columns.
+    """
+    order = np.argsort(_values(rows, HASH), kind="stable")
+    hashes = _values(rows, HASH)[order]
+    same = hashes[1:] == hashes[:-1]
+    if same.any():
+        alike = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        chosen = order[alike]
+        columns = [_values(rows, name)[chosen] for name in reversed(names)]
+        order[alike] = chosen[np.lexsort([*columns, hashes[alike]])]
+    return order
 
 
 def _same(rows: pa.Table, name: str) -> _Mask:

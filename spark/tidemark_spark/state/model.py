@@ -62,7 +62,7 @@ class NewestTask(NamedTuple):
     replayed: bool = False
 
 
-class Run(NamedTuple):
+class SortedRun(NamedTuple):
     """The file that a task of the first round wrote; None if it found no row. ``keyless`` rows have no key."""
 
     file: StoredFileName | None
@@ -85,7 +85,7 @@ class Merged(NamedTuple):
     moved_keys: int
 
 
-NewestExecute = Callable[[StateJob, Sequence[NewestTask]], list[Run]]
+NewestExecute = Callable[[StateJob, Sequence[NewestTask]], list[SortedRun]]
 LeafExecute = Callable[[StateJob, Sequence[LeafTask]], list[Merged]]
 
 

@@ -35,7 +35,7 @@ from tidemark_spark.state.model import (
     Merged,
     NewestExecute,
     NewestTask,
-    Run,
+    SortedRun,
     StateJob,
     StoredFileName,
     state_schema,
@@ -86,10 +86,10 @@ def run_state(table: StateTable, rounds: Rounds, *, rebuild: bool = False) -> St
         PublishError: the commit's outcome is unknown; run it again.
         FormatError, StoreError: an object cannot be read.
     """
-    return _Run(table, rounds).done(rebuild=rebuild)
+    return _StateRun(table, rounds).done(rebuild=rebuild)
 
 
-class _Run:
+class _StateRun:
     def __init__(self, table: StateTable, rounds: Rounds) -> None:
         self._table, self._rounds = table, rounds
         self._topic = table.of.topic
@@ -147,11 +147,14 @@ class _Run:
         )
 
     def _replayed(self, change: StateChange) -> tuple[str, ...] | None:
-        """The files of the change's replays; None if one is not live any more."""
+        """The files of the change's replays; None if one is not live any more, or a fold has their evidence."""
         live = {file.path for file in self._source_files}
         files: set[str] = set()
         for attempt in change.replays:
-            evidence = read_evidence(self._table.of, attempt)
+            try:
+                evidence = read_evidence(self._table.of, attempt)
+            except NotFound:
+                return None
             rows = zip(evidence["class"].to_pylist(), evidence["file"].to_pylist(), strict=True)
             files |= {file for kind, file in rows if kind == "landed" and file}
         return tuple(sorted(files)) if files <= live else None
@@ -304,7 +307,7 @@ class _Run:
         self,
         status: Literal["committed", "empty", "stale"],
         change: StateChange,
-        runs: Sequence[Run] = (),
+        runs: Sequence[SortedRun] = (),
         ledger: StateLedger | None = None,
     ) -> StateResult:
         ledger = ledger or self._state

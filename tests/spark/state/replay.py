@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 from tests.spark.world import World
 from tidemark.table.state_table import StateTable
 from tidemark_spark.state.first_round import last_of_files
-from tidemark_spark.state.model import LeafTask, Merged, NewestTask, Run, StateJob
+from tidemark_spark.state.model import LeafTask, Merged, NewestTask, SortedRun, StateJob
 from tidemark_spark.state.run import Rounds, StateResult, run_state
 from tidemark_spark.state.second_round import merged_leaf
 
 
-def first(job: StateJob, tasks: Sequence[NewestTask]) -> list[Run]:
+def first(job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRun]:
     return [last_of_files(job, task) for task in tasks]
 
 
@@ -68,5 +68,5 @@ def check(world: World) -> None:
     assert len(found) == len(rows), "a key twice"
     wanted = replayed(world.rows())
     assert found == {key: {name: row[name] for name in found.get(key, row)} for key, row in wanted.items()}
-    ledger = StateTable.open(world.table).ledger(StateTable.open(world.table).delta())
+    ledger = StateTable.open(world.table).committed()
     assert (ledger.rows if ledger else 0) == len(rows)

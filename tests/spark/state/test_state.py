@@ -163,7 +163,7 @@ def test_leaves_split_as_they_grow_and_join_as_they_shrink(world: World, rng: ra
     advance(world)
     assert values(world) == {}
     table = StateTable.open(world.table)
-    ledger = table.ledger(table.delta())
+    ledger = table.committed()
     assert ledger is not None
     spans = sorted(range_of(leaf.prefix) for leaf in ledger.leaves)
     assert spans[0].start == 0
@@ -295,7 +295,7 @@ def test_a_leaf_that_has_lost_rows_is_noticed(world: World, rng: random.Random) 
     world.land()
     advance(world)
     table = StateTable.open(world.table)
-    ledger = table.ledger(table.delta())
+    ledger = table.committed()
     assert ledger is not None
     leaf = next(leaf for leaf in ledger.leaves if leaf.path)
     short = pa.BufferOutputStream()
@@ -374,7 +374,7 @@ def test_files_that_no_recent_commit_names_go(world: World, rng: random.Random) 
         advance(world)
     check(world)
     table = StateTable.open(world.table)
-    ledger = table.ledger(table.delta())
+    ledger = table.committed()
     assert ledger is not None
     assert len(objects() & many) < len(many)
     with as_of(world, 2 * max(VERSIONS, RUN_OVER)):

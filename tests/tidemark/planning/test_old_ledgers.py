@@ -20,9 +20,11 @@ def ledger(n: int, age: timedelta = LONG, attempt: int = 7) -> ObjectInfo:
     return ObjectInfo(f"_tidemark/east/orders/ledger/{n}-{attempt}.json", 4096, "e", NOW - age)
 
 
-def gone(listed: list[ObjectInfo], *, committed: int = 9, in_log: int = 9, published: int = 9) -> list[int]:
+def gone(
+    listed: list[ObjectInfo], *, committed: int = 9, in_log: int = 9, published: int = 9, state: int | None = None
+) -> list[int]:
     """The numbers that go."""
-    found = old_ledgers(listed, NamedLedgers(committed, in_log, published), NOW)
+    found = old_ledgers(listed, NamedLedgers(committed, in_log, published, state), NOW)
     return [int(one.key.rpartition("/")[2].partition("-")[0]) for one in found]
 
 
@@ -37,6 +39,11 @@ def test_what_all_have_left_behind_goes() -> None:
 def test_the_outbox_needs_the_ledger_that_it_has_published_and_all_after_it() -> None:
     assert gone(ALL_OLD, published=4) == [1, 2, 3]
     assert gone(ALL_OLD, published=0) == [], "nothing is known to be published"
+
+
+def test_the_state_table_needs_all_ledgers_since_the_one_that_it_equals() -> None:
+    assert gone(ALL_OLD, state=4) == [1, 2, 3]
+    assert gone(ALL_OLD, state=9) == gone(ALL_OLD)
 
 
 def test_a_version_that_the_log_still_has_needs_its_ledger_and_its_parent() -> None:
