@@ -133,16 +133,21 @@ def _debezium(rows: pa.Table, name: str) -> tuple[pa.Table, Any]:
 
     A record without ``op`` is the tombstone that follows a deletion. Messages (``m``) are passed over.
     """
-    if pc.any(pc.equal(rows.column(OP), "t")).as_py():
+    if _is(rows, "t").any():
         rule = "has a record of Debezium that truncates the source table; rebuild the state from a new snapshot's topic"
         raise ContinuityError(f"{name}: {rule}")
-    rows = rows.filter(pc.fill_null(pc.not_equal(rows.column(OP), "m"), True))
-    deleted = pc.fill_null(pc.equal(rows.column(OP), "d"), True)
+    rows = rows.filter(array_of(~_is(rows, "m")))
+    deleted = _is(rows, "d") | rows.column(OP).is_null().to_numpy()
     if AFTER in rows.column_names and isinstance(rows.column(AFTER).type, pa.StructType):
         after = rows.column(AFTER).combine_chunks()
         for at in range(after.type.num_fields):
             rows = rows.append_column(after.type.field(at), pc.struct_field(after, [at]))
-    return rows, deleted
+    return rows, array_of(deleted)
+
+
+def _is(rows: pa.Table, op: str) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = pc.is_in(rows.column(OP), value_set=pa.array([op])).to_numpy()
+    return found
 
 
 def array_of(mask: NDArray[np.bool_]) -> Any:

@@ -93,7 +93,8 @@ def _order(rows: pa.Table, names: tuple[str, ...]) -> NDArray[np.int64]:
 
 def _same(rows: pa.Table, name: str) -> _Mask:
     values = _values(rows, name)
-    return values[1:] == values[:-1]
+    same: _Mask = values[1:] == values[:-1]
+    return same
 
 
 def _same_keys(rows: pa.Table) -> _Mask:
@@ -111,7 +112,7 @@ def _values(rows: pa.Table, name: str) -> NDArray[Any]:
     """The values of a column of numbers or times; a missing time comes before all others."""
     column = rows.column(name)
     if pa.types.is_timestamp(column.type):
-        column = pc.fill_null(column.cast(pa.int64()), np.iinfo(np.int64).min)
+        column = column.cast(pa.int64()).fill_null(np.iinfo(np.int64).min)
     values: NDArray[Any] = column.to_numpy()
     return values
 

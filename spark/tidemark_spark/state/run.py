@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -368,7 +368,7 @@ def _grouped(files: Sequence[_SourceFile]) -> Iterator[list[_SourceFile]]:
 
 def _joined(leaves: Sequence[Leaf], target: int) -> list[LeafTask]:
     """A task for each leaf; neighbours that together are less than half a leaf become one."""
-    groups = {leaf.prefix: (leaf,) for leaf in leaves}
+    groups: dict[str, tuple[Leaf, ...]] = {leaf.prefix: (leaf,) for leaf in leaves}
     for prefix in sorted(groups, key=len, reverse=True):
         parent = prefix[:-1]
         halves = (f"{parent}0", f"{parent}1")
@@ -383,8 +383,8 @@ def _joined(leaves: Sequence[Leaf], target: int) -> list[LeafTask]:
 
 def _paths(delta: DeltaTable) -> list[str]:
     actions = delta.get_add_actions(flatten=True)
-    paths: list[str] = actions.column(actions.schema.names.index("path")).to_pylist()
-    return paths
+    column: Any = actions.column(actions.schema.names.index("path"))
+    return [str(path) for path in column.to_pylist()]
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:

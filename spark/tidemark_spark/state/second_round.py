@@ -110,8 +110,8 @@ class _SecondRound:
 
 
 def _part(found: Newest, hashes: HashRange) -> Newest:
-    parts = (rows.filter(_within(rows, hashes)) for rows in (found.rows, found.reserve))
-    return Newest(*parts, moved_keys=0)
+    rows, reserve = (part.filter(_within(part, hashes)) for part in (found.rows, found.reserve))
+    return Newest(rows, reserve, 0)
 
 
 def _within(rows: pa.Table, hashes: HashRange) -> Any:
@@ -126,5 +126,5 @@ def _strays(rows: pa.Table, hashes: HashRange) -> bool:
 
 def _may_have(parquet: pq.ParquetFile, group: int, hashes: HashRange) -> bool:
     """True if the row group may have rows with ``hashes``; the hash is the last column."""
-    limits = parquet.metadata.row_group(group).column(parquet.metadata.num_columns - 1).statistics
+    limits: Any = parquet.metadata.row_group(group).column(parquet.metadata.num_columns - 1).statistics
     return bool(limits is None or (limits.min < hashes.end and limits.max >= hashes.start))

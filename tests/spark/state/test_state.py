@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.erasing.masked import erase, take_out
@@ -25,10 +26,13 @@ from tidemark.formats.table.state_ledger import range_of
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.store.local import LocalStore
+from tidemark.table.delta_table import ledger_of
 from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.state import main
 from tidemark_spark.run.driver import run
-from tidemark_spark.state import last_records
+from tidemark_spark.state import last_records, second_round
+from tidemark_spark.state import run as state_run
+from tidemark_spark.state.first_round import write_sorted
 from tidemark_spark.state.model import LeafTask, Merged, StateJob
 from tidemark_spark.state.run import VERSIONS, Rounds, run_state
 
@@ -61,8 +65,9 @@ ENVELOPE = {
 def avro(change: dict[str, Any]) -> bytes:
     """An envelope with short texts and small numbers, in Avro's binary form."""
     after = change["after"]
-    record = b"\0" if after is None else bytes([2, 2 * after["id"], 2 * len(after["name"])]) + after["name"].encode()
-    return bytes([2]) + change["op"].encode() + record
+    name = b"" if after is None else str(after["name"]).encode()
+    record = b"\0" if after is None else bytes([2, 2 * after["id"], 2 * len(name)]) + name
+    return bytes([2]) + str(change["op"]).encode() + record
 
 
 def produce(world: World, rng: random.Random, count: int = 8, partitions: int = 1) -> None:
@@ -213,14 +218,11 @@ def test_a_state_is_not_made_again_without_rows_that_retention_removed(
     world.land()
     advance(world)
     before = state_rows(world)
-    from tidemark_spark.state import run as module
-
-    real = module.ledger_of
 
     def expired(*arguments: Any) -> Any:
-        return real(*arguments).model_copy(update={"dates": {"2026-02-02": DateState(rows=0, state="expired")}})
+        return ledger_of(*arguments).model_copy(update={"dates": {"2026-02-02": DateState(rows=0, state="expired")}})
 
-    monkeypatch.setattr(module, "ledger_of", expired)
+    monkeypatch.setattr(state_run, "ledger_of", expired)
     with pytest.raises(ContinuityError, match=r"retention has removed the rows of 1 dates, 2026-02-02 the first"):
         advance(world, rebuild=True)
     assert state_rows(world) == before
@@ -299,8 +301,6 @@ def test_a_leaf_that_has_lost_rows_is_noticed(world: World, rng: random.Random) 
     assert ledger is not None
     leaf = next(leaf for leaf in ledger.leaves if leaf.path)
     short = pa.BufferOutputStream()
-    import pyarrow.parquet as pq
-
     body = table.store.get(f"{table.root}/{leaf.path}").body
     pq.write_table(pq.read_table(pa.BufferReader(body)).slice(1), short)
     table.store.put(f"{table.root}/{leaf.path}", short.getvalue().to_pybytes())
@@ -315,12 +315,9 @@ def test_what_the_store_keeps_otherwise_is_noticed(
 ) -> None:
     produce(world, rng)
     world.land()
-    from tidemark_spark.state import second_round
-
-    real = second_round.write_sorted
 
     def losing(store: Any, key: str, rows: pa.Table) -> Any:
-        return real(store, key, rows.slice(1))
+        return write_sorted(store, key, rows.slice(1))
 
     monkeypatch.setattr(second_round, "write_sorted", losing)
     with pytest.raises(ContinuityError, match="other rows are read back"):
