@@ -64,8 +64,6 @@ def _obstacle(table: TopicTable, ledger: Ledger, state: StateLedger, settings: s
     """The reason that the changes since ``state`` cannot be merged; empty if they can."""
     if state.settings != settings:
         return "the topic's settings have changed"
-    if (ledger.generation, ledger.masks) != (state.of.generation, state.of.masks):
-        return "the table was rebuilt, or records were erased"
     branches = {through.key: through.branch for through in state.through}
     if any(known.branch != branches.get(known.key, known.branch) for known in ledger.partitions):
         return "an unclean election has cut off records"

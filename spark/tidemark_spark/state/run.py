@@ -201,7 +201,7 @@ class _StateRun:
             topic=self._topic.topic,
             table=self._topic.state_table,
             kind="merge" if change.kind == "merge" else "rebuild",
-            of=SourceCommit(n=source.n, attempt=source.attempt, generation=source.generation, masks=source.masks),
+            of=SourceCommit(n=source.n, attempt=source.attempt),
             through=tuple(
                 Through(
                     incarnation=known.incarnation,

@@ -74,8 +74,6 @@ class SourceCommit(Model):
 
     n: int = Field(ge=0)
     attempt: int = Field(ge=0)
-    generation: int = Field(ge=0)
-    masks: dict[str, int] = Field(default_factory=dict)
 
 
 class StateLedger(StoredObject):
