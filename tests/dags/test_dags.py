@@ -211,6 +211,22 @@ def test_a_cluster_has_one_dag_for_all_its_live_topics(live: DagBag) -> None:
     assert {"tidemark_ingest__kafka-1__orders", "tidemark_ingest__kafka-1__slow"} <= set(live.dags)
 
 
+def test_state_tables_have_a_dag_with_a_task_for_each(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = [
+        {"topic": "customers", "cluster": "kafka-1", "state": {}},
+        {"topic": "clicks", "cluster": "kafka-1"},
+        {"topic": "users", "cluster": "kafka-2", "state": {"envelope": "none"}},
+    ]
+    world.write_topics(raw={"url": f"file://{world.root}/raw"}, lake=f"file://{world.root}/lake", topics=topics)
+    bag = bag_of(world, monkeypatch)
+    assert bag.import_errors == {}
+    dag = bag.dags["tidemark_state"]
+    assert dag.schedule == CronDataIntervalTimetable("10 * * * *", timezone="UTC")
+    assert dag.params.get_param("topic").schema["enum"] == ["all", "kafka-1/customers", "kafka-2/users"]
+    [task] = dag.tasks
+    assert task.is_mapped
+
+
 def test_live_topics_are_compacted_every_hour(live: DagBag) -> None:
     dag = live.dags["tidemark_live_compaction"]
     assert dag.schedule == CronDataIntervalTimetable("20 * * * *", timezone="UTC")

@@ -1,4 +1,6 @@
-"""The DAGs of the tables' upkeep: audit, compaction, retention, vacuum daily, erasure weekly. A task per topic in each.
+"""The DAGs of the tables' upkeep: audit, compaction, retention, vacuum daily, erasure weekly, state tables hourly.
+
+Each has a task per topic.
 
 Packs have batches of many topics, so their retention has a task per cluster. The hourly compaction of topics with a
 ``freshness`` has one too: their landings write a small file of each partition every minute.
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from tidemark.topics import Deployment
+from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import settings
 from tidemark_airflow.dag_factories import task_defaults
 from tidemark_airflow.operators.spark_job import ClusterJobOperator, JobOperator
@@ -34,11 +36,19 @@ _TELLS: Final[dict[str, dict[str, Any]]] = {"audit": {"on_failure_callback": Non
 """A failed audit opens an incident, which is reported once."""
 
 
+def _any(_: TopicSettings) -> bool:
+    return True
+
+
+def _has_state(topic: TopicSettings) -> bool:
+    return topic.state is not None
+
+
 class Upkeep(NamedTuple):
-    """A daily or weekly job. ``dated`` jobs get the run's date; the others find the due dates themselves.
+    """An hourly, daily or weekly job. ``dated`` jobs get the run's date; the others find the due dates themselves.
 
     A job that ``deletes_raw`` runs with the AWS profile ``[tidemark] retention_profile``: nothing else may delete
-    there. ``environment`` returns further variables of the job's process.
+    there. ``environment`` returns further variables of the job's process. ``for_topic`` chooses the topics with a task.
     """
 
     name: str
@@ -49,6 +59,7 @@ class Upkeep(NamedTuple):
     dated: bool = False
     deletes_raw: bool = False
     environment: Callable[[], Mapping[str, str]] = dict
+    for_topic: Callable[[TopicSettings], bool] = _any
 
 
 UPKEEP: Final = (
@@ -88,6 +99,13 @@ UPKEEP: Final = (
         "Carries out the approved requests for erasure: masks their records, and takes them out of the tables.",
         arguments=("--by", "airflow"),
         environment=erasure_environment,
+    ),
+    Upkeep(
+        "state",
+        "state.py",
+        "10 * * * *",
+        "Brings state tables to the newest commits of their topics' tables.",
+        for_topic=_has_state,
     ),
     Upkeep(
         "vacuum",
@@ -186,9 +204,11 @@ def _cluster_dag(name: str, at: str, does: str, operator: type[ClusterUpkeepOper
 
 
 def _topic_dags(deployment: Deployment) -> Iterator[DAG]:
-    topics = settings.in_order(deployment)
-    names = [f"{topic.cluster}/{topic.topic}" for topic in topics]
     for upkeep in UPKEEP:
+        topics = [topic for topic in settings.in_order(deployment) if upkeep.for_topic(topic)]
+        if not topics:
+            continue
+        names = [f"{topic.cluster}/{topic.topic}" for topic in topics]
         params = {"topic": Param(ALL, type="string", enum=[ALL, *names], title="Topic", description="One or all.")}
         if upkeep.dated:
             params["date"] = Param(

@@ -112,7 +112,8 @@ def _values(rows: pa.Table, name: str) -> NDArray[Any]:
     """The values of a column of numbers or times; a missing time comes before all others."""
     column = rows.column(name)
     if pa.types.is_timestamp(column.type):
-        column = pc.fill_null(column.cast(pa.int64()), pa.scalar(np.iinfo(np.int64).min))
+        present = column.is_valid().to_numpy()
+        return np.where(present, column.cast(pa.int64()).to_numpy(), np.iinfo(np.int64).min)
     values: NDArray[Any] = column.to_numpy()
     return values
 
