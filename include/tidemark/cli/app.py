@@ -23,6 +23,7 @@ from tidemark.cli.options import DEFAULT_TOPICS, WRITING, As, Cluster, TopicName
 from tidemark.cli.read_models import files_of, landed_of, opened, status_of
 from tidemark.cli.restore import restore
 from tidemark.cli.schema import schema_app
+from tidemark.cli.state import state_app
 from tidemark.cli.topics import topics_app
 from tidemark.monitoring.judgement import exit_code
 from tidemark.terminal import Output
@@ -34,6 +35,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 app.add_typer(config_app, name="config")
 app.add_typer(schema_app, name="schema")
 app.add_typer(erase_app, name="erase")
+app.add_typer(state_app, name="state")
 app.add_typer(brokersets_app, name="brokersets")
 app.add_typer(topics_app, name="topics")
 
