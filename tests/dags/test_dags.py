@@ -37,7 +37,7 @@ UPKEEP = [
     for name in ("audit", "compaction", "erasure", "pack_retention", "raw_retention", "retention", "vacuum")
 ]
 # Of a topic there is its own beside these.
-ALWAYS = [*UPKEEP, "tidemark_backfill", "tidemark_onboard", "tidemark_watch"]
+ALWAYS = [*UPKEEP, "tidemark_approve_erasure", "tidemark_backfill", "tidemark_onboard", "tidemark_watch"]
 # What a DAG processor must not pay for at each parse. boto3 is not among ours either; see the test.
 HEAVY = ["pyspark", "pandas", "pyarrow", "deltalake", "numba", "numpy", "boto3", "botocore"]
 

@@ -11,6 +11,7 @@ from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.store import put_over
 from tidemark.table.delta_table import TopicTable
+from tidemark.words import plural
 
 _SHOWN: Final = 100
 
@@ -37,6 +38,9 @@ class Remaining(Model):
     key: str
     why: str
 
+    def __str__(self) -> str:
+        return f"{self.key}: {self.why}"
+
 
 class RawReport(Model):
     """What a pass did in raw after the table's commit.
@@ -51,6 +55,11 @@ class RawReport(Model):
     deleted: int = Field(default=0, ge=0)
     remaining: tuple[Remaining, ...] = ()
 
+    @property
+    def left(self) -> str:
+        """How much remains; empty if nothing does."""
+        return f"{plural(len(self.remaining), 'object')} left in raw" if self.remaining else ""
+
     def lines(self) -> list[str]:
         """The report for a person."""
         lines = []
@@ -59,8 +68,8 @@ class RawReport(Model):
                 f"  raw: {self.rewritten} segments lost {self.records} records, {self.deleted} old ones deleted"
             )
         if self.remaining:
-            lines.append(f"  raw: {len(self.remaining)} objects remain that hold erased records, or may")
-            lines += [f"    {item.key}: {item.why}" for item in self.remaining[:_SHOWN]]
+            lines.append(f"  {self.left}: they hold erased records, or may")
+            lines += [f"    {item}" for item in self.remaining[:_SHOWN]]
         return lines
 
 

@@ -37,8 +37,9 @@ _TELLS: Final[dict[str, dict[str, Any]]] = {"audit": {"on_failure_callback": Non
 class Upkeep(NamedTuple):
     """A daily or weekly job. ``dated`` jobs get the run's date; the others find the due dates themselves.
 
-    A job that ``deletes_raw`` runs with the AWS profile ``[tidemark] retention_profile``: nothing else may delete
-    there. ``environment`` returns further variables of the job's process.
+    The form offers a dry run of jobs with ``dry_runs``. A job that ``deletes_raw`` runs with the AWS profile
+    ``[tidemark] retention_profile``: nothing else may delete there. ``environment`` returns further variables of the
+    job's process.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Upkeep(NamedTuple):
     does: str
     arguments: tuple[str, ...] = ()
     dated: bool = False
+    dry_runs: bool = False
     deletes_raw: bool = False
     environment: Callable[[], Mapping[str, str]] = dict
 
@@ -87,6 +89,7 @@ UPKEEP: Final = (
         "0 2 * * 0",
         "Carries out the approved requests for erasure: masks their records, and takes them out of the tables.",
         arguments=("--by", "airflow"),
+        dry_runs=True,
         environment=erasure_environment,
     ),
     Upkeep(
@@ -122,7 +125,8 @@ class UpkeepOperator(JobOperator):
         if params["topic"] not in {ALL, f"{self.cluster}/{self.topic}"}:
             raise AirflowSkipException(f"this run is for {params['topic']} alone")
         dated = ("--dt", _date(context).isoformat()) if self._upkeep.dated else ()
-        self.submit(context, *self._upkeep.arguments, *dated)
+        dry = ("--dry-run",) if params.get("dry_run") else ()
+        self.submit(context, *self._upkeep.arguments, *dated, *dry)
 
 
 class ClusterUpkeepOperator(ClusterJobOperator):
@@ -193,6 +197,10 @@ def _topic_dags(deployment: Deployment) -> Iterator[DAG]:
         if upkeep.dated:
             params["date"] = Param(
                 None, type=["null", "string"], format="date", title="Date", description="Default: the run's date."
+            )
+        if upkeep.dry_runs:
+            params["dry_run"] = Param(
+                default=False, type="boolean", title="Dry run", description="Only count what would be done."
             )
         with _upkeep_dag(upkeep.name, upkeep.at, upkeep.does, params) as dag:
             UpkeepOperator.partial(
