@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from tidemark.cli.erasure_report import NOT_COVERED, approved_by, counted, report_lines, time_left
+from tidemark.cli.erasure_report import NOT_COVERED, approved_by, counted, report_lines, time_left, withdrawn_by
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Topics, not_empty, writes
 from tidemark.erasure.progress import RequestProgress, TopicProgress, progress_of
 from tidemark.erasure.requests import ErasureFolder, ends_of, find_request, folders_of, has_integers, summary
@@ -135,6 +135,24 @@ def approve(
     typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else text)
 
 
+@erase_app.command(epilog="Example: tidemark erase withdraw 9f3c52b07d1e4a66 --by ada --reason 'asked again'")
+@writes
+def withdraw(
+    name: RequestId,
+    reason: Annotated[str, typer.Option(callback=not_empty, help="Why; all may read it.")],
+    by: By,
+    topics: Topics = DEFAULT_TOPICS,
+    cluster: Cluster = None,
+    output: As = Output.text,
+) -> None:
+    """Withdraw a request: no pass carries it out any more. What passes have erased stays so."""
+    folder, stored = find_request(load_topics(topics), cluster, name)
+    withdrawal = folder.withdraw(stored, by, reason)
+    answer = withdrawal.model_dump(mode="json", exclude={"format"})
+    text = f"{name}: {withdrawn_by(withdrawal)}"
+    typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else text)
+
+
 @erase_app.command(epilog="Example: tidemark erase status --output json")
 def status(
     name: Annotated[
@@ -146,8 +164,8 @@ def status(
 ) -> None:
     """Show requests: what each asks for, who approved it, the days left, and the topics in which it is done.
 
-    A topic is *hidden* while the last pass names objects of raw that hold erased records, or may. ``near`` marks what
-    is not complete ten days before its date, or after half of a shorter time.
+    A topic is *hidden* while the last pass names objects of raw that hold erased records, or may. *near* marks what is
+    not closed ten days before its date, or after half of a shorter time.
 
     Exits with 1 if an approval does not count.
     """
@@ -214,9 +232,10 @@ def _state(known: RequestProgress, today: date) -> dict[str, Any]:
         **_dumped(asked.request),
         "approval": approval,
         "objection": asked.objection if isinstance(asked, NotApproved) else None,
+        "withdrawal": asked.withdrawal and asked.withdrawal.model_dump(mode="json", exclude={"format", "id"}),
         "days_left": known.days_left(today),
         "near": known.is_near(today),
-        "completed_at": known.completed_at and known.completed_at.isoformat(),
+        "closed_at": known.closed_at and known.closed_at.isoformat(),
         "topics": [
             {
                 **topic.searched.model_dump(mode="json"),
@@ -237,7 +256,7 @@ def _found(topic: TopicProgress) -> dict[str, Any]:
             each.model_dump(mode="json", include={"attempt", "at", "by", "dry_run", "unsearchable", "gone"})
             for each in topic.passes
         ],
-        "completed_at": topic.completed_at and topic.completed_at.isoformat(),
+        "closed_at": topic.closed_at and topic.closed_at.isoformat(),
         "remaining": [item.model_dump(mode="json") for item in topic.raw.remaining],
     }
 
@@ -252,6 +271,8 @@ def _lines(known: RequestProgress, today: date) -> Iterator[str]:
     yield f"{known.request.id}: {summary(known.request)}"
     yield f"  {time_left(known, today)}"
     yield f"  {approved_by(known.asked)}"
+    if known.asked.withdrawal is not None:
+        yield f"  {withdrawn_by(known.asked.withdrawal)}"
     for topic in known.topics:
         found = topic.outcome and counted(topic.outcome)
         yield "; ".join(filter(None, (f"  {topic.searched.topic}: {topic.state}", topic.detail, found)))

@@ -8,7 +8,7 @@ from typing import Final
 
 from tidemark.erasure.progress import RequestProgress, TopicProgress
 from tidemark.erasure.reports import RequestOutcome
-from tidemark.formats.raw.erasure import Approved, NotApproved
+from tidemark.formats.raw.erasure import Approved, ErasureWithdrawal, NotApproved
 from tidemark.words import plural
 
 NOT_COVERED: Final = (
@@ -32,6 +32,8 @@ def report_lines(known: RequestProgress, sha256: str, now: datetime) -> Iterator
     yield f"  {approved_by(asked)}" + (f", as {asked.approval.written_as}" if isinstance(asked, Approved) else "")
     if isinstance(asked, Approved):
         yield f"  SHA-256 of approval.json, which masks name: {asked.sha256}"
+    if asked.withdrawal is not None:
+        yield f"  {withdrawn_by(asked.withdrawal)}, as {asked.withdrawal.written_as}"
     yield f"  {plural(len(request.values), 'value')}, as digests under the secret {request.secret}"
     for searched in request.topics:
         ends = plural(len(request.through[searched.topic]), "partition")
@@ -48,10 +50,10 @@ def report_lines(known: RequestProgress, sha256: str, now: datetime) -> Iterator
 
 
 def time_left(known: RequestProgress, today: date) -> str:
-    """The date of a request, and the days left or the time of its completion."""
+    """The date of a request, and the days left or the time at which it was closed."""
     due, days = f"due on {known.request.due_on}", known.days_left(today)
-    if known.completed_at is not None:
-        return f"{due}, completed at {_time(known.completed_at)}"
+    if known.closed_at is not None:
+        return f"{due}, closed at {_time(known.closed_at)}"
     left = f"{plural(days, 'day')} left" if days >= 0 else f"OVERDUE by {plural(-days, 'day')}"
     return f"{due}, {left}{' (near)' if days >= 0 and known.is_near(today) else ''}"
 
@@ -64,6 +66,11 @@ def approved_by(asked: Approved | NotApproved) -> str:
     if asked.objection is not None:
         return f"the approval does not count: {asked.objection}"
     return "waits for the approval of another person"
+
+
+def withdrawn_by(withdrawal: ErasureWithdrawal) -> str:
+    """Who has withdrawn a request, and why."""
+    return f"withdrawn by {withdrawal.by} at {_time(withdrawal.at)}: {withdrawal.reason}"
 
 
 def counted(outcome: RequestOutcome) -> str:
@@ -89,7 +96,7 @@ def _found(topic: TopicProgress) -> Iterator[str]:
 def _remains(topic: TopicProgress) -> str:
     if topic.state not in {"hidden", "erased"}:
         return "all of it, since it is not erased"
-    return topic.raw.left or f"nothing, since {_time(topic.completed_at)}"
+    return topic.raw.left or f"nothing, since {_time(topic.closed_at)}"
 
 
 def _time(at: datetime | None) -> str:

@@ -11,7 +11,7 @@ from tidemark.formats.raw.erasure import Approved, ErasureRequest, NotApproved, 
 from tidemark.table.delta_table import configured_table
 from tidemark.topics import Deployment
 
-TopicState = Literal["waiting", "approved", "refused", "hidden", "erased"]
+TopicState = Literal["waiting", "approved", "refused", "hidden", "erased", "withdrawn"]
 
 _NO_TABLE: Final = "the topics file does not have it, so no pass searches it"
 
@@ -21,8 +21,8 @@ class TopicProgress(NamedTuple):
 
     It is ``waiting`` for an approval or for the table, ``approved`` for the next pass, or ``refused`` by the last. Its
     records are ``hidden`` while objects of ``raw`` remain that hold masked records, or may; then they are ``erased``.
-    ``completed_at`` is the time of the first pass after which nothing remained: what remains of later requests does
-    not undo that.
+    A request that was ``withdrawn`` first stays undone. ``closed_at`` is the time of its withdrawal, or of the first
+    pass after which nothing remained: what remains of later requests does not undo that.
     """
 
     searched: SearchedTopic
@@ -31,7 +31,7 @@ class TopicProgress(NamedTuple):
     passes: tuple[ErasureReport, ...] = ()
     outcome: RequestOutcome | None = None
     raw: RawReport = RawReport()
-    completed_at: datetime | None = None
+    closed_at: datetime | None = None
 
 
 class RequestProgress(NamedTuple):
@@ -46,9 +46,9 @@ class RequestProgress(NamedTuple):
         return self.asked.request
 
     @property
-    def completed_at(self) -> datetime | None:
-        """The time at which the last of its topics was completed, None if one is not."""
-        times = [topic.completed_at for topic in self.topics if topic.completed_at is not None]
+    def closed_at(self) -> datetime | None:
+        """The time at which the last of its topics was closed, None if one is not."""
+        times = [topic.closed_at for topic in self.topics if topic.closed_at is not None]
         return max(times) if len(times) == len(self.topics) else None
 
     def days_left(self, today: date) -> int:
@@ -56,8 +56,8 @@ class RequestProgress(NamedTuple):
         return (self.request.due_on - today).days
 
     def is_near(self, today: date) -> bool:
-        """True if it is not complete, and people are to be warned."""
-        return self.completed_at is None and today >= self.request.near_from
+        """True if it is not closed, and people are to be warned."""
+        return self.closed_at is None and today >= self.request.near_from
 
 
 def progress_of(deployment: Deployment, asked: Sequence[Approved | NotApproved]) -> list[RequestProgress]:
@@ -88,6 +88,8 @@ def _topic(
     told = [(report, outcome) for report in reports or () for outcome in _of(report, asked.request.id)]
     passes, outcome = tuple(report for report, _ in told), told[-1][1] if told else None
     progress = TopicProgress(searched, "waiting", outcome.detail if outcome else "", passes, outcome)
+    if asked.withdrawal is not None and (outcome is None or outcome.status != "erased"):
+        return progress._replace(state="withdrawn", detail="", closed_at=asked.withdrawal.at)
     if isinstance(asked, NotApproved):
         return progress
     if reports is None:
@@ -97,11 +99,11 @@ def _topic(
     if outcome.status != "erased":
         return progress._replace(state=outcome.status)
     after = [report for report in reports if not report.dry_run and report.at >= passes[-1].at]
-    completed_at = next((report.at for report in after if not report.raw.remaining), None)
-    progress = progress._replace(state="erased", raw=last_raw(after), completed_at=completed_at)
+    closed_at = next((report.at for report in after if not report.raw.remaining), None)
+    progress = progress._replace(state="erased", raw=last_raw(after), closed_at=closed_at)
     if not progress.raw.remaining:
         return progress
-    later = ", of later requests or come back" if completed_at else ""
+    later = ", of later requests or come back" if closed_at else ""
     return progress._replace(state="hidden", detail=f"{progress.raw.left}{later}: see the report")
 
 

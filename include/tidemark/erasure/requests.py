@@ -1,4 +1,4 @@
-"""What people write about erasure: one makes a request, and another approves it. Both objects are written once."""
+"""What people write about erasure: one makes a request, and another approves it, or somebody withdraws it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from tidemark.formats.raw.erasure import (
     KEY_COLUMN,
     ErasureApproval,
     ErasureRequest,
+    ErasureWithdrawal,
     PartitionEnd,
     SearchedTopic,
     StoredRequest,
     WantedValue,
     read_request,
+    withdrawal_of,
 )
 from tidemark.formats.table.partitioning import names_of
 from tidemark.raw.topic import RawTopic
@@ -92,7 +94,7 @@ class ErasureFolder:
 
         Raises:
             NotAnotherPerson: ``by``, or the identity of this process in the store, has made the request.
-            PreconditionFailed: the request has another approval.
+            PreconditionFailed: the request has another approval, or was withdrawn.
             StoreError: the store failed.
         """
         approval = ErasureApproval(
@@ -115,8 +117,29 @@ class ErasureFolder:
             return kept, False
         return approval, True
 
+    def withdraw(self, stored: StoredRequest, by: str, reason: str) -> ErasureWithdrawal:
+        """Withdraw a request; returns the first withdrawal if there is one. Raises StoreError."""
+        name = stored.request.id
+        withdrawal = ErasureWithdrawal(
+            id=name, reason=reason, by=by, written_as=identity(self.options, self.store.url), at=utc_now()
+        )
+        try:
+            put_once(self.store, self.control.erasure(name, "withdrawal"), withdrawal.to_bytes())
+        except PreconditionFailed:
+            return withdrawal_of(self.store, self.control, name) or withdrawal
+        return withdrawal
+
     def check(self, stored: StoredRequest, by: str) -> str:
-        """The identity of this process in the store. Raises NotAnotherPerson if it cannot approve the request."""
+        """The identity of this process in the store.
+
+        Raises:
+            NotAnotherPerson: it cannot approve the request.
+            PreconditionFailed: the request was withdrawn.
+            StoreError: the store failed.
+        """
+        if (withdrawal := withdrawal_of(self.store, self.control, stored.request.id)) is not None:
+            rule = f"{withdrawal.by} withdrew the request at {withdrawal.at:%Y-%m-%d %H:%M} UTC: make another"
+            raise PreconditionFailed(self.control.erasure(stored.request.id, "withdrawal"), rule)
         written_as = identity(self.options, self.store.url)
         if (objection := stored.objection(by, written_as)) is not None:
             raise NotAnotherPerson(f"request {stored.request.id}: {objection}")

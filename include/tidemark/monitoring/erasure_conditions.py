@@ -1,4 +1,4 @@
-"""Conditions of requests for erasure that are near their date and not complete. Pure."""
+"""Conditions of requests for erasure that are near their date and not closed. Pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _cause(request: OpenErasure) -> tuple[str, str]:
     if not request.approved:
         return "nobody else has approved it", f"tidemark erase approve {request.id} --by NAME; then {run}"
     if "refused" in states:
-        rule = "an approval is final, so make another request, and approve it with --records"
+        rule = "an approval is final, so make another request, approve it with --records, and withdraw this one"
         return "a pass found more records than it may erase", f"{report}; {rule}"
     if "waiting" in states:
         return "the table has not landed all that the request covers", f"see the topic's other incidents; then {run}"

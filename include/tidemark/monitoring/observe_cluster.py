@@ -223,7 +223,7 @@ def _erasures(deployment: Deployment, cluster: str, before: ErasureSighting, now
 
 def _open_erasures(deployment: Deployment, cluster: str, before: ErasureSighting, now: datetime) -> ErasureSighting:
     folder = ErasureFolder.of(deployment, cluster)
-    known = progress_of(deployment, list(all_requests(folder.store, folder.control, but={*before.complete})))
+    known = progress_of(deployment, list(all_requests(folder.store, folder.control, but={*before.closed})))
     return ErasureSighting(
         open=tuple(
             OpenErasure(
@@ -234,9 +234,9 @@ def _open_erasures(deployment: Deployment, cluster: str, before: ErasureSighting
                 topics=tuple(OpenTopic(topic.searched.topic, topic.state, topic.detail) for topic in each.topics),
             )
             for each in known
-            if each.completed_at is None
+            if each.closed_at is None
         ),
-        complete=(*before.complete, *(each.request.id for each in known if each.completed_at is not None)),
+        closed=(*before.closed, *(each.request.id for each in known if each.closed_at is not None)),
         read_at=now,
     )
 

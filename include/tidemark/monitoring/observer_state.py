@@ -71,7 +71,7 @@ class OpenTopic(NamedTuple):
 
 
 class OpenErasure(Model):
-    """A request for erasure that is not complete; see :class:`tidemark.formats.raw.erasure.ErasureRequest`."""
+    """A request for erasure that is not closed; see :class:`tidemark.formats.raw.erasure.ErasureRequest`."""
 
     id: str
     approved: bool
@@ -83,11 +83,11 @@ class OpenErasure(Model):
 class ErasureSighting(Model):
     """The requests for erasure of a cluster, as they were ``read_at`` that time.
 
-    ``complete`` are the ids of the others, which are not read again.
+    ``closed`` are the ids of those that are erased or withdrawn, which are not read again.
     """
 
     open: tuple[OpenErasure, ...] = ()
-    complete: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
     read_at: AwareDatetime | None = None
 
 

@@ -75,6 +75,17 @@ def test_a_request_goes_from_the_command_to_the_report(world: World, capsys: pyt
     assert not [path for path in world.topics_file.parent.rglob("*.json") if "nobody@" in path.read_text()]
 
 
+def test_a_withdrawn_request_is_not_carried_out(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    name, before = ask(world, "a0"), world.rows()
+    said(world, "approve", name, "--by", "grace", "--yes", who="grace")
+    said(world, "withdraw", name, "--by", "ada", "--reason", "a wrong person")
+    for words in (("--dry-run",), ()):
+        job(world, *words, "--json")
+        report = reported(capsys)
+        assert (report.requests, report.searched, report.masked) == ((), {}, 0)
+    assert world.rows() == before
+
+
 def test_a_pass_that_finds_more_than_was_approved_is_refused(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     name = ask(world, "a0", "b1")
     said(world, "approve", name, "--by", "grace", "--records", "4", "--yes", who="grace")
@@ -137,7 +148,7 @@ def test_a_request_is_done_once_nothing_of_it_is_left_in_raw(world: World, capsy
     assert state() == "approved"
     job(world)
     text = capsys.readouterr().out
-    assert "raw: 2 objects remain that hold erased records, or may" in text
+    assert "2 objects left in raw: they hold erased records, or may" in text
     assert "agents continue from segment 12" in text
     assert state() == "hidden"
     for partition in (0, 1):

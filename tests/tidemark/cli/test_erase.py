@@ -29,7 +29,7 @@ from tidemark.timestamps import utc_now
 SECRET = "a-secret-of-the-tests-of-forty-characters"
 VALUE = "Ada.Lovelace@example.com"
 JSON = ("--output", "json")
-PARTS = ("approval", "request")
+PARTS = ("approval", "request", "withdrawal")
 TYPES = {"customer_id": "int64", "email": "string", "country": "string", "price": "double"}
 PARSER = (
     f"parser: {{kind: json, columns: {json.dumps([{'name': name, 'type': kind} for name, kind in TYPES.items()])}}}",
@@ -416,7 +416,7 @@ def test_status_marks_what_is_near_its_date(
     assert (state["due"], state["days_left"], state["near"]) == (str(old.due_on), days, near)
 
 
-def test_what_is_complete_is_not_near(person: Person, world: World, identities: list[str]) -> None:
+def test_what_is_erased_is_not_near(person: Person, world: World, identities: list[str]) -> None:
     """Also if what remains of later requests hides the topic again."""
     name = person.request("--due", str(utc_now().date()))[1]["id"]
     identities[0] = "key GRACE by grace@host"
@@ -434,7 +434,7 @@ def test_what_is_complete_is_not_near(person: Person, world: World, identities: 
     assert status() == ("hidden", True, "1 object left in raw: see the report")
     at = told(world, 3, "", "erased")
     assert status() == ("erased", False, "")
-    assert person("status")[1].splitlines()[1].endswith(f", completed at {at:%Y-%m-%d %H:%M} UTC")
+    assert person("status")[1].splitlines()[1].endswith(f", closed at {at:%Y-%m-%d %H:%M} UTC")
     told(world, 4, "f" * 16, "erased", "orders/0/8.log", "orders/0/9.log")
     assert status() == ("hidden", False, "2 objects left in raw, of later requests or come back: see the report")
 
@@ -484,9 +484,34 @@ def test_the_report_is_for_keeping(
     assert (topic["state"], topic["records"], topic["dates"]) == ("hidden", {"table": 3, "raw": 1}, {"2026-02-02": 3})
     assert [(each["attempt"], each["dry_run"]) for each in topic["passes"]] == [(1, True), (2, False)]
     assert topic["remaining"] == [{"key": "orders/0/7.log", "why": "agents continue from it"}]
-    assert topic["completed_at"] is None
+    assert topic["closed_at"] is None
     at = told(world, 3, "", "erased")
     assert f"  orders: nothing, since {at:%Y-%m-%d %H:%M} UTC" in person("report", name)[1].splitlines()
+
+
+def test_a_withdrawn_request_is_closed(person: Person, world: World, identities: list[str]) -> None:
+    name = person.request("--due", str(utc_now().date()))[1]["id"]
+    words = ("withdraw", name, "--reason", "asked twice", "--by")
+    code, output, _ = person(*words, "ada", *JSON)
+    answer = json.loads(output)
+    assert (code, answer["by"], answer["reason"]) == (0, "ada", "asked twice")
+    assert person(*words, "grace", *JSON)[:2] == (0, output), "the first counts"
+    identities[0] = "key GRACE by grace@host"
+    code, errors = person.approve(name)
+    assert (code, "ada withdrew the request at " in errors) == (1, True)
+    assert stored(world) == [f"_erasure/east/{name}/{part}.json" for part in ("request", "withdrawal")]
+    [state] = json.loads(person("status", *JSON)[1])
+    assert (state["withdrawal"]["by"], state["near"], state["topics"][0]["state"]) == ("ada", False, "withdrawn")
+    for command in ("status", "report"):
+        lines = person(command, name)[1].splitlines()
+        assert [line for line in lines if line.startswith("  withdrawn by ada at ")]
+    identities[0] = "key ADA by ada@host"
+    begun = person.request()[1]["id"]
+    identities[0] = "key GRACE by grace@host"
+    person.approve(begun)
+    person("withdraw", begun, *words[2:], "ada")
+    told(world, 1, begun, "erased", records={"table": 3})
+    assert "  orders: erased; 3 in table" in person("status", begun)[1].splitlines(), "by a pass that had begun before"
 
 
 @pytest.fixture(params=[True, False], ids=["the reply", "the object"])
@@ -514,6 +539,7 @@ def test_lost_replies_do_no_harm(person: Person, world: World, identities: list[
     code, answer = person.approve(made["id"])
     assert (code, answer["new"]) == (0, True)
     assert person.approve(made["id"]) == (0, {**answer, "new": False})
+    assert person("withdraw", made["id"], "--by", "ada", "--reason", "asked twice")[0] == 0
     assert stored(world) == sorted(lost) == [f"_erasure/east/{made['id']}/{part}.json" for part in PARTS]
 
 

@@ -491,7 +491,7 @@ def test_an_incident_of_a_request_about_several_topics_belongs_to_none(world: Wo
     assert found.likely == "the table has not landed all that the request covers"
 
 
-def test_requests_for_erasure_are_read_once_an_hour_and_complete_ones_once(
+def test_requests_for_erasure_are_read_once_an_hour_and_closed_ones_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done, late = erasure(world, 1), erasure(world, 2)

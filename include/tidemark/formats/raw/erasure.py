@@ -1,6 +1,6 @@
-"""Requests for erasure, and their approvals under ``_erasure/``. A request counts once another person approves it.
+"""Requests for erasure, their approvals and withdrawals under ``_erasure/``. Another person's approval makes one count.
 
-Both objects are created once. A request names the values by digests under a secret: see :mod:`tidemark.erasure`.
+Each object is created once. A request names the values by digests under a secret: see :mod:`tidemark.erasure`.
 """
 
 from __future__ import annotations
@@ -109,6 +109,16 @@ class ErasureApproval(StoredObject):
     at: AwareDatetime
 
 
+class ErasureWithdrawal(StoredObject):
+    """A person's word that no pass shall carry out the request any more. What passes have erased stays so."""
+
+    id: str = Field(pattern="^[0-9a-f]{16}$")
+    reason: _Name
+    by: _Name
+    written_as: _Name
+    at: AwareDatetime
+
+
 class StoredRequest(NamedTuple):
     """A request, and the SHA-256 of its bytes."""
 
@@ -130,6 +140,7 @@ class Approved(NamedTuple):
     request: ErasureRequest
     approval: ErasureApproval
     sha256: str
+    withdrawal: ErasureWithdrawal | None = None
 
 
 class NotApproved(NamedTuple):
@@ -137,6 +148,7 @@ class NotApproved(NamedTuple):
 
     request: ErasureRequest
     objection: str | None
+    withdrawal: ErasureWithdrawal | None = None
 
 
 def read_request(store: Store, control: ControlKeys, name: str) -> StoredRequest:
@@ -155,19 +167,27 @@ def read_request(store: Store, control: ControlKeys, name: str) -> StoredRequest
     return StoredRequest(request, hashlib.sha256(body).hexdigest())
 
 
+def withdrawal_of(store: Store, control: ControlKeys, name: str) -> ErasureWithdrawal | None:
+    """The withdrawal of the request with the id ``name``; raises FormatError and StoreError."""
+    try:
+        return ErasureWithdrawal.load(store, control.erasure(name, "withdrawal"))
+    except NotFound:
+        return None
+
+
 def approved(store: Store, control: ControlKeys, name: str) -> Approved | NotApproved:
     """The request with the id ``name``, with its approval if another person has approved just these bytes.
 
     Raises:
-        FormatError: one of both does not parse, or is another one than its key names.
+        FormatError: one of its objects does not parse, or is another one than its key names.
         StoreError: the store failed, or there is no such request.
     """
-    stored = read_request(store, control, name)
+    stored, withdrawal = read_request(store, control, name), withdrawal_of(store, control, name)
     key = control.erasure(name, "approval")
     try:
         body = store.get(key, limit=ErasureApproval.most_bytes).body
     except NotFound:
-        return NotApproved(stored.request, None)
+        return NotApproved(stored.request, None, withdrawal)
     approval = ErasureApproval.from_bytes(body, key)
     if approval.id != name:
         raise FormatError(key, f"approves request {approval.id}, but its key names another")
@@ -175,8 +195,8 @@ def approved(store: Store, control: ControlKeys, name: str) -> Approved | NotApp
     if approval.request_sha256 != stored.sha256:
         objection = "the approval is of another content of the request"
     if objection is not None:
-        return NotApproved(stored.request, objection)
-    return Approved(stored.request, approval, hashlib.sha256(body).hexdigest())
+        return NotApproved(stored.request, objection, withdrawal)
+    return Approved(stored.request, approval, hashlib.sha256(body).hexdigest(), withdrawal)
 
 
 def all_requests(store: Store, control: ControlKeys, but: Collection[str] = ()) -> Iterator[Approved | NotApproved]:
