@@ -274,5 +274,5 @@ def _lines(known: RequestProgress, today: date) -> Iterator[str]:
     if known.asked.withdrawal is not None:
         yield f"  {withdrawn_by(known.asked.withdrawal)}"
     for topic in known.topics:
-        found = topic.outcome and counted(topic.outcome)
+        found = counted(topic.outcome) if topic.outcome else ""
         yield "; ".join(filter(None, (f"  {topic.searched.topic}: {topic.state}", topic.detail, found)))

@@ -15,7 +15,8 @@ import yaml
 
 from tests.plugins.world import CLUSTER, DATE, World, commit, entry, gap, state
 from tests.tidemark.erasure.asked import approve, asked, tell
-from tidemark.formats.raw.erasure import ErasureRequest, SearchedTopic
+from tidemark.erasure.requests import ErasureFolder
+from tidemark.formats.raw.erasure import ErasureRequest, SearchedTopic, read_request
 from tidemark.formats.raw.watermark_index import DamagedHead
 from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.table.ledger import Ledger
@@ -479,6 +480,14 @@ def test_a_request_for_erasure_opens_an_incident_before_it_is_missed(world: Worl
     assert keys(world, 32 * DAY) == []
 
 
+def test_a_withdrawn_request_closes_its_incident(world: World) -> None:
+    request = erasure(world)
+    assert keys(world, 29 * DAY) == [f"erasure/kafka-1/{request.id}"]
+    folder = ErasureFolder.of(world.deployment, CLUSTER)
+    folder.withdraw(read_request(folder.store, folder.control, request.id), "ada", "asked twice")
+    assert keys(world, 30 * DAY) == []
+
+
 def test_an_incident_of_a_request_about_several_topics_belongs_to_none(world: World) -> None:
     request = erasure(world, 1, "orders", "clicks", "gone")
     approve(world.raw, request)
@@ -515,8 +524,10 @@ def test_a_request_that_cannot_be_read_is_told_of_and_closes_nothing(world: Worl
     assert keys(world, 30 * DAY) == [f"erasure/kafka-1/{request.id}"]
     other = world.control.erasure(f"{2:016x}", "request")
     world.raw.put(other, b"{}")
-    for minute in (60, 62):
-        found = keys(world, 30 * DAY + minute)
-    assert found == [f"erasure/kafka-1/{request.id}", "unreadable/kafka-1/erasure"]
+    assert keys(world, 30 * DAY + 60) == [f"erasure/kafka-1/{request.id}"], "perhaps not for long"
+    assert keys(world, 30 * DAY + 62) == [f"erasure/kafka-1/{request.id}", "unreadable/kafka-1/erasure"]
+    table = world.table()
+    table.store.delete(table.keys.deployment.sightings)
+    assert keys(world, 30 * DAY + 63) == [f"erasure/kafka-1/{request.id}"], "nor does a lost state"
     world.raw.delete(other)
-    assert keys(world, 30 * DAY + 63) == [f"erasure/kafka-1/{request.id}"]
+    assert keys(world, 30 * DAY + 66) == [f"erasure/kafka-1/{request.id}"]
