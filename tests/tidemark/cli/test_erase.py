@@ -430,12 +430,15 @@ def test_what_is_erased_is_not_near(person: Person, world: World, identities: li
     assert status() == ("approved", True, "")
     told(world, 1, "", "erased")
     assert status() == ("approved", True, ""), "a pass of before it was approved"
-    told(world, 2, name, "erased", "orders/0/7.log", records={"table": 3})
-    assert status() == ("hidden", True, "1 object left in raw: see the report")
-    at = told(world, 3, "", "erased")
+    told(world, 2, name, "found", records={"table": 3})
+    assert status() == ("approved", True, "")
+    told(world, 3, name, "erased", "orders/0/7.log", records={"table": 3})
+    told(world, 4, "f" * 16, "found")
+    assert status() == ("hidden", True, "1 object left in raw: see the report"), "a dry run looks at nothing of raw"
+    at = told(world, 5, "", "erased")
     assert status() == ("erased", False, "")
     assert person("status")[1].splitlines()[1].endswith(f", closed at {at:%Y-%m-%d %H:%M} UTC")
-    told(world, 4, "f" * 16, "erased", "orders/0/8.log", "orders/0/9.log")
+    told(world, 6, "f" * 16, "erased", "orders/0/8.log", "orders/0/9.log")
     assert status() == ("hidden", False, "2 objects left in raw, of later requests or come back: see the report")
 
 
