@@ -10,6 +10,7 @@ _CLASSES: Final = "tests.spark.convert.test_parts"
 _COMPACTION: Final = "tests.tidemark.planning.test_compaction"
 _DATES: Final = "tests.spark.run.test_dates"
 _ERASURE: Final = "tests.tidemark.formats.test_erasure"
+_ERASING: Final = "tests.spark.erasing.test_versions"
 _FINALITY: Final = "tests.tidemark.planning.test_date_finality"
 _LEADERS: Final = "tests.uploader_agent.packs.test_leaders"
 _LINEAGE: Final = "tests.tidemark.kafka_log.test_lineage"
@@ -23,6 +24,7 @@ _PUBLISH: Final = "tests.spark.run.test_commit"
 _RETENTION: Final = "tests.tidemark.planning.test_retention"
 _STORE: Final = "tests.tidemark.store.test_store"
 _TRANSACTIONS: Final = "tests.tidemark.kafka_log.test_transactions"
+_VERSIONS: Final = "tests.tidemark.store.test_versions"
 _WATERMARK: Final = "tests.uploader_agent.stored.test_watermark"
 
 CONTRACT: Final = (
@@ -296,6 +298,30 @@ CONTRACT: Final = (
         "self._requests.get(self._secret.digest(self._unframed(value)), [])",
         "next(iter(self._requests.values()))",
         (f"{_MATCHER}::test_the_digest_decides_where_the_probe_is_that_of_another_value",),
+    ),
+    Mutant(
+        "no former version of a deleted segment is left",
+        "include/tidemark/store/versions.py",
+        "if version.etag not in etags:",
+        "if version.etag:",
+        (
+            f"{_VERSIONS}::test_the_deleted_versions_of_the_named_keys_go_and_no_others",
+            f"{_ERASING}::test_no_version_holds_a_masked_record_after_a_pass",
+        ),
+    ),
+    Mutant(
+        "a former version never becomes the latest again",
+        "include/tidemark/store/versions.py",
+        "if marker.etag is None and not former:",
+        "if marker.etag is None:",
+        (f"{_VERSIONS}::test_a_former_version_that_nobody_named_stays_hidden_and_is_told",),
+    ),
+    Mutant(
+        "what a lock keeps is in the report until it is gone",
+        "spark/tidemark_spark/erasing/seals.py",
+        "if held.isdisjoint(key for key, _ in record.versions(self.keys)):",
+        "if record:",
+        (f"{_ERASING}::test_every_kind_of_lock_is_named_each_time",),
     ),
     # -- the store ---------------------------------------------------------------------------------------------------
     Mutant(

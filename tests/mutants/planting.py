@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from tests.mutants.mutant import Mutant
 from tests.support.orphans import MARK
-from tests.support.paths import ROOT
+from tests.support.paths import ROOT, STATE
 from tests.support.waiting import HUNG
 
 _PARTS: Final = ("include", "spark", "uploader_agent", "tests")
@@ -52,6 +52,8 @@ class Tree:
         for part in _PARTS:
             shutil.copytree(ROOT / part, folder / part)  # with bytecode and times, so that little is compiled again
         shutil.copy2(ROOT / "pyproject.toml", folder)
+        (folder / STATE.name).mkdir()
+        (folder / STATE.name / "env").symlink_to(STATE / "env")  # which has the servers
         self._planted = 0
 
     def caught(self, mutant: Mutant) -> Caught:

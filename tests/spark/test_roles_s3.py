@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +38,8 @@ ROLES = ("pipeline", "maintenance", "acknowledge", "page", "reader", "erasure-re
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     users = {name: statements(name, cluster="east") for name in ROLES}
-    with S3Server(tmp_path_factory.mktemp("s3"), users=users) as server:
+    with S3Server(tmp_path_factory.mktemp("s3"), locked=("raw",), users=users) as server:
+        server.lock_nothing("raw")
         yield server
 
 
@@ -105,16 +108,24 @@ def test_landing_upkeep_and_words_each_under_its_role(act: Act) -> None:
     assert (at.start, at.end) == (11, 12), "what nobody gave up"
 
 
-def test_a_pass_of_erasure_under_its_role(act: Act) -> None:
+def test_a_pass_of_erasure_under_its_role(act: Act, server: S3Server) -> None:
     world = act("pipeline")
     for base in (0, 3, 6):
         world.raw.segment(simple(base))
     world.land()
     erase(world.raw, [1, 4])
+    admin, until = server.client(), datetime(2099, 1, 1, tzinfo=UTC)
+    locked: Any = {"Bucket": "raw", "Key": world.raw.keys().segment(SegmentName(3), "log")}
+    admin.put_object_retention(**locked, Retention={"Mode": "COMPLIANCE", "RetainUntilDate": until})
     world = act("erasure")
     take_out(world)
     report = erase_seals(world.table, 1, rewriting)
-    assert (report.rewritten, report.deleted, report.remaining) == (2, 2, ())
+    assert (report.rewritten, report.deleted) == (2, 2)
+    assert [(item.key, item.until) for item in report.remaining] == [(locked["Key"], until)]
+    for base, left in ((0, []), (3, [locked["Key"]])):
+        prefix = world.raw.keys().segment(SegmentName(base), "")
+        found = admin.list_object_versions(Bucket="raw", Prefix=prefix)["Versions"]
+        assert [version["Key"] for version in found if not version["IsLatest"]] == left
     assert [row["kafka_offset"] for row in world.rows()] == [0, 2, 3, 5, 6, 7, 8]
     keys, raw = world.raw.keys(), open_store("s3://raw", world.table.deployment.store)
     for key in (keys.watermark, keys.segment(SegmentName(9), "log"), keys.segment(SegmentName(6), "log")):

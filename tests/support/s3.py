@@ -169,6 +169,11 @@ class S3Server:
         keys = {"login": found.access_key, "password": found.secret_key}
         return json.dumps({"conn_type": "aws", **keys, "extra": extra})
 
+    def lock_nothing(self, bucket: str) -> None:
+        """Have a ``locked`` bucket lock only what it is asked to lock."""
+        lock: Any = {"ObjectLockEnabled": "Enabled"}
+        self.client().put_object_lock_configuration(Bucket=bucket, ObjectLockConfiguration=lock)
+
     @property
     def _config_path(self) -> Path:
         return self._root / "s3.json"

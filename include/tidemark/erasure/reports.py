@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import ClassVar, Final, Literal
 
 from pydantic import AwareDatetime, Field
@@ -33,13 +34,19 @@ class RequestOutcome(Model):
 
 
 class Remaining(Model):
-    """An object that holds masked records, or may hold records of a request unseen, and the reason."""
+    """An object that holds masked records, or may hold records of a request unseen, and the reason.
+
+    ``version``: only this former version of a deleted object. ``until``: a lock keeps it at least up to then.
+    """
 
     key: str
     why: str
+    version: str | None = None
+    until: AwareDatetime | None = None
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.why}"
+        version = f" (version {self.version})" if self.version else ""
+        return f"{self.key}{version}: {self.why}{_until(self.until)}"
 
 
 class RawReport(Model):
@@ -56,9 +63,15 @@ class RawReport(Model):
     remaining: tuple[Remaining, ...] = ()
 
     @property
+    def until(self) -> datetime | None:
+        """The last time up to which a lock keeps something that remains, None without a date."""
+        return max((item.until for item in self.remaining if item.until), default=None)
+
+    @property
     def left(self) -> str:
-        """How much remains; empty if nothing does."""
-        return f"{plural(len(self.remaining), 'object')} left in raw" if self.remaining else ""
+        """How much remains, and up to when locks keep some of it; empty if nothing remains."""
+        locks = f", with locks{_until(self.until)}" if self.until else ""
+        return f"{plural(len(self.remaining), 'object')} left in raw{locks}" if self.remaining else ""
 
     def lines(self) -> list[str]:
         """The report for a person."""
@@ -114,6 +127,10 @@ class ErasureReport(StoredObject):
         if self.gone:
             lines.append(f"  {self.gone} offsets are not in raw any more")
         return "\n".join([*lines, *self.raw.lines()])
+
+
+def _until(time: datetime | None) -> str:
+    return f" until {time:%Y-%m-%d %H:%M} UTC" if time else ""
 
 
 def write_report(table: TopicTable, report: ErasureReport) -> None:

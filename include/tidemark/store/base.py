@@ -15,17 +15,13 @@ if TYPE_CHECKING:
 
 
 class ObjectInfo(NamedTuple):
-    """An object without its bytes; ``size`` in bytes, ``crc32c`` if the store knows it (never in listings).
-
-    ``versioned`` is True if the store says that it keeps the bytes of deleted objects (S3, never in listings).
-    """
+    """An object without its bytes; ``size`` in bytes, ``crc32c`` if the store knows it (never in listings)."""
 
     key: str
     size: int
     etag: str
     modified: datetime
     crc32c: int | None = None
-    versioned: bool = False
 
 
 class Fetched(NamedTuple):

@@ -10,7 +10,7 @@ import fcntl
 import io
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from crc32c import crc32c as crc32c_of
 from tidemark.errors import NotFound, PreconditionFailed, StoreError
 from tidemark.store.base import Fetched, ObjectInfo, check_key, check_size
 from tidemark.store.body import FileBody
+from tidemark.store.versions import ObjectVersion
 
 _HIDDEN = ".tidemark-store"
 _CHUNK = 1 << 20
@@ -130,6 +131,17 @@ class LocalStore:
             if if_match is not None and present is not None and present != if_match:
                 raise PreconditionFailed(key, f"is another version now: {present}, not {if_match}")
             path.unlink(missing_ok=True)
+
+    def versions(self, key: str) -> Sequence[ObjectVersion]:
+        """The file, see :meth:`tidemark.store.versions.VersionedStore.versions`: a directory keeps no other version."""
+        etag = self._etag(self._path(key))
+        return [ObjectVersion("", etag, latest=True)] if etag else []
+
+    def delete_version(self, key: str, version: str) -> None:
+        """Do nothing: there is no former version."""
+
+    def lock(self, key: str, version: str) -> None:
+        """None, for a directory has no locks."""
 
     def _path(self, key: str) -> Path:
         check_key(key)

@@ -1,14 +1,15 @@
 """The seals of a topic after its table has lost the masked rows: those that hold masked records are rewritten, and go.
 
 A seal goes once its rewriting is there with all its objects: first a record of what is deleted, then its manifest, then
-each object in just that version. Whatever dies when, a later pass finds either the seal, which it rewrites or deletes,
-or objects that a record names. A run that was planned before and reads the old seal stops as ``moved``, and is planned
-again. What cannot be rewritten, and what may hold records of the requests unseen, is named with the reason.
+each object in just that version, then the former versions that the bucket keeps of them. Whatever dies when, a later
+pass finds either the seal, which it rewrites or deletes, or objects and versions that a record names. A run that was
+planned before and reads the old seal stops as ``moved``, and is planned again. What cannot be rewritten, and what may
+hold records of the requests unseen, is named with the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
@@ -35,7 +36,8 @@ from tidemark.raw.packs import live_part
 from tidemark.raw.removal import delete_version, remove
 from tidemark.raw.segments import Segment, live_end, segment_of, whole_lineage
 from tidemark.raw.topic import RawTopic
-from tidemark.store import ObjectInfo, Store, StoreOptions, open_store, put_once
+from tidemark.store import ObjectInfo, Store, StoreOptions, open_store, put_once, put_over
+from tidemark.store.versions import delete_versions, versioned
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark_spark.erasing.rewriting import SealOutcome, SealTask
 
@@ -43,7 +45,8 @@ CHUNK: Final = 256
 """Most seals of one record of what is deleted."""
 
 _VERSIONS: Final = (
-    "the bucket keeps versions of the segments in this list: once its lifecycle has removed them, delete the list"
+    "stores of this kind do not tell what they keep of the deleted segments in this list (versions, soft deletion): "
+    "delete the list once they keep nothing"
 )
 _BARE: Final = "has no manifest, and is not searched"
 
@@ -80,9 +83,7 @@ def erase_seals(table: TopicTable, attempt: int, execute: Rewrite, *, asked: boo
         records=sum(outcome.erased for outcome in outcomes),
         bytes=sum(outcome.size for outcome in outcomes),
         deleted=deleted,
-        remaining=tuple(
-            sorted({item for partition in known for item in partition.remaining}, key=lambda item: item.key)
-        ),
+        remaining=tuple(sorted({item for partition in known for item in partition.remaining}, key=str)),
     )
 
 
@@ -111,6 +112,20 @@ class _Seal(NamedTuple):
     def manifest(self) -> SegmentManifest:
         """The manifest."""
         return self.stored.manifest
+
+    @property
+    def buried(self) -> BuriedSegment:
+        """The seal in the list of what is deleted."""
+        return BuriedSegment(
+            base_offset=self.manifest.base_offset,
+            suffix=self.manifest.suffix,
+            next_offset=self.manifest.next_offset,
+            manifest_etag=self.stored.etag,
+            objects={
+                file: BuriedObject(size=described.size, etag=described.etag)
+                for file, described in self.manifest.objects.items()
+            },
+        )
 
 
 @dataclass
@@ -239,20 +254,22 @@ class _Partition:
         self.remaining = [
             item.model_copy(update={"key": successors.get(item.key, item.key)}) for item in self.remaining
         ]
-        for start in range(0, len(going), CHUNK):
-            self._bury(going[start : start + CHUNK])
+        completed = {outcome.new.name for outcome in outcomes if outcome.new}
+        bare = [group for group in self.bare if group.name not in completed]
         records = list(read_buried(self.place.store, self.place.control, self.keys.place, self.keys.partition))
-        self._take_leftovers(records, {outcome.new.name for outcome in outcomes if outcome.new})
-        if records and self._keeps_versions():
-            self.remaining += [Remaining(key=record.key(self.place.control), why=_VERSIONS) for record in records]
+        segments = [*(seal.buried for seal in going), *self._leftovers(records, bare)]
+        segments.sort(key=lambda segment: segment.base_offset)
+        chunks = (segments[start : start + CHUNK] for start in range(0, len(segments), CHUNK))
+        records += [self._record(chunk) for chunk in chunks]
+        for seal, segment in ((seal, seal.buried) for seal in going):
+            if not remove(self.store, self.keys, segment.name, segment.manifest_etag, segment.etags):
+                self._remains(seal, "was uploaded again meanwhile: a later pass rewrites it")
+        named = _named(records, self.keys)
+        for info in (info for group in bare for info in group.objects.values()):
+            if info.etag in named.get(info.key, ()):
+                delete_version(self.store, info.key, info.etag)
+        self._delete_versions([record for record in records if record.gone is None])
         return len(going)
-
-    def _keeps_versions(self) -> bool:
-        """True if the bucket keeps the bytes of deleted objects, as far as it says so."""
-        try:
-            return self.store.head(self.keys.watermark).versioned
-        except NotFound:
-            return False
 
     def _is_there(self, manifest: SegmentManifest) -> bool:
         """True if all objects of a seal are stored as its manifest says, and so is the manifest."""
@@ -268,51 +285,56 @@ class _Partition:
                 return False
         return True
 
-    def _bury(self, seals: Sequence[_Seal]) -> None:
-        segments = tuple(
-            BuriedSegment(
-                base_offset=seal.manifest.base_offset,
-                suffix=seal.manifest.suffix,
-                next_offset=seal.manifest.next_offset,
-                manifest_etag=seal.stored.etag,
-                objects={
-                    file: BuriedObject(size=described.size, etag=described.etag)
-                    for file, described in seal.manifest.objects.items()
-                },
-            )
-            for seal in seals
-        )
-        place, control = self.place, self.place.control
+    def _leftovers(self, records: Sequence[Buried], bare: Sequence[SegmentObjects]) -> Iterator[BuriedSegment]:
+        """What goes of objects without a manifest and is in no list yet. The logs that stay are named.
+
+        A killed pass has left them, or a seal has come back in part.
+        """
+        named = _named(records, self.keys)
+        listed = _named([record for record in records if record.gone is None], self.keys)
+        before = self.store.now() - RUN_OVER
+        for group in bare:
+            going: dict[str, BuriedObject] = {}
+            for extension, info in group.objects.items():
+                abandoned = group.name.erasure and info.modified < before
+                if abandoned or info.etag in named.get(info.key, ()):
+                    if info.etag not in listed.get(info.key, ()):
+                        going[group.name.file(extension)] = BuriedObject(size=info.size, etag=info.etag)
+                elif extension in {"log", "corrupt"} and group.name.base < self.line_1:
+                    why = f"a pass that died left it, and it goes {RUN_OVER} later" if group.name.erasure else _BARE
+                    self.remaining.append(Remaining(key=info.key, why=why))
+            if going:
+                base, suffix = group.name
+                yield BuriedSegment(base_offset=base, suffix=suffix, next_offset=base, manifest_etag="", objects=going)
+
+    def _record(self, segments: Sequence[BuriedSegment]) -> Buried:
+        """Write the list of ``segments`` that go."""
+        place = self.place
         buried = Buried(
             cluster=self.keys.cluster,
             place=self.keys.place,
             partition=self.keys.partition,
             attempt=place.attempt,
             at=place.store.now(),
-            segments=segments,
+            segments=tuple(segments),
         )
-        put_once(place.store, buried.key(control), buried.to_bytes())
-        for seal, segment in zip(seals, segments, strict=True):
-            if not remove(self.store, self.keys, segment.name, segment.manifest_etag, segment.etags):
-                self._remains(seal, "was uploaded again meanwhile: a later pass rewrites it")
+        put_once(place.store, buried.key(place.control), buried.to_bytes())
+        return buried
 
-    def _take_leftovers(self, records: Sequence[Buried], completed: Collection[SegmentName]) -> None:
-        """Delete objects without a manifest that a killed pass has left, and name the other logs.
-
-        Those that this pass has ``completed`` have a manifest now.
-        """
-        named = {
-            (file, etag) for buried in records for segment in buried.segments for file, etag in segment.etags.items()
-        }
-        before = self.store.now() - RUN_OVER
-        for group in (group for group in self.bare if group.name not in completed):
-            for extension, info in group.objects.items():
-                abandoned = group.name.erasure and info.modified < before
-                if abandoned or (group.name.file(extension), info.etag) in named:
-                    delete_version(self.store, info.key, info.etag)
-                elif extension in {"log", "corrupt"} and group.name.base < self.line_1:
-                    why = f"a pass that died left it, and it goes {RUN_OVER} later" if group.name.erasure else _BARE
-                    self.remaining.append(Remaining(key=info.key, why=why))
+    def _delete_versions(self, records: Sequence[Buried]) -> None:
+        """Delete the former versions of all that ``records`` list, name those that stay, and note what is gone."""
+        control = self.place.control
+        store = versioned(self.store)
+        if store is None:
+            self.remaining += [Remaining(key=record.key(control), why=_VERSIONS) for record in records]
+            return
+        kept = delete_versions(store, _named(records, self.keys))
+        self.remaining += [Remaining(**version._asdict()) for version in kept]
+        held = {version.key for version in kept}
+        for record in records:
+            if held.isdisjoint(key for key, _ in record.versions(self.keys)):
+                gone = record.model_copy(update={"gone": self.place.store.now()})
+                put_over(self.place.store, record.key(control), gone.to_bytes())
 
     def _remains(self, seal: _Seal, why: str) -> None:
         key = self.keys.file(seal.manifest.log_name)
@@ -350,6 +372,14 @@ def _footer(store: Store, info: ObjectInfo) -> list[PackedRange]:
 def _masks(index: MaskIndex, place: _Place, partition: int) -> tuple[_KnownMask, ...]:
     keys = [(mask, index.key_of(place.control, mask)) for mask in index.masks if mask.partition == partition]
     return tuple(_KnownMask(mask, key, OffsetMask([mask_of(place.store, key)])) for mask, key in keys)
+
+
+def _named(records: Iterable[Buried], keys: PartitionKeys) -> dict[str, set[str]]:
+    """The ETags in ``records`` by key."""
+    named: dict[str, set[str]] = {}
+    for key, etag in (pair for record in records for pair in record.versions(keys)):
+        named.setdefault(key, set()).add(etag)
+    return named
 
 
 def _same_span(one: SegmentManifest, other: SegmentManifest) -> bool:

@@ -18,6 +18,7 @@ from tidemark.planning import write_plan
 from tidemark.planning.maintenance.erasure import plan_erasure
 from tidemark.store import StoreOptions
 from tidemark.store.local import LocalStore
+from tidemark.store.s3.store import S3Store
 from tidemark_spark.erasing.rewriting import SealOutcome, SealTask, rewrite
 from tidemark_spark.run.driver import run
 
@@ -28,12 +29,14 @@ def rewriting(options: StoreOptions, tasks: Sequence[SealTask]) -> list[SealOutc
 
 
 @contextmanager
-def killed(after: int, also: Callable[[], bool] = lambda: False) -> Iterator[None]:
+def killed(
+    after: int, also: Callable[[], bool] = lambda: False, store: type[LocalStore | S3Store] = LocalStore
+) -> Iterator[None]:
     """All writes and deletions die from the one after ``after`` others on; the first is carried out if ``also``."""
     left = [after]
 
     def dying(real: Callable[..., Any]) -> Callable[..., Any]:
-        def change(self: LocalStore, *arguments: Any, **options: Any) -> Any:
+        def change(self: LocalStore | S3Store, *arguments: Any, **options: Any) -> Any:
             left[0] -= 1
             if left[0] >= 0:
                 return real(self, *arguments, **options)
@@ -44,8 +47,8 @@ def killed(after: int, also: Callable[[], bool] = lambda: False) -> Iterator[Non
         return change
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalStore, "put", dying(LocalStore.put))
-        patch.setattr(LocalStore, "delete", dying(LocalStore.delete))
+        for name in ("put", "delete", "delete_version"):
+            patch.setattr(store, name, dying(getattr(store, name)))
         yield
 
 

@@ -20,6 +20,7 @@ from tests.tidemark.erasure.asked import asked, tell
 from tests.tidemark.kafka_log.build import simple
 from tidemark.cli.erasure_report import NOT_COVERED
 from tidemark.erasure import requests as erasure_requests
+from tidemark.erasure.reports import RawReport
 from tidemark.erasure.secret import VARIABLE, Secret
 from tidemark.errors import UnknownOutcome
 from tidemark.formats.raw.erasure import Approved, ErasureRequest, approved, read_request
@@ -359,11 +360,37 @@ def test_status_tells_how_far_requests_are(person: Person, world: World, identit
     assert lines[2:] == ["  waits for the approval of another person", "  orders: waiting; 4 in table"]
 
 
-def told(world: World, attempt: int, name: str, status: str, *remaining: str, **outcome: Any) -> datetime:
+def told(world: World, attempt: int, name: str, status: str, *remaining: str, **others: Any) -> datetime:
     """A pass of ``orders`` reports on a request; later attempts come later. Returns its time."""
     at = utc_now() + timedelta(minutes=attempt)
-    tell(world.table, attempt, name, status, at, *remaining, **outcome)
+    tell(world.table, attempt, name, status, at, *remaining, **others)
     return at
+
+
+def test_status_tells_what_is_left_in_raw_and_until_when(world: World, person: Person, identities: list[str]) -> None:
+    name = person.request()[1]["id"]
+    identities[0] = "key GRACE by grace@host"
+    person.approve(name)
+    kept = {"key": "east/orders-0/1.log", "version": "3Lg", "why": "is kept by Object Lock in compliance mode"}
+    dated = [{**kept, "until": f"2027-0{month}-01T09:30:00Z"} for month in (3, 2)]
+    for attempt, remaining, state in (
+        (
+            1,
+            [*dated, {"key": "a.log", "why": "is damaged"}],
+            "hidden; 3 objects left in raw, with locks until 2027-03-01",
+        ),
+        (2, [{"key": "a.log", "why": "is damaged"}], "hidden; 1 object left in raw: see the report"),
+        (3, [], "erased"),
+    ):
+        told(world, attempt, name, "erased", raw=RawReport.model_validate({"remaining": remaining}))
+        assert person("status", name)[1].splitlines()[-1].startswith(f"  orders: {state}")
+    lines = RawReport.model_validate({"remaining": dated}).lines()
+    assert (
+        lines[0] == "  2 objects left in raw, with locks until 2027-03-01 09:30 UTC: they hold erased records, or may"
+    )
+    assert lines[1].endswith(
+        "1.log (version 3Lg): is kept by Object Lock in compliance mode until 2027-03-01 09:30 UTC"
+    )
 
 
 def test_status_names_an_approval_that_does_not_count(
@@ -486,7 +513,9 @@ def test_the_report_is_for_keeping(
     [topic] = answer["topics"]
     assert (topic["state"], topic["records"], topic["dates"]) == ("hidden", {"table": 3, "raw": 1}, {"2026-02-02": 3})
     assert [(each["attempt"], each["dry_run"]) for each in topic["passes"]] == [(1, True), (2, False)]
-    assert topic["remaining"] == [{"key": "orders/0/7.log", "why": "agents continue from it"}]
+    assert [(each["key"], each["why"]) for each in topic["remaining"]] == [
+        ("orders/0/7.log", "agents continue from it")
+    ]
     assert topic["closed_at"] is None
     at = told(world, 3, "", "erased")
     assert f"  orders: nothing, since {at:%Y-%m-%d %H:%M} UTC" in person("report", name)[1].splitlines()

@@ -55,9 +55,17 @@ def approve(store: Store, request: ErasureRequest, records: int | None = None) -
 
 
 def tell(
-    table: TopicTable, attempt: int, name: str, status: str, at: datetime, *remaining: str, **outcome: Any
+    table: TopicTable,
+    attempt: int,
+    name: str,
+    status: str,
+    at: datetime,
+    *remaining: str,
+    raw: RawReport | None = None,
+    **outcome: Any,
 ) -> None:
-    """A pass of the topic of ``table`` reports on a request, and names the keys that remain in raw."""
+    """A pass of the topic of ``table`` reports on a request, and ``raw``, or the keys that remain there."""
+    left = tuple(Remaining(key=key, why="agents continue from it") for key in remaining)
     report = {
         "cluster": table.topic.cluster,
         "topic": table.topic.topic,
@@ -68,6 +76,6 @@ def tell(
         "dry_run": status == "found",
         "ledger_n": 1,
         "requests": [{"id": name, "status": status, **outcome}] if name else [],
-        "raw": RawReport(remaining=tuple(Remaining(key=key, why="agents continue from it") for key in remaining)),
+        "raw": raw or RawReport(remaining=left),
     }
     write_report(table, ErasureReport.model_validate(report))

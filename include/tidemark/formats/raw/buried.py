@@ -1,7 +1,8 @@
 """The record of the segments that an erasure deletes after it has rewritten them: written before the first deletion.
 
-A pass that is killed leaves objects without a manifest that such a record names, and the next pass deletes these. A
-record holds nothing of the records of a log, and no checksum, with which one could test a guess.
+A pass that is killed leaves objects without a manifest, or former versions of them, that such a record names, and the
+next pass deletes these. A record holds nothing of the records of a log, and no checksum, with which one could test a
+guess.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pydantic import AwareDatetime, Field
 
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.keys import OFFSET_DIGITS, ControlKeys, SegmentName
+from tidemark.formats.keys import OFFSET_DIGITS, ControlKeys, PartitionKeys, SegmentName
 from tidemark.store import Store
 
 
@@ -25,7 +26,7 @@ class BuriedObject(Model):
 
 
 class BuriedSegment(Model):
-    """A segment that goes: ``objects`` by file name, and the ETag of its manifest."""
+    """A segment that goes: ``objects`` by file name, and the ETag of its manifest, empty if it has none."""
 
     base_offset: int = Field(ge=0)
     suffix: str = ""
@@ -43,9 +44,15 @@ class BuriedSegment(Model):
         """The version of each object, by file name."""
         return {name: buried.etag for name, buried in self.objects.items()}
 
+    def versions(self, keys: PartitionKeys) -> Iterator[tuple[str, str]]:
+        """The (key, ETag) pairs of all objects, that of the manifest among them."""
+        if self.manifest_etag:
+            yield keys.manifest(self.name), self.manifest_etag
+        yield from ((keys.file(file), etag) for file, etag in self.etags.items())
+
 
 class Buried(StoredObject):
-    """The segments of a partition that the pass ``attempt`` deletes."""
+    """The segments of a partition that the pass ``attempt`` deletes; ``gone``: when no version of them was left."""
 
     most_bytes: ClassVar[int] = object_sizes.TOMBSTONE
 
@@ -54,7 +61,12 @@ class Buried(StoredObject):
     partition: int = Field(ge=0)
     attempt: int
     at: AwareDatetime
+    gone: AwareDatetime | None = None
     segments: tuple[BuriedSegment, ...] = Field(min_length=1)
+
+    def versions(self, keys: PartitionKeys) -> Iterator[tuple[str, str]]:
+        """The (key, ETag) pairs of all objects."""
+        return (pair for segment in self.segments for pair in segment.versions(keys))
 
     def key(self, control: ControlKeys) -> str:
         """The key of the record: no other of the pass begins with the same segment."""

@@ -7,9 +7,9 @@ Reads are tried once, too: :class:`tidemark.store.retrying.RepeatingStore` repea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, BinaryIO
 from urllib.parse import urlencode
@@ -28,6 +28,7 @@ from tidemark.store.s3.checksums import decoded, encoded
 from tidemark.store.s3.clients import S3Clients
 from tidemark.store.s3.errors import FAILURES, translated
 from tidemark.store.s3.multipart import Upload, exactly
+from tidemark.store.versions import ObjectLock, ObjectVersion
 
 _READ_BACK = 8 << 20
 
@@ -120,8 +121,7 @@ class S3Store:
             if isinstance(failure, NotFound):
                 self._check_bucket(key)
             raise failure from error
-        versioned = reply.get("VersionId", "null") != "null"
-        return ObjectInfo(key, reply["ContentLength"], reply["ETag"], reply["LastModified"], decoded(reply), versioned)
+        return ObjectInfo(key, reply["ContentLength"], reply["ETag"], reply["LastModified"], decoded(reply))
 
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         """See :meth:`tidemark.store.base.Store.list`."""
@@ -132,10 +132,7 @@ class S3Store:
                 for item in page.get("Contents", ()):
                     yield ObjectInfo(item["Key"], item["Size"], item["ETag"], item["LastModified"])
         except FAILURES as error:
-            failure = self._failed(prefix, error)
-            if isinstance(failure, AccessDenied):
-                failure = AccessDenied(failure.key, f"{failure.reason}; to list it takes s3:ListBucket on {self.url}")
-            raise failure from error
+            raise self._not_listed(prefix, error, "s3:ListBucket") from error
 
     def now(self) -> datetime:
         """The store's time, see :meth:`tidemark.store.base.Store.now`. A refusal has the time as well."""
@@ -181,6 +178,37 @@ class S3Store:
         except FAILURES as error:
             raise self._failed(key, error) from error
 
+    def versions(self, key: str) -> Sequence[ObjectVersion]:
+        """See :meth:`tidemark.store.versions.VersionedStore.versions`."""
+        pages = self._clients.read.get_paginator("list_object_versions").paginate(**self._target, Prefix=key)
+        found: list[Any] = []
+        try:
+            for page in pages:
+                found += [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
+        except FAILURES as error:
+            raise self._not_listed(key, error, "s3:ListBucketVersions") from error
+        return [
+            ObjectVersion(each["VersionId"], each.get("ETag"), each["IsLatest"]) for each in found if each["Key"] == key
+        ]
+
+    def delete_version(self, key: str, version: str) -> None:
+        """See :meth:`tidemark.store.versions.VersionedStore.delete_version`."""
+        try:
+            self._clients.write.delete_object(**self._target, Key=key, VersionId=version)
+        except FAILURES as error:
+            raise self._failed(key, error) from error
+
+    def lock(self, key: str, version: str) -> ObjectLock | None:
+        """See :meth:`tidemark.store.versions.VersionedStore.lock`."""
+        try:
+            reply: Any = self._clients.read.head_object(**self._target, Key=key, VersionId=version)
+        except FAILURES as error:
+            raise self._failed(key, error) from error
+        hold = reply.get("ObjectLockLegalHoldStatus") == "ON"
+        if "ObjectLockRetainUntilDate" in reply:
+            return ObjectLock(reply["ObjectLockMode"].lower(), reply["ObjectLockRetainUntilDate"].astimezone(UTC), hold)
+        return ObjectLock(hold=True) if hold else None
+
     def _get(self, key: str, if_match: str | None, limit: int | None, **extra: Any) -> Fetched:
         if if_match is not None:
             extra["IfMatch"] = if_match
@@ -223,6 +251,12 @@ class S3Store:
         failure = translated(self._name(key), error)
         if isinstance(failure, AccessDenied):
             self._clients.renew()
+        return failure
+
+    def _not_listed(self, prefix: str, error: ClientError | BotoCoreError | HTTPError, right: str) -> StoreError:
+        failure = self._failed(prefix, error)
+        if isinstance(failure, AccessDenied):
+            return AccessDenied(failure.key, f"{failure.reason}; to list it takes {right} on {self.url}")
         return failure
 
     def _name(self, key: str) -> str:
