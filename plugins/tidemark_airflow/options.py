@@ -138,7 +138,7 @@ OPTIONS: Final = (
     Option("approve_above_gib", "How many GiB a backfill may rewrite without an approval, at most.", "100", "integer"),
     Option(
         "approvers",
-        "Ids of the users who alone may approve a backfill, separated by commas. Default: Airflow's roles decide.",
+        "Ids of the users who alone may approve backfills and erasure, separated by commas. Default: Airflow's roles.",
         example="ada,grace",
     ),
 )

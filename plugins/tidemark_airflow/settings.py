@@ -126,5 +126,5 @@ def approve_above_gib() -> int:
 
 
 def approvers() -> list[str]:
-    """Ids of the only users who may approve a backfill; empty leaves approval to Airflow's roles."""
+    """Ids of the only users who may approve a backfill or an erasure; empty leaves approval to Airflow's roles."""
     return names("approvers")

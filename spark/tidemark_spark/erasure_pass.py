@@ -102,14 +102,17 @@ def erase(work: Pass, *, dry_run: bool) -> ErasureReport:
 def _sorted(
     work: Pass, ledger: Ledger, finished: Collection[str], *, dry_run: bool
 ) -> tuple[list[RequestOutcome], list[Approved | NotApproved]]:
-    """The requests about the topic that are not ``finished``: (those that wait, those that can be carried out)."""
+    """The requests about the topic that are not ``finished``: (those that wait, those that can be carried out).
+
+    Withdrawn ones are in neither.
+    """
     topic, folder = work.table.topic.topic, work.folder
     ends = {(incarnation, partition): end for incarnation, partition, end in ends_of(work.table)}
     waiting: list[RequestOutcome] = []
     ready: list[Approved | NotApproved] = []
     for asked in all_requests(folder.store, folder.control):
         request = asked.request
-        if request.id in finished or request.searched(topic) is None:
+        if request.id in finished or asked.withdrawal or request.searched(topic) is None:
             continue
         if waits := _waits(asked, ledger, ends, topic, dry_run=dry_run):
             waiting.append(RequestOutcome(id=request.id, status="waiting", detail=waits))

@@ -37,7 +37,7 @@ UPKEEP = [
     for name in ("audit", "compaction", "erasure", "pack_retention", "raw_retention", "retention", "vacuum")
 ]
 # Of a topic there is its own beside these.
-ALWAYS = [*UPKEEP, "tidemark_backfill", "tidemark_onboard", "tidemark_watch"]
+ALWAYS = [*UPKEEP, "tidemark_approve_erasure", "tidemark_backfill", "tidemark_onboard", "tidemark_watch"]
 # What a DAG processor must not pay for at each parse. boto3 is not among ours either; see the test.
 HEAVY = ["pyspark", "pandas", "pyarrow", "deltalake", "numba", "numpy", "boto3", "botocore"]
 
@@ -145,6 +145,7 @@ def test_the_task_graphs(bag: DagBag) -> None:
         "tidemark_ingest__kafka-1__orders": INGEST,
         "tidemark_ingest__kafka-1__clicks": INGEST,
         "tidemark_backfill": BACKFILL,
+        "tidemark_approve_erasure": {"approve": set()},
         "tidemark_onboard": {"propose": set()},
         "tidemark_watch": {"observe": {"deliver"}, "deliver": set()},
         **{name: {name.removeprefix("tidemark_"): set()} for name in UPKEEP},
@@ -353,6 +354,8 @@ def test_upkeep_is_of_the_day_before_one_task_a_topic(bag: DagBag) -> None:
         if name != "tidemark_pack_retention":  # which is by cluster
             assert dag.params.get_param("topic").schema["enum"] == ["all", "kafka-1/clicks", "kafka-1/orders"]
     assert "date" in bag.dags["tidemark_audit"].params
+    assert [name for name in UPKEEP if "dry_run" in bag.dags[name].params] == ["tidemark_erasure"]
+    assert bag.dags["tidemark_erasure"].params["dry_run"] is False
 
 
 def test_dags_survive_serialization_and_do_not_change_by_themselves(

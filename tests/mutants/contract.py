@@ -323,6 +323,20 @@ CONTRACT: Final = (
         "if record:",
         (f"{_ERASING}::test_every_kind_of_lock_is_named_each_time",),
     ),
+    Mutant(
+        "a withdrawn request is not approved",
+        "include/tidemark/erasure/requests.py",
+        "if (withdrawal := withdrawal_of(self.store, self.control, stored.request.id)) is not None:",
+        "if withdrawal := None:",
+        ("tests.tidemark.cli.test_erase::test_a_withdrawn_request_is_closed",),
+    ),
+    Mutant(
+        "a withdrawn request is not carried out",
+        "spark/tidemark_spark/erasure_pass.py",
+        "request.id in finished or asked.withdrawal or",
+        "request.id in finished or",
+        ("tests.spark.erasing.test_job::test_a_withdrawn_request_is_not_carried_out",),
+    ),
     # -- the store ---------------------------------------------------------------------------------------------------
     Mutant(
         "what is put once is never replaced by other content",

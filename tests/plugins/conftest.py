@@ -22,6 +22,7 @@ _ON_THE_STACK = (
     "test_lineage_stack.py",
     "test_monitor_stack.py",
     "test_onboarding_stack.py",
+    "test_erasure_stack.py",
     "test_page_browser.py",
 )
 

@@ -116,6 +116,7 @@ class AirflowStack:
         port = free_port()
         self.url = f"http://{HOST}:{port}"
         self.password = secrets.token_urlsafe(18)
+        self._port = port
         self.client = AirflowClient(HOST, port, USER, self.password)
         self.env = {
             **os.environ,
@@ -197,6 +198,10 @@ class AirflowStack:
     def component(self, name: str) -> ManagedProcess:
         """One of ``api-server``, ``scheduler``, ``dag-processor`` and ``triggerer``, to kill and to start again."""
         return next(process for process in self.processes if process.name == name)
+
+    def client_of(self, user: str) -> AirflowClient:
+        """A client of another user of the settings, whose password Airflow has made."""
+        return AirflowClient(HOST, self._port, user, json.loads(self._passwords.read_text())[user])
 
     def healthy(self) -> bool:
         """Whether every component reports that it is."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from tidemark.cli.erasure_report import NOT_COVERED, approved_by, counted, report_lines, time_left, withdrawn_by
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Topics, not_empty, writes
-from tidemark.config import hint
-from tidemark.erasure.reports import RequestOutcome, last_raw, reports_of
-from tidemark.erasure.requests import ErasureFolder, ends_of, has_integers
+from tidemark.erasure.progress import RequestProgress, TopicProgress, progress_of
+from tidemark.erasure.requests import ErasureFolder, ends_of, find_request, folders_of, has_integers, summary
 from tidemark.erasure.secret import secrets
 from tidemark.erasure.values import read_values
-from tidemark.errors import ConfigError, NotFound
+from tidemark.errors import ConfigError
 from tidemark.formats.keys import check_report
 from tidemark.formats.raw.erasure import (
     KEY_COLUMN,
@@ -24,15 +25,14 @@ from tidemark.formats.raw.erasure import (
     ErasureRequest,
     NotApproved,
     SearchedTopic,
-    StoredRequest,
     all_requests,
     approved,
-    read_request,
 )
 from tidemark.inspection.agent_sightings import check_begun
-from tidemark.table.delta_table import configured_table, open_topic_table
+from tidemark.table.delta_table import open_topic_table
 from tidemark.terminal import Output
-from tidemark.topics import Deployment, load_topics
+from tidemark.timestamps import utc_now
+from tidemark.topics import load_topics
 from tidemark.words import plural
 
 erase_app = typer.Typer(no_args_is_help=True, help="The erasure of records by their keys.")
@@ -45,6 +45,14 @@ def _request_id(text: str | None) -> str | None:
         raise typer.BadParameter("must be the id of a request: 16 of 0-9 a-f") from error
 
 
+def _due(day: datetime | None) -> datetime | None:
+    """A day of the command line from today on. Raises BadParameter if it is over."""
+    if day is not None and day.date() < utc_now().date():
+        raise typer.BadParameter("is over: a request cannot be due before it is made")
+    return day
+
+
+RequestId = Annotated[str, typer.Argument(metavar="ID", callback=_request_id, help="The request's id.")]
 By = Annotated[str, typer.Option(callback=not_empty, help="Your name, for people who want to ask.")]
 
 
@@ -62,6 +70,10 @@ def request(
         bool, typer.Option("--confluent", help="Keys may begin with the 5 bytes of a registry's serializer.")
     ] = False,
     hexadecimal: Annotated[bool, typer.Option("--hex", help="The values are bytes in hexadecimal digits.")] = False,
+    due: Annotated[
+        datetime | None,
+        typer.Option(metavar="DATE", formats=["%Y-%m-%d"], callback=_due, help="The last day; default: in 30 days."),
+    ] = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
     output: As = Output.text,
@@ -88,17 +100,17 @@ def request(
     searched = [SearchedTopic(topic=name, column=column, confluent=confluent) for name in names]
     through = {table.topic.topic: ends_of(table) for table in tables}
     folder = ErasureFolder.of(deployment, chosen[0].cluster)
-    made = folder.request(searched, through, {*given}, secret, by, reason)
+    made = folder.request(searched, through, {*given}, secret, by, reason, due.date() if due else None)
     answer = {**_dumped(made), "duplicates": len(given) - len(made.values)}
     twice = f" (and {plural(answer['duplicates'], 'duplicate')})" if answer["duplicates"] else ""
-    text = f"{made.id}: {_summary(made)}{twice}; waits for the approval of another person"
+    text = f"{made.id}: {summary(made)}{twice}; waits for the approval of another person"
     typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else text)
 
 
 @erase_app.command(epilog="Example: tidemark erase approve 9f3c52b07d1e4a66 --by grace")
 @writes
 def approve(
-    name: Annotated[str, typer.Argument(metavar="ID", callback=_request_id, help="The request's id.")],
+    name: RequestId,
     by: By,
     records: Annotated[
         int | None, typer.Option(min=1, help="Allow a pass to erase so many offsets of a topic, even above 1 %.")
@@ -112,14 +124,32 @@ def approve(
 
     Needs another name and another identity in the store than the request has; else it exits with 1.
     """
-    folder, stored = _find(load_topics(topics), cluster, name)
+    folder, stored = find_request(load_topics(topics), cluster, name)
     folder.check(stored, by)
     if not yes:
-        typer.echo(_summary(stored.request), err=True)
+        typer.echo(summary(stored.request), err=True)
         typer.confirm("Erase their records for good?", abort=True, err=True)
     approval, new = folder.approve(stored, by, records)
     answer = {"id": name, **approval.model_dump(mode="json", exclude={"format", "id"}), "new": new}
     text = f"{name}: approved" if new else f"{name}: approved already, at {approval.at:%Y-%m-%d %H:%M} UTC"
+    typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else text)
+
+
+@erase_app.command(epilog="Example: tidemark erase withdraw 9f3c52b07d1e4a66 --by ada --reason 'asked again'")
+@writes
+def withdraw(
+    name: RequestId,
+    reason: Annotated[str, typer.Option(callback=not_empty, help="Why; all may read it.")],
+    by: By,
+    topics: Topics = DEFAULT_TOPICS,
+    cluster: Cluster = None,
+    output: As = Output.text,
+) -> None:
+    """Withdraw a request: no pass carries it out any more. What passes have erased stays so."""
+    folder, stored = find_request(load_topics(topics), cluster, name)
+    withdrawal = folder.withdraw(stored, by, reason)
+    answer = withdrawal.model_dump(mode="json", exclude={"format"})
+    text = f"{name}: {withdrawn_by(withdrawal)}"
     typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else text)
 
 
@@ -132,25 +162,49 @@ def status(
     cluster: Cluster = None,
     output: As = Output.text,
 ) -> None:
-    """Show requests: what each asks for, who approved it, and the topics in which it is done.
+    """Show requests: what each asks for, who approved it, the days left, and the topics in which it is done.
 
-    A topic is *hidden* while the last pass names objects of raw that hold erased records, or may.
+    A topic is *hidden* while the last pass names objects of raw that hold erased records, or may. *near* marks what is
+    not closed ten days before its date, or after half of a shorter time.
 
     Exits with 1 if an approval does not count.
     """
     deployment = load_topics(topics)
     if name is None:
-        found = [each for of in _folders(deployment, cluster) for each in all_requests(of.store, of.control)]
+        found = [each for of in folders_of(deployment, cluster) for each in all_requests(of.store, of.control)]
         found.sort(key=lambda each: each.request.at)
     else:
-        folder, _ = _find(deployment, cluster, name)
+        folder, _ = find_request(deployment, cluster, name)
         found = [approved(folder.store, folder.control, name)]
-    outcomes, left = _outcomes(deployment, [each.request for each in found])
-    states = [_state(each, outcomes, left) for each in found]
-    lines = [line for each, state in zip(found, states, strict=True) for line in _lines(each, state)]
+    today, known = utc_now().date(), progress_of(deployment, found)
+    states = [_state(each, today) for each in known]
+    lines = [line for each in known for line in _lines(each, today)]
     typer.echo(json.dumps(states, ensure_ascii=False) if output is Output.json else "\n".join(lines or ["no requests"]))
     if any(state["objection"] for state in states):
         raise typer.Exit(1)
+
+
+@erase_app.command(epilog="Example: tidemark erase report 9f3c52b07d1e4a66 > DSR-1182.txt")
+def report(name: RequestId, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = None, output: As = Output.text) -> None:
+    """Print the report of a request, to be kept: what was asked, found and erased, what remains, what is not covered.
+
+    It has no value, and none can be tested against it.
+    """
+    deployment = load_topics(topics)
+    folder, stored = find_request(deployment, cluster, name)
+    [known] = progress_of(deployment, [approved(folder.store, folder.control, name)])
+    now = utc_now()
+    state = _state(known, now.date())
+    answer = {
+        **state,
+        "topics": [each | _found(topic) for each, topic in zip(state["topics"], known.topics, strict=True)],
+        "reported_at": now.isoformat(),
+        "request_sha256": stored.sha256,
+        "approval_sha256": known.asked.sha256 if isinstance(known.asked, Approved) else None,
+        "not_covered": NOT_COVERED,
+    }
+    lines = report_lines(known, stored.sha256, now)
+    typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else "\n".join(lines))
 
 
 _INPUT: Final = "standard input"
@@ -170,80 +224,55 @@ def _text(file: Path | None) -> tuple[bytes, str]:
         raise ConfigError("FILE", [("", rule)]) from None
 
 
-def _folders(deployment: Deployment, cluster: str | None) -> list[ErasureFolder]:
-    """The folders of all clusters of the topics file, or of ``cluster``."""
-    names = [name for name in deployment.clusters if cluster in {None, name}]
-    if not names:
-        rule = f"no topic belongs to a cluster {cluster}; {hint(str(cluster), deployment.clusters)}"
-        raise ConfigError("the topics file", [("--cluster", rule)])
-    return [ErasureFolder.of(deployment, name) for name in names]
+def _state(known: RequestProgress, today: date) -> dict[str, Any]:
+    """The JSON of a request, with its approval, the days left, and for each topic how far it is."""
+    asked = known.asked
+    approval = asked.approval.model_dump(mode="json", exclude={"format", "id"}) if isinstance(asked, Approved) else None
+    return {
+        **_dumped(asked.request),
+        "approval": approval,
+        "objection": asked.objection if isinstance(asked, NotApproved) else None,
+        "withdrawal": asked.withdrawal and asked.withdrawal.model_dump(mode="json", exclude={"format", "id"}),
+        "days_left": known.days_left(today),
+        "near": known.is_near(today),
+        "closed_at": known.closed_at and known.closed_at.isoformat(),
+        "topics": [
+            {
+                **topic.searched.model_dump(mode="json"),
+                "state": topic.state,
+                "detail": topic.detail,
+                "records": topic.outcome.records if topic.outcome else {},
+            }
+            for topic in known.topics
+        ],
+    }
 
 
-def _find(deployment: Deployment, cluster: str | None, name: str) -> tuple[ErasureFolder, StoredRequest]:
-    """The request with the id ``name``, and its folder. Raises NotFound, among others."""
-    for folder in (folders := _folders(deployment, cluster)):
-        try:
-            return folder, read_request(folder.store, folder.control, name)
-        except NotFound:
-            continue
-    raise NotFound(folders[0].control.erasure(name, "request"), "there is no such request; see tidemark erase status")
-
-
-def _outcomes(
-    deployment: Deployment, asked: Sequence[ErasureRequest]
-) -> tuple[dict[tuple[str, str], RequestOutcome], dict[tuple[str, str], str]]:
-    """For the topics in the topics file: the newest outcomes by id and topic, and what is left in raw, in words."""
-    named = {(each.cluster, searched.topic) for each in asked for searched in each.topics}
-    tables = [configured_table(deployment, each) for each in deployment.topics if (each.cluster, each.topic) in named]
-    by_topic = {(table.topic.cluster, table.topic.topic): list(reports_of(table)) for table in tables}
-    reports = sorted((report for each in by_topic.values() for report in each), key=lambda report: report.at)
-    outcomes = {(outcome.id, report.topic): outcome for report in reports for outcome in report.requests}
-    left = {topic: last_raw(each).left for topic, each in by_topic.items()}
-    return outcomes, left
-
-
-def _state(
-    found: Approved | NotApproved,
-    outcomes: Mapping[tuple[str, str], RequestOutcome],
-    left: Mapping[tuple[str, str], str],
-) -> dict[str, Any]:
-    """The JSON of a request, with its approval, and for each topic how far it is and what a pass has told."""
-    approval = found.approval.model_dump(mode="json", exclude={"format", "id"}) if isinstance(found, Approved) else None
-    objection = found.objection if isinstance(found, NotApproved) else None
-    answer = {**_dumped(found.request), "approval": approval, "objection": objection}
-    for searched in answer["topics"]:
-        outcome = outcomes.get((found.request.id, searched["topic"]))
-        state = outcome.status if outcome and outcome.status != "found" else "approved"
-        searched["state"] = state if approval else "waiting"
-        searched["detail"] = outcome.detail if outcome else ""
-        remains = left.get((found.request.cluster, searched["topic"]))
-        if searched["state"] == "erased" and remains:
-            searched["state"], searched["detail"] = "hidden", f"{remains}: see the report"
-        searched["records"] = outcome.records if outcome else {}
-    return answer
+def _found(topic: TopicProgress) -> dict[str, Any]:
+    """The JSON of what passes found of a topic of a request, and of what remains."""
+    return {
+        "dates": topic.outcome.dates if topic.outcome else {},
+        "passes": [
+            each.model_dump(mode="json", include={"attempt", "at", "by", "dry_run", "unsearchable", "gone"})
+            for each in topic.passes
+        ],
+        "closed_at": topic.closed_at and topic.closed_at.isoformat(),
+        "remaining": [item.model_dump(mode="json") for item in topic.raw.remaining],
+    }
 
 
 def _dumped(made: ErasureRequest) -> dict[str, Any]:
     """The JSON of a request, with the number of its values."""
-    return {**made.model_dump(mode="json", exclude={"format", "values"}), "values": len(made.values)}
+    dumped = made.model_dump(mode="json", exclude={"format", "values"})
+    return {**dumped, "values": len(made.values), "due": made.due_on.isoformat()}
 
 
-def _lines(found: Approved | NotApproved, state: dict[str, Any]) -> Iterator[str]:
-    yield f"{found.request.id}: {_summary(found.request)}"
-    if isinstance(found, Approved):
-        limit = f", up to {plural(found.approval.records, 'record')}" if found.approval.records else ""
-        yield f"  approved by {found.approval.by} at {found.approval.at:%Y-%m-%d %H:%M} UTC{limit}"
-    elif found.objection is not None:
-        yield f"  the approval does not count: {found.objection}"
-    else:
-        yield "  waits for the approval of another person"
-    for searched in state["topics"]:
-        records = ", ".join(f"{count} in {place}" for place, count in sorted(searched["records"].items()))
-        yield "; ".join(filter(None, (f"  {searched['topic']}: {searched['state']}", searched["detail"], records)))
-
-
-def _summary(made: ErasureRequest) -> str:
-    """One line about a request."""
-    places = ", ".join(f"{made.cluster}/{searched.topic} {searched.column}" for searched in made.topics)
-    when = f"{made.at:%Y-%m-%d %H:%M} UTC"
-    return f"{plural(len(made.values), 'value')} of {places}, for {made.reason!r}, by {made.by} at {when}"
+def _lines(known: RequestProgress, today: date) -> Iterator[str]:
+    yield f"{known.request.id}: {summary(known.request)}"
+    yield f"  {time_left(known, today)}"
+    yield f"  {approved_by(known.asked)}"
+    if known.asked.withdrawal is not None:
+        yield f"  {withdrawn_by(known.asked.withdrawal)}"
+    for topic in known.topics:
+        found = counted(topic.outcome) if topic.outcome else ""
+        yield "; ".join(filter(None, (f"  {topic.searched.topic}: {topic.state}", topic.detail, found)))

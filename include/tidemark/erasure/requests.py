@@ -1,23 +1,29 @@
-"""What people write about erasure: one makes a request, and another approves it. Both objects are written once."""
+"""What people write about erasure: one makes a request, and another approves it, or somebody withdraws it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 
+from tidemark.config import hint
 from tidemark.endpoints import resolver_of
 from tidemark.erasure.secret import Secret
-from tidemark.errors import ConfigError, PreconditionFailed, TidemarkError
+from tidemark.errors import ConfigError, NotFound, PreconditionFailed, TidemarkError
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.erasure import (
+    DUE_AFTER,
     KEY_COLUMN,
     ErasureApproval,
     ErasureRequest,
+    ErasureWithdrawal,
     PartitionEnd,
     SearchedTopic,
     StoredRequest,
     WantedValue,
+    read_request,
+    withdrawal_of,
 )
 from tidemark.formats.table.partitioning import names_of
 from tidemark.raw.topic import RawTopic
@@ -26,6 +32,7 @@ from tidemark.store.identity import identity
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment, TopicSettings
+from tidemark.words import plural
 
 
 class NotAnotherPerson(TidemarkError):
@@ -55,12 +62,16 @@ class ErasureFolder:
         secret: Secret,
         by: str,
         reason: str,
+        due: date | None = None,
     ) -> ErasureRequest:
         """Write a request for the records with one of ``values`` below the ends ``through``.
+
+        Without ``due`` it has 30 days.
 
         Raises:
             StoreError: the store failed; after UnknownOutcome it may have the request.
         """
+        now = utc_now()
         wanted = (WantedValue(digest=secret.digest(value), probe=f"{secret.probe(value):08x}") for value in values)
         request = ErasureRequest(
             id=os.urandom(8).hex(),
@@ -72,7 +83,8 @@ class ErasureFolder:
             reason=reason,
             by=by,
             written_as=identity(self.options, self.store.url),
-            at=utc_now(),
+            at=now,
+            due=due or (now + DUE_AFTER).date(),
         )
         put_once(self.store, self.control.erasure(request.id, "request"), request.to_bytes())
         return request
@@ -82,7 +94,7 @@ class ErasureFolder:
 
         Raises:
             NotAnotherPerson: ``by``, or the identity of this process in the store, has made the request.
-            PreconditionFailed: the request has another approval.
+            PreconditionFailed: the request has another approval, or was withdrawn.
             StoreError: the store failed.
         """
         approval = ErasureApproval(
@@ -105,12 +117,64 @@ class ErasureFolder:
             return kept, False
         return approval, True
 
+    def withdraw(self, stored: StoredRequest, by: str, reason: str) -> ErasureWithdrawal:
+        """Withdraw a request; returns the first withdrawal if there is one. Raises StoreError."""
+        name = stored.request.id
+        withdrawal = ErasureWithdrawal(
+            id=name, reason=reason, by=by, written_as=identity(self.options, self.store.url), at=utc_now()
+        )
+        try:
+            put_once(self.store, self.control.erasure(name, "withdrawal"), withdrawal.to_bytes())
+        except PreconditionFailed:
+            return withdrawal_of(self.store, self.control, name) or withdrawal
+        return withdrawal
+
     def check(self, stored: StoredRequest, by: str) -> str:
-        """The identity of this process in the store. Raises NotAnotherPerson if it cannot approve the request."""
+        """The identity of this process in the store.
+
+        Raises:
+            NotAnotherPerson: it cannot approve the request.
+            PreconditionFailed: the request was withdrawn.
+            StoreError: the store failed.
+        """
+        if (withdrawal := withdrawal_of(self.store, self.control, stored.request.id)) is not None:
+            rule = f"{withdrawal.by} withdrew the request at {withdrawal.at:%Y-%m-%d %H:%M} UTC: make another"
+            raise PreconditionFailed(self.control.erasure(stored.request.id, "withdrawal"), rule)
         written_as = identity(self.options, self.store.url)
         if (objection := stored.objection(by, written_as)) is not None:
             raise NotAnotherPerson(f"request {stored.request.id}: {objection}")
         return written_as
+
+
+def folders_of(deployment: Deployment, cluster: str | None) -> list[ErasureFolder]:
+    """The folders of all clusters of the topics file, or of ``cluster``. Raises ConfigError if the file has none."""
+    names = [name for name in deployment.clusters if cluster in {None, name}]
+    if not names:
+        rule = f"no topic belongs to a cluster {cluster}; {hint(str(cluster), deployment.clusters)}"
+        raise ConfigError("the topics file", [("--cluster", rule)])
+    return [ErasureFolder.of(deployment, name) for name in names]
+
+
+def find_request(deployment: Deployment, cluster: str | None, name: str) -> tuple[ErasureFolder, StoredRequest]:
+    """The request with the id ``name``, and its folder.
+
+    Raises:
+        NotFound: no cluster, or not this ``cluster``, has such a request.
+        ConfigError, FormatError, StoreError: as :func:`folders_of` and :func:`read_request` raise them.
+    """
+    for folder in (folders := folders_of(deployment, cluster)):
+        try:
+            return folder, read_request(folder.store, folder.control, name)
+        except NotFound:
+            continue
+    raise NotFound(folders[0].control.erasure(name, "request"), "there is no such request; see tidemark erase status")
+
+
+def summary(made: ErasureRequest) -> str:
+    """A line about a request."""
+    places = ", ".join(f"{made.cluster}/{searched.topic} {searched.column}" for searched in made.topics)
+    when = f"{made.at:%Y-%m-%d %H:%M} UTC"
+    return f"{plural(len(made.values), 'value')} of {places}, for {made.reason!r}, by {made.by} at {when}"
 
 
 def ends_of(table: TopicTable) -> tuple[PartitionEnd, ...]:

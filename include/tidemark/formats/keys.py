@@ -333,7 +333,7 @@ class ControlKeys:
         return self._under("_erasure")
 
     def erasure(self, request: str, part: str) -> str:
-        """A part of a request for erasure: ``request`` or ``approval``."""
+        """A part of a request for erasure: ``request``, ``approval`` or ``withdrawal``."""
         return f"{self.erasures}{check_report(request)}/{part}.json"
 
     def mask_index(self, place: str) -> str:

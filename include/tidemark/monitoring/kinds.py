@@ -13,6 +13,7 @@ IncidentKind = Literal[
     "agent_gone",
     "audit",
     "clock",
+    "erasure",
     "gap",
     "head",
     "late",
@@ -31,6 +32,7 @@ IncidentKind = Literal[
 ]
 Source = Literal[
     "agents",  # the brokers' watermark indexes: their writers and times
+    "erasures",  # the requests for erasure, and the reports of passes
     "leaders",  # the leaders' entries for partitions in these indexes
     "ledger",  # a topic's committed ledger, and the evidence of its runs
     "mirrors",  # the ledgers that catalogs list of the tables
@@ -62,6 +64,7 @@ KINDS: Final[Mapping[IncidentKind, Kind]] = {
     "agent_gone": _kind("agents"),
     "audit": _kind("verdict", page="rebuild"),
     "clock": _kind("agents"),
+    "erasure": _kind("erasures"),
     "gap": _kind("ledger", "leaders"),
     "head": _kind("agents"),
     "late": _kind("ledger", "leaders"),

@@ -1,6 +1,7 @@
 """One observation of a cluster: watermark indexes, ledgers, verdicts and scan, read only if they have changed.
 
 The brokers' indexes, and their heads if a topic has a ``freshness``, are read each time: agents write them each minute.
+Requests for erasure are read once an hour.
 A topic's ledger comes from the copy that the driver leaves after its commit: all copies are listed at once, and a copy
 is read only if it or the topic's watermarks have changed, or if something was waiting. The copy is a hint: the table's
 own log is read before anything is reported from the copy, and from time to time in any case. An object that cannot be
@@ -10,28 +11,34 @@ read is reported, and hides nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
+from tidemark.erasure.progress import progress_of
+from tidemark.erasure.requests import ErasureFolder
 from tidemark.errors import FormatError, NotFound, StoreError, TidemarkError
 from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.formats.raw.erasure import Approved, all_requests
 from tidemark.formats.raw.watermark_index import LeaderEntry, WatermarkIndex
 from tidemark.formats.table.index_cache import IndexCache, read_indexes
 from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.formats.table.scan_status import ScanStatus
 from tidemark.inspection.led_partitions import leaders_of
-from tidemark.monitoring import deployment_conditions
+from tidemark.monitoring import deployment_conditions, erasure_conditions
 from tidemark.monitoring.incidents import Condition, Unknown
 from tidemark.monitoring.kinds import found_by
 from tidemark.monitoring.observe_topic import Around, look_at_topic
-from tidemark.monitoring.observer_state import Sightings, TopicSighting
+from tidemark.monitoring.observer_state import ErasureSighting, OpenErasure, OpenTopic, Sightings, TopicSighting
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import configured_table
 from tidemark.topics import Deployment
 
 _READERS: Final = 16
+
+_ERASURES_EVERY: Final = timedelta(hours=1)
+"""The time after which requests for erasure are read again: they have days."""
 
 
 class ClusterLook(NamedTuple):
@@ -57,6 +64,14 @@ class _Mirrors(NamedTuple):
     """Conditions of the catalogs, or that they are unknown."""
 
     conditions: tuple[Condition, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
+
+
+class _Erasures(NamedTuple):
+    """Conditions of requests for erasure, or that they are unknown, and the state for the next observation."""
+
+    sighting: ErasureSighting
+    conditions: tuple[Condition, ...]
     unknown: tuple[Unknown, ...] = ()
 
 
@@ -101,13 +116,15 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
     if status and status.failing_since:
         conditions.append(deployment_conditions.scan_failing(cluster, status.failing_since, status.error))
     mirrors = _mirrors(deployment, store, keys.mirrors, cluster, now)
-    conditions += mirrors.conditions
+    erasures = _erasures(deployment, cluster, before.erasures, now)
+    conditions += [*mirrors.conditions, *erasures.conditions]
     lasting, first = lasting_ones(conditions, before.first, now)
     sightings = before.model_copy(
         update={
             "at": now,
             "topics": {topic.topic: seen.sighting for topic, seen in zip(topics, looks, strict=True)},
             "first": first,
+            "erasures": erasures.sighting,
         }
     )
     untold = [
@@ -116,6 +133,7 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
     unknown = (
         *brokers.unknown,
         *mirrors.unknown,
+        *erasures.unknown,
         *(untold if brokers.missing else ()),
         *(unclear for topic in looks for unclear in topic.unknown),
     )
@@ -189,6 +207,38 @@ def _mirrors(deployment: Deployment, store: Store, key: str, cluster: str, now: 
     except (StoreError, FormatError):
         return _Mirrors(unknown=(Unknown(found_by("mirrors")),))
     return _Mirrors(tuple(deployment_conditions.mirrors_failing(status, now)))
+
+
+def _erasures(deployment: Deployment, cluster: str, before: ErasureSighting, now: datetime) -> _Erasures:
+    """Conditions of the requests for erasure of ``cluster``, which are read from time to time."""
+    sighting, unread, unknown = before, list[Condition](), list[Unknown]()
+    if before.read_at is None or now - before.read_at >= _ERASURES_EVERY:
+        try:
+            sighting = _open_erasures(deployment, cluster, before, now)
+        except TidemarkError as error:
+            unread.append(erasure_conditions.unreadable_requests(cluster, str(error), now))
+            unknown.append(Unknown(found_by("erasures")))
+    return _Erasures(sighting, (*erasure_conditions.due(cluster, sighting.open, now), *unread), tuple(unknown))
+
+
+def _open_erasures(deployment: Deployment, cluster: str, before: ErasureSighting, now: datetime) -> ErasureSighting:
+    folder = ErasureFolder.of(deployment, cluster)
+    known = progress_of(deployment, list(all_requests(folder.store, folder.control, but={*before.closed})))
+    return ErasureSighting(
+        open=tuple(
+            OpenErasure(
+                id=each.request.id,
+                approved=isinstance(each.asked, Approved),
+                near_from=each.request.near_from,
+                due=each.request.due_on,
+                topics=tuple(OpenTopic(topic.searched.topic, topic.state, topic.detail) for topic in each.topics),
+            )
+            for each in known
+            if each.closed_at is None
+        ),
+        closed=(*before.closed, *(each.request.id for each in known if each.closed_at is not None)),
+        read_at=now,
+    )
 
 
 def _scan_status(store: Store, key: str) -> ScanStatus | None:

@@ -6,11 +6,12 @@ The state is only a cache: without it, waiting counts from now and everything is
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
-from typing import ClassVar, Final
+from datetime import date, datetime
+from typing import ClassVar, Final, NamedTuple
 
 from pydantic import AwareDatetime, Field
 
+from tidemark.erasure.progress import TopicState
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.monitoring.health import WaitingSince
@@ -61,6 +62,35 @@ def latest(samples: Iterable[ParseSample], since: datetime) -> tuple[ParseSample
     return tuple(kept)
 
 
+class OpenTopic(NamedTuple):
+    """A topic of a request for erasure: its state, and the detail that a pass told."""
+
+    topic: str
+    state: TopicState
+    detail: str
+
+
+class OpenErasure(Model):
+    """A request for erasure that is not closed; see :class:`tidemark.formats.raw.erasure.ErasureRequest`."""
+
+    id: str
+    approved: bool
+    near_from: date
+    due: date
+    topics: tuple[OpenTopic, ...]
+
+
+class ErasureSighting(Model):
+    """The requests for erasure of a cluster, as they were ``read_at`` that time.
+
+    ``closed`` are the ids of those that are erased or withdrawn, which are not read again.
+    """
+
+    open: tuple[OpenErasure, ...] = ()
+    closed: tuple[str, ...] = ()
+    read_at: AwareDatetime | None = None
+
+
 class Sightings(StoredObject):
     """``_tidemark/_watch/<cluster>.json``. ``first`` has the first time of each condition that must last a while.
 
@@ -73,4 +103,5 @@ class Sightings(StoredObject):
     at: AwareDatetime
     topics: dict[str, TopicSighting] = Field(default_factory=dict)
     first: dict[str, AwareDatetime] = Field(default_factory=dict)
+    erasures: ErasureSighting = ErasureSighting()
     sampled_at: AwareDatetime | None = None

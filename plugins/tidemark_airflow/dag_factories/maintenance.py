@@ -47,8 +47,9 @@ def _has_state(topic: TopicSettings) -> bool:
 class Upkeep(NamedTuple):
     """An hourly, daily or weekly job. ``dated`` jobs get the run's date; the others find the due dates themselves.
 
-    A job that ``deletes_raw`` runs with the AWS profile ``[tidemark] retention_profile``: nothing else may delete
-    there. ``environment`` returns further variables of the job's process. ``for_topic`` chooses the topics with a task.
+    The form offers a dry run of jobs with ``dry_runs``. A job that ``deletes_raw`` runs with the AWS profile
+    ``[tidemark] retention_profile``: nothing else may delete there. ``environment`` returns further variables of the
+    job's process. ``for_topic`` chooses the topics with a task.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Upkeep(NamedTuple):
     does: str
     arguments: tuple[str, ...] = ()
     dated: bool = False
+    dry_runs: bool = False
     deletes_raw: bool = False
     environment: Callable[[], Mapping[str, str]] = dict
     for_topic: Callable[[TopicSettings], bool] = _any
@@ -98,6 +100,7 @@ UPKEEP: Final = (
         "0 2 * * 0",
         "Carries out the approved requests for erasure: masks their records, and takes them out of the tables.",
         arguments=("--by", "airflow"),
+        dry_runs=True,
         environment=erasure_environment,
     ),
     Upkeep(
@@ -140,7 +143,8 @@ class UpkeepOperator(JobOperator):
         if params["topic"] not in {ALL, f"{self.cluster}/{self.topic}"}:
             raise AirflowSkipException(f"this run is for {params['topic']} alone")
         dated = ("--dt", _date(context).isoformat()) if self._upkeep.dated else ()
-        self.submit(context, *self._upkeep.arguments, *dated)
+        dry = ("--dry-run",) if params.get("dry_run") else ()
+        self.submit(context, *self._upkeep.arguments, *dated, *dry)
 
 
 class ClusterUpkeepOperator(ClusterJobOperator):
@@ -213,6 +217,10 @@ def _topic_dags(deployment: Deployment) -> Iterator[DAG]:
         if upkeep.dated:
             params["date"] = Param(
                 None, type=["null", "string"], format="date", title="Date", description="Default: the run's date."
+            )
+        if upkeep.dry_runs:
+            params["dry_run"] = Param(
+                default=False, type="boolean", title="Dry run", description="Only count what would be done."
             )
         with _upkeep_dag(upkeep.name, upkeep.at, upkeep.does, params) as dag:
             UpkeepOperator.partial(

@@ -25,10 +25,15 @@ __all__ = ["called", "pytestmark"]
 AT_THREE = datetime(2026, 1, 30, 3, tzinfo=UTC)
 
 
-def run(name: str, *, topic: str = "all", date: str | None = None, start: datetime | None = AT_THREE) -> None:
-    """The task for ``orders`` in a run whose form says ``topic`` and ``date``."""
+def run(
+    name: str, *, topic: str = "all", date: str | None = None, start: datetime | None = AT_THREE, dry_run: bool = False
+) -> None:
+    """The task for ``orders`` in a run whose form says ``topic``, ``date`` and ``dry_run``."""
     operator = UpkeepOperator(task_id=name, upkeep_name=name, cluster=CLUSTER, topic="orders")
-    context: dict[str, Any] = {"params": {"topic": topic, "date": date}, "data_interval_start": start}
+    context: dict[str, Any] = {
+        "params": {"topic": topic, "date": date, "dry_run": dry_run},
+        "data_interval_start": start,
+    }
     operator.execute(cast("Context", context))
 
 
@@ -70,6 +75,11 @@ def test_the_others_find_what_is_due(called: Path, name: str) -> None:
     [upkeep] = [one for one in UPKEEP if one.name == name]
     assert arguments(called)[0] == upkeep.job
     assert arguments(called)[9:] == list(upkeep.arguments)
+
+
+def test_the_form_may_ask_for_a_dry_run_of_erasure(called: Path) -> None:
+    run("erasure", dry_run=True)
+    assert arguments(called)[-3:] == ["--by", "airflow", "--dry-run"]
 
 
 def test_only_retention_of_raw_has_the_role_that_deletes_there(called: Path, monkeypatch: pytest.MonkeyPatch) -> None:

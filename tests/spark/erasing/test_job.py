@@ -75,6 +75,17 @@ def test_a_request_goes_from_the_command_to_the_report(world: World, capsys: pyt
     assert not [path for path in world.topics_file.parent.rglob("*.json") if "nobody@" in path.read_text()]
 
 
+def test_a_withdrawn_request_is_not_carried_out(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    name, before = ask(world, "a0"), world.rows()
+    said(world, "approve", name, "--by", "grace", "--yes", who="grace")
+    said(world, "withdraw", name, "--by", "ada", "--reason", "a wrong person")
+    for words in (("--dry-run",), ()):
+        job(world, *words, "--json")
+        report = reported(capsys)
+        assert (report.requests, report.searched, report.masked) == ((), {}, 0)
+    assert world.rows() == before
+
+
 def test_a_pass_that_finds_more_than_was_approved_is_refused(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     name = ask(world, "a0", "b1")
     said(world, "approve", name, "--by", "grace", "--records", "4", "--yes", who="grace")

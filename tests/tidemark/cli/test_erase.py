@@ -7,7 +7,7 @@ import io
 import json
 import socket
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,21 @@ import pytest
 from tests.spark.world import World
 from tests.support.raw_builder import RawBuilder
 from tests.tidemark.cli.test_cli import call
+from tests.tidemark.erasure.asked import asked, tell
 from tests.tidemark.kafka_log.build import simple
+from tidemark.cli.erasure_report import NOT_COVERED
 from tidemark.erasure import requests as erasure_requests
-from tidemark.erasure.reports import ErasureReport, RawReport, write_report
+from tidemark.erasure.reports import RawReport
 from tidemark.erasure.secret import VARIABLE, Secret
 from tidemark.errors import UnknownOutcome
-from tidemark.formats.raw.erasure import Approved, ErasureRequest, approved
+from tidemark.formats.raw.erasure import Approved, ErasureRequest, approved, read_request
 from tidemark.store.local import LocalStore
 from tidemark.timestamps import utc_now
 
 SECRET = "a-secret-of-the-tests-of-forty-characters"
 VALUE = "Ada.Lovelace@example.com"
 JSON = ("--output", "json")
-PARTS = ("approval", "request")
+PARTS = ("approval", "request", "withdrawal")
 TYPES = {"customer_id": "int64", "email": "string", "country": "string", "price": "double"}
 PARSER = (
     f"parser: {{kind: json, columns: {json.dumps([{'name': name, 'type': kind} for name, kind in TYPES.items()])}}}",
@@ -254,6 +256,8 @@ def test_no_object_output_or_log_has_a_value(
     assert person.approve(answer["id"])[0] == 0
     person("status")
     person("status", answer["id"], *JSON)
+    person("report", answer["id"])
+    person("report", answer["id"], *JSON)
     told = [*person.said, caplog.text, *(repr(vars(record)) for record in caplog.records)]
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert sum("_erasure" in str(path) for path in files) == 4
@@ -332,10 +336,10 @@ def test_status_tells_how_far_requests_are(person: Person, world: World, identit
     erased = person.request("--topic", "orders", "--topic", "clicks")[1]["id"]
     identities[0] = "key GRACE by grace@host"
     person.approve(erased, "--records", "7")
-    tell(world, 1, waiting, "found", records={"table": 4})
-    tell(world, 2, erased, "refused", detail="too many", records={"table": 4})
+    told(world, 1, waiting, "found", records={"table": 4})
+    told(world, 2, erased, "refused", detail="too many", records={"table": 4})
     assert "  orders: refused; too many; 4 in table" in person("status", erased)[1].splitlines()
-    tell(world, 3, erased, "erased", records={"table": 3, "raw": 1})
+    told(world, 3, erased, "erased", records={"table": 3, "raw": 1})
     code, output, _ = person("status", *JSON)
     states = json.loads(output)
     assert [(state["id"], [each["state"] for each in state["topics"]]) for state in states] == [
@@ -348,11 +352,19 @@ def test_status_tells_how_far_requests_are(person: Person, world: World, identit
     assert code == 0
     lines = output.splitlines()
     assert lines[0].startswith(f"{erased}: 1 value of east/orders kafka_key, east/clicks kafka_key, for 'DSR-1182', by")
-    assert lines[1].startswith("  approved by grace at ")
-    assert lines[1].endswith(", up to 7 records")
-    assert lines[2:] == ["  orders: erased; 1 in raw, 3 in table", "  clicks: approved"]
+    assert lines[1].endswith(", 30 days left")
+    assert lines[2].startswith("  approved by grace at ")
+    assert lines[2].endswith(", up to 7 records")
+    assert lines[3:] == ["  orders: erased; 1 in raw, 3 in table", "  clicks: approved"]
     lines = person("status", waiting)[1].splitlines()
-    assert lines[1:] == ["  waits for the approval of another person", "  orders: waiting; 4 in table"]
+    assert lines[2:] == ["  waits for the approval of another person", "  orders: waiting; 4 in table"]
+
+
+def told(world: World, attempt: int, name: str, status: str, *remaining: str, **others: Any) -> datetime:
+    """A pass of ``orders`` reports on a request; later attempts come later. Returns its time."""
+    at = utc_now() + timedelta(minutes=attempt)
+    tell(world.table, attempt, name, status, at, *remaining, **others)
+    return at
 
 
 def test_status_tells_what_is_left_in_raw_and_until_when(world: World, person: Person, identities: list[str]) -> None:
@@ -370,7 +382,7 @@ def test_status_tells_what_is_left_in_raw_and_until_when(world: World, person: P
         (2, [{"key": "a.log", "why": "is damaged"}], "hidden; 1 object left in raw: see the report"),
         (3, [], "erased"),
     ):
-        tell(world, attempt, name, "erased", raw=RawReport.model_validate({"remaining": remaining}))
+        told(world, attempt, name, "erased", raw=RawReport.model_validate({"remaining": remaining}))
         assert person("status", name)[1].splitlines()[-1].startswith(f"  orders: {state}")
     lines = RawReport.model_validate({"remaining": dated}).lines()
     assert (
@@ -379,23 +391,6 @@ def test_status_tells_what_is_left_in_raw_and_until_when(world: World, person: P
     assert lines[1].endswith(
         "1.log (version 3Lg): is kept by Object Lock in compliance mode until 2027-03-01 09:30 UTC"
     )
-
-
-def tell(world: World, attempt: int, name: str, status: str, raw: RawReport | None = None, **outcome: Any) -> None:
-    """A pass of ``orders`` reports on a request; later attempts come later."""
-    report = {
-        "cluster": "east",
-        "topic": "orders",
-        "table": "orders",
-        "attempt": attempt,
-        "at": utc_now() + timedelta(seconds=attempt),
-        "by": "airflow",
-        "dry_run": status == "found",
-        "ledger_n": 1,
-        "requests": [{"id": name, "status": status, **outcome}],
-        "raw": raw or RawReport(),
-    }
-    write_report(world.table, ErasureReport.model_validate(report))
 
 
 def test_status_names_an_approval_that_does_not_count(
@@ -412,6 +407,143 @@ def test_status_names_an_approval_that_does_not_count(
     assert (code, "the approval does not count: the approval is of another content" in output) == (1, True)
     assert "orders: waiting" in output
     assert json.loads(person("status", *JSON)[1])[0]["objection"]
+
+
+def test_a_request_has_thirty_days_unless_it_names_another_date(
+    person: Person, folder: erasure_requests.ErasureFolder
+) -> None:
+    today = utc_now().date()
+    _, answer = person.request()
+    assert read(folder, answer["id"]).due == date.fromisoformat(answer["due"]) == today + timedelta(days=30)
+    _, answer = person.request("--due", str(today))
+    assert read(folder, answer["id"]).due == date.fromisoformat(answer["due"]) == today
+    for wrong, rule in ((str(today - timedelta(days=1)), "is over"), ("soon", "does not match the format")):
+        code, errors = person.request("--due", wrong)
+        assert (code, rule in " ".join(errors.split())) == (2, True), errors
+
+
+@pytest.mark.parametrize(
+    ("days", "left", "near"),
+    [
+        (12, "12 days left", False),
+        (10, "10 days left (near)", True),
+        (0, "0 days left (near)", True),
+        (-3, "OVERDUE by 3 days", True),
+    ],
+)
+def test_status_marks_what_is_near_its_date(
+    person: Person, world: World, folder: erasure_requests.ErasureFolder, days: int, left: str, near: bool
+) -> None:
+    made = utc_now() + timedelta(days=days) - timedelta(days=30)
+    old = asked([b"ada"]).model_copy(update={"at": made})  # as of before requests had a date
+    folder.store.put(folder.control.erasure(old.id, "request"), old.to_bytes())
+    lines = person("status")[1].splitlines()
+    assert lines[1] == f"  due on {made.date() + timedelta(days=30)}, {left}"
+    [state] = json.loads(person("status", *JSON)[1])
+    assert (state["due"], state["days_left"], state["near"]) == (str(old.due_on), days, near)
+
+
+def test_what_is_erased_is_not_near(person: Person, world: World, identities: list[str]) -> None:
+    """Also if what remains of later requests hides the topic again."""
+    name = person.request("--due", str(utc_now().date()))[1]["id"]
+    identities[0] = "key GRACE by grace@host"
+    person.approve(name)
+
+    def status() -> tuple[str, bool, str]:
+        [state] = json.loads(person("status", *JSON)[1])
+        [topic] = state["topics"]
+        return topic["state"], state["near"], topic["detail"]
+
+    assert status() == ("approved", True, "")
+    told(world, 1, "", "erased")
+    assert status() == ("approved", True, ""), "a pass of before it was approved"
+    told(world, 2, name, "found", records={"table": 3})
+    assert status() == ("approved", True, "")
+    told(world, 3, name, "erased", "orders/0/7.log", records={"table": 3})
+    told(world, 4, "f" * 16, "found")
+    assert status() == ("hidden", True, "1 object left in raw: see the report"), "a dry run looks at nothing of raw"
+    at = told(world, 5, "", "erased")
+    assert status() == ("erased", False, "")
+    assert person("status")[1].splitlines()[1].endswith(f", closed at {at:%Y-%m-%d %H:%M} UTC")
+    told(world, 6, "f" * 16, "erased", "orders/0/8.log", "orders/0/9.log")
+    assert status() == ("hidden", False, "2 objects left in raw, of later requests or come back: see the report")
+
+
+def test_the_report_is_for_keeping(
+    person: Person, world: World, folder: erasure_requests.ErasureFolder, identities: list[str]
+) -> None:
+    name = person.request(text="a\nb\n")[1]["id"]
+    stored_request = read_request(folder.store, folder.control, name)
+    lines = person("report", name)[1].splitlines()
+    assert "  waits for the approval of another person" in lines
+    assert "  orders: waiting, no pass has searched it" in lines
+    assert "  orders: all of it, since it is not erased" in lines
+    identities[0] = "key GRACE by grace@host"
+    person.approve(name, "--records", "7")
+    told(world, 1, name, "found", records={"table": 4})
+    at = told(world, 2, name, "erased", "orders/0/7.log", records={"table": 3, "raw": 1}, dates={"2026-02-02": 3})
+    code, output, _ = person("report", name)
+    lines = output.splitlines()
+    assert code == 0
+    for line in (
+        "  reason: DSR-1182",
+        f"  SHA-256 of request.json: {stored_request.sha256}",
+        f"  2 values, as digests under the secret {Secret(SECRET).fingerprint}",
+        "  orders: in kafka_key, up to the end that each of 2 partitions had then",
+        f"  orders: erased by attempt 2 of airflow at {at:%Y-%m-%d %H:%M} UTC: 1 in raw, 3 in table",
+        "    2026-02-02: 3 rows of the table",
+        "  orders: 1 object left in raw",
+        "    orders/0/7.log: agents continue from it",
+        *(f"  {item}" for item in NOT_COVERED),
+    ):
+        assert line in lines
+    assert [line for line in lines if line.isupper()] == ["ASKED", "FOUND AND ERASED", "REMAINS", "NOT COVERED"]
+    assert next(line for line in lines if line.startswith("  approved by grace at ")).endswith(
+        ", up to 7 records, as key GRACE by grace@host"
+    )
+    answer = json.loads(person("report", name, *JSON)[1])
+    found = approved(folder.store, folder.control, name)
+    assert isinstance(found, Approved)
+    assert (answer["request_sha256"], answer["approval_sha256"]) == (stored_request.sha256, found.sha256)
+    assert (answer["values"], answer["through"], answer["not_covered"]) == (
+        2,
+        {"orders": [[0, 0, 6], [0, 1, 3]]},
+        [*NOT_COVERED],
+    )
+    [topic] = answer["topics"]
+    assert (topic["state"], topic["records"], topic["dates"]) == ("hidden", {"table": 3, "raw": 1}, {"2026-02-02": 3})
+    assert [(each["attempt"], each["dry_run"]) for each in topic["passes"]] == [(1, True), (2, False)]
+    assert [(each["key"], each["why"]) for each in topic["remaining"]] == [
+        ("orders/0/7.log", "agents continue from it")
+    ]
+    assert topic["closed_at"] is None
+    at = told(world, 3, "", "erased")
+    assert f"  orders: nothing, since {at:%Y-%m-%d %H:%M} UTC" in person("report", name)[1].splitlines()
+
+
+def test_a_withdrawn_request_is_closed(person: Person, world: World, identities: list[str]) -> None:
+    name = person.request("--due", str(utc_now().date()))[1]["id"]
+    words = ("withdraw", name, "--reason", "asked twice", "--by")
+    code, output, _ = person(*words, "ada", *JSON)
+    answer = json.loads(output)
+    assert (code, answer["by"], answer["reason"]) == (0, "ada", "asked twice")
+    assert person(*words, "grace", *JSON)[:2] == (0, output), "the first counts"
+    identities[0] = "key GRACE by grace@host"
+    code, errors = person.approve(name)
+    assert (code, "ada withdrew the request at " in errors) == (1, True)
+    assert stored(world) == [f"_erasure/east/{name}/{part}.json" for part in ("request", "withdrawal")]
+    [state] = json.loads(person("status", *JSON)[1])
+    assert (state["withdrawal"]["by"], state["near"], state["topics"][0]["state"]) == ("ada", False, "withdrawn")
+    for command in ("status", "report"):
+        lines = person(command, name)[1].splitlines()
+        assert [line for line in lines if line.startswith("  withdrawn by ada at ")]
+    identities[0] = "key ADA by ada@host"
+    begun = person.request()[1]["id"]
+    identities[0] = "key GRACE by grace@host"
+    person.approve(begun)
+    person("withdraw", begun, *words[2:], "ada")
+    told(world, 1, begun, "erased", records={"table": 3})
+    assert "  orders: erased; 3 in table" in person("status", begun)[1].splitlines(), "by a pass that had begun before"
 
 
 @pytest.fixture(params=[True, False], ids=["the reply", "the object"])
@@ -439,6 +571,7 @@ def test_lost_replies_do_no_harm(person: Person, world: World, identities: list[
     code, answer = person.approve(made["id"])
     assert (code, answer["new"]) == (0, True)
     assert person.approve(made["id"]) == (0, {**answer, "new": False})
+    assert person("withdraw", made["id"], "--by", "ada", "--reason", "asked twice")[0] == 0
     assert stored(world) == sorted(lost) == [f"_erasure/east/{made['id']}/{part}.json" for part in PARTS]
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Final
 
+from tidemark.erasure.reports import ErasureReport, RawReport, Remaining, write_report
 from tidemark.erasure.secret import Secret
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.erasure import Approved, ErasureApproval, ErasureRequest, SearchedTopic, WantedValue, approved
 from tidemark.store import Store
+from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now
 
 SECRET: Final = Secret("a secret of the tests, long enough")
@@ -49,3 +52,30 @@ def approve(store: Store, request: ErasureRequest, records: int | None = None) -
     stands = approved(store, control, request.id)
     assert isinstance(stands, Approved)
     return stands.sha256
+
+
+def tell(
+    table: TopicTable,
+    attempt: int,
+    name: str,
+    status: str,
+    at: datetime,
+    *remaining: str,
+    raw: RawReport | None = None,
+    **outcome: Any,
+) -> None:
+    """A pass of the topic of ``table`` reports on a request, and ``raw``, or the keys that remain there."""
+    left = tuple(Remaining(key=key, why="agents continue from it") for key in remaining)
+    report = {
+        "cluster": table.topic.cluster,
+        "topic": table.topic.topic,
+        "table": table.topic.table,
+        "attempt": attempt,
+        "at": at,
+        "by": "airflow",
+        "dry_run": status == "found",
+        "ledger_n": 1,
+        "requests": [{"id": name, "status": status, **outcome}] if name else [],
+        "raw": raw or RawReport(remaining=left),
+    }
+    write_report(table, ErasureReport.model_validate(report))

@@ -155,3 +155,30 @@ def test_a_request_names_each_topic_once_and_its_ends(change: dict[str, Any]) ->
     assert ErasureRequest.model_validate(good) == REQUEST
     with pytest.raises(ValueError, match=r"each topic once|at least 1 item|should match pattern"):
         ErasureRequest.model_validate(good | change)
+
+
+@pytest.mark.parametrize(
+    ("due", "due_on", "near_from"),
+    [
+        (None, "2026-03-31", "2026-03-21"),
+        ("2026-04-30", "2026-04-30", "2026-04-20"),
+        ("2026-03-21", "2026-03-21", "2026-03-11"),
+        ("2026-03-15", "2026-03-15", "2026-03-08"),
+        ("2026-03-02", "2026-03-02", "2026-03-02"),
+        ("2026-03-01", "2026-03-01", "2026-03-01"),
+    ],
+)
+def test_people_are_warned_ten_days_before_or_after_half_of_a_shorter_time(
+    due: str | None, due_on: str, near_from: str
+) -> None:
+    made = REQUEST.model_dump(mode="json") | {"at": "2026-03-01T23:00:00Z", "due": due}
+    request = ErasureRequest.model_validate(made)
+    assert (str(request.due_on), str(request.near_from)) == (due_on, near_from)
+    if due is None:
+        assert ErasureRequest.model_validate({name: made[name] for name in made.keys() - {"due"}}) == request
+
+
+def test_some_requests_are_passed_over_unread(store: Store) -> None:
+    put(store)
+    store.put(CONTROL.erasure(f"{2:016x}", "request"), b"damaged")
+    assert [*all_requests(store, CONTROL, but={f"{2:016x}"})] == [NotApproved(REQUEST, None)]

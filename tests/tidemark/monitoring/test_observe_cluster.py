@@ -14,6 +14,9 @@ import pytest
 import yaml
 
 from tests.plugins.world import CLUSTER, DATE, World, commit, entry, gap, state
+from tests.tidemark.erasure.asked import approve, asked, tell
+from tidemark.erasure.requests import ErasureFolder
+from tidemark.formats.raw.erasure import ErasureRequest, SearchedTopic, read_request
 from tidemark.formats.raw.watermark_index import DamagedHead
 from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.table.ledger import Ledger
@@ -434,3 +437,97 @@ def test_a_catalog_that_lags_behind_is_told_once_it_lasts(tmp_path: Path) -> Non
     status(None, NOW + 13 * MINUTE)
     assert keys(world, 13) == []
     assert keys(world, 75) == [f"mirror/{CLUSTER}"], "the job does not run any more"
+
+
+DAY = 24 * 60
+
+
+def erasure(world: World, number: int = 1, *topics: str) -> ErasureRequest:
+    """A request of now, due in 30 days."""
+    names = topics or ("orders",)
+    named = {"cluster": CLUSTER, "topics": tuple(SearchedTopic(topic=name) for name in names)}
+    request = asked([b"ada@example.com"], number=number).model_copy(
+        update={**named, "through": dict.fromkeys(names, ()), "at": NOW}
+    )
+    world.raw.put(world.control.erasure(request.id, "request"), request.to_bytes())
+    return request
+
+
+def test_a_request_for_erasure_opens_an_incident_before_it_is_missed(world: World) -> None:
+    request = erasure(world)
+    key = f"erasure/kafka-1/{request.id}"
+    assert keys(world) == keys(world, 20 * DAY - 24 * 60) == []
+    [found] = looked(world, 20 * DAY)
+    assert (found.key, found.topic, found.revision) == (key, "orders", 1)
+    assert found.title == f"kafka-1: erasure request {request.id} is due in 10 days"
+    assert (found.text, found.likely) == ("orders: waiting", "nobody else has approved it")
+    assert found.mend.startswith(f"tidemark erase approve {request.id} --by NAME; then start tidemark_erasure")
+    told = f"{found.title} {found.text} {found.likely} {found.mend} {found.fact}"
+    assert request.reason not in told, "which may say too much"
+    approve(world.raw, request)
+    [found] = looked(world, 25 * DAY)
+    assert (found.title.rpartition("is ")[2], found.revision) == ("due in 5 days", 1), "people are told once"
+    assert found.likely.startswith("the DAG tidemark_erasure is paused")
+    tell(world.table(), 1, request.id, "refused", NOW + 25 * DAY * MINUTE, detail="too many")
+    [found] = looked(world, 26 * DAY)
+    assert (found.text, found.likely) == ("orders: refused, too many", "a pass found more records than it may erase")
+    tell(world.table(), 2, request.id, "erased", NOW + 26 * DAY * MINUTE, "orders/0/7.log")
+    [found] = looked(world, 31 * DAY)
+    assert found.text == "orders: hidden, 1 object left in raw: see the report"
+    assert (found.title.rpartition("is ")[2], found.revision) == ("overdue by 1 day", 2), "and once more"
+    assert f"tidemark erase report {request.id} names each" in found.mend
+    tell(world.table(), 3, "", "erased", NOW + 31 * DAY * MINUTE)
+    assert keys(world, 32 * DAY) == []
+
+
+def test_a_withdrawn_request_closes_its_incident(world: World) -> None:
+    request = erasure(world)
+    assert keys(world, 29 * DAY) == [f"erasure/kafka-1/{request.id}"]
+    folder = ErasureFolder.of(world.deployment, CLUSTER)
+    folder.withdraw(read_request(folder.store, folder.control, request.id), "ada", "asked twice")
+    assert keys(world, 30 * DAY) == []
+
+
+def test_an_incident_of_a_request_about_several_topics_belongs_to_none(world: World) -> None:
+    request = erasure(world, 1, "orders", "clicks", "gone")
+    approve(world.raw, request)
+    tell(world.table(), 1, request.id, "erased", NOW)
+    tell(world.table("clicks"), 1, request.id, "waiting", NOW, detail="partition 0 has landed up to 7")
+    [found] = looked(world, 29 * DAY)
+    gone = "gone: approved, the topics file does not have it, so no pass searches it"
+    assert found.topic is None
+    assert found.text == f"orders: erased; clicks: waiting, partition 0 has landed up to 7; {gone}"
+    assert found.likely == "the table has not landed all that the request covers"
+
+
+def test_requests_for_erasure_are_read_once_an_hour_and_closed_ones_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, late = erasure(world, 1), erasure(world, 2)
+    approve(world.raw, done)
+    tell(world.table(), 1, done.id, "erased", NOW)
+    open_key, done_key = (world.control.erasure(each.id, "request") for each in (late, done))
+    requests = Requests(monkeypatch)
+
+    def read(minute: int) -> list[str]:
+        requests.clear()
+        assert keys(world, minute) == [f"erasure/kafka-1/{late.id}"]
+        return [key for key in requests.gets if key in {open_key, done_key}]
+
+    assert read(30 * DAY) == [done_key, open_key]
+    assert read(30 * DAY + 59) == []
+    assert read(30 * DAY + 60) == [open_key]
+
+
+def test_a_request_that_cannot_be_read_is_told_of_and_closes_nothing(world: World) -> None:
+    request = erasure(world)
+    assert keys(world, 30 * DAY) == [f"erasure/kafka-1/{request.id}"]
+    other = world.control.erasure(f"{2:016x}", "request")
+    world.raw.put(other, b"{}")
+    assert keys(world, 30 * DAY + 60) == [f"erasure/kafka-1/{request.id}"], "perhaps not for long"
+    assert keys(world, 30 * DAY + 62) == [f"erasure/kafka-1/{request.id}", "unreadable/kafka-1/erasure"]
+    table = world.table()
+    table.store.delete(table.keys.deployment.sightings)
+    assert keys(world, 30 * DAY + 63) == [f"erasure/kafka-1/{request.id}"], "nor does a lost state"
+    world.raw.delete(other)
+    assert keys(world, 30 * DAY + 66) == [f"erasure/kafka-1/{request.id}"]

@@ -1,13 +1,14 @@
-"""Requests for erasure, and their approvals under ``_erasure/``. A request counts once another person approves it.
+"""Requests for erasure, their approvals and withdrawals under ``_erasure/``. Another person's approval makes one count.
 
-Both objects are created once. A request names the values by digests under a secret: see :mod:`tidemark.erasure`.
+Each object is created once. A request names the values by digests under a secret: see :mod:`tidemark.erasure`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from datetime import date, timedelta
 from typing import Annotated, ClassVar, Final, NamedTuple, Self
 
 from pydantic import AwareDatetime, Field, model_validator
@@ -20,6 +21,12 @@ from tidemark.store import Store
 
 KEY_COLUMN: Final = "kafka_key"
 """The column of the record's key, which is searched unless a request names another."""
+
+DUE_AFTER: Final = timedelta(days=30)
+"""The time for a request that names no date: less than the month of GDPR, Art. 12(3)."""
+
+NEAR: Final = timedelta(days=10)
+"""The time before its date in which a request is near its end: a weekly pass still comes."""
 
 _Name = Annotated[str, Field(min_length=1)]
 
@@ -50,6 +57,7 @@ class PartitionEnd(NamedTuple):
 class ErasureRequest(StoredObject):
     """A person's request to erase the records that have one of ``values``, up to ``through`` in each topic.
 
+    ``due`` is the last day (UTC) for it; requests of before that field have none, see :attr:`due_on`.
     ``secret`` is the fingerprint of the secret of the digests. ``by`` is the name that the writer gives, ``written_as``
     the identity under which the object was written: see :func:`tidemark.store.identity.identity`.
     """
@@ -66,6 +74,7 @@ class ErasureRequest(StoredObject):
     by: _Name
     written_as: _Name
     at: AwareDatetime
+    due: date | None = None
 
     @model_validator(mode="after")
     def _has_the_ends_of_each_topic(self) -> Self:
@@ -73,6 +82,16 @@ class ErasureRequest(StoredObject):
         if len({*names}) < len(names) or self.through.keys() != {*names}:
             raise ValueError("must name each topic once in topics, and once in through")
         return self
+
+    @property
+    def due_on(self) -> date:
+        """The last day, in UTC, on which the request is in time."""
+        return self.due or (self.at + DUE_AFTER).date()
+
+    @property
+    def near_from(self) -> date:
+        """The day, in UTC, from which people are warned: ten days before its date, or after half of a shorter time."""
+        return self.due_on - min(NEAR, (self.due_on - self.at.date()) / 2)
 
     def searched(self, topic: str) -> SearchedTopic | None:
         """The part of the request about ``topic``."""
@@ -87,6 +106,16 @@ class ErasureApproval(StoredObject):
     by: _Name
     written_as: _Name
     records: int | None = Field(default=None, ge=1)
+    at: AwareDatetime
+
+
+class ErasureWithdrawal(StoredObject):
+    """A person's word that no pass shall carry out the request any more. What passes have erased stays so."""
+
+    id: str = Field(pattern="^[0-9a-f]{16}$")
+    reason: _Name
+    by: _Name
+    written_as: _Name
     at: AwareDatetime
 
 
@@ -111,6 +140,7 @@ class Approved(NamedTuple):
     request: ErasureRequest
     approval: ErasureApproval
     sha256: str
+    withdrawal: ErasureWithdrawal | None = None
 
 
 class NotApproved(NamedTuple):
@@ -118,6 +148,7 @@ class NotApproved(NamedTuple):
 
     request: ErasureRequest
     objection: str | None
+    withdrawal: ErasureWithdrawal | None = None
 
 
 def read_request(store: Store, control: ControlKeys, name: str) -> StoredRequest:
@@ -136,19 +167,27 @@ def read_request(store: Store, control: ControlKeys, name: str) -> StoredRequest
     return StoredRequest(request, hashlib.sha256(body).hexdigest())
 
 
+def withdrawal_of(store: Store, control: ControlKeys, name: str) -> ErasureWithdrawal | None:
+    """The withdrawal of the request with the id ``name``; raises FormatError and StoreError."""
+    try:
+        return ErasureWithdrawal.load(store, control.erasure(name, "withdrawal"))
+    except NotFound:
+        return None
+
+
 def approved(store: Store, control: ControlKeys, name: str) -> Approved | NotApproved:
     """The request with the id ``name``, with its approval if another person has approved just these bytes.
 
     Raises:
-        FormatError: one of both does not parse, or is another one than its key names.
+        FormatError: one of its objects does not parse, or is another one than its key names.
         StoreError: the store failed, or there is no such request.
     """
-    stored = read_request(store, control, name)
+    stored, withdrawal = read_request(store, control, name), withdrawal_of(store, control, name)
     key = control.erasure(name, "approval")
     try:
         body = store.get(key, limit=ErasureApproval.most_bytes).body
     except NotFound:
-        return NotApproved(stored.request, None)
+        return NotApproved(stored.request, None, withdrawal)
     approval = ErasureApproval.from_bytes(body, key)
     if approval.id != name:
         raise FormatError(key, f"approves request {approval.id}, but its key names another")
@@ -156,15 +195,15 @@ def approved(store: Store, control: ControlKeys, name: str) -> Approved | NotApp
     if approval.request_sha256 != stored.sha256:
         objection = "the approval is of another content of the request"
     if objection is not None:
-        return NotApproved(stored.request, objection)
-    return Approved(stored.request, approval, hashlib.sha256(body).hexdigest())
+        return NotApproved(stored.request, objection, withdrawal)
+    return Approved(stored.request, approval, hashlib.sha256(body).hexdigest(), withdrawal)
 
 
-def all_requests(store: Store, control: ControlKeys) -> Iterator[Approved | NotApproved]:
-    """All requests of the cluster, by id; raises the errors of :func:`approved`."""
+def all_requests(store: Store, control: ControlKeys, but: Collection[str] = ()) -> Iterator[Approved | NotApproved]:
+    """All requests of the cluster ``but`` those with these ids, by id; raises the errors of :func:`approved`."""
     for info in store.list(control.erasures):
         name, _, part = info.key.removeprefix(control.erasures).partition("/")
-        if part == "request.json":
+        if part == "request.json" and name not in but:
             try:
                 check_report(name)
             except ValueError as error:

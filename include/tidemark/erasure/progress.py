@@ -1,0 +1,111 @@
+"""The progress of requests for erasure: what the passes have told of each topic of a request, and the days left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from typing import Final, Literal, NamedTuple
+
+from tidemark.erasure.reports import ErasureReport, RawReport, RequestOutcome, last_raw, reports_of
+from tidemark.formats.raw.erasure import Approved, ErasureRequest, NotApproved, SearchedTopic
+from tidemark.table.delta_table import configured_table
+from tidemark.topics import Deployment
+
+TopicState = Literal["waiting", "approved", "refused", "hidden", "erased", "withdrawn"]
+
+_NO_TABLE: Final = "the topics file does not have it, so no pass searches it"
+
+
+class TopicProgress(NamedTuple):
+    """A topic of a request. ``passes`` are the reports of passes that name the request, the oldest first.
+
+    It is ``waiting`` for an approval or for the table, ``approved`` for the next pass, or ``refused`` by the last. Its
+    records are ``hidden`` while objects of ``raw`` remain that hold masked records, or may; then they are ``erased``.
+    A request that was ``withdrawn`` first stays undone. ``closed_at`` is the time of its withdrawal, or of the first
+    pass after which nothing remained: what remains of later requests does not undo that.
+    """
+
+    searched: SearchedTopic
+    state: TopicState
+    detail: str = ""
+    passes: tuple[ErasureReport, ...] = ()
+    outcome: RequestOutcome | None = None
+    raw: RawReport = RawReport()
+    closed_at: datetime | None = None
+
+
+class RequestProgress(NamedTuple):
+    """A request, and how far its topics are."""
+
+    asked: Approved | NotApproved
+    topics: tuple[TopicProgress, ...]
+
+    @property
+    def request(self) -> ErasureRequest:
+        """The request."""
+        return self.asked.request
+
+    @property
+    def closed_at(self) -> datetime | None:
+        """The time at which the last of its topics was closed, None if one is not."""
+        times = [topic.closed_at for topic in self.topics if topic.closed_at is not None]
+        return max(times) if len(times) == len(self.topics) else None
+
+    def days_left(self, today: date) -> int:
+        """The days up to the last on which it is in time; negative once that has passed."""
+        return (self.request.due_on - today).days
+
+    def is_near(self, today: date) -> bool:
+        """True if it is not closed, and people are to be warned."""
+        return self.closed_at is None and today >= self.request.near_from
+
+
+def progress_of(deployment: Deployment, asked: Sequence[Approved | NotApproved]) -> list[RequestProgress]:
+    """The progress of each request; reads the reports of the topics that they name.
+
+    Raises:
+        FormatError: a report does not parse.
+        StoreError: the store failed.
+    """
+    named = {(each.request.cluster, searched.topic) for each in asked for searched in each.request.topics}
+    tables = [configured_table(deployment, each) for each in deployment.topics if (each.cluster, each.topic) in named]
+    reports = {
+        (table.topic.cluster, table.topic.topic): sorted(reports_of(table), key=lambda report: report.at)
+        for table in tables
+    }
+    return [
+        RequestProgress(each, tuple(_topic(each, searched, reports) for searched in each.request.topics))
+        for each in asked
+    ]
+
+
+def _topic(
+    asked: Approved | NotApproved,
+    searched: SearchedTopic,
+    known: Mapping[tuple[str, str], Sequence[ErasureReport]],
+) -> TopicProgress:
+    reports = known.get((asked.request.cluster, searched.topic))
+    told = [(report, outcome) for report in reports or () for outcome in _of(report, asked.request.id)]
+    passes, outcome = tuple(report for report, _ in told), told[-1][1] if told else None
+    progress = TopicProgress(searched, "waiting", outcome.detail if outcome else "", passes, outcome)
+    if asked.withdrawal is not None and (outcome is None or outcome.status != "erased"):
+        return progress._replace(state="withdrawn", detail="", closed_at=asked.withdrawal.at)
+    if isinstance(asked, NotApproved):
+        return progress
+    if reports is None:
+        return progress._replace(state="approved", detail=_NO_TABLE)
+    if outcome is None or outcome.status == "found":
+        return progress._replace(state="approved")
+    if outcome.status != "erased":
+        return progress._replace(state=outcome.status)
+    after = [report for report in reports if not report.dry_run and report.at >= passes[-1].at]
+    closed_at = next((report.at for report in after if not report.raw.remaining), None)
+    progress = progress._replace(state="erased", raw=last_raw(after), closed_at=closed_at)
+    if not progress.raw.remaining:
+        return progress
+    later = ", of later requests or come back" if closed_at else ""
+    return progress._replace(state="hidden", detail=f"{progress.raw.left}{later}: see the report")
+
+
+def _of(report: ErasureReport, name: str) -> Iterable[RequestOutcome]:
+    return (outcome for outcome in report.requests if outcome.id == name)
