@@ -45,10 +45,13 @@ def state_view(table: StateTable, engine: Engine, source: str | None = None, sta
     source = source or _relation(engine, table.of.url, table.of.topic.table)
     state = state or _relation(engine, table.url, table.of.topic.state_table)
     note = _NOTE.format(topic=table.of.topic.topic, state=state, table=source, n=ledger.n)
+    fresh = "\n  UNION ALL\n".join(
+        f"  SELECT {made}, {deleted} AS deleted_ FROM {source}\n"  # noqa: S608 - as below
+        f"  WHERE kafka_key IS NOT NULL{_messages(table, quote)} AND {since}"
+        for since in _since(ledger)
+    )
     return f"""{note}WITH fresh AS (
-  SELECT {made}, {deleted} AS deleted_
-  FROM {source}
-  WHERE kafka_key IS NOT NULL AND ({_since(ledger)}){_messages(table, quote)}
+{fresh}
 ), last_of_partition AS (
   SELECT * FROM (
     SELECT fresh.*, row_number() OVER (
@@ -82,16 +85,23 @@ def _relation(engine: Engine, url: str, name: str) -> str:
     return f"delta.`{url.replace('s3://', 's3a://')}`" if engine == "spark" else name
 
 
-def _since(ledger: StateLedger) -> str:
-    """The condition of rows that are not in the state: a list of offsets, which files' statistics answer."""
-    parts = [
-        f"kafka_incarnation = {through.incarnation} AND kafka_partition = {through.partition} "
-        f"AND kafka_offset >= {through.next_offset}"
+def _since(ledger: StateLedger) -> list[str]:
+    """The conditions of rows that are not in the state, each of a form that files' statistics answer."""
+    if not ledger.through:
+        return ["true"]
+    parts = " OR ".join(
+        f"(kafka_incarnation = {through.incarnation} AND kafka_partition = {through.partition} "
+        f"AND kafka_offset >= {through.next_offset})"
         for through in ledger.through
+    )
+    first = min(through.next_offset for through in ledger.through)
+    newest = max(through.incarnation for through in ledger.through)
+    last = max(through.partition for through in ledger.through if through.incarnation == newest)
+    return [
+        f"kafka_offset >= {first} AND ({parts})",
+        f"kafka_incarnation > {newest}",
+        f"kafka_incarnation = {newest} AND kafka_partition > {last}",
     ]
-    newest = max((through.incarnation for through in ledger.through), default=-1)
-    most = max((through.partition for through in ledger.through if through.incarnation == newest), default=-1)
-    return " OR ".join([*(f"({part})" for part in parts), f"kafka_incarnation > {newest}", f"kafka_partition > {most}"])
 
 
 def _changes(table: StateTable, appended: DeltaTable, names: list[str], quote: str) -> tuple[str, str]:
