@@ -118,9 +118,8 @@ class _StateRun:
         files = tuple(run.file for run in runs if run.file)
         merged = self._rounds.second(self._job(change, files), self._leaf_tasks(change, files))
         kept = self._kept(change, merged)
-        leaves = tuple(
-            sorted((*kept, *(leaf for made in merged for leaf in made.leaves)), key=lambda leaf: leaf.prefix)
-        )
+        made = [*kept, *(leaf for merging in merged for leaf in merging.leaves)]
+        leaves = tuple(sorted(made, key=lambda leaf: leaf.hashes)) or (Leaf(prefix=""),)
         ledger = self._next(change, leaves, merged)
         try:
             self._commit(change, ledger)

@@ -20,9 +20,9 @@ from tests.spark.state.replay import advance, check, first, second, state_rows
 from tests.spark.test_vacuum import as_of
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
-from tidemark.errors import ConfigError, ContinuityError, PublishError, StoreError
+from tidemark.errors import ConfigError, ContinuityError, FormatError, PublishError, StoreError
 from tidemark.formats.table.ledger import DateState
-from tidemark.formats.table.state_ledger import range_of
+from tidemark.formats.table.state_ledger import StateLedger, range_of
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.store.local import LocalStore
@@ -174,6 +174,26 @@ def test_leaves_split_as_they_grow_and_join_as_they_shrink(world: World, rng: ra
     assert spans[0].start == 0
     assert spans[-1].end == 1 << 64
     assert all(one.end == other.start for one, other in pairwise(spans))
+
+
+def test_a_state_without_any_key_gets_the_next_one(world: World) -> None:
+    world.raw.segment([batch(0, [Record(0, T0, None, b"no key")])])
+    world.land()
+    assert advance(world).rows == 0
+    put(world, b"a", b"1")
+    advance(world)
+    assert values(world) == {b"a": b"1"}
+
+
+@pytest.mark.parametrize("prefixes", [(), ("0",), ("1", "0"), ("", "0"), ("0", "10"), ("0", "00", "1")])
+def test_leaves_that_do_not_divide_all_hashes_are_refused(world: World, prefixes: tuple[str, ...]) -> None:
+    put(world, b"a", b"1")
+    advance(world)
+    ledger = StateTable.open(world.table).committed()
+    assert ledger is not None
+    told = json.loads(ledger.to_bytes()) | {"leaves": [{"prefix": prefix} for prefix in prefixes]}
+    with pytest.raises(FormatError, match="leaves must divide all hashes"):
+        StateLedger.from_bytes(json.dumps(told).encode(), "ledger")
 
 
 @pytest.mark.parametrize("what", ["erased", "rebuilt", "committed"])

@@ -7,15 +7,16 @@ same transactions as a table's own ledger: see :mod:`tidemark.formats.table.ledg
 from __future__ import annotations
 
 import hashlib
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple, Self
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, model_validator
 
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.table.ledger import Parent
 
-PREFIX_BITS = 32
+HASH_BITS: Final = 64
+PREFIX_BITS: Final = 32
 """Most bits of a leaf's prefix."""
 
 
@@ -64,7 +65,7 @@ class Leaf(Model):
 
 def range_of(prefix: str) -> HashRange:
     """The hashes that begin with the bits of ``prefix``."""
-    width = 64 - len(prefix)
+    width = HASH_BITS - len(prefix)
     start = int(prefix or "0", 2) << width
     return HashRange(start, start + (1 << width))
 
@@ -99,6 +100,13 @@ class StateLedger(StoredObject):
     leaves: tuple[Leaf, ...]
     settings: str
     committed_at: AwareDatetime
+
+    @model_validator(mode="after")
+    def _check_leaves(self) -> Self:
+        edges = [0, *(leaf.hashes.end for leaf in self.leaves)]
+        if [leaf.hashes.start for leaf in self.leaves] != edges[:-1] or edges[-1] != 1 << HASH_BITS:
+            raise ValueError("leaves must divide all hashes, in their order")
+        return self
 
     def as_parent(self) -> Parent:
         """The reference to this ledger in the next one."""
