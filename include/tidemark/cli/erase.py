@@ -12,7 +12,7 @@ import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Topics, not_empty, writes
 from tidemark.config import hint
-from tidemark.erasure.reports import RequestOutcome, last_raw, reports_of
+from tidemark.erasure.reports import RequestOutcome, last_pass, reports_of
 from tidemark.erasure.requests import ErasureFolder, ends_of, has_integers
 from tidemark.erasure.secret import secrets
 from tidemark.erasure.values import read_values
@@ -134,7 +134,7 @@ def status(
 ) -> None:
     """Show requests: what each asks for, who approved it, and the topics in which it is done.
 
-    A topic is *hidden* while the last pass names objects of raw that hold erased records, or may.
+    A topic is *hidden* while the last pass names objects that hold erased records, or may.
 
     Exits with 1 if an approval does not count.
     """
@@ -192,13 +192,14 @@ def _find(deployment: Deployment, cluster: str | None, name: str) -> tuple[Erasu
 def _outcomes(
     deployment: Deployment, asked: Sequence[ErasureRequest]
 ) -> tuple[dict[tuple[str, str], RequestOutcome], dict[tuple[str, str], int]]:
-    """For the topics in the topics file: the newest outcomes by id and topic, and the objects that remain in raw."""
+    """For the topics in the topics file: the newest outcomes by id and topic, and the objects that remain."""
     named = {(each.cluster, searched.topic) for each in asked for searched in each.topics}
     tables = [configured_table(deployment, each) for each in deployment.topics if (each.cluster, each.topic) in named]
     by_topic = {(table.topic.cluster, table.topic.topic): list(reports_of(table)) for table in tables}
     reports = sorted((report for each in by_topic.values() for report in each), key=lambda report: report.at)
     outcomes = {(outcome.id, report.topic): outcome for report in reports for outcome in report.requests}
-    remaining = {topic: len(last_raw(each).remaining) for topic, each in by_topic.items()}
+    passes = {topic: last_pass(each) for topic, each in by_topic.items()}
+    remaining = {topic: len(last.raw.remaining + last.remaining) for topic, last in passes.items() if last}
     return outcomes, remaining
 
 
@@ -218,7 +219,7 @@ def _state(
         searched["detail"] = outcome.detail if outcome else ""
         left = remaining.get((found.request.cluster, searched["topic"]), 0)
         if searched["state"] == "erased" and left:
-            searched["state"], searched["detail"] = "hidden", f"{plural(left, 'object')} in raw remain: see the report"
+            searched["state"], searched["detail"] = "hidden", f"{plural(left, 'object')} left: see the report"
         searched["records"] = outcome.records if outcome else {}
     return answer
 

@@ -32,10 +32,17 @@ class RequestOutcome(Model):
 
 
 class Remaining(Model):
-    """An object that holds masked records, or may hold records of a request unseen, and the reason."""
+    """An object that holds masked records, or may hold records of a request unseen, and the reason.
+
+    ``until``: the time at which it goes, if that is known.
+    """
 
     key: str
     why: str
+    until: AwareDatetime | None = None
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.why}{f', until {self.until:%Y-%m-%d %H:%M} UTC' if self.until else ''}"
 
 
 class RawReport(Model):
@@ -60,7 +67,7 @@ class RawReport(Model):
             )
         if self.remaining:
             lines.append(f"  raw: {len(self.remaining)} objects remain that hold erased records, or may")
-            lines += [f"    {item.key}: {item.why}" for item in self.remaining[:_SHOWN]]
+            lines += [f"    {item}" for item in self.remaining[:_SHOWN]]
         return lines
 
 
@@ -69,7 +76,8 @@ class ErasureReport(StoredObject):
 
     ``masked`` offsets are new; ``rows`` have left the table, its quarantine or its filtered rows. ``searched`` counts
     rows by place. ``unsearchable`` are batches that cannot be decoded, and values that a parser did not find;
-    ``gone`` offsets are neither in a file nor in raw.
+    ``gone`` offsets are neither in a file nor in raw. ``remaining`` are the objects of the table that hold erased rows
+    or sums of them, or may.
     """
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
@@ -90,6 +98,7 @@ class ErasureReport(StoredObject):
     unsearchable: int = Field(default=0, ge=0)
     gone: int = Field(default=0, ge=0)
     raw: RawReport = RawReport()
+    remaining: tuple[Remaining, ...] = ()
 
     def text(self) -> str:
         """The report for a person, with a line for each request."""
@@ -104,7 +113,11 @@ class ErasureReport(StoredObject):
             lines.append(f"  {self.unsearchable} batches or values could not be searched")
         if self.gone:
             lines.append(f"  {self.gone} offsets are not in raw any more")
-        return "\n".join([*lines, *self.raw.lines()])
+        lines += self.raw.lines()
+        if self.remaining:
+            lines.append(f"  table: {len(self.remaining)} objects remain that hold erased rows, or may")
+            lines += [f"    {item}" for item in self.remaining[:_SHOWN]]
+        return "\n".join(lines)
 
 
 def write_report(table: TopicTable, report: ErasureReport) -> None:
@@ -123,10 +136,9 @@ def reports_of(table: TopicTable) -> Iterator[ErasureReport]:
         yield ErasureReport.load(table.store, info.key)
 
 
-def last_raw(reports: Iterable[ErasureReport]) -> RawReport:
-    """The state of raw after the last pass of a topic's ``reports``."""
-    passes = [report for report in reports if not report.dry_run]
-    return max(passes, key=lambda report: report.at).raw if passes else RawReport()
+def last_pass(reports: Iterable[ErasureReport]) -> ErasureReport | None:
+    """The newest of ``reports`` that is not of a dry run, None if there is none."""
+    return max((report for report in reports if not report.dry_run), key=lambda report: report.at, default=None)
 
 
 def done_in(reports: Iterable[ErasureReport]) -> frozenset[str]:

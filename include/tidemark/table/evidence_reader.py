@@ -8,10 +8,10 @@ kept and read ahead; one object at a time is decoded.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tidemark.concurrency import ahead
 from tidemark.errors import NotFound
@@ -100,8 +100,17 @@ def evidence_that_counts(table: TopicTable, landed: Iterable[int]) -> Iterator[t
             yield attempt, rows
 
 
-def folded(table: TopicTable, attempts: Sequence[int]) -> bytes:
+def rows_of(evidence: pa.Table) -> Iterator[dict[str, Any]]:
+    """The rows of ``evidence`` by column, made a few at a time."""
+    return (row for batch in evidence.to_batches(max_chunksize=8192) for row in batch.to_pylist())
+
+
+def folded(
+    table: TopicTable, attempts: Sequence[int], forgets: Callable[[Mapping[str, Any]], bool] | None = None
+) -> bytes:
     """One evidence object with all rows of ``attempts``, unchanged; equal attempts give equal bytes.
+
+    Rows for which ``forgets`` is true, given their columns, lose their hash.
 
     Raises:
         NotFound: an attempt has no evidence.
@@ -112,8 +121,16 @@ def folded(table: TopicTable, attempts: Sequence[int]) -> bytes:
     for attempt, rows in EvidenceReader(kept_bytes=0).read(table, attempts):
         if rows is None:
             raise NotFound(evidence_key(table, attempt), "is gone, and with it the evidence of a landed attempt")
-        parts.append(rows)
+        parts.append(rows if forgets is None else _without_hashes(rows, forgets))
     return to_bytes(pa.concat_tables(parts))
+
+
+def _without_hashes(rows: pa.Table, forgets: Callable[[Mapping[str, Any]], bool]) -> pa.Table:
+    import pyarrow as pa
+
+    kept = [None if forgets(row) else row["hash128"] for row in rows_of(rows)]
+    column = rows.schema.get_field_index("hash128")
+    return rows.set_column(column, rows.schema.field(column), pa.array(kept, pa.binary(16)))
 
 
 def renamed(table: TopicTable, landed: Collection[int], names: Mapping[str, str], attempt: int) -> pa.Table:

@@ -1,0 +1,208 @@
+"""Files and sums that an erasure has replaced go after a grace, and until then the vacuum names them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.spark.audit.test_audit import audited
+from tests.spark.erasing.masked import erase, killed, take_out
+from tests.spark.test_vacuum import OLD, OLDER, Died, age_all, as_of, die, files
+from tests.spark.world import World, in_process
+from tests.tidemark.kafka_log.build import T0, Record, batch
+from tidemark.formats.table.mirror_status import MirrorState, MirrorStatus
+from tidemark.planning import plan_compaction, plan_rebuild, write_plan
+from tidemark.table.evidence import parse_evidence
+from tidemark_spark.run.driver import run
+from tidemark_spark.vacuum import vacuum
+
+DAY = timedelta(days=1)
+AT_ONCE = "retention: {erased: 0s}"
+COMPACTS = "compaction: {files: 2}"
+
+
+def landed(world: World) -> None:
+    """Three runs of four offsets on two dates; the third offset of each is refused."""
+    for number in range(3):
+        records = [Record(0, T0, b"a"), Record(1, T0 + 86_400_000, b"b"), Record(2, -1, b"c"), Record(3, T0, b"d")]
+        world.raw.segment([batch(4 * number, records)])
+        world.land()
+
+
+def telling(world: World, offsets: list[int]) -> list[tuple[str, int, str]]:
+    """Rows in any object of evidence with a sum around one of ``offsets`` that do not hold: (key, first, class)."""
+    held = {(row["first"], row["file"]) for row in world.holding() if row["class"] != "expired"}
+    return [
+        (info.key, row["first"], row["class"])
+        for info in world.table.store.list(world.table.keys.evidence)
+        for row in parse_evidence(world.table.store.get(info.key).body).to_pylist()
+        if row["hash128"] is not None
+        and any(row["first"] <= offset < row["next"] for offset in offsets)
+        and (row["class"] == "superseded" or (row["first"], row["file"]) not in held)
+    ]
+
+
+def settled(world: World, gone: set[str], offsets: list[int]) -> None:
+    """Nothing of the erased rows is left, and all else is as it was."""
+    assert not files(world) & gone
+    assert telling(world, offsets) == []
+    world.check()
+    assert audited(world).findings == ()
+    assert vacuum(world.table).remaining == ()
+
+
+def test_replaced_files_go_after_the_grace_and_are_named_until_then(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    landed(world)
+    before = files(world)
+    erase(world, [1, 2])
+    take_out(world)
+    replaced = {key for key in before if any(name in key for name in ("_0_3_", "_1_1_", "_2_2_"))}
+    assert len(replaced) == 3
+    with as_of(world, DAY - timedelta(minutes=5)):
+        report = vacuum(world.table)
+    assert (report.removed, {item.key for item in report.remaining}) == ((), replaced)
+    for item in report.remaining:
+        assert item.until is not None
+        assert DAY - timedelta(minutes=5) < item.until - world.table.store.now() <= DAY
+    assert telling(world, [1]), "while a file is stored, a program may restore it"
+    with as_of(world, DAY):
+        report = vacuum(world.table)
+        assert {unused.key for unused in report.removed} == replaced
+        assert telling(world, [1, 2]), "for runs that began before"
+        assert {item.key for item in report.remaining} >= {key for key, *_ in telling(world, [1, 2])}
+    assert files(world) >= before - replaced
+    with as_of(world, 2 * DAY + timedelta(minutes=1)):
+        vacuum(world.table)
+        settled(world, replaced, [1, 2])
+
+
+def test_files_that_others_replaced_go_as_well_and_those_without_erased_rows_stay(tmp_path: Path) -> None:
+    world = World(tmp_path, AT_ONCE, COMPACTS)
+    landed(world)
+    first = files(world)
+    write_plan(world.table, plan := plan_compaction(world.table))
+    assert run(world.table, plan, in_process).status == "landed"
+    erase(world, [4])
+    take_out(world)
+    merged = files(world) - first
+    with_row = {key for key in files(world) if "_4_7_" in key} | {key for key in merged if "_0_11_" in key}
+    with_row -= {f"{world.table.keys.root}/{file.path}" for file in world.seen()._live}
+    report = vacuum(world.table)
+    assert {unused.key for unused in report.removed} == with_row
+    assert len(with_row) == 2
+    settled(world, with_row, [4])
+    write_plan(world.table, plan := plan_rebuild(world.table, None))
+    assert run(world.table, plan, in_process).status == "landed"
+    [unused] = vacuum(world.table).removed
+    assert "_1_9_" in unused.key, "by its name it may have the row, and the erasure's own files have not"
+    settled(world, with_row, [4])
+
+
+def test_what_a_dead_run_left_is_named_until_it_goes(tmp_path: Path) -> None:
+    world = World(tmp_path, AT_ONCE)
+    landed(world)
+    before = files(world)
+    write_plan(world.table, plan := plan_rebuild(world.table, None))
+    die(world, plan)
+    left = files(world) - before
+    erase(world, [0])
+    take_out(world)
+    [item] = vacuum(world.table).remaining
+    assert item.key in left
+    assert "_0_11_" in item.key
+    assert item.until == plan.created_at + OLD - timedelta(minutes=1)
+    age_all(world, OLD)
+    assert left <= {unused.key for unused in vacuum(world.table).removed}
+    settled(world, left, [0])
+
+
+def test_a_file_that_nobody_tells_of_is_named(tmp_path: Path) -> None:
+    world = World(tmp_path, AT_ONCE)
+    landed(world)
+    erase(world, [0])
+    take_out(world)
+    stray = f"{world.table.keys.root}/dt=2026-02-02/0_0_0_2_0123456789ab.parquet"
+    world.table.store.put(stray, b"x")
+    [item] = vacuum(world.table).remaining
+    assert (item.key, item.until) == (stray, None)
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> Iterator[World]:
+    """A table in a catalog, of which an offset was just erased."""
+    world = World(tmp_path, AT_ONCE)
+    text = world.topics_file.read_text()
+    catalog = "catalogs: [{name: ice, kind: sql, uri: 'sqlite://', namespace: db}]\n"
+    world.topics_file.write_text(catalog + text)
+    other = World.__new__(World)
+    other.__dict__ |= world.__dict__
+    from tidemark.table.delta_table import open_topic_table
+    from tidemark.topics import load_topics
+
+    other.table = open_topic_table(deployment := load_topics(world.topics_file), deployment.topic("orders"))
+    landed(other)
+    erase(other, [0])
+    take_out(other)
+    yield other
+
+
+def tell(world: World, **state: object) -> None:
+    """The last run of the mirror wrote this ``state``."""
+    told = MirrorState.model_validate({"topic": "orders", "catalog": "ice", "identifier": "db.orders", **state})
+    status = MirrorStatus(cluster="east", at=world.table.store.now(), tables=(told,))
+    world.table.store.put(world.table.keys.deployment.mirrors, status.to_bytes())
+
+
+def test_no_file_goes_early_that_a_catalog_may_list(listed: World) -> None:
+    n = listed.ledger.n
+    states: list[tuple[dict[str, object] | None, str]] = [
+        (None, "may list it"),
+        ({}, "may list it"),
+        ({"oldest_ledger": 0}, "until mirror.py has expired them"),
+        ({"oldest_ledger": n - 1}, "until mirror.py has expired them"),
+        ({"oldest_ledger": n - 1, "refs": {"branch main": n, "tag audit": n - 1}}, "tag audit of db.orders"),
+    ]
+    for state, why in states:
+        if state is not None:
+            tell(listed, **state)
+        report = vacuum(listed.table)
+        [item] = report.remaining
+        assert why in item.why
+        assert report.removed == ()
+    tell(listed, oldest_ledger=n, refs={"branch main": n})
+    report = vacuum(listed.table)
+    assert len(report.removed) == 1
+    assert report.remaining == ()
+
+
+def test_a_catalog_keeps_no_file_longer_than_the_ordinary_time(listed: World) -> None:
+    age_all(listed, OLDER)
+    assert [unused.why for unused in vacuum(listed.table).removed] == ["replaced"]
+
+
+@pytest.mark.parametrize("also", [False, True], ids=["before", "after"])
+def test_a_vacuum_that_dies_at_any_write_is_completed_by_the_next(tmp_path: Path, also: bool) -> None:
+    for writes in range(40):
+        world = World(tmp_path / str(writes), AT_ONCE)
+        landed(world)
+        rows = world.rows()
+        before = files(world)
+        erase(world, [0, 2])
+        take_out(world)
+        replaced = {key for key in before if "_0_3_" in key or "_2_2_" in key}
+        try:
+            with killed(writes, lambda: also):
+                vacuum(world.table)
+        except Died:
+            world.check()
+            vacuum(world.table)
+            settled(world, replaced, [0, 2])
+            assert world.rows() == [row for row in rows if row["kafka_offset"] != 0]
+        else:
+            assert writes > 5
+            return
+    pytest.fail("the vacuum never ends")
