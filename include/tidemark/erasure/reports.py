@@ -144,3 +144,15 @@ def last_pass(reports: Iterable[ErasureReport]) -> ErasureReport | None:
 def done_in(reports: Iterable[ErasureReport]) -> frozenset[str]:
     """The ids of the requests whose records are erased from the topic of the ``reports``."""
     return frozenset(request.id for report in reports for request in report.requests if request.status == "erased")
+
+
+def last_erasure(table: TopicTable) -> int:
+    """The number of the ledger from which on the table has no row that a pass has erased; 0 without a pass.
+
+    Raises:
+        FormatError: a report does not parse.
+        StoreError: the store failed.
+    """
+    listed = sorted(table.store.list(table.keys.erasures), key=lambda info: info.modified, reverse=True)
+    reports = (ErasureReport.load(table.store, info.key) for info in listed)
+    return next((report.ledger_n for report in reports if done_in([report])), 0)

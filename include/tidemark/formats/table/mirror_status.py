@@ -15,8 +15,8 @@ class MirrorState(Model):
 
     ``ledger_n`` and ``delta_version`` are the newest that the catalog lists, as ``snapshot_id``, since ``at``; None
     while nothing is listed. ``oldest_ledger`` is the oldest that a snapshot there lists, 0 if another program made one,
-    and None in an older state; ``refs`` has that of each tag and branch. ``failing_since`` and ``error`` describe a
-    failure that lasts.
+    and None in an older state; ``refs`` has that of each tag and of other branches. ``failing_since`` and ``error``
+    describe a failure that lasts.
     """
 
     topic: str
