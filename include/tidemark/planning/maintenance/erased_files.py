@@ -1,7 +1,6 @@
 """The files of a table that may hold erased rows although no version that counts has them: when they may go.
 
-The name of a file tells its partition and offsets, so no file is read. An erasure's own files lie around masked offsets
-as well: a file is clean if its run knew all masks.
+The name of a file tells its partition and offsets, so no file is read. A file is clean if its run knew all masks.
 """
 
 from __future__ import annotations
@@ -46,11 +45,13 @@ class ErasedRows:
     grace: timedelta
     catalogs: Mapping[str, MirrorState | None]
 
+    def unknown_to(self, author: RunPlan | None) -> bool:
+        """True if files of the run of ``author`` may hold rows of masked offsets."""
+        return author is None or any(number > author.masks.get(place, 0) for place, number in self.numbers.items())
+
     def may_be_in(self, path: str, author: RunPlan | None) -> bool:
         """True if the file ``path``, written by the run of ``author``, may hold rows of masked offsets."""
-        if author is not None and all(number <= author.masks.get(place, 0) for place, number in self.numbers.items()):
-            return False
-        name = _NAME.fullmatch(path.rpartition("/")[2])
+        name = _NAME.fullmatch(path.rpartition("/")[2]) if self.unknown_to(author) else None
         if name is None:
             return False
         partition, first, last = map(int, name.groups())

@@ -34,6 +34,9 @@ TOMBSTONES: Final = timedelta(days=7)
 Why = Literal["internal", "live", "held", "replaced", "young", "dead", "left out", "unknown"]
 """Rules 1 to 5; ``replaced``, ``dead`` and ``left out`` mean that the object is removed."""
 
+_TAKES_AWAY: Final = frozenset({"ingest", "repair", "retain"})
+"""The runs that replace files without making all of their rows again."""
+
 GOES: Final = frozenset[Why]({"replaced", "dead", "left out"})
 
 
@@ -131,24 +134,27 @@ def _judged(known: Knowledge, path: str, replacing: RunPlan | None, author: RunP
         return Verdict("internal")
     if path in known.live:
         return Verdict("live")
-    erased = known.erased if known.erased and known.erased.may_be_in(path, author) else None
     if path in known.named:
-        return _replaced(known, replacing, erased) if replacing else Verdict("held")
+        return _replaced(known, path, replacing, author) if replacing else Verdict("held")
     if author is None:
+        erased = known.erased is not None and known.erased.may_be_in(path, None)
         return Verdict("unknown", "no plan tells which run wrote it: delete it" if erased else "")
     if not known.is_over(author):
+        erased = known.erased is not None and known.erased.unknown_to(author)
         return Verdict("young", "its run may commit, or has died" if erased else "", author.created_at + RUN_OVER)
     return Verdict("left out" if author.attempt in known.landed else "dead")
 
 
-def _replaced(known: Knowledge, plan: RunPlan, erased: ErasedRows | None) -> Verdict:
+def _replaced(known: Knowledge, path: str, plan: RunPlan, author: RunPlan | None) -> Verdict:
     over = plan.created_at + RUN_OVER  # it was committed before that
-    until, reason = over + TOMBSTONES, ""
-    if erased:
+    until, reason, erased = over + TOMBSTONES, "", known.erased
+    if erased and erased.may_be_in(path, author):
         commit = known.commits.get(plan.attempt, Replaced(over, None))
         reason = erased.listed_by(commit.ledger_n)
         if not reason:
             until, reason = min(until, commit.at + erased.grace), "readers of older versions may read it"
+    elif erased and erased.unknown_to(author) and plan.kind in _TAKES_AWAY:
+        reason = "has rows of a past date or a dead branch, which are not searched"
     return Verdict("replaced") if known.now >= until else Verdict("young", reason, until)
 
 
