@@ -106,11 +106,13 @@ def rows_of(evidence: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def folded(
-    table: TopicTable, attempts: Sequence[int], forgets: Callable[[Mapping[str, Any]], bool] | None = None
+    table: TopicTable,
+    attempts: Sequence[int],
+    replaced: Callable[[Mapping[str, Any]], list[Mapping[str, Any]]] | None = None,
 ) -> bytes:
-    """One evidence object with all rows of ``attempts``, unchanged; equal attempts give equal bytes.
+    """One evidence object with all rows of ``attempts``; equal attempts and rows give equal bytes.
 
-    Rows for which ``forgets`` is true, given their columns, lose their hash.
+    Rows are unchanged, unless ``replaced`` says what takes the place of a row, by column.
 
     Raises:
         NotFound: an attempt has no evidence.
@@ -121,16 +123,11 @@ def folded(
     for attempt, rows in EvidenceReader(kept_bytes=0).read(table, attempts):
         if rows is None:
             raise NotFound(evidence_key(table, attempt), "is gone, and with it the evidence of a landed attempt")
-        parts.append(rows if forgets is None else _without_hashes(rows, forgets))
+        if replaced is None:
+            parts.append(rows)
+        else:
+            parts.append(pa.Table.from_pylist([new for row in rows_of(rows) for new in replaced(row)], rows.schema))
     return to_bytes(pa.concat_tables(parts))
-
-
-def _without_hashes(rows: pa.Table, forgets: Callable[[Mapping[str, Any]], bool]) -> pa.Table:
-    import pyarrow as pa
-
-    kept = [None if forgets(row) else row["hash128"] for row in rows_of(rows)]
-    column = rows.schema.get_field_index("hash128")
-    return rows.set_column(column, rows.schema.field(column), pa.array(kept, pa.binary(16)))
 
 
 def renamed(table: TopicTable, landed: Collection[int], names: Mapping[str, str], attempt: int) -> pa.Table:

@@ -7,17 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.audit.test_audit import audited
-from tests.spark.erasing.masked import erase, killed, take_out
+from tests.spark.audit.test_audit import audited, here
+from tests.spark.convert.test_parsers import function_parser
+from tests.spark.erasing.masked import erase, killed, rewriting, take_out
+from tests.spark.retention.test_table import KEPT, drop, made
 from tests.spark.test_vacuum import OLD, OLDER, Died, age_all, as_of, die, files
 from tests.spark.world import World, in_process
-from tests.tidemark.kafka_log.build import T0, Record, batch
+from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tidemark.formats.table.mirror_status import MirrorState, MirrorStatus
 from tidemark.planning import plan_compaction, plan_rebuild, write_plan
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.table.delta_table import open_topic_table
 from tidemark.table.evidence import parse_evidence
 from tidemark.topics import load_topics
+from tidemark_spark.erasing.seals import erase_seals
+from tidemark_spark.rebuild.affected_dates import moves
 from tidemark_spark.run.driver import run
 from tidemark_spark.vacuum import vacuum
 
@@ -200,3 +204,30 @@ def test_a_vacuum_that_dies_at_any_write_is_completed_by_the_next(tmp_path: Path
             assert writes > 5
             return
     pytest.fail("the vacuum never ends")
+
+
+def test_rows_that_retention_removed_before_are_erased_as_well(tmp_path: Path) -> None:
+    world = made(tmp_path, "retention: {erased: 0s, table: 30d, apply: true}", function_parser("sizes"))
+    world.raw.segment([simple(6)])
+    world.land()
+    drop(world)
+    assert world.classes() == {"landed": 2, "expired": 7}
+    erase(world, [0, 4, 5])
+    erase(world, [3], epoch=2)
+    take_out(world)
+    assert erase_seals(world.table, 1, rewriting).records == 3
+    vacuum(world.table)
+    assert world.classes() == {"landed": 2, "expired": 4, "erased": 3}
+    erased = [row for row in world.holding() if row["class"] == "erased"]
+    assert sorted((row["first"], row["next"], row["dt"], row["hash128"]) for row in erased) == [
+        (0, 1, None, None),
+        (4, 5, None, None),
+        (5, 6, None, None),
+    ]
+    assert telling(world, [0, 4, 5]) == []
+    world.check()
+    assert audited(world).findings == ()
+    ledger = world.ledger
+    vacuum(world.table)
+    assert world.ledger == ledger, "nothing is left to forget"
+    assert moves(world.table, [KEPT], here, extend=True).dates == (KEPT,)
