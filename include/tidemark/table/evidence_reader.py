@@ -108,7 +108,7 @@ def rows_of(evidence: pa.Table) -> Iterator[dict[str, Any]]:
 def folded(
     table: TopicTable,
     attempts: Sequence[int],
-    replaced: Callable[[Mapping[str, Any]], list[Mapping[str, Any]]] | None = None,
+    replaced: Callable[[dict[str, Any]], list[dict[str, Any]]] | None = None,
 ) -> bytes:
     """One evidence object with all rows of ``attempts``; equal attempts and rows give equal bytes.
 

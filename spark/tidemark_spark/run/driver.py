@@ -275,7 +275,7 @@ def _known(sums: Mapping[_Key, tuple[int, int]], key: _Key, batches: Collection[
 
 def _write_evidence(table: TopicTable, plan: RunPlan, change: TableChange) -> None:
     if plan.folds:
-        body = folded(table, plan.folds, Forgetting.of(table) if plan.forgets else None)
+        body = folded(table, plan.folds, Forgetting.of(table).rewritten if plan.forgets else None)
     elif plan.kind == "compact":
         body = evidence_of_merged(table, plan, change.evidence)
     else:

@@ -198,7 +198,7 @@ class Schedule:
         """A pass that is killed at a random write, or ends."""
         self.land()
         try:
-            with killed(self.rng.randrange(40), lambda: self.rng.random() < 0.5):
+            with killed(self.rng.randrange(60), lambda: self.rng.random() < 0.5):
                 erase(self.work, dry_run=False)
         except Died:
             pass

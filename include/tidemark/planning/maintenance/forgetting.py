@@ -56,12 +56,12 @@ class Forgetting(NamedTuple):
         live = {key: _live(table, ledger, key, named) for key, named in masks.items()} if followed else {}
         return cls(standing, masked, stored, _expired(standing, live))
 
-    def __call__(self, row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    def rewritten(self, row: dict[str, Any]) -> list[dict[str, Any]]:
         """The rows that take the place of a ``row`` of the evidence, by column; just this one if it stays."""
         gone = self.erased.get(EvidenceRow.of(row), ()) if row["class"] == "expired" else ()
         if not gone and not self._tells(row):
             return [row]
-        rows: list[Mapping[str, Any]] = [{**row, "rows": row["rows"] - len(gone), "hash128": None}]
+        rows = [{**row, "rows": row["rows"] - len(gone), "hash128": None}]
         for first, after in Intervals((offset, offset + 1) for offset in gone):
             place = {"first": first, "next": after, "rows": after - first}
             rows.append({**row, **place, "class": "erased", "dt": None, "hash128": None})
@@ -114,7 +114,7 @@ def plan_forgetting(table: TopicTable) -> list[RunPlan]:
     telling = [
         attempt
         for attempt, rows in evidence_that_counts(table, ledger.landed)
-        if any(forgetting(row) != [row] for row in rows_of(rows))
+        if any(forgetting.rewritten(row) != [row] for row in rows_of(rows))
     ]
     sizes = {info.key: info.size for info in table.store.list(table.keys.evidence)} if telling else {}
     runs = _runs(ledger.landed, {*telling}, {at: sizes.get(evidence_key(table, at), 0) for at in ledger.landed})

@@ -37,6 +37,9 @@ Why = Literal["internal", "live", "held", "replaced", "young", "dead", "left out
 _TAKES_AWAY: Final = frozenset({"ingest", "repair", "retain"})
 """The runs that replace files without making all of their rows again."""
 
+_AHEAD: Final = frozenset({"erase", "ingest"})
+"""The runs that may know masks which the table, and so the files that they replace, did not follow yet."""
+
 GOES: Final = frozenset[Why]({"replaced", "dead", "left out"})
 
 
@@ -147,7 +150,9 @@ def _judged(known: Knowledge, path: str, replacing: RunPlan | None, author: RunP
 
 def _replaced(known: Knowledge, path: str, plan: RunPlan, author: RunPlan | None) -> Verdict:
     over = plan.created_at + RUN_OVER  # it was committed before that
-    until, reason, erased = over + TOMBSTONES, "", known.erased
+    until, reason = over + TOMBSTONES, ""
+    followed = known.erased is None or not (plan.kind in _AHEAD or known.erased.unknown_to(plan))
+    erased = None if followed else known.erased
     if erased and erased.may_be_in(path, author):
         commit = known.commits.get(plan.attempt, Replaced(over, None))
         reason = erased.listed_by(commit.ledger_n)
