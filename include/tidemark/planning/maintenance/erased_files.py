@@ -1,6 +1,6 @@
 """The files of a table that may hold erased rows although no version that counts has them: when they may go.
 
-The name of a file tells its partition and offsets, so no file is read. A file is clean if its run knew all masks.
+The name of a file tells its partition and offsets, so no file is read.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class ErasedRows:
     grace: timedelta
     catalogs: Mapping[str, MirrorState | None]
 
-    def unknown_to(self, author: RunPlan | None) -> bool:
-        """True if files of the run of ``author`` may hold rows of masked offsets."""
-        return author is None or any(number > author.masks.get(place, 0) for place, number in self.numbers.items())
+    def unknown_to(self, plan: RunPlan) -> bool:
+        """True if ``plan`` does not know all masks."""
+        return any(number > plan.masks.get(place, 0) for place, number in self.numbers.items())
 
-    def may_be_in(self, path: str, author: RunPlan | None) -> bool:
-        """True if the file ``path``, written by the run of ``author``, may hold rows of masked offsets."""
-        name = _NAME.fullmatch(path.rpartition("/")[2]) if self.unknown_to(author) else None
+    def may_be_in(self, path: str) -> bool:
+        """True if the file ``path`` may hold rows of masked offsets, by its name."""
+        name = _NAME.fullmatch(path.rpartition("/")[2])
         if name is None:
             return False
         partition, first, last = map(int, name.groups())

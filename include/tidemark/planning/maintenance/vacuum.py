@@ -71,16 +71,11 @@ class Knowledge:
     erased: ErasedRows | None = None
     commits: Mapping[int, Replaced] = field(default_factory=dict)
 
-    def authors(self) -> dict[str, RunPlan]:
-        """The plans by the digests in the names of their files."""
-        return {digest: plan for plan in self.plans.values() for digest in digests_of(plan)}
-
     def that_hid(self, paths: Collection[str]) -> list[RunPlan]:
         """The plans that replaced some of ``paths`` that may hold erased rows."""
-        erased, authors = self.erased, self.authors()
-        if erased is None:
+        if self.erased is None:
             return []
-        holding = {path for path in paths if erased.may_be_in(path, authors.get(digest_in(path)))}
+        holding = {path for path in paths if self.erased.may_be_in(path)}
         return [plan for plan in self.plans.values() if not holding.isdisjoint(plan.replaced)]
 
     def is_over(self, plan: RunPlan) -> bool:
@@ -117,7 +112,7 @@ def judge(known: Knowledge, paths: Iterable[str]) -> dict[str, Verdict]:
     for plan in sorted(known.plans.values(), key=lambda plan: plan.created_at):
         if plan.attempt in known.landed:
             replacing |= dict.fromkeys(plan.replaced, plan)
-    authors = known.authors()
+    authors = {digest: plan for plan in known.plans.values() for digest in digests_of(plan)}
     return {path: _judged(known, path, replacing.get(path), authors.get(digest_in(path))) for path in paths}
 
 
@@ -138,9 +133,9 @@ def _judged(known: Knowledge, path: str, replacing: RunPlan | None, author: RunP
     if path in known.live:
         return Verdict("live")
     if path in known.named:
-        return _replaced(known, path, replacing, author) if replacing else Verdict("held")
+        return _replaced(known, path, replacing) if replacing else Verdict("held")
     if author is None:
-        erased = known.erased is not None and known.erased.may_be_in(path, None)
+        erased = known.erased is not None and known.erased.may_be_in(path)
         return Verdict("unknown", "no plan tells which run wrote it: delete it" if erased else "")
     if not known.is_over(author):
         erased = known.erased is not None and known.erased.unknown_to(author)
@@ -148,17 +143,16 @@ def _judged(known: Knowledge, path: str, replacing: RunPlan | None, author: RunP
     return Verdict("left out" if author.attempt in known.landed else "dead")
 
 
-def _replaced(known: Knowledge, path: str, plan: RunPlan, author: RunPlan | None) -> Verdict:
+def _replaced(known: Knowledge, path: str, plan: RunPlan) -> Verdict:
     over = plan.created_at + RUN_OVER  # it was committed before that
     until, reason = over + TOMBSTONES, ""
-    followed = known.erased is None or not (plan.kind in _AHEAD or known.erased.unknown_to(plan))
-    erased = None if followed else known.erased
-    if erased and erased.may_be_in(path, author):
+    erased = known.erased if known.erased and (plan.kind in _AHEAD or known.erased.unknown_to(plan)) else None
+    if erased and erased.may_be_in(path):
         commit = known.commits.get(plan.attempt, Replaced(over, None))
         reason = erased.listed_by(commit.ledger_n)
         if not reason:
             until, reason = min(until, commit.at + erased.grace), "readers of older versions may read it"
-    elif erased and erased.unknown_to(author) and plan.kind in _TAKES_AWAY:
+    elif erased and plan.kind in _TAKES_AWAY:
         reason = "has rows of a past date or a dead branch, which are not searched"
     return Verdict("replaced") if known.now >= until else Verdict("young", reason, until)
 
