@@ -10,7 +10,8 @@ import pytest
 from tests.spark.audit.test_audit import audited, here
 from tests.spark.convert.test_parsers import function_parser
 from tests.spark.erasing.masked import erase, killed, rewriting, take_out
-from tests.spark.retention.test_table import KEPT, drop, made
+from tests.spark.rebuild.rebuilds import changed
+from tests.spark.retention.test_table import KEPT, LATER, drop, made, records
 from tests.spark.test_vacuum import OLD, OLDER, Died, age_all, as_of, die, files
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
@@ -28,6 +29,7 @@ from tidemark_spark.vacuum import vacuum
 DAY = timedelta(days=1)
 AT_ONCE = "retention: {erased: 0s}"
 COMPACTS = "compaction: {files: 2}"
+PAST_GOES = "retention: {erased: 0s, table: 30d, apply: true}"
 
 
 def landed(world: World) -> None:
@@ -206,7 +208,7 @@ def test_a_vacuum_that_dies_at_any_write_is_completed_by_the_next(tmp_path: Path
 
 
 def test_rows_that_retention_removed_before_are_erased_as_well(tmp_path: Path) -> None:
-    world = made(tmp_path, "retention: {erased: 0s, table: 30d, apply: true}", function_parser("sizes"))
+    world = made(tmp_path, PAST_GOES, function_parser("sizes"))
     world.raw.segment([simple(6)])
     world.land()
     drop(world)
@@ -233,4 +235,32 @@ def test_rows_that_retention_removed_before_are_erased_as_well(tmp_path: Path) -
     assert world.ledger == ledger, "nothing is left to forget"
     age_all(world, OLDER)
     assert vacuum(world.table).remaining == ()
-    assert moves(world.table, [KEPT], here, extend=True).dates == (KEPT,)
+
+
+def test_a_past_row_that_may_be_of_either_date_keeps_its_class_and_both_lose_their_sums(tmp_path: Path) -> None:
+    world = World(tmp_path, PAST_GOES)
+    world.raw.segment([batch(0, records(0, 3, 0, 3))])
+    world.land()
+    drop(world, LATER)
+    erase(world, [2])
+    take_out(world)
+    assert len(telling(world, [2])) > 1
+    vacuum(world.table)
+    assert telling(world, [2]) == []
+    assert world.classes() == {"expired": 4}
+    assert audited(world).findings == ()
+
+
+def test_a_rebuild_does_not_extend_to_a_past_date_whose_sum_is_not_known(tmp_path: Path) -> None:
+    world = World(tmp_path, PAST_GOES)
+    world.raw.segment([batch(0, [*records(0, 0), Record(2, T0 + 81 * 43_200_000)])])
+    world.raw.segment([simple(3)])
+    world.land()
+    drop(world)
+    erase(world, [0])
+    take_out(world)
+    erase_seals(world.table, 1, rewriting)
+    vacuum(world.table)
+    assert world.classes() == {"landed": 1, "expired": 4, "erased": 1}
+    other = changed(world, PAST_GOES, "time_zone: Pacific/Kiritimati")
+    assert moves(other.table, [KEPT], here, extend=True).dates == (KEPT, "2026-03-15")
