@@ -62,12 +62,14 @@ class RetentionSettings(Settings):
     """The time that a topic is kept: for ever by default; nothing is removed before ``apply`` is set.
 
     ``table`` counts from a date's end. ``raw`` is the backfill window: for this time after its upload, and after its
-    last record, a segment can be converted again.
+    last record, a segment can be converted again. ``erased`` is the time that files with erased rows, and evidence of
+    them, are kept after they were replaced; it needs no ``apply``.
     """
 
     table: Duration | None = Field(default=None, ge=timedelta(days=1))
     raw: Duration | None = Field(default=None, ge=timedelta(days=1))
     apply: StrictBool = False
+    erased: Duration = Field(default=timedelta(days=1), ge=timedelta(0))
 
 
 class QuarantineAlert(Settings):

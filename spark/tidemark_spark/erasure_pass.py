@@ -10,7 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tidemark.erasure.reports import ErasureReport, RequestOutcome, done_in, last_raw, reports_of, write_report
+from tidemark.erasure.reports import (
+    ErasureReport,
+    RawReport,
+    RequestOutcome,
+    done_in,
+    last_pass,
+    reports_of,
+    write_report,
+)
 from tidemark.erasure.requests import ErasureFolder, ends_of
 from tidemark.erasure.secret import Secret
 from tidemark.errors import PublishError
@@ -31,6 +39,7 @@ from tidemark_spark.erasing.seals import Rewrite, erase_seals
 from tidemark_spark.erasing.search import Hit, Search, Searched, search_all
 from tidemark_spark.model import Execute, Job
 from tidemark_spark.run.driver import run
+from tidemark_spark.vacuum import vacuum
 
 MOST_SHARE: Final = 0.01
 """The share of a topic's offsets above which an approval must name the number of records."""
@@ -93,8 +102,12 @@ def erase(work: Pass, *, dry_run: bool) -> ErasureReport:
         taken = [asked for asked in ready if outcomes[asked.request.id].status == "erased"]
         report = _carried_out(work, report, taken, hits)
         asked = bool(taken or done_in(reports))
-        report = report.model_copy(update={"raw": erase_seals(table, report.attempt, work.rewrite, asked=asked)})
-    if report.requests or report.rows or report.raw != last_raw(reports):
+        raw = erase_seals(table, report.attempt, work.rewrite, asked=asked)
+        remaining = vacuum(table).remaining if RawTopic(table).mask_numbers() else ()
+        report = report.model_copy(update={"raw": raw, "remaining": remaining})
+    last = last_pass(reports)
+    before = (last.raw, last.remaining) if last else (RawReport(), ())
+    if report.requests or report.rows or (report.raw, report.remaining) != before:
         write_report(table, report)
     return report
 

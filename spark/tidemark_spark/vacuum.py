@@ -3,17 +3,20 @@
 :mod:`tidemark.planning.maintenance.vacuum` chooses them. Reports and other objects about runs that are no longer needed
 (:mod:`tidemark.planning.maintenance.old_reports`) are deleted in any order. The rest is deleted in this order: data and
 quarantined files; ledgers that nothing names (:mod:`tidemark.planning.maintenance.old_ledgers`) and ledgers of dead
-attempts; evidence and results; and plans last, because a plan names the owner of the other objects. So a vacuum may be
-killed at any point, and the next vacuum completes it.
+attempts; evidence and results; and plans last, because a plan names the owner of the other objects. Then evidence is
+folded: without the sums of erased rows, once the files with them are gone. So a vacuum may be killed at any point, and
+the next vacuum completes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import ClassVar, Final
 
 from tidemark.concurrency import in_parallel
+from tidemark.erasure.reports import Remaining
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
@@ -21,12 +24,21 @@ from tidemark.formats.table.audit_report import AuditVerdict
 from tidemark.formats.table.ledger import Ledger, Published
 from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import read_plan
+from tidemark.planning.maintenance.erased_files import commits_of, erased_rows
 from tidemark.planning.maintenance.fold import plan_fold
+from tidemark.planning.maintenance.forgetting import plan_forgetting
 from tidemark.planning.maintenance.old_ledgers import NamedLedgers, old_ledgers
 from tidemark.planning.maintenance.old_reports import left_by_runs, old_audits, old_backfill_reports
 from tidemark.planning.maintenance.vacuum import GOES, RUN_OVER, Knowledge, Why, all_landed, judge
 from tidemark.store.base import ObjectInfo
-from tidemark.table.delta_table import TopicTable, ledger_of, live_files, oldest_ledger_in_log, open_delta
+from tidemark.table.delta_table import (
+    TopicTable,
+    committed_ledger,
+    ledger_of,
+    live_files,
+    oldest_ledger_in_log,
+    open_delta,
+)
 from tidemark.table.evidence import evidence_key
 from tidemark.table.evidence_reader import evidence_that_counts
 from tidemark.table.state_table import StateTable
@@ -49,7 +61,8 @@ class VacuumReport(StoredObject):
     """Objects that a vacuum removed or, in a dry run, would remove.
 
     ``unknown`` objects stay: their owner is not known. ``ledgers`` counts removed ledgers of landed runs. ``reports``
-    counts the removed parts of reports and other objects about runs.
+    counts the removed parts of reports and other objects about runs. ``remaining`` are the objects that stay for now,
+    and hold erased rows, or may.
     """
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
@@ -63,6 +76,7 @@ class VacuumReport(StoredObject):
     ledgers: int = 0
     folded: int = 0
     reports: int = 0
+    remaining: tuple[Remaining, ...] = ()
 
 
 def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
@@ -80,21 +94,28 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
     live = live_files(delta) if delta is not None else []
     check_untampered(table, ledger, live)
     named, authors = _evidence(table, ledger)
-    known = Knowledge({file.path for file in live}, named, all_landed(ledger.landed, authors, plans), plans, now)
+    erased = erased_rows(table, ledger)
+    known = Knowledge(
+        {file.path for file in live}, named, all_landed(ledger.landed, authors, plans), plans, now, erased
+    )
     existing: set[str] = set()
     removed: list[UnusedObject] = []
     unknown: list[UnusedObject] = []
     doomed: list[ObjectInfo] = []
+    remaining: list[Remaining] = []
     for folder in (table.keys.root, table.keys.quarantine):
         objects = {info.key.removeprefix(f"{folder}/"): info for info in _listed(table, folder)}
         existing.update(objects)
-        for path, why in judge(known, objects).items():
+        known = replace(known, commits=commits_of(table, known.that_hid(objects.keys())))
+        for path, verdict in judge(known, objects).items():
             info = objects[path]
-            if why in GOES:
+            if verdict.why in GOES:
                 doomed.append(info)
-                removed.append(UnusedObject(key=info.key, size=info.size, why=why))
-            elif why == "unknown":
-                unknown.append(UnusedObject(key=info.key, size=info.size, why=why))
+                removed.append(UnusedObject(key=info.key, size=info.size, why=verdict.why))
+            elif verdict.why == "unknown":
+                unknown.append(UnusedObject(key=info.key, size=info.size, why=verdict.why))
+            if verdict.erased:
+                remaining.append(Remaining(key=info.key, why=verdict.erased, until=verdict.until))
     dead = known.dead()
     past = [*dead, *known.folded(ledger.landed)]
     # While its replaced files exist, a plan is kept: it states when they were replaced.
@@ -112,6 +133,8 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
         in_parallel(table.store.delete, [table.keys.attempt(attempt) for attempt in finished])
         update_markers(table, ledger, ledger.dates)
         fold(table, folds)
+        if erased:
+            remaining += _without_sums(table, known, erased.grace)
     return VacuumReport(
         ledger_n=ledger.n,
         dry_run=dry_run,
@@ -122,7 +145,24 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
         ledgers=len(ledgers),
         folded=len(folds.folds),
         reports=sum(map(len, reports)),
+        remaining=tuple(remaining),
     )
+
+
+def _without_sums(table: TopicTable, known: Knowledge, grace: timedelta) -> Iterator[Remaining]:
+    """Fold evidence without the sums that tell of erased rows; what that replaces goes ``grace`` later, or remains."""
+    fresh = plan_forgetting(table)
+    for plan in fresh:
+        fold(table, plan)
+    landed = {*known.landed, *committed_ledger(table).landed}
+    stored, now = {info.key for info in table.store.list(table.keys.evidence)}, table.store.now()
+    for plan in (plan for plan in (*known.plans.values(), *fresh) if plan.forgets and plan.attempt in landed):
+        until = plan.created_at + grace
+        for key in stored.intersection(evidence_key(table, attempt) for attempt in plan.folds):
+            if now >= until:
+                table.store.delete(key)
+            else:
+                yield Remaining(key=key, why="has sums with erased rows, and a run may read it", until=until)
 
 
 def _keys(table: TopicTable) -> list[str]:

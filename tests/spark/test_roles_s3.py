@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tests.spark.compaction.test_compaction import merge
 from tests.spark.erasing.masked import rewriting, take_out
 from tests.spark.rebuild.rebuilds import carry_out, planned_here
 from tests.spark.retention.test_s3 import deployed
+from tests.spark.test_vacuum import as_of
 from tests.spark.world import World
 from tests.support.erased import erase, index_key
 from tests.support.s3 import S3Server
@@ -126,6 +127,9 @@ def test_a_pass_of_erasure_under_its_role(act: Act, server: S3Server) -> None:
         prefix = world.raw.keys().segment(SegmentName(base), "")
         found = admin.list_object_versions(Bucket="raw", Prefix=prefix)["Versions"]
         assert [version["Key"] for version in found if not version["IsLatest"]] == left
+    with as_of(world, timedelta(days=1)):
+        assert len(vacuum(world.table).removed) == 3, "one of them a compaction had replaced"
+    assert world.ledger.kind == "fold", "evidence lost its sums"
     assert [row["kafka_offset"] for row in world.rows()] == [0, 2, 3, 5, 6, 7, 8]
     keys, raw = world.raw.keys(), open_store("s3://raw", world.table.deployment.store)
     for kept in (keys.watermark, index_key(world.raw)):

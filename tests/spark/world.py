@@ -7,6 +7,7 @@ import pickle
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -213,8 +214,9 @@ class Seen:
     def _on_the_branch(self) -> list[dict[str, Any]]:
         """The evidence without rows of files' own rule that a partition left behind with a branch."""
         found: list[dict[str, Any]] = []
-        for attempt in self.ledger.landed:
-            rows = self._evidence(attempt).to_pylist()
+        evidence = (row for attempt in self.ledger.landed for row in self._evidence(attempt).to_pylist())
+        for _, landed in groupby(evidence, lambda row: row["attempt"]):  # a fold has rows of many
+            rows = list(landed)
             for left in (row for row in rows if row["class"] == "superseded" and row["file"] is None):
                 at = left["incarnation"], left["partition"]
                 dead = [

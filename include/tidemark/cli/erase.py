@@ -164,8 +164,8 @@ def status(
 ) -> None:
     """Show requests: what each asks for, who approved it, the days left, and the topics in which it is done.
 
-    A topic is *hidden* while the last pass names objects of raw that hold erased records, or may. *near* marks what is
-    not closed ten days before its date, or after half of a shorter time.
+    A topic is *hidden* while the last pass names objects that hold erased records, or may. *near* marks what is not
+    closed ten days before its date, or after half of a shorter time.
 
     Exits with 1 if an approval does not count.
     """
@@ -257,7 +257,7 @@ def _found(topic: TopicProgress) -> dict[str, Any]:
             for each in topic.passes
         ],
         "closed_at": topic.closed_at and topic.closed_at.isoformat(),
-        "remaining": [item.model_dump(mode="json") for item in topic.raw.remaining],
+        "remaining": [item.model_dump(mode="json") for item in topic.remaining],
     }
 
 

@@ -14,7 +14,6 @@ from tidemark.words import plural
 NOT_COVERED: Final = (
     "Kafka itself: its retention or compaction removes the records from the brokers",
     "exports, topics restored from raw, and whatever readers have copied",
-    "files of the tables that a vacuum has not deleted yet, snapshots of catalogs",
     "backups and replicas of the buckets, and versions that a bucket of the tables keeps",
     "records that Kafka committed after the request",
 )
@@ -44,7 +43,7 @@ def report_lines(known: RequestProgress, sha256: str, now: datetime) -> Iterator
     yield from ("", "REMAINS")
     for topic in known.topics:
         yield f"  {topic.searched.topic}: {_remains(topic)}"
-        yield from (f"    {item}" for item in topic.raw.remaining)
+        yield from (f"    {item}" for item in topic.remaining)
     yield from ("", "NOT COVERED")
     yield from (f"  {item}" for item in NOT_COVERED)
 
@@ -96,7 +95,7 @@ def _found(topic: TopicProgress) -> Iterator[str]:
 def _remains(topic: TopicProgress) -> str:
     if topic.state not in {"hidden", "erased"}:
         return "all of it, since it is not erased"
-    return topic.raw.left or f"nothing, since {_time(topic.closed_at)}"
+    return topic.left or f"nothing, since {_time(topic.closed_at)}"
 
 
 def _time(at: datetime | None) -> str:

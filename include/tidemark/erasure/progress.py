@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Final, Literal, NamedTuple
 
-from tidemark.erasure.reports import ErasureReport, RawReport, RequestOutcome, last_raw, reports_of
+from tidemark.erasure.reports import ErasureReport, Remaining, RequestOutcome, last_pass, reports_of
 from tidemark.formats.raw.erasure import Approved, ErasureRequest, NotApproved, SearchedTopic
 from tidemark.table.delta_table import configured_table
 from tidemark.topics import Deployment
@@ -20,7 +20,7 @@ class TopicProgress(NamedTuple):
     """A topic of a request. ``passes`` are the reports of passes that name the request, the oldest first.
 
     It is ``waiting`` for an approval or for the table, ``approved`` for the next pass, or ``refused`` by the last. Its
-    records are ``hidden`` while objects of ``raw`` remain that hold masked records, or may; then they are ``erased``.
+    records are ``hidden`` while objects are ``remaining`` that hold masked records, or may; then they are ``erased``.
     A request that was ``withdrawn`` first stays undone. ``closed_at`` is the time of its withdrawal, or of the first
     pass after which nothing remained: what remains of later requests does not undo that.
     """
@@ -30,7 +30,8 @@ class TopicProgress(NamedTuple):
     detail: str = ""
     passes: tuple[ErasureReport, ...] = ()
     outcome: RequestOutcome | None = None
-    raw: RawReport = RawReport()
+    remaining: tuple[Remaining, ...] = ()
+    left: str = ""
     closed_at: datetime | None = None
 
 
@@ -99,12 +100,15 @@ def _topic(
     if outcome.status != "erased":
         return progress._replace(state=outcome.status)
     after = [report for report in reports if not report.dry_run and report.at >= passes[-1].at]
-    closed_at = next((report.at for report in after if not report.raw.remaining), None)
-    progress = progress._replace(state="erased", raw=last_raw(after), closed_at=closed_at)
-    if not progress.raw.remaining:
+    closed_at = next((report.at for report in after if not report.all_remaining), None)
+    progress = progress._replace(state="erased", closed_at=closed_at)
+    last = last_pass(after)
+    if last is None or not last.all_remaining:
         return progress
     later = ", of later requests or come back" if closed_at else ""
-    return progress._replace(state="hidden", detail=f"{progress.raw.left}{later}: see the report")
+    return progress._replace(
+        state="hidden", detail=f"{last.left}{later}: see the report", remaining=last.all_remaining, left=last.left
+    )
 
 
 def _of(report: ErasureReport, name: str) -> Iterable[RequestOutcome]:

@@ -36,7 +36,8 @@ class RequestOutcome(Model):
 class Remaining(Model):
     """An object that holds masked records, or may hold records of a request unseen, and the reason.
 
-    ``version``: only this former version of a deleted object. ``until``: a lock keeps it at least up to then.
+    ``version``: only this former version of a deleted object. ``until``: the time at which it goes, or up to which a
+    lock keeps it at least.
     """
 
     key: str
@@ -91,7 +92,8 @@ class ErasureReport(StoredObject):
 
     ``masked`` offsets are new; ``rows`` have left the table, its quarantine or its filtered rows. ``searched`` counts
     rows by place. ``unsearchable`` are batches that cannot be decoded, and values that a parser did not find;
-    ``gone`` offsets are neither in a file nor in raw.
+    ``gone`` offsets are neither in a file nor in raw. ``remaining`` are the objects of the table that hold erased rows
+    or sums of them, or may.
     """
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
@@ -112,6 +114,18 @@ class ErasureReport(StoredObject):
     unsearchable: int = Field(default=0, ge=0)
     gone: int = Field(default=0, ge=0)
     raw: RawReport = RawReport()
+    remaining: tuple[Remaining, ...] = ()
+
+    @property
+    def all_remaining(self) -> tuple[Remaining, ...]:
+        """The objects of raw and of the table that hold erased records, or may."""
+        return self.raw.remaining + self.remaining
+
+    @property
+    def left(self) -> str:
+        """How much remains where; empty if nothing remains."""
+        lake = f"{plural(len(self.remaining), 'object')} left in the lake" if self.remaining else ""
+        return "; ".join(filter(None, (self.raw.left, lake)))
 
     def text(self) -> str:
         """The report for a person, with a line for each request."""
@@ -126,7 +140,11 @@ class ErasureReport(StoredObject):
             lines.append(f"  {self.unsearchable} batches or values could not be searched")
         if self.gone:
             lines.append(f"  {self.gone} offsets are not in raw any more")
-        return "\n".join([*lines, *self.raw.lines()])
+        lines += self.raw.lines()
+        if self.remaining:
+            lines.append(f"  table: {len(self.remaining)} objects remain that hold erased rows, or may")
+            lines += [f"    {item}" for item in self.remaining[:_SHOWN]]
+        return "\n".join(lines)
 
 
 def _until(time: datetime | None) -> str:
@@ -149,12 +167,23 @@ def reports_of(table: TopicTable) -> Iterator[ErasureReport]:
         yield ErasureReport.load(table.store, info.key)
 
 
-def last_raw(reports: Iterable[ErasureReport]) -> RawReport:
-    """The state of raw after the last pass of a topic's ``reports``."""
-    passes = [report for report in reports if not report.dry_run]
-    return max(passes, key=lambda report: report.at).raw if passes else RawReport()
+def last_pass(reports: Iterable[ErasureReport]) -> ErasureReport | None:
+    """The newest of ``reports`` that is not of a dry run, None if there is none."""
+    return max((report for report in reports if not report.dry_run), key=lambda report: report.at, default=None)
 
 
 def done_in(reports: Iterable[ErasureReport]) -> frozenset[str]:
     """The ids of the requests whose records are erased from the topic of the ``reports``."""
     return frozenset(request.id for report in reports for request in report.requests if request.status == "erased")
+
+
+def last_erasure(table: TopicTable) -> int:
+    """The number of the ledger from which on the table has no row that a pass has erased; 0 without a pass.
+
+    Raises:
+        FormatError: a report does not parse.
+        StoreError: the store failed.
+    """
+    listed = sorted(table.store.list(table.keys.erasures), key=lambda info: info.modified, reverse=True)
+    reports = (ErasureReport.load(table.store, info.key) for info in listed)
+    return next((report.ledger_n for report in reports if done_in([report])), 0)

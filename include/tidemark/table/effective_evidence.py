@@ -10,7 +10,7 @@ with one attempt's evidence and with the requested rows, but never with all evid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidemark.errors import ContinuityError
@@ -19,10 +19,9 @@ from tidemark.formats.table.ledger import Ledger
 from tidemark.intervals import Intervals
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.evidence import PARSED, EvidenceRow, OffsetClass
-from tidemark.table.evidence_reader import EvidenceReader
+from tidemark.table.evidence_reader import EvidenceReader, rows_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import pyarrow.compute as pc
 
 _COLUMNS = ["incarnation", "partition", "first", "next", "class", "rows", "dt", "file", "attempt"]
@@ -112,7 +111,7 @@ class EffectiveEvidence:
     def by_attempt(self) -> Iterator[list[EvidenceRow]]:
         """The effective rows by attempt, in the order in which they landed; without segments and hashes."""
         for rows in self._evidence():
-            yield [EvidenceRow.of(row) for row in rows if self._holds(row)]
+            yield [EvidenceRow.of(row) for row in rows if self.holds(row)]
 
     def evidence(self) -> Iterator[EvidenceRow]:
         """The effective rows with all columns."""
@@ -196,7 +195,8 @@ class EffectiveEvidence:
                 f"partition {spans[0].partition} of incarnation {spans[0].incarnation}; rebuild its date first"
             )
 
-    def _holds(self, row: dict[str, Any]) -> bool:
+    def holds(self, row: Mapping[str, Any]) -> bool:
+        """True if a row of the evidence, by column, is effective."""
         if row["class"] in {"superseded", "truncated"}:
             return False
         if row["class"] in {"quarantined", "filtered"}:
@@ -208,7 +208,7 @@ class EffectiveEvidence:
         return not any(later > number and row["first"] >= first for later, first in left)
 
     def _effective(self, only: _Only | None, columns: list[str] | None = _COLUMNS) -> Iterator[EvidenceRow]:
-        return (EvidenceRow.of(row) for row in self._rows(only, columns) if self._holds(row))
+        return (EvidenceRow.of(row) for row in self._rows(only, columns) if self.holds(row))
 
     def _rows(self, only: _Only | None, columns: list[str] | None = _COLUMNS) -> Iterator[dict[str, Any]]:
         return (row for rows in self._evidence(only, columns) for row in rows)
@@ -225,11 +225,7 @@ class EffectiveEvidence:
             for landed_by in table["attempt"].unique().to_pylist():
                 self._order.setdefault(int(landed_by or 0), len(self._order))
             chosen = table if only is None else table.filter(only.expression())
-            yield _rows_of(chosen.select(columns) if columns else chosen)
-
-
-def _rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
-    return (row for batch in table.to_batches(max_chunksize=8192) for row in batch.to_pylist())
+            yield rows_of(chosen.select(columns) if columns else chosen)
 
 
 def _by_file(rows: list[EvidenceRow], key: tuple[int, int]) -> dict[str, list[EvidenceRow]]:

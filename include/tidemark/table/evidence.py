@@ -2,7 +2,8 @@
 
 There is one Parquet object per attempt, ``evidence/<attempt>.parquet``, written before the attempt's commit. All its
 rows count if the committed ledger lists the attempt as landed. The object of a fold holds the rows of the attempts that
-it folded, each with its own ``attempt``, and replaces them in that list. A row is effective by these rules:
+it folded, each with its own ``attempt``, and replaces them in that list; what told of erased records may be missing. A
+row is effective by these rules:
 
 * A row of class ``landed`` is effective while its ``file`` is live in the table. A compaction's attempt repeats the
   rows of the files that it merged, under the new names.
@@ -25,7 +26,7 @@ ingest advances its partitions by the sum of ``rows`` over its rows, less those 
 and without ``truncated`` ones.
 
 Retention writes a row of class ``expired`` for each row of a date that it removes from the table, with all of its
-values except the file.
+values except the file. Its hash is null once a record around it was erased.
 
 ``hash128`` is :func:`tidemark.decode.rowhash.row_hash_sum` of the rows, 16 bytes, big-endian; it is 0 for batches that
 cannot be decoded, and null for rows that are not landed, quarantined, filtered or expired. ``segment`` with its bytes

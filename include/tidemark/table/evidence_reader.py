@@ -8,10 +8,10 @@ kept and read ahead; one object at a time is decoded.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tidemark.concurrency import ahead
 from tidemark.errors import NotFound
@@ -100,8 +100,19 @@ def evidence_that_counts(table: TopicTable, landed: Iterable[int]) -> Iterator[t
             yield attempt, rows
 
 
-def folded(table: TopicTable, attempts: Sequence[int]) -> bytes:
-    """One evidence object with all rows of ``attempts``, unchanged; equal attempts give equal bytes.
+def rows_of(evidence: pa.Table) -> Iterator[dict[str, Any]]:
+    """The rows of ``evidence`` by column, made a few at a time."""
+    return (row for batch in evidence.to_batches(max_chunksize=8192) for row in batch.to_pylist())
+
+
+def folded(
+    table: TopicTable,
+    attempts: Sequence[int],
+    replaced: Callable[[dict[str, Any]], list[dict[str, Any]]] | None = None,
+) -> bytes:
+    """One evidence object with all rows of ``attempts``; equal attempts and rows give equal bytes.
+
+    Rows are unchanged, unless ``replaced`` says what takes the place of a row, by column.
 
     Raises:
         NotFound: an attempt has no evidence.
@@ -112,7 +123,10 @@ def folded(table: TopicTable, attempts: Sequence[int]) -> bytes:
     for attempt, rows in EvidenceReader(kept_bytes=0).read(table, attempts):
         if rows is None:
             raise NotFound(evidence_key(table, attempt), "is gone, and with it the evidence of a landed attempt")
-        parts.append(rows)
+        if replaced is None:
+            parts.append(rows)
+        else:
+            parts.append(pa.Table.from_pylist([new for row in rows_of(rows) for new in replaced(row)], rows.schema))
     return to_bytes(pa.concat_tables(parts))
 
 

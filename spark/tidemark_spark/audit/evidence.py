@@ -76,6 +76,8 @@ class Said:
         self.passed_rows: dict[tuple[int, str], int] = {}
         self.counted: dict[int, int] = {}
         self.expired: dict[int, int] = {}
+        self.unsummed: set[int] = set()
+        """The spans with past rows without a sum: some that retention removed were erased later."""
         self.sources: dict[int, set[str]] = {}
         """The objects from which the records of a span were read when they landed."""
         self._configurations: dict[int, set[str]] = {}
@@ -91,6 +93,7 @@ class Said:
             elif row.offset_class in PARSED or row.offset_class == "expired":
                 if row.offset_class == "expired":
                     self.expired[span.start] = self.expired.get(span.start, 0) + row.rows
+                    self.unsummed |= {span.start} if row.hash128 is None else set()
                 self.sources.setdefault(span.start, set()).add(row.segment)
                 at = row.offset_class, row.day
                 sums = self.spans.setdefault(span.start, {})

@@ -21,6 +21,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Snapshot
 
 from tidemark.catalogs import LONGEST_KEPT, CatalogSettings, delta_table
+from tidemark.erasure.reports import last_erasure
 from tidemark.errors import MirrorError, TableTampered
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.mirror_status import MirrorState
@@ -126,6 +127,8 @@ def _caught_up(table: TopicTable, settings: CatalogSettings, mirrored: MirroredT
         ledger_n=listed.ledger,
         delta_version=listed.version,
         snapshot_id=snapshot.snapshot_id,
+        oldest_ledger=min(mirrored.ledger(each) for each in mirrored.iceberg.snapshots()),
+        refs=mirrored.refs(),
         at=table.store.now(),
     )
 
@@ -200,19 +203,22 @@ def _dt(path: str) -> str:
 def _expire(table: TopicTable, settings: CatalogSettings, mirrored: MirroredTable) -> bool:
     """Forget snapshots that were replaced long ago, some at a time; True if there were any.
 
-    All of them are forgotten before a vacuum removes files that they name.
+    All of them are forgotten before a vacuum removes files that they name: also those that list erased rows.
     """
     snapshots = sorted(mirrored.iceberg.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
     now = round(table.store.now().timestamp() * 1000)
 
     def replaced(ago: timedelta, among: Sequence[tuple[Snapshot, Snapshot]]) -> set[int]:
         least = ago / timedelta(milliseconds=1)
-        return {snapshot.snapshot_id for snapshot, after in among if now - after.timestamp_ms > least}
+        return {snapshot.snapshot_id for snapshot, after in among if now - after.timestamp_ms >= least}
 
     pairs = list(pairwise(snapshots))
+    erased_in = last_erasure(table) if pairs else 0
     named = {ref.snapshot_id for ref in mirrored.iceberg.metadata.refs.values()}  # also the current snapshot
-    past = (replaced(settings.keep, pairs) | replaced(_LEAST, pairs[:-KEPT_SNAPSHOTS])) - named
-    if len(past) < _SLACK and not past & replaced(LONGEST_KEPT, pairs):
+    due = replaced(LONGEST_KEPT, pairs)
+    due |= replaced(table.topic.retention.erased, [pair for pair in pairs if mirrored.ledger(pair[0]) < erased_in])
+    past = (replaced(settings.keep, pairs) | replaced(_LEAST, pairs[:-KEPT_SNAPSHOTS]) | due) - named
+    if len(past) < _SLACK and not past & due:
         return False
     mirrored.expire(sorted(past))
     return True

@@ -25,6 +25,8 @@ from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, DecimalType, IcebergType, ListType, NestedField, StructType
@@ -135,10 +137,20 @@ class MirroredTable:
     def listed(self) -> ListedVersion | None:
         """The version listed by the current snapshot; None without a snapshot, or if another program made it."""
         snapshot = self.iceberg.current_snapshot()
-        summary = snapshot.summary if snapshot else None
-        if summary is None or any(summary[name] is None for name in (VERSION, LEDGER, ATTEMPT)):
-            return None
-        return ListedVersion(*(int(str(summary[name])) for name in (VERSION, LEDGER, ATTEMPT)))
+        return _listed(snapshot) if snapshot else None
+
+    @staticmethod
+    def ledger(snapshot: Snapshot) -> int:
+        """The number of the ledger that ``snapshot`` lists; 0 if another program made it."""
+        listed = _listed(snapshot)
+        return listed.ledger if listed else 0
+
+    def refs(self) -> dict[str, int]:
+        """The numbers of the ledgers that other tags and branches list, by ``tag`` or ``branch`` and name."""
+        by_id = {snapshot.snapshot_id: self.ledger(snapshot) for snapshot in self.iceberg.snapshots()}
+        refs = self.iceberg.metadata.refs.items()
+        named = ((f"{ref.snapshot_ref_type.value} {name}", ref) for name, ref in refs if name != MAIN_BRANCH)
+        return {name: by_id.get(ref.snapshot_id, 0) for name, ref in named}
 
     def files(self, dates: Iterable[str] | None = None) -> dict[str, DataFile]:
         """Files of the current snapshot, by path below the table; at least the files of ``dates`` (ISO), if given."""
@@ -338,6 +350,14 @@ def _add_some(update: UpdateSchema, new: list[_New]) -> None:
         missing = new.pop(0)
         added.add(missing.path)
         update.add_column(missing.path if len(missing.path) > 1 else missing.path[0], missing.at_first(new))
+
+
+def _listed(snapshot: Snapshot) -> ListedVersion | None:
+    """The version that ``snapshot`` lists; None if another program made it."""
+    summary = snapshot.summary
+    if summary is None or any(summary[name] is None for name in (VERSION, LEDGER, ATTEMPT)):
+        return None
+    return ListedVersion(*(int(str(summary[name])) for name in (VERSION, LEDGER, ATTEMPT)))
 
 
 def file_name(location: str) -> str:

@@ -25,8 +25,8 @@ from tidemark.table.evidence import PARSED, EvidenceRow
 from tidemark_spark.audit.evidence import cells_of, examined, hulls_of, touching
 from tidemark_spark.audit.worker import AuditTask, Examine, RawTask
 
-Sums = dict[str, tuple[int, int]]
-"""By date (ISO, empty for none): records, and the sum of their hashes."""
+Sums = dict[str, tuple[int, int | None]]
+"""By date (ISO, empty for none): records, and the sum of their hashes, None if it is not known."""
 
 
 class AffectedDates(NamedTuple):
@@ -139,7 +139,7 @@ class _DateSearch:
         for total, sums in ((self.before, before), (self.after, after)):
             for dt, (rows, _) in sums.items():
                 total[dt] = total.get(dt, 0) + rows
-        differing = {dt for dt in {*before, *after} if before.get(dt) != after.get(dt)}
+        differing = {dt for dt in {*before, *after} if _differ(before.get(dt, (0, 0)), after.get(dt, (0, 0)))}
         if differing:
             self._exchanges.append(differing)
         part.read.add(span.start)
@@ -156,13 +156,17 @@ def _parts(standing: EffectiveEvidence) -> dict[tuple[int, int], _Part]:
         part = parts[key] = _Part(hulls_of(rows))
         for row in rows:
             [span] = touching(part.spans, row.first, row.first + 1)
-            _add(part.before.setdefault(span.start, {}), row.day, row.rows, row.hash128 or 0)
+            _add(part.before.setdefault(span.start, {}), row.day, row.rows, row.hash128)
     return parts
 
 
-def _add(sums: Sums, dt: str, rows: int, total: int) -> None:
-    before = sums.get(dt, (0, 0))
-    sums[dt] = before[0] + rows, combine(before[1], total)
+def _add(sums: Sums, dt: str, rows: int, total: int | None) -> None:
+    counted, known = sums.get(dt, (0, 0))
+    sums[dt] = counted + rows, None if known is None or total is None else combine(known, total)
+
+
+def _differ(before: tuple[int, int | None], after: tuple[int, int | None]) -> bool:
+    return before[0] != after[0] or (before[1] != after[1] and None not in {before[1], after[1]})
 
 
 def _is_record(row: EvidenceRow) -> bool:

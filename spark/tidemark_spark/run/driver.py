@@ -18,6 +18,7 @@ from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import MOST_UNKNOWN, RunPlan, RunResult
 from tidemark.parsers.unknown_fields import largest
 from tidemark.planning.maintenance.fold import has_landed
+from tidemark.planning.maintenance.forgetting import Forgetting
 from tidemark.planning.unread_status import record_unread
 from tidemark.store import put_once, put_over
 from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, live_files, open_delta
@@ -274,7 +275,7 @@ def _known(sums: Mapping[_Key, tuple[int, int]], key: _Key, batches: Collection[
 
 def _write_evidence(table: TopicTable, plan: RunPlan, change: TableChange) -> None:
     if plan.folds:
-        body = folded(table, plan.folds)
+        body = folded(table, plan.folds, Forgetting.of(table).rewritten if plan.forgets else None)
     elif plan.kind == "compact":
         body = evidence_of_merged(table, plan, change.evidence)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from tests.spark.erasing.test_erased_rows import landed
 from tests.spark.inline import Inline
 from tests.spark.run.test_truncation import FUNCTION
+from tests.spark.test_vacuum import as_of
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.cli.app import app
@@ -137,7 +139,7 @@ def test_a_request_waits_for_records_that_are_not_uploaded_yet(
     assert [row for row in world.rows() if row["kafka_key"] == b"a0"] == []
 
 
-def test_a_request_is_done_once_nothing_of_it_is_left_in_raw(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_request_is_done_once_nothing_of_it_is_left(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     name = ask(world, "a2")
     said(world, "approve", name, "--by", "grace", "--records", "9", "--yes", who="grace")
 
@@ -155,7 +157,13 @@ def test_a_request_is_done_once_nothing_of_it_is_left_in_raw(world: World, capsy
         world.raw.segment([batch(18, [Record(0, T0, b"z", b"v")])], partition)
     world.land()
     job(world)
-    assert "raw: 2 segments lost 3 records, 2 old ones deleted" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "raw: 2 segments lost 3 records, 2 old ones deleted" in text
+    assert "table: 3 objects remain" in text
+    for days in (1, 2):
+        assert state() == "hidden"
+        with as_of(world, timedelta(days=days, minutes=days)):
+            job(world)
     assert state() == "erased"
 
 

@@ -1,21 +1,25 @@
 """Random schedules of requests, passes that are killed at any write, elections, rebuilds and compactions.
 
-Afterwards no reader has a record that an approved request names, all others are as they were, and proofs add up.
+Afterwards no reader and no stored file has a record that an approved request names, no sum tells of it, all others are
+as they were, and proofs add up.
 """
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.audit.test_audit import audited
 from tests.spark.erasing.masked import killed, rewriting
 from tests.spark.run.test_truncation import FUNCTION, branch
-from tests.spark.test_vacuum import Died
+from tests.spark.test_vacuum import Died, as_of, files
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.erasure.asked import SECRET, approve, asked
@@ -25,7 +29,10 @@ from tidemark.erasure.reports import RawReport, done_in, reports_of
 from tidemark.formats.raw.erasure import ErasureRequest, PartitionEnd
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay, write_plan
+from tidemark.planning.common import masked_offsets
+from tidemark.raw.topic import RawTopic
 from tidemark.remote.reader.read_range import read_range
+from tidemark.table.evidence import parse_evidence
 from tidemark_spark.erasing.search import SearchJob, SearchResult, SearchTask, search
 from tidemark_spark.erasure_pass import Pass, erase
 from tidemark_spark.run.driver import run
@@ -54,7 +61,7 @@ class Schedule:
 
     def __init__(self, root: Path, rng: random.Random) -> None:
         self.rng, self.root = rng, root
-        self.settings = rng.choice(self.settings_of)
+        self.settings = (*rng.choice(self.settings_of), "retention: {erased: 0s}")
         self.world = World(root, *self.settings)
         self.whole = not any(line.startswith("keep") for line in self.settings)
         if not self.whole:
@@ -193,7 +200,7 @@ class Schedule:
         """A pass that is killed at a random write, or ends."""
         self.land()
         try:
-            with killed(self.rng.randrange(40), lambda: self.rng.random() < 0.5):
+            with killed(self.rng.randrange(60), lambda: self.rng.random() < 0.5):
                 erase(self.work, dry_run=False)
         except Died:
             pass
@@ -244,6 +251,33 @@ class Schedule:
                         assert self.ever[at] == row["kafka_key"]
                         assert at not in self.doomed or info.key in named, (info.key, at)
 
+    def _search_lake(self) -> None:
+        """No stored file of the table or of quarantine has such a record, and no evidence a sum that tells of it."""
+        table = self.world.table
+        with as_of(self.world, timedelta(days=3)):  # so that the runs that died are over
+            remaining = erase(self.work, dry_run=False).remaining
+        assert {item.why for item in remaining} <= {"has rows of a past date or a dead branch, which are not searched"}
+        self.world.check()
+        assert audited(self.world).findings == ()
+        stored = {key for key in files(self.world) if key.endswith(".parquet")}
+        for key in stored - {item.key for item in remaining}:
+            names = ["kafka_partition", "kafka_offset", "kafka_leader_epoch"]
+            rows = pq.ParquetFile(io.BytesIO(table.store.get(key).body)).read(use_threads=False)
+            for row in rows.select([name for name in names if name in rows.schema.names]).to_pylist():
+                at = row["kafka_partition"], row["kafka_offset"]
+                epochs = [epoch for partition, epoch, offset in self.ever if (partition, offset) == at]
+                epochs = [row["kafka_leader_epoch"]] if "kafka_leader_epoch" in row else epochs
+                assert not {(at[0], epoch, at[1]) for epoch in epochs} <= self.doomed, (key, at)
+        held = {(row["file"], row["first"]) for row in self.world.holding()}
+        masks = RawTopic(table).masks_of(self.world.ledger, pending=False)
+        masked = {partition: masked_offsets(table, found) for (_, partition), found in masks.items()}
+        for info in table.store.list(table.keys.evidence):
+            for row in parse_evidence(table.store.get(info.key).body).to_pylist():
+                around = any(row["first"] <= offset < row["next"] for offset in masked.get(row["partition"], ()))
+                kept = (row["file"], row["first"]) in held and row["class"] != "superseded"
+                kept |= any(key.endswith(f"/{row['file']}") for key in stored)
+                assert row["hash128"] is None or kept or not around, (info.key, row)
+
     def again(self, planned: Callable[[], Any]) -> None:
         """A rebuild, a replay or a compaction."""
         self.land()
@@ -292,6 +326,7 @@ class Schedule:
             second.check = lambda: None  # type: ignore[method-assign]
         second.land()
         assert second.rows() == self.world.rows()
+        self._search_lake()
 
     def _is_continued(self, log: str) -> bool:
         """True if agents continue inside the segment, which may be that of a dead branch."""

@@ -14,7 +14,9 @@ class MirrorState(Model):
     """One table in one catalog: ``identifier`` is its name there.
 
     ``ledger_n`` and ``delta_version`` are the newest that the catalog lists, as ``snapshot_id``, since ``at``; None
-    while nothing is listed. ``failing_since`` and ``error`` describe a failure that lasts.
+    while nothing is listed. ``oldest_ledger`` is the oldest that a snapshot there lists, 0 if another program made one,
+    and None in an older state; ``refs`` has that of each tag and of other branches. ``failing_since`` and ``error``
+    describe a failure that lasts.
     """
 
     topic: str
@@ -23,6 +25,8 @@ class MirrorState(Model):
     ledger_n: int = Field(default=0, ge=0)
     delta_version: int | None = None
     snapshot_id: int | None = None
+    oldest_ledger: int | None = None
+    refs: dict[str, int] = Field(default_factory=dict)
     at: AwareDatetime | None = None
     failing_since: AwareDatetime | None = None
     error: str = ""

@@ -211,7 +211,8 @@ class RunPlan(StoredObject):
     A run of retention (``retain``) only removes: ``removes`` and ``supersedes`` are all files of the ``dates``, with
     their quarantined rows.
 
-    A fold replaces the landed attempts that it ``folds``: its evidence is theirs, row for row.
+    A fold replaces the landed attempts that it ``folds``: its evidence is theirs, row for row. One that ``forgets``
+    leaves out what tells of erased records (:mod:`tidemark.planning.maintenance.forgetting`).
 
     A repair restores from raw the rows that another program removed from the table or changed. It removes the files
     that no evidence names, and converts all rows of ``tasks``' offsets, whatever their dates, except for the dates that
@@ -253,6 +254,7 @@ class RunPlan(StoredObject):
     supersedes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     closes: dict[str, Closing] = Field(default_factory=dict)
     folds: tuple[int, ...] = ()
+    forgets: bool = False
     columns: tuple[str, ...] = ()
     found: str = ""
     unread: tuple[str, ...] = ()

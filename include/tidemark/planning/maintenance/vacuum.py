@@ -5,7 +5,7 @@ For each object the first rule that fits counts:
 1. A name or folder that starts with ``_`` is not a data file of a run: it stays.
 2. A live file of the table stays.
 3. A file of landed or quarantined rows that effective evidence names stays until a landed run has replaced it, and then
-   while a reader may still read an older version of the table.
+   while a reader may still read an older version of the table: with erased rows in it, only for a topic's grace.
 4. A file of an attempt (its name ends in the digest of one of the attempt's tasks) that evidence does not name stays
    while the attempt may still commit. The attempt died, or its commit left the file out.
 5. A file that no plan and no evidence names stays, and is reported.
@@ -14,12 +14,13 @@ For each object the first rule that fits counts:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from tidemark.formats.table.ledger import file_digest
 from tidemark.formats.table.plan import RUN_LIMIT, ConversionTask, RunPlan
+from tidemark.planning.maintenance.erased_files import ErasedRows, Replaced
 
 MARGIN: Final = timedelta(hours=1)
 """Allowance for clocks that differ, and for a commit that was under way."""
@@ -33,7 +34,24 @@ TOMBSTONES: Final = timedelta(days=7)
 Why = Literal["internal", "live", "held", "replaced", "young", "dead", "left out", "unknown"]
 """Rules 1 to 5; ``replaced``, ``dead`` and ``left out`` mean that the object is removed."""
 
+_TAKES_AWAY: Final = frozenset({"ingest", "repair", "retain"})
+"""The runs that replace files without making all of their rows again."""
+
+_AHEAD: Final = frozenset({"erase", "ingest"})
+"""The runs that may know masks which the table, and so the files that they replace, did not follow yet."""
+
 GOES: Final = frozenset[Why]({"replaced", "dead", "left out"})
+
+
+class Verdict(NamedTuple):
+    """The verdict on an object: ``erased`` is the reason if it stays for now and may hold erased rows, else empty.
+
+    ``until`` is the time at which it goes, None if it does not go by itself.
+    """
+
+    why: Why
+    erased: str = ""
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +60,7 @@ class Knowledge:
 
     ``landed`` are all attempts that ever landed and still have evidence. ``plans`` are the stored plans by attempt.
     A path in the quarantine never equals a path in the table: names contain the first row, which is in one of them.
+    ``erased`` are the erased rows, None without any; ``commits`` those of the attempts in :meth:`that_hid`.
     """
 
     live: Collection[str]
@@ -49,6 +68,15 @@ class Knowledge:
     landed: Collection[int]
     plans: Mapping[int, RunPlan]
     now: datetime
+    erased: ErasedRows | None = None
+    commits: Mapping[int, Replaced] = field(default_factory=dict)
+
+    def that_hid(self, paths: Collection[str]) -> list[RunPlan]:
+        """The plans that replaced some of ``paths`` that may hold erased rows."""
+        if self.erased is None:
+            return []
+        holding = {path for path in paths if self.erased.may_be_in(path)}
+        return [plan for plan in self.plans.values() if not holding.isdisjoint(plan.replaced)]
 
     def is_over(self, plan: RunPlan) -> bool:
         """True if the attempt can no longer commit."""
@@ -78,15 +106,14 @@ def all_landed(ledger: Iterable[int], named: Iterable[int], plans: Mapping[int, 
     return attempts
 
 
-def judge(known: Knowledge, paths: Iterable[str]) -> dict[str, Why]:
+def judge(known: Knowledge, paths: Iterable[str]) -> dict[str, Verdict]:
     """The verdict on each object, by its path below the table or its quarantine."""
-    gone_since: dict[str, datetime] = {}
-    for plan in known.plans.values():
+    replacing: dict[str, RunPlan] = {}
+    for plan in sorted(known.plans.values(), key=lambda plan: plan.created_at):
         if plan.attempt in known.landed:
-            at = plan.created_at + RUN_OVER  # it was committed before that
-            gone_since |= {path: max(at, gone_since.get(path, at)) for path in plan.replaced}
+            replacing |= dict.fromkeys(plan.replaced, plan)
     authors = {digest: plan for plan in known.plans.values() for digest in digests_of(plan)}
-    return {path: _judged(known, path, gone_since.get(path), authors.get(digest_in(path))) for path in paths}
+    return {path: _judged(known, path, replacing.get(path), authors.get(digest_in(path))) for path in paths}
 
 
 def digests_of(plan: RunPlan) -> set[str]:
@@ -100,20 +127,34 @@ def digest_of(plan: RunPlan, task: ConversionTask) -> str:
     return file_digest(task.topic_id, labels, plan.configuration, plan.code, plan.attempt)
 
 
-def _judged(known: Knowledge, path: str, gone_since: datetime | None, author: RunPlan | None) -> Why:
+def _judged(known: Knowledge, path: str, replacing: RunPlan | None, author: RunPlan | None) -> Verdict:
     if any(part.startswith("_") for part in path.split("/")):
-        return "internal"
+        return Verdict("internal")
     if path in known.live:
-        return "live"
+        return Verdict("live")
     if path in known.named:
-        if gone_since is None:
-            return "held"
-        return "replaced" if known.now - gone_since > TOMBSTONES else "young"
+        return _replaced(known, path, replacing) if replacing else Verdict("held")
     if author is None:
-        return "unknown"
+        erased = known.erased is not None and known.erased.may_be_in(path)
+        return Verdict("unknown", "no plan tells which run wrote it: delete it" if erased else "")
     if not known.is_over(author):
-        return "young"
-    return "left out" if author.attempt in known.landed else "dead"
+        erased = known.erased is not None and known.erased.unknown_to(author)
+        return Verdict("young", "its run may commit, or has died" if erased else "", author.created_at + RUN_OVER)
+    return Verdict("left out" if author.attempt in known.landed else "dead")
+
+
+def _replaced(known: Knowledge, path: str, plan: RunPlan) -> Verdict:
+    over = plan.created_at + RUN_OVER  # it was committed before that
+    until, reason = over + TOMBSTONES, ""
+    erased = known.erased if known.erased and (plan.kind in _AHEAD or known.erased.unknown_to(plan)) else None
+    if erased and erased.may_be_in(path):
+        commit = known.commits.get(plan.attempt, Replaced(over, None))
+        reason = erased.listed_by(commit.ledger_n)
+        if not reason:
+            until, reason = min(until, commit.at + erased.grace), "readers of older versions may read it"
+    elif erased and plan.kind in _TAKES_AWAY:
+        reason = "has rows of a past date or a dead branch, which are not searched"
+    return Verdict("replaced") if known.now >= until else Verdict("young", reason, until)
 
 
 def digest_in(path: str) -> str:
