@@ -18,7 +18,7 @@ from uploader_agent.intake.follower import FollowerState, PartitionFollower
 from uploader_agent.intake.leader_logs import LogAsked, leader_logs
 
 WAITS: Final = 16
-"""New spools that wait for the disk at once."""
+"""New spools that wait for the disk, or for the store, at once."""
 
 TURN_SECONDS: Final = 0.1
 """The longest wait for an answer."""
@@ -129,8 +129,9 @@ class Fetcher:
         asked: Mapping[TopicPartition, LogAsked],
         followers: Mapping[TopicPartition, PartitionFollower],
     ) -> None:
-        for tp, log in (await leader_logs(self._cluster, broker, asked)).items():
-            followers[tp].take_log(asked[tp].leader, log, self._clock())
+        logs = await leader_logs(self._cluster, broker, asked)
+        # Each of them reads its stored end, if its spool is new.
+        in_parallel(lambda tp: followers[tp].take_log(asked[tp].leader, logs[tp], self._clock()), [*logs], WAITS)
         self.unasked = True
 
     def turn(self, rests: Callable[[PartitionFollower], bool]) -> None:

@@ -1,4 +1,4 @@
-"""The stored end of a partition, and the batch that ends there, which the leader must have if a spool begins there."""
+"""The stored end of a partition, and the batch before it, which the leader must have if a spool begins there."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from tidemark.formats.keys import PartitionKeys
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, parse_offset_index, scan_batches
 from tidemark.raw import objects
 from tidemark.raw.objects import StoredWatermark, find_watermark
-from tidemark.raw.segments import Segment
+from tidemark.raw.segments import Segment, segment_of
 from tidemark.store import Store
 from uploader_agent.stored.open_transactions import open_in_store
+from uploader_agent.stored.stored_log import StoredSegment
 
 
 class StoredEnd(NamedTuple):
-    """The offset below which the store accounts for all offsets, and the batch that ends there, if a segment has it.
+    """The offset below which the store accounts for all offsets, and the batch before it, if a segment has all of it.
 
     ``opened`` are the transactions that are open there.
     """
@@ -32,14 +33,16 @@ def stored_end(store: Store, keys: PartitionKeys, topic_id: str, lineage: Lineag
         return StoredEnd(0)
     end = found.watermark.next_offset
     cut = found.lineage.divergence(lineage, end)
-    opened = open_in_store(store, keys, end if cut is None else cut, lineage) or ()
     if cut is not None:
-        return StoredEnd(cut, opened=opened)
+        return StoredEnd(cut, opened=open_in_store(store, keys, cut, lineage) or ())
     for listed in objects.manifests(store, keys, found.base_offset, found.base_offset + 1):
-        segment = objects.read_segment(store, keys, listed.name)
-        if segment is not None and segment.end == end:
-            return StoredEnd(end, _last_batch(store, segment), opened)
-    return StoredEnd(end, opened=opened)
+        stored = objects.read_manifest(store, keys, listed.name)
+        known = StoredSegment.of(stored.manifest, lineage) if stored else None
+        if stored and known and known.state == "whole" and known.readable_end == known.next_offset == end:
+            last = _last_batch(store, segment_of(stored.manifest, listed.info.key, store.url))
+            whole = last is not None and last.base_offset not in stored.manifest.gone
+            return StoredEnd(end, last if whole else None, known.open_transactions)
+    return StoredEnd(end, opened=open_in_store(store, keys, end, lineage) or ())
 
 
 def _last_batch(store: Store, segment: Segment) -> BatchHeader | None:

@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import shutil
+import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
@@ -16,17 +17,24 @@ from unittest.mock import patch
 
 import pytest
 
+from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.fakes import CLUSTER
 from tests.uploader_agent.intake.scripted import OTHER_ID, TOPIC, ScriptedCluster, T, batches_in, header_of
 from tests.uploader_agent.intake.slots import ScriptedAdmin, ScriptedTime, Slot, settle
 from tests.uploader_agent.intake.test_follower import ALL, misfortune, restored
 from tests.uploader_agent.intake.test_spool import WRITES, Killed, Killer
 from tidemark.errors import BrokerError, Refused
-from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.formats.keys import WATERMARK_NAME, ControlKeys, SegmentName, TopicPartition
+from tidemark.formats.raw.masks import Mask
 from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark import parse, render
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.formats.table.plan import StoredMasks
 from tidemark.kafka_log import UnfinishedTransaction
+from tidemark.raw.objects import read_manifest
+from tidemark.raw.removal import remove
+from tidemark.store import StoreOptions
+from tidemark_spark.erasing.rewriting import SealTask, rewrite
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.disk.active_segment import Active
 from uploader_agent.disk.log_dirs import find_segments
@@ -96,6 +104,67 @@ def test_a_new_spool_begins_at_the_branch_that_an_unclean_election_has_left(
     slot.upload(tails=True)
     slot.check_exact()
     assert slot.watermark().gaps == ()
+
+
+def test_a_new_spool_is_compared_with_the_stored_batch_of_its_own_branch(slot: Slot, cluster: ScriptedCluster) -> None:
+    """The dead branch has a segment with the same offsets, under the plain name."""
+    cluster.produce(5)
+    slot.upload(tails=True)
+    begun = cluster.log.end
+    cluster.produce(1, commit=False)
+    cluster.commit(1)
+    slot.upload(tails=True)
+    count = cluster.log.end - begun
+    cluster.elect(2)
+    cluster.log.append(simple(begun, count, leader_epoch=cluster.epoch))
+    settle(cluster)
+    slot.upload(tails=True)
+    ends = {manifest.name: manifest.next_offset for manifest in slot.manifests()}
+    assert ends[SegmentName(begun)] == ends[SegmentName.of_branch(begun, 1)] == slot.watermark().next_offset
+    slot.lose_spool()
+    cluster.produce(3)
+    slot.upload(tails=True)
+    slot.check_exact()
+    assert slot.watermark().next_offset == cluster.log.end
+
+
+def test_a_new_spool_is_not_compared_with_a_stored_batch_that_lacks_erased_records(
+    slot: Slot, cluster: ScriptedCluster
+) -> None:
+    cluster.produce(5)
+    cluster.log.append(simple(cluster.log.end, 3, leader_epoch=0))
+    cluster.commit()
+    slot.upload(tails=True)
+    keys, store = slot.keys, slot.store.inner
+    mask = Mask.of(CLUSTER, TOPIC, T.partition, {0: [cluster.log.end - 1]}, ["0" * 64])
+    store.put(key := mask.key(ControlKeys("", CLUSTER)), mask.to_bytes())
+    last = read_manifest(store, keys, max(manifest.name for manifest in slot.manifests()))
+    assert last is not None
+    assert rewrite(StoreOptions(), SealTask(keys, last, StoredMasks(store=store.url, keys=(key,)), 1)).new is not None
+    objects = {name: stored.etag for name, stored in last.manifest.objects.items()}
+    remove(store, keys, last.manifest.name, last.etag, objects)
+    slot.lose_spool()
+    cluster.produce(3)
+    slot.upload(tails=True)
+    assert slot.watermark().next_offset == cluster.log.end
+
+
+def test_new_spools_ask_the_store_side_by_side(tmp_path: Path) -> None:
+    cluster = ScriptedCluster(partitions=8)
+    cluster.produce(3)
+    slot = Slot(tmp_path, cluster)
+    slot.upload(tails=True)
+    slot.lose_spool()
+    meeting = threading.Barrier(8)
+
+    def meet(operation: str, key: str) -> None:
+        if (operation, key.rpartition("/")[2]) == ("get", WATERMARK_NAME) and not meeting.broken:
+            meeting.wait(10)
+
+    slot.store.before = meet
+    with closing(slot.replica()) as replica:
+        replica.catch_up(every_topic)
+        assert {follower.spool.end for follower in replica._fetcher.line} == {cluster.log.end}
 
 
 def test_offsets_that_the_brokers_still_have_are_never_called_lost(slot: Slot, cluster: ScriptedCluster) -> None:
