@@ -18,7 +18,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.tidemark.kafka_log.build import simple
-from tests.uploader_agent.fakes import CLUSTER
+from tests.uploader_agent.fakes import CLUSTER, WatchedStore
 from tests.uploader_agent.intake.scripted import OTHER_ID, TOPIC, ScriptedCluster, T, batches_in, header_of
 from tests.uploader_agent.intake.slots import ScriptedAdmin, ScriptedTime, Slot, settle
 from tests.uploader_agent.intake.test_follower import ALL, misfortune, restored
@@ -38,6 +38,7 @@ from tidemark_spark.erasing.rewriting import SealTask, rewrite
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.disk.active_segment import Active
 from uploader_agent.disk.log_dirs import find_segments
+from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.intake import replica as replica_module
 from uploader_agent.intake.fetching import Retention, TopicAnswer
@@ -147,6 +148,45 @@ def test_a_new_spool_is_not_compared_with_a_stored_batch_that_lacks_erased_recor
     cluster.produce(3)
     slot.upload(tails=True)
     assert slot.watermark().next_offset == cluster.log.end
+
+
+def test_a_partition_begins_where_the_first_of_two_processes_says(slot: Slot, cluster: ScriptedCluster) -> None:
+    """The other has found no object, and has a spool that begins at an earlier log start."""
+    cluster.produce(9)
+    twin = Slot(slot.root / "twin", cluster)
+    twin.store = WatchedStore(slot.store.inner)
+    twin.settings = twin.settings.model_copy(update={"raw": slot.settings.raw})
+
+    def meanwhile(operation: str, key: str) -> None:
+        if (operation, key) == ("put", slot.keys.watermark):
+            slot.store.before = lambda _operation, _key: None
+            cluster.delete_below(header_of(cluster.log.batches[4]).base_offset)
+            twin.upload(tails=True)
+
+    slot.store.before = meanwhile
+    slot.upload(tails=True)
+    watermark = slot.watermark()
+    assert (watermark.start_offset, watermark.next_offset) == (cluster.log.start, cluster.log.end)
+    cluster.produce(3)
+    slot.upload(tails=True)
+    slot.check_exact()
+
+
+def test_nobody_says_where_a_partition_begins_before_its_spool_does(slot: Slot, cluster: ScriptedCluster) -> None:
+    cluster.produce(9)
+    cluster.delete_below(header_of(cluster.log.batches[4]).base_offset)
+    with closing(NoWatcher()) as bell, closing(slot.replica()) as replica:
+        replica.catch_up(every_topic)
+        replica._fetcher.followers[T].begin_again(cluster.now)
+        agent = slot.agent(replica, bell)
+        agent.refresh()
+        [partition] = agent.leadership.partitions.values()
+        with pytest.raises(SegmentChanged, match="tells the first offset"):
+            partition.uploader.learn()
+        replica.catch_up(every_topic)
+        assert partition.look()
+        partition.uploader.learn()
+        assert partition.remote.start == cluster.log.start > 0
 
 
 def test_new_spools_ask_the_store_side_by_side(tmp_path: Path) -> None:
