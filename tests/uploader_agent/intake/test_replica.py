@@ -75,9 +75,14 @@ def test_what_is_fetched_is_stored_and_known_by_its_origin(slot: Slot, cluster: 
     assert slot.index().observed_at.year > 2000
 
 
-def test_a_new_spool_begins_where_the_store_ends(slot: Slot, cluster: ScriptedCluster) -> None:
-    cluster.produce(30)
-    slot.upload(tails=True)
+@pytest.mark.parametrize(("batches", "segment"), [(30, 500), (1500, 1 << 20)])
+def test_a_new_spool_begins_where_the_store_ends(
+    slot: Slot, cluster: ScriptedCluster, batches: int, segment: int
+) -> None:
+    """The last batch is found in a small segment, and by the index of a larger one."""
+    cluster.produce(batches)
+    cluster.answer_bytes = 50_000
+    slot.upload(tails=True, segment=segment)
     last = header_of(cluster.log.batches[-1])
     assert slot.watermark().next_offset == last.next_offset
     slot.lose_spool()
