@@ -50,11 +50,13 @@ from uploader_agent.intake.fetching import (
     EpochEnd,
     FetchAnswer,
     FetchLimits,
+    FetchStopped,
     FrameTooLarge,
     PartitionRefused,
     Refusal,
     Result,
     Retention,
+    StopReason,
     TopicAnswer,
     TopicLeaders,
     Wanted,
@@ -361,14 +363,14 @@ def _topic_answer(name: str, topic: Any) -> TopicAnswer | None:
     if refusal is Refusal.TOPIC:
         return None
     if refusal is Refusal.RIGHT:
-        return BrokerError(
-            f"{name}: the right DESCRIBE is missing: give this user READ on the topic, which includes it"
-        )
+        rule = f"{name}: the right DESCRIBE is missing: give this user READ on the topic, which includes it"
+        return FetchStopped(StopReason.RIGHT, rule)
     if topic.error_code:
         return BrokerUnavailable(f"{name}: the broker cannot describe it now: {error.message}")
     identity = topic_id_text(topic.topic_id)
     if identity is None:
-        return BrokerError(f"{name}: it has no topic id; fetching needs Kafka 3.1 or later")
+        rule = f"{name}: it has no topic id; fetching needs Kafka 3.1 or later"
+        return FetchStopped(StopReason.NO_TOPIC_ID, rule)
     leaders = {
         part.partition_index: Leader(part.leader_id, Led(part.leader_epoch, identity), tuple(part.replica_nodes))
         for part in topic.partitions

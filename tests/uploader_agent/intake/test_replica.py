@@ -23,7 +23,7 @@ from tests.uploader_agent.intake.scripted import OTHER_ID, TOPIC, ScriptedCluste
 from tests.uploader_agent.intake.slots import ScriptedAdmin, ScriptedTime, Slot, settle
 from tests.uploader_agent.intake.test_follower import ALL, misfortune, restored
 from tests.uploader_agent.intake.test_spool import WRITES, Killed, Killer
-from tidemark.errors import BrokerError, Refused
+from tidemark.errors import Refused
 from tidemark.formats.keys import WATERMARK_NAME, ControlKeys, SegmentName, TopicPartition
 from tidemark.formats.raw.masks import Mask
 from tidemark.formats.raw.slots import FIRST_SLOT
@@ -41,7 +41,7 @@ from uploader_agent.disk.log_dirs import find_segments
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.intake import replica as replica_module
-from uploader_agent.intake.fetching import Retention, TopicAnswer
+from uploader_agent.intake.fetching import FetchStopped, Retention, StopReason, TopicAnswer
 from uploader_agent.intake.follower import FollowerState
 from uploader_agent.intake.last_stored import StoredEnd
 from uploader_agent.intake.metadata import SlotMetadata
@@ -53,6 +53,12 @@ from uploader_agent.partitions.poller import OffsetsAnswer
 
 def every_topic(_topic: str) -> bool:
     return True
+
+
+def stopped(replica: SlotReplica) -> dict[str, float]:
+    """What the metric counts, by reason."""
+    [metric] = replica._metrics.stopped_partitions.collect()
+    return {sample.labels["reason"]: sample.value for sample in metric.samples if sample.value}
 
 
 @pytest.fixture
@@ -513,7 +519,13 @@ def test_a_spool_that_cannot_be_used_is_told_and_a_foreign_one_is_not_led(
     (folder / "leader-epoch-checkpoint").write_text("damaged")
     slot.upload()
     assert not slot.store.puts or not any(key.endswith(".log") for key in slot.store.puts)
-    shutil.rmtree(folder)
+    with closing(slot.replica()) as replica:
+        replica.catch_up(every_topic)
+        assert stopped(replica) == {"spool": 1}
+        shutil.rmtree(folder)
+        while cluster.now < 30:
+            replica._turn()
+        assert stopped(replica) == {}
     slot.upload(tails=True)
     slot.check_exact()
     end, slots = slot.watermark().next_offset, 7
@@ -742,9 +754,12 @@ def test_a_partition_that_has_stopped_is_told_once(
     cluster.produce(10)
     replica = slot.replica()
     replica.catch_up(every_topic)
-    replica._fetcher.followers[T].stop(BrokerError("orders-0: the right READ is missing"))
+    follower = replica._fetcher.followers[T]
+    follower.stop(FetchStopped(StopReason.RIGHT, "orders-0: the right READ is missing"))
     for _ in range(3):
         replica._measure()
+        follower.unanswered(BrokerUnavailable("the request in flight was lost"), cluster.now)
+        assert stopped(replica) == {"right": 1}
     assert capsys.readouterr().out.count("the right READ is missing") == 1
     cluster.now += 301
     replica._measure()
@@ -761,7 +776,7 @@ def test_an_observation_of_a_followed_log_is_as_old_as_the_leaders_answer(slot: 
     assert observation.held_at(later, partition.disk.tail) == observation.asked_at < later
 
 
-DENIED = BrokerError("payments: the right DESCRIBE is missing")
+DENIED = FetchStopped(StopReason.RIGHT, "payments: the right DESCRIBE is missing")
 
 
 @pytest.mark.parametrize(
@@ -775,7 +790,7 @@ DENIED = BrokerError("payments: the right DESCRIBE is missing")
 def test_a_topic_that_is_not_described_stops_alone(
     slot: Slot,
     cluster: ScriptedCluster,
-    answer: BrokerError | BrokerUnavailable | None,
+    answer: FetchStopped | BrokerUnavailable | None,
     state: FollowerState | None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -808,6 +823,7 @@ def test_a_topic_that_is_refused_before_it_is_followed_is_told(
     with patch.object(cluster, "topics", refusing), closing(slot.replica()) as replica:
         while cluster.now < 30:
             replica._turn()
+        assert stopped(replica) == {"right": 1}
     assert capsys.readouterr().out.count(str(DENIED)) == 1
 
 
@@ -870,5 +886,7 @@ def test_a_new_spool_is_not_begun_behind_another_logs_batches(slot: Slot, cluste
     replica = slot.replica()
     replica.catch_up(every_topic)
     assert "another log has this topic's id" in str(replica._fetcher.followers[T].error)
+    replica._measure()
+    assert stopped(replica) == {"other_log": 1}
     replica.close()
     assert (slot.watermark().next_offset, batches_in(slot.spool / str(T))) == (before.next_offset, [])
