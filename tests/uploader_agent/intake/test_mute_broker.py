@@ -66,6 +66,38 @@ def test_a_mute_broker_holds_up_no_answer_of_another(
     assert f"broker {MUTE} at {mute.host}:{mute.port} cannot be asked" in str(failed[0])
 
 
+def test_what_any_broker_may_answer_is_asked_of_another_beside_a_mute_one(
+    kafka: KafkaCluster, mute: _Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer comes before the connection to the mute one is given up; after that the mute one is asked last."""
+    monkeypatch.setattr("uploader_agent.intake.brokers._SILENT_SECONDS", 0.1)
+    kafka.create_topic(f"{TOPIC}-asked")
+    both = [f"{mute.host}:{mute.port}", kafka.bootstrap]
+    with closing(BrokerConnections({"bootstrap_servers": both}, FetchLimits())) as brokers:
+        brokers._failed = {
+            (address.host, address.port): address.port != mute.port for address in brokers._addresses.values()
+        }
+        given_up = list[int | str]()
+        unavailable = brokers._unavailable
+        monkeypatch.setattr(
+            brokers, "_unavailable", lambda broker, error: given_up.append(broker) or unavailable(broker, error)
+        )
+        assert f"{TOPIC}-asked" in brokers.run(brokers.topics(None))
+        monkeypatch.setattr("uploader_agent.intake.brokers._SILENT_SECONDS", 3600.0)
+        assert f"{TOPIC}-asked" in brokers.run(brokers.topics(None))
+        assert not given_up
+
+
+def test_without_any_answer_the_last_failure_is_told(mute: _Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uploader_agent.intake.brokers._SILENT_SECONDS", 0.1)
+    monkeypatch.setattr("uploader_agent.intake.brokers._CONNECT_SECONDS", 0.5)
+    both = [f"{mute.host}:{mute.port}", f"{HOST}:1"]
+    with closing(BrokerConnections({"bootstrap_servers": both}, FetchLimits())) as brokers:
+        with pytest.raises(BrokerUnavailable, match="cannot be asked"):
+            brokers.run(brokers.topics(None))
+        assert {address for address, moment in brokers._failed.items() if moment} == {mute[1:3], (HOST, 1)}
+
+
 def test_a_broker_at_another_address_owes_no_answer_any_more(kafka: KafkaCluster) -> None:
     """A request that was on its way to the old address gets an answer; else the broker would never be asked again."""
     kafka.create_topic(f"{TOPIC}-moved")
