@@ -83,6 +83,7 @@ class Fetcher:
         """Fetch for ``follower`` no more."""
         del self.followers[follower.tp]
         self.line.remove(follower)
+        self.unasked = True
 
     def asking(self) -> set[str]:
         """The topics of followers that wait for their leader.
@@ -112,12 +113,14 @@ class Fetcher:
                     follower.unanswered(error, self._clock())
             return
         finally:
-            self.unasked, self.heard, self._learns = True, True, False
+            self.heard, self._learns = True, False
         take(topics)
         by_broker: defaultdict[int, dict[TopicPartition, LogAsked]] = defaultdict(dict)
         for follower in self.line:
             if names is None or follower.tp.topic in names:
+                before = follower.state
                 leader = follower.hear(topics.get(follower.tp.topic), self._clock())
+                self.unasked |= follower.state is not before
                 if leader is not None:
                     by_broker[leader.broker][follower.tp] = LogAsked(leader, follower.known)
         for broker, asked in by_broker.items():

@@ -44,7 +44,8 @@ _REFRESH_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 5.0
 """Time after an error of the disk, or of all partitions, before the replica tries again."""
 
-_MEASURE_SECONDS: Final = 1.0
+_MEASURE_SECONDS, _STANDS_SECONDS = 1.0, 10.0
+"""Time between two measurements of the spool, and of one that has room and did not grow."""
 
 _RETENTION_SECONDS: Final = 60.0
 """Time between two questions about the topics' retention."""
@@ -296,7 +297,7 @@ class SlotReplica(LogSource):
     def _measure(self) -> None:
         """Note the size of the spool. While it is full, nothing is fetched, and all segments end, to be sealed."""
         self._size = sum(follower.spool.size for follower in self._fetcher.line)
-        self._measured_fetched = self._fetcher.fetched
+        grown, self._measured_fetched = self._fetcher.fetched != self._measured_fetched, self._fetcher.fetched
         full = self._size >= self._settings.spool_max
         if full and not self._full:
             logger.warning("spool_full", size=self._size, spool_max=self._settings.spool_max)
@@ -308,10 +309,10 @@ class SlotReplica(LogSource):
         if self._clock() >= self._left_at:
             self._measure_retention()
         self._tell()
-        self._measure_at = self._clock() + _MEASURE_SECONDS
+        self._measure_at = self._clock() + (_MEASURE_SECONDS if grown or full else _STANDS_SECONDS)
 
     def _tell(self) -> None:
-        """Count what has stopped; log it at once, and every five minutes with the partitions that wait."""
+        """Count what has stopped; log it once, and every five minutes with the partitions that wait."""
         line, now = self._fetcher.line, self._clock()
         stopped = {str(follower.tp): follower.error for follower in line if isinstance(follower.error, FetchStopped)}
         stopped |= self._refused

@@ -770,7 +770,7 @@ def test_an_observation_of_a_followed_log_is_as_old_as_the_leaders_answer(slot: 
     cluster.produce(10)
     agent = slot.upload()
     [partition] = agent.leadership.partitions.values()
-    observation, later = partition.observation, agent.components.runtime.utc_now()
+    observation, later = partition.observation, agent.components.runtime.utc_now() + timedelta(seconds=1)
     assert observation is not None
     assert observation.asked_at is not None
     assert observation.held_at(later, partition.disk.tail) == observation.asked_at < later
