@@ -111,7 +111,7 @@ class Client:
         made, found = MetadataResponse.MetadataResponseTopic, dict[str, Any]()
         for at, one in self.view(f"topics {names}").items():
             if at.topic in names:
-                topic = found.setdefault(at.topic, made(name=at.topic, topic_id=one.topic_id))
+                topic = found.setdefault(at.topic, made(name=at.topic, topic_id=one.topic_id, partitions=[]))
                 said = {"leader_id": one.leader, "leader_epoch": one.leader_epoch, "replica_nodes": list(one.replicas)}
                 topic.partitions.append(made.MetadataResponsePartition(partition_index=at.partition, **said))
         return MetadataResponse(topics=list(found.values()))
