@@ -58,7 +58,7 @@ class Metrics:
         self.fetch_throttled = self._counter("fetch_throttled_seconds", "Seconds for which brokers throttled fetching.")
         self.stopped_partitions = self._gauge(
             "stopped_partitions",
-            "Partitions, and topics never followed, that only a person can have fetched.",
+            "Partitions, and topics never followed, that wait for a person.",
             ["reason"],
         )
         self.retention_left = self._gauge(
