@@ -118,7 +118,7 @@ def test_alerts_have_names_of_their_own_and_cover_what_can_go_wrong() -> None:
     worrying |= {"yielded_segments_total", "corrupt_segments_total", "broker_reachable", "log_dirs_unreadable"}
     worrying |= {"fenced_partitions", "foreign_epochs_total"}
     worrying |= {"index_written_timestamp_seconds", "reloads_total", "truncated_logs_total", "failures_total"}
-    worrying |= {"overdue_seconds"}
+    worrying |= {"overdue_seconds", "stopped_partitions"}
     assert read >= {"up"} | {f"tidemark_agent_{name}" for name in worrying}
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import copy
 import json
 import os
+import posixpath
 import re
 import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +65,8 @@ MODES: dict[str, dict[str, Any]] = {
     | {
         "mode": "fetch",
         "config": {"raw": {"url": "s3://raw/tidemark"}, "fetch": {"rack": "a", "segment": "16MiB"}},
-        "fetch": FETCH["fetch"] | {"clientSecret": "kafka", "spool": {"size": "2Ti", "storageClass": "fast"}},
+        "fetch": FETCH["fetch"]
+        | {"clientSecret": "kafka", "lease": "30s", "spool": {"size": "2Ti", "storageClass": "fast"}},
     },
     "fetch-without-volume": FETCH | {"fetch": FETCH["fetch"] | {"spool": {"emptyDir": True}}},
 }
@@ -198,8 +201,10 @@ def test_a_pod_of_the_statefulset_is_a_slot(mode: str, tmp_path: Path, monkeypat
     assert fetch.spool.is_relative_to(settings.state_dir)
     assert 0 <= volume_size(spec) * 4 // 5 - fetch.spool_max < 1 << 20
     if mode == "fetch-everything":
-        assert (fetch.client, fetch.rack) == (yaml.safe_load(CLIENT), "a")
-        assert "/etc/tidemark-client" in {one["mountPath"] for one in agent["volumeMounts"]}
+        assert (fetch.client, fetch.rack, fetch.lease) == (yaml.safe_load(CLIENT), "a", timedelta(seconds=30))
+        mounts = {one["mountPath"]: one["name"] for one in agent["volumeMounts"]}
+        assert mounts[posixpath.dirname(str(fetch.client["ssl_cafile"]))] == "tidemark-client"
+    assert ("startupProbe" in agent) == (fetch.lease is not None), "a standby is not alive yet"
     set_variables(monkeypatch, agent, slot="")  # a cluster that does not label the pods
     with pytest.raises(ConfigError, match=r"fetch\.slot"):
         load_settings(tmp_path / "agent.yaml")
@@ -263,6 +268,8 @@ def test_a_monitor_and_a_policy_select_the_pods(values: dict[str, Any]) -> None:
         (FETCH | {"config": LEAST["config"] | {"broker": {}}}, "config"),
         (FETCH | {"config": LEAST["config"] | {"fetch": {"client": {}}}}, r"config\.fetch\.client: .* Secret"),
         (FETCH | {"config": LEAST["config"] | {"fetch": {"spool_max": "1TiB"}}}, r"config\.fetch\.spool_max"),
+        (FETCH | {"config": LEAST["config"] | {"fetch": {"lease": "30s"}}}, r"config\.fetch\.lease"),
+        (FETCH | {"fetch": FETCH["fetch"] | {"lease": "thirty"}}, "lease"),
         ({"config": LEAST["config"] | {"fetch": {}}}, "config"),
         ({"terminationGracePeriodSeconds": 30}, "terminationGracePeriodSeconds"),
     ],

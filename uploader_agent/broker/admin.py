@@ -9,7 +9,6 @@ Source: KIP-516 (topic ids).
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -106,17 +105,11 @@ class AdminMetadata(Metadata):
 
     def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
         """See :class:`Metadata`. Only the topics of ``wanted`` are asked for, and asking creates no topic."""
+        from uploader_agent.broker.partition_requests import topics
+
         names = sorted({tp.topic for tp in wanted})
-        topics = self._ask(lambda client: client.describe_topics(names)) if names else []
-        leaders: dict[TopicPartition, Leader] = {}
-        for topic in topics:
-            name, topic_id = topic["name"], kafka_topic_id(topic)
-            for part in topic["partitions"]:
-                tp = TopicPartition(name, part["partition_index"])
-                if tp in wanted:
-                    led = Led(part["leader_epoch"], topic_id)
-                    leaders[tp] = Leader(part["leader_id"], led, tuple(part["replica_nodes"]))
-        return leaders
+        leaders = leaders_in(self._ask(partial(_send_to, topics(names), None))) if names else {}
+        return {tp: leader for tp, leader in leaders.items() if tp in wanted}
 
     @override
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
@@ -218,16 +211,16 @@ class AdminMetadata(Metadata):
             raise BrokerUnavailable(f"{rule}: {type(error).__name__}: {error}") from error
 
 
-def _send_to(request: Any, broker: int, client: Any) -> Any:
+def _send_to(request: Any, broker: int | None, client: Any) -> Any:
     return send(client, request, broker)
 
 
-def send(client: Any, request: Any, node_id: int) -> Any:
-    """Send ``request`` to broker ``node_id`` and no other, and return its answer. Raises kafka-python's errors."""
+def send(client: Any, request: Any, node_id: int | None) -> Any:
+    """The answer of broker ``node_id`` and no other to ``request``; if None, of any. Raises kafka-python's errors."""
     return client._manager.run(_sent, client, request, node_id)
 
 
-async def _sent(client: Any, request: Any, node_id: int) -> Any:
+async def _sent(client: Any, request: Any, node_id: int | None) -> Any:
     return await client._manager.send(request, node_id=node_id)
 
 
@@ -317,9 +310,13 @@ def _describe_configs(wanted: list[Any], client: Any) -> Any:
     return client.describe_configs(wanted, config_filter="all")
 
 
-def kafka_topic_id(topic: Mapping[str, Any]) -> str | None:
-    """The :func:`~tidemark.formats.raw.incarnations.topic_id_text` of a described topic; None if it has no id."""
-    value = topic.get("topic_id")
-    if not value:
-        return None
-    return topic_id_text(uuid.UUID(str(value)))
+def leaders_in(answer: Any) -> dict[TopicPartition, Leader]:
+    """The leaders that a broker's answer to Metadata names; without those of topics that it cannot describe."""
+    return {
+        TopicPartition(topic.name, part.partition_index): Leader(
+            part.leader_id, Led(part.leader_epoch, topic_id), tuple(part.replica_nodes)
+        )
+        for topic, topic_id in ((topic, topic_id_text(topic.topic_id)) for topic in answer.topics)
+        for part in topic.partitions
+        if not topic.error_code
+    }

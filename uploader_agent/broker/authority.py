@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, kafka_topic_id, send
+from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, leaders_in, send
 from uploader_agent.broker.leadership_hints import TOPICS, state_path
 
 _PATIENCE = 10.0
@@ -107,17 +107,11 @@ class QuorumAuthority(Authority):
 
     @override
     def leader(self, tp: TopicPartition) -> Leader | None:
-        from kafka.protocol.metadata import MetadataRequest
+        from uploader_agent.broker.partition_requests import topics
 
-        topic = MetadataRequest.MetadataRequestTopic(name=tp.topic)
-        request = MetadataRequest(topics=[topic], allow_auto_topic_creation=False)
-        # describe_topics may ask another broker, but only this broker is known to have the confirmed metadata.
-        answer = self._ask(lambda client: send(client, request, self._node_id).to_dict())
-        for described in answer["topics"]:
-            for part in described["partitions"]:
-                if (described["name"], part["partition_index"]) == tp and not described["error_code"]:
-                    return Leader(part["leader_id"], Led(part["leader_epoch"], kafka_topic_id(described)))
-        return None
+        # Only this broker is known to have the confirmed metadata.
+        answer = self._ask(lambda client: send(client, topics([tp.topic]), self._node_id))
+        return leaders_in(answer).get(tp)
 
     def _quorum(self) -> Any:
         answer = self._ask(lambda client: client.describe_metadata_quorum())

@@ -1,4 +1,4 @@
-"""Requests about many partitions that a broker leads, which it answers under the leader epochs that they name.
+"""Requests about many partitions. A broker that leads them answers under the leader epochs that they name.
 
 kafka-python is slow to import: import this module where a request is made.
 
@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest, OffsetForLeaderEpochRequest, OffsetSpec
+from kafka.protocol.metadata import MetadataRequest
 
 from tidemark.formats.keys import TopicPartition
 
@@ -20,6 +21,12 @@ _WITH_EPOCH_FENCING: Final = 2
 """The first versions of ListOffsets and of OffsetForLeaderEpoch that send leader epochs to the broker."""
 
 _CONSUMER: Final = -1
+
+
+def topics(names: Iterable[str]) -> Any:
+    """A Metadata request for these topics, which creates none."""
+    topic = MetadataRequest.MetadataRequestTopic
+    return MetadataRequest(topics=[topic(name=name) for name in names], allow_auto_topic_creation=False)
 
 
 def epoch_ends(asked: Mapping[TopicPartition, tuple[int, int]]) -> Any:

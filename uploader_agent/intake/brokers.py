@@ -30,6 +30,7 @@ from kafka.errors import (
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
+from kafka.future import Future
 from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
@@ -50,11 +51,13 @@ from uploader_agent.intake.fetching import (
     EpochEnd,
     FetchAnswer,
     FetchLimits,
+    FetchStopped,
     FrameTooLarge,
     PartitionRefused,
     Refusal,
     Result,
     Retention,
+    StopReason,
     TopicAnswer,
     TopicLeaders,
     Wanted,
@@ -72,6 +75,9 @@ _WITH_TOPIC_IDS: Final = 10
 _RETENTION: Final = ["cleanup.policy", "retention.ms", "retention.bytes"]
 
 _CONNECT_SECONDS: Final = 10.0
+
+_SILENT_SECONDS: Final = 1.0
+"""Time without an answer after which another broker is asked as well, if any may answer."""
 
 
 class _Address(NamedTuple):
@@ -104,7 +110,7 @@ class BrokerConnections(Cluster):
         }
         self._bootstrap = tuple(self._addresses)
         self._failed: dict[tuple[str, int], float] = {}
-        """When the broker at an address failed last: the others are asked first."""
+        """When the broker at an address failed last, or was silent: the others are asked first."""
         self._logged_in = False
         """A broker has accepted the settings."""
         self._questions: dict[int | str, Any] = {}
@@ -160,16 +166,53 @@ class BrokerConnections(Cluster):
         return answer.topics
 
     async def _anyone(self, request: Callable[[], Any]) -> Any:
-        """The answer of some broker to a new ``request``. Raises BrokerUnavailable, BrokerError."""
-        failure: BrokerUnavailable | None = None
-        addresses = {address[1:3]: broker for broker, address in self._addresses.items()}
-        for address in sorted(addresses, key=lambda address: self._failed.get(address, 0.0)):
+        """The first broker's answer to a new ``request``; a silent one is waited for beside the next.
+
+        Raises BrokerUnavailable, BrokerError.
+        """
+        failures: list[BrokerUnavailable] = []
+
+        async def ask(address: tuple[str, int]) -> Any:
             try:
                 return await self._ask(addresses[address], request())
             except BrokerUnavailable as error:
-                self._failed[address] = time.monotonic()
-                failure = error
-        raise failure or BrokerUnavailable("no broker is known")
+                failures.append(error)
+                return None
+
+        addresses = {address[1:3]: broker for broker, address in self._addresses.items()}
+        asked: list[Future] = []
+        for address in sorted(addresses, key=lambda address: self._failed.get(address, 0.0)):
+            asked.append(self._net.call_soon_with_future(ask(address)))
+            answer = await self._first(asked, _SILENT_SECONDS)
+            if answer is not None:
+                return answer
+            self._failed[address] = time.monotonic()
+        answer = await self._first(asked, None)
+        if answer is None:
+            raise failures[-1] if failures else BrokerUnavailable("no broker is known")
+        return answer
+
+    async def _first(self, asked: Sequence[Future], seconds: float | None) -> Any:
+        """The first result of ``asked`` that is not None; None once all are there, or ``seconds`` have passed.
+
+        Raises the first error.
+        """
+
+        def look(_: object = None) -> None:
+            done = [future for future in asked if future.is_done]
+            if not ended.is_done and (len(done) == len(asked) or any(map(_tells, done))):
+                ended.success(None)
+
+        ended = Future()
+        timer = None if seconds is None else self._net.call_later(seconds, lambda: ended.is_done or ended.success(None))
+        for future in asked:
+            future.add_both(look)
+        look()
+        await ended
+        if timer is not None:
+            self._net.cancel(timer)
+        told = next((future for future in asked if future.is_done and _tells(future)), None)
+        return None if told is None else await told
 
     @override
     async def epoch_ends(
@@ -354,6 +397,10 @@ class BrokerConnections(Cluster):
         return f"broker {broker}" + (f" at {address.host}:{address.port}" if address else "")
 
 
+def _tells(future: Future) -> bool:
+    return future.exception is not None or future.value is not None
+
+
 def _topic_answer(name: str, topic: Any) -> TopicAnswer | None:
     """The description of a topic; None if the broker knows none of this name."""
     error = kafka_errors.for_code(topic.error_code)
@@ -361,14 +408,14 @@ def _topic_answer(name: str, topic: Any) -> TopicAnswer | None:
     if refusal is Refusal.TOPIC:
         return None
     if refusal is Refusal.RIGHT:
-        return BrokerError(
-            f"{name}: the right DESCRIBE is missing: give this user READ on the topic, which includes it"
-        )
+        rule = f"{name}: the right DESCRIBE is missing: give this user READ on the topic, which includes it"
+        return FetchStopped(StopReason.RIGHT, rule)
     if topic.error_code:
         return BrokerUnavailable(f"{name}: the broker cannot describe it now: {error.message}")
     identity = topic_id_text(topic.topic_id)
     if identity is None:
-        return BrokerError(f"{name}: it has no topic id; fetching needs Kafka 3.1 or later")
+        rule = f"{name}: it has no topic id; fetching needs Kafka 3.1 or later"
+        return FetchStopped(StopReason.NO_TOPIC_ID, rule)
     leaders = {
         part.partition_index: Leader(part.leader_id, Led(part.leader_epoch, identity), tuple(part.replica_nodes))
         for part in topic.partitions

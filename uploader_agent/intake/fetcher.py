@@ -18,7 +18,7 @@ from uploader_agent.intake.follower import FollowerState, PartitionFollower
 from uploader_agent.intake.leader_logs import LogAsked, leader_logs
 
 WAITS: Final = 16
-"""New spools that wait for the disk at once."""
+"""New spools that wait for the disk, or for the store, at once."""
 
 TURN_SECONDS: Final = 0.1
 """The longest wait for an answer."""
@@ -83,6 +83,7 @@ class Fetcher:
         """Fetch for ``follower`` no more."""
         del self.followers[follower.tp]
         self.line.remove(follower)
+        self.unasked = True
 
     def asking(self) -> set[str]:
         """The topics of followers that wait for their leader.
@@ -112,12 +113,14 @@ class Fetcher:
                     follower.unanswered(error, self._clock())
             return
         finally:
-            self.unasked, self.heard, self._learns = True, True, False
+            self.heard, self._learns = True, False
         take(topics)
         by_broker: defaultdict[int, dict[TopicPartition, LogAsked]] = defaultdict(dict)
         for follower in self.line:
             if names is None or follower.tp.topic in names:
+                before = follower.state
                 leader = follower.hear(topics.get(follower.tp.topic), self._clock())
+                self.unasked |= follower.state is not before
                 if leader is not None:
                     by_broker[leader.broker][follower.tp] = LogAsked(leader, follower.known)
         for broker, asked in by_broker.items():
@@ -129,8 +132,9 @@ class Fetcher:
         asked: Mapping[TopicPartition, LogAsked],
         followers: Mapping[TopicPartition, PartitionFollower],
     ) -> None:
-        for tp, log in (await leader_logs(self._cluster, broker, asked)).items():
-            followers[tp].take_log(asked[tp].leader, log, self._clock())
+        logs = await leader_logs(self._cluster, broker, asked)
+        # Each of them reads its stored end, if its spool is new.
+        in_parallel(lambda tp: followers[tp].take_log(asked[tp].leader, logs[tp], self._clock()), [*logs], WAITS)
         self.unasked = True
 
     def turn(self, rests: Callable[[PartitionFollower], bool]) -> None:

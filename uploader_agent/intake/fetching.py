@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Coroutine, Mapping, Sequence
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tidemark.errors import BrokerError, TidemarkError
@@ -36,13 +36,39 @@ class PartitionRefused(TidemarkError):
         self.code = code
 
 
-class FrameTooLarge(BrokerError):
+class StopReason(StrEnum):
+    """The reasons for which a partition, or a topic that was never followed, is fetched no more."""
+
+    RIGHT = "right"
+    """A right is missing."""
+    NO_TOPIC_ID = "no_topic_id"
+    """The topic has no id."""
+    OTHER_LOG = "other_log"
+    """Another log has the topic's id."""
+    DAMAGE = "damage"
+    """The leader's log is damaged."""
+    BATCH_SIZE = "batch_size"
+    """A batch is larger than the limit."""
+    SPOOL = "spool"
+    """The partition's directory cannot be used."""
+
+
+class FetchStopped(BrokerError):
+    """A partition or topic is fetched no more, for a ``reason`` that only a person can remove."""
+
+    def __init__(self, reason: StopReason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class FrameTooLarge(FetchStopped):
     """An answer is longer than the limit: its first batch is. Little of it was read, and the connection is closed."""
 
     def __init__(self, tp: TopicPartition, offset: int, size: int, limit: int) -> None:
         super().__init__(
+            StopReason.BATCH_SIZE,
             f"{tp}: the answer from offset {offset} on has {size} bytes, and at most {limit} are accepted: "
-            f"a batch there is larger than the largest message that was expected; raise --largest-message"
+            f"a batch there is larger than the largest message that was expected; raise --largest-message",
         )
         self.tp = tp
 
@@ -67,7 +93,7 @@ class TopicLeaders(NamedTuple):
     leaders: Mapping[int, Leader]
 
 
-TopicAnswer = TopicLeaders | BrokerError | BrokerUnavailable
+TopicAnswer = TopicLeaders | FetchStopped | BrokerUnavailable
 """A topic as a broker describes it, or the reason for which it does not: for good, or now."""
 
 

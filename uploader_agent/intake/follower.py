@@ -14,11 +14,19 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from tidemark.errors import BrokerError, FormatError, StoreError, TidemarkError
+from tidemark.errors import FormatError, StoreError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner
 from uploader_agent.broker.admin import BrokerUnavailable, Leader
-from uploader_agent.intake.fetching import FetchedPart, PartitionRefused, Refusal, TopicAnswer, Wanted
+from uploader_agent.intake.fetching import (
+    FetchedPart,
+    FetchStopped,
+    PartitionRefused,
+    Refusal,
+    StopReason,
+    TopicAnswer,
+    Wanted,
+)
 from uploader_agent.intake.last_stored import StoredEnd
 from uploader_agent.intake.leader_logs import LeaderLog
 from uploader_agent.intake.spool import PartitionSpool
@@ -135,7 +143,7 @@ class PartitionFollower:
         """Take the topic as a broker knows it; the leader whose log has to be asked for, if any."""
         if self.ended:
             return None
-        if isinstance(topic, BrokerError):
+        if isinstance(topic, FetchStopped):
             self.stop(topic)
             return None
         if isinstance(topic, BrokerUnavailable):
@@ -246,15 +254,15 @@ class PartitionFollower:
             self.spool.empty()
             self._wait(None, now)
 
-    def stop(self, error: TidemarkError) -> None:
-        """Stop for good, for a reason that only a person can remove."""
+    def stop(self, error: FetchStopped) -> None:
+        """Stop for good."""
         self._end(FollowerState.STOPPED, error)
 
     def unanswered(self, error: TidemarkError, now: float) -> None:
         """Take the news that the broker of the last request did not answer."""
         if self.leader is not None and self._near is not None:
             self._leave(error, now, from_leader=False)
-        else:
+        elif not self.ended:
             self._wait(error, now)
 
     def _changes(self, log: LeaderLog) -> _Pending:
@@ -307,7 +315,8 @@ class PartitionFollower:
         known = f"{last.base_offset} under epoch {last.leader_epoch} with CRC {last.crc:08x} was fetched"
         rule = "another log has this topic's id, as after a restore of brokers from a backup"
         remedy = "have the topic made again, under another id, or exclude it"
-        self.stop(BrokerError(f"{self.tp}: the leader has a batch at {found}, and one at {known}: {rule}; {remedy}"))
+        differ = f"{self.tp}: the leader has a batch at {found}, and one at {known}"
+        self.stop(FetchStopped(StopReason.OTHER_LOG, f"{differ}: {rule}; {remedy}"))
         return False
 
     def _prove(self, part: FetchedPart) -> bool:
@@ -367,7 +376,8 @@ class PartitionFollower:
         if self._damaged < _MOST_DAMAGED:
             return False
         remedy = "look at that broker's disk, or let another replica lead"
-        self.stop(BrokerError(f"{self.tp}: the leader sent damage {self._damaged} times: {damage}; {remedy}"))
+        rule = f"{self.tp}: the leader sent damage {self._damaged} times: {damage}"
+        self.stop(FetchStopped(StopReason.DAMAGE, f"{rule}; {remedy}"))
         return True
 
     def _note_epoch(self, header: BatchHeader) -> None:
@@ -423,7 +433,8 @@ class PartitionFollower:
     def _refused(self, refused: PartitionRefused, now: float, *, from_leader: bool) -> None:
         match refused.refusal:
             case Refusal.RIGHT:
-                self.stop(BrokerError(f"{self.tp}: the right READ is missing: give it to this user on the topic"))
+                rule = f"{self.tp}: the right READ is missing: give it to this user on the topic"
+                self.stop(FetchStopped(StopReason.RIGHT, rule))
             case Refusal.LATER if from_leader:
                 self._pause(refused, now)
             case Refusal.TOPIC if from_leader:

@@ -1,21 +1,26 @@
-"""The stored end of a partition, and the batch that ends there, which the leader must have if a spool begins there."""
+"""The stored end of a partition, and the batch before it, which the leader must have if a spool begins there."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from itertools import chain
+from typing import Final, NamedTuple
 
 from tidemark.errors import NotFound
-from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, parse_offset_index, scan_batches
 from tidemark.raw import objects
 from tidemark.raw.objects import StoredWatermark, find_watermark
-from tidemark.raw.segments import Segment
+from tidemark.raw.segments import Segment, segment_of
 from tidemark.store import Store
 from uploader_agent.stored.open_transactions import open_in_store
+from uploader_agent.stored.stored_log import StoredSegment
+
+_READ_WHOLE: Final = 64 << 10
+"""The size up to which a segment is read without its index."""
 
 
 class StoredEnd(NamedTuple):
-    """The offset below which the store accounts for all offsets, and the batch that ends there, if a segment has it.
+    """The offset below which the store accounts for all offsets, and the batch before it, if a segment has all of it.
 
     ``opened`` are the transactions that are open there.
     """
@@ -32,20 +37,25 @@ def stored_end(store: Store, keys: PartitionKeys, topic_id: str, lineage: Lineag
         return StoredEnd(0)
     end = found.watermark.next_offset
     cut = found.lineage.divergence(lineage, end)
-    opened = open_in_store(store, keys, end if cut is None else cut, lineage) or ()
     if cut is not None:
-        return StoredEnd(cut, opened=opened)
-    for listed in objects.manifests(store, keys, found.base_offset, found.base_offset + 1):
-        segment = objects.read_segment(store, keys, listed.name)
-        if segment is not None and segment.end == end:
-            return StoredEnd(end, _last_batch(store, segment), opened)
-    return StoredEnd(end, opened=opened)
+        return StoredEnd(cut, opened=open_in_store(store, keys, cut, lineage) or ())
+    base = found.base_offset
+    # Then those of other branches, and what was rewritten.
+    others = (listed.name for listed in objects.manifests(store, keys, base, base + 1))
+    for name in chain([SegmentName(base)], others):
+        stored = objects.read_manifest(store, keys, name)
+        known = StoredSegment.of(stored.manifest, lineage) if stored else None
+        if stored and known and known.state == "whole" and known.readable_end == known.next_offset == end:
+            last = _last_batch(store, segment_of(stored.manifest, keys.manifest(name), store.url))
+            whole = last is not None and last.base_offset not in stored.manifest.gone
+            return StoredEnd(end, last if whole else None, known.open_transactions)
+    return StoredEnd(end, opened=open_in_store(store, keys, end, lineage) or ())
 
 
 def _last_batch(store: Store, segment: Segment) -> BatchHeader | None:
-    """The last batch of a segment, found by its index."""
+    """The last batch of a segment, found by its index if it has more than a few batches."""
     entries = []
-    if segment.has_index:
+    if segment.has_index and segment.size > _READ_WHOLE:
         try:
             body = store.get(key := segment.sibling("index")).body
         except NotFound:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -19,13 +20,13 @@ import structlog
 from typing_extensions import override
 
 from tidemark.concurrency import in_parallel
-from tidemark.errors import BrokerError, FormatError
+from tidemark.errors import FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import Lineage
 from uploader_agent.broker.admin import BrokerUnavailable, Offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.intake.fetcher import WAITS, Fetcher, FirstHighWatermarks
-from uploader_agent.intake.fetching import Cluster, Retention, TopicAnswer, TopicLeaders
+from uploader_agent.intake.fetching import Cluster, FetchStopped, Retention, StopReason, TopicAnswer, TopicLeaders
 from uploader_agent.intake.follower import FollowerState, PartitionFollower
 from uploader_agent.intake.last_stored import StoredEnd, stored_end
 from uploader_agent.intake.spool import PartitionSpool
@@ -43,7 +44,8 @@ _REFRESH_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 5.0
 """Time after an error of the disk, or of all partitions, before the replica tries again."""
 
-_MEASURE_SECONDS: Final = 1.0
+_MEASURE_SECONDS, _STANDS_SECONDS = 1.0, 10.0
+"""Time between two measurements of the spool, and of one that has room and did not grow."""
 
 _RETENTION_SECONDS: Final = 60.0
 """Time between two questions about the topics' retention."""
@@ -107,8 +109,8 @@ class SlotReplica(LogSource):
         self._retention_at = self._left_at = self._clock()
         self._left: Mapping[tuple[TopicPartition, str], float] = {}
         """What is left of each partition's retention; replaced as a whole."""
-        self._refused: Mapping[str, str] = {}
-        """The topics that no broker describes, with the reason."""
+        self._refused: dict[str, FetchStopped] = {}
+        """The topics that no broker describes, and the partitions with a directory that cannot be used."""
         self._told: set[str] = set()
         self._tell_at = self._clock() + _TELL_SECONDS
 
@@ -216,19 +218,22 @@ class SlotReplica(LogSource):
         ours = [(tp, topic_id) for tp, topic_id in partitions if owns(self._settings, topic_id, tp.partition)]
         failure: OSError | None = None
         for (tp, topic_id), opened in zip(ours, in_parallel(lambda own: self._open(*own), ours, threads), strict=True):
-            if isinstance(opened, PartitionSpool):
-                self._fetcher.add(PartitionFollower(tp, topic_id, opened, self._stored_end))
-            failure = opened if isinstance(opened, OSError) else failure
+            match opened:
+                case PartitionSpool():
+                    self._fetcher.add(PartitionFollower(tp, topic_id, opened, self._stored_end))
+                case FetchStopped():
+                    self._refused[str(tp)] = opened
+                case OSError():
+                    failure = opened
         if failure is not None:
             raise failure
 
-    def _open(self, tp: TopicPartition, topic_id: str) -> PartitionSpool | OSError | None:
-        """A partition's spool; None if it cannot be used, which stops nothing else."""
+    def _open(self, tp: TopicPartition, topic_id: str) -> PartitionSpool | FetchStopped | OSError:
+        """A partition's spool, or the reason for which it cannot be used."""
         try:
             return PartitionSpool(self._settings.spool, tp, topic_id, self._settings.segment)
         except FormatError as error:
-            logger.error("spool_unusable", partition=str(tp), error=str(error), remedy="remove the directory")  # noqa: TRY400 - the message has all
-            return None
+            return FetchStopped(StopReason.SPOOL, f"{error}; remove the directory")
         except OSError as error:
             return error
 
@@ -245,7 +250,7 @@ class SlotReplica(LogSource):
             follower.spool.close()
             self._fetcher.remove(follower)
         answers = {name: topics[name] for name in accepted & topics.keys()}
-        self._refused = {name: str(answer) for name, answer in answers.items() if isinstance(answer, BrokerError)}
+        self._refused = {name: answer for name, answer in answers.items() if isinstance(answer, FetchStopped)}
         described = {name: answer for name, answer in answers.items() if isinstance(answer, TopicLeaders)}
         found = [
             (TopicPartition(name, partition), topic_id)
@@ -292,7 +297,7 @@ class SlotReplica(LogSource):
     def _measure(self) -> None:
         """Note the size of the spool. While it is full, nothing is fetched, and all segments end, to be sealed."""
         self._size = sum(follower.spool.size for follower in self._fetcher.line)
-        self._measured_fetched = self._fetcher.fetched
+        grown, self._measured_fetched = self._fetcher.fetched != self._measured_fetched, self._fetcher.fetched
         full = self._size >= self._settings.spool_max
         if full and not self._full:
             logger.warning("spool_full", size=self._size, spool_max=self._settings.spool_max)
@@ -304,21 +309,22 @@ class SlotReplica(LogSource):
         if self._clock() >= self._left_at:
             self._measure_retention()
         self._tell()
-        self._measure_at = self._clock() + _MEASURE_SECONDS
+        self._measure_at = self._clock() + (_MEASURE_SECONDS if grown or full else _STANDS_SECONDS)
 
     def _tell(self) -> None:
-        """Log what has stopped or is refused at once, and every five minutes with the partitions that wait."""
+        """Count what has stopped; log it once, and every five minutes with the partitions that wait."""
         line, now = self._fetcher.line, self._clock()
-        stopped = {
-            str(follower.tp): str(follower.error) for follower in line if follower.state is FollowerState.STOPPED
-        }
+        stopped = {str(follower.tp): follower.error for follower in line if isinstance(follower.error, FetchStopped)}
         stopped |= self._refused
+        counts = Counter(error.reason for error in stopped.values())
+        for reason in StopReason:
+            self._metrics.stopped_partitions.labels(reason).set(counts[reason])
         if now < self._tell_at and stopped.keys() <= self._told:
             return
         waiting = [str(follower.error) for follower in line if follower.error and follower.asks_for_leader(now)]
         self._told, self._tell_at = {*stopped}, now + _TELL_SECONDS
         for name, error in stopped.items():
-            logger.error("partition_stopped", partition=name, error=error, remedy="mend that, and start again")
+            logger.error("partition_stopped", partition=name, error=str(error), remedy="mend that, and start again")
         if waiting:
             logger.warning("partitions_wait", partitions=len(waiting), error=waiting[0])
 

@@ -56,6 +56,11 @@ class Metrics:
         # fetching
         self.fetched_bytes = self._counter("fetched_bytes", "Bytes of batches fetched from brokers into the spool.")
         self.fetch_throttled = self._counter("fetch_throttled_seconds", "Seconds for which brokers throttled fetching.")
+        self.stopped_partitions = self._gauge(
+            "stopped_partitions",
+            "Partitions, and topics never followed, that wait for a person.",
+            ["reason"],
+        )
         self.retention_left = self._gauge(
             "retention_left_ratio",
             "Least share of a topic's retention that is left before brokers remove what was not fetched; 1 if all was.",

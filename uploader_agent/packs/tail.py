@@ -14,7 +14,7 @@ from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.formats.raw.pack import RangePointer
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
-from tidemark.raw.packs import live_end
+from tidemark.raw.packs import packed_end
 from uploader_agent.packs.chain import KnownRanges, Unsealed
 from uploader_agent.packs.reading import LogPosition
 
@@ -170,7 +170,7 @@ class Tail:
         with self._lock:
             self._last = self._known = None
             self._former, self._trusted_end = own, 0
-            self._inherited = tuple((live_end(entry, lineage), entry) for entry in inherited)
+            self._inherited = tuple((packed_end(entry, lineage), entry) for entry in inherited)
             self._joined = version
             self._is_known = True
             self._changes += 1

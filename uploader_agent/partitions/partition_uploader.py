@@ -191,6 +191,8 @@ class PartitionUploader:
             *evicted,
             *(segment.base_offset for segment in self.local.segments[:1]),
         ]
+        if not bases and log.stored is None:
+            raise SegmentChanged(f"{self._folder}: no segment here or in the store tells the first offset")
         self._route = UploadRoute(self._tp, self._led.topic_id, self._folder, store, keys, self._context.broker, hold)
         self._remote.survey(log, incarnation.number, min(bases, default=0))
 

@@ -200,17 +200,19 @@ class RemoteState:
     def survey(self, log: StoredLog, incarnation: int, start: int) -> None:
         """Adopt ``log``, read from the store. Without an ``offset.wm`` the partition begins at ``start``."""
         with self._lock:
-            self._log, self._incarnation, self._trusted = log, incarnation, None
-            self._start = log.stored.watermark.start_offset if log.stored else start
-            self._surveyed = True
-            self._changes += 1
+            self._incarnation, self._trusted, self._surveyed, self._start = incarnation, None, True, start
+            self._adopt(log)
 
     def reload(self, log: StoredLog) -> None:
         """Adopt ``log``, read again since another agent wrote ``offset.wm``. Keep the segments that it lacks."""
         with self._lock:
             log.segments = log.segments | self._log.segments
-            self._log = log
-            self._changes += 1
+            self._adopt(log)
+
+    def _adopt(self, log: StoredLog) -> None:
+        self._log = log
+        self._start = log.stored.watermark.start_offset if log.stored else self._start
+        self._changes += 1
 
     def add(self, stored: StoredManifest, lineage: Lineage) -> None:
         """Add a stored manifest; ``lineage`` is this leader's."""

@@ -14,7 +14,7 @@ from tidemark.formats.raw.pack import PackedRange, read_range_bytes
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, scan_batches
 from tidemark.raw.heads import PartitionLook
-from tidemark.raw.packs import chain, live_end, live_part
+from tidemark.raw.packs import chain, live_part, packed_end
 from tidemark.store import Store
 from uploader_agent.verify.findings import Severity, VerifyFinding
 
@@ -52,7 +52,7 @@ def check_tail(
         report(error)
     seen: set[tuple[str, int]] = set()
     for entry in look.entries:
-        end = live_end(entry, lineage)
+        end = packed_end(entry, lineage)
         if end > max(tail.end, sealed_end):
             tail.end, tail.head = end, keys.control.head(entry.last.name.broker)
         try:

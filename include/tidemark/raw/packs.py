@@ -87,6 +87,16 @@ def live_end(entry: HeadEntry, lineage: Lineage) -> int:
     return entry.tail_end if at is None else at
 
 
+def packed_end(entry: HeadEntry, lineage: Lineage) -> int:
+    """The :func:`live_end` of a tail of which something is on ``lineage``; else 0.
+
+    An entry's lineage begins at the epoch in which the seals had ended. If the two part there or below, the seals had
+    left this lineage before, and what lies between is in none of the tail's packs.
+    """
+    end = live_end(entry, lineage)
+    return end if not entry.lineage or end > entry.lineage[0][1] else 0
+
+
 def chain(
     store: Store, control: ControlKeys, entry: HeadEntry, end_of_seals: int, read: ReadLine = read_range_line
 ) -> list[PackedRange]:

@@ -19,7 +19,7 @@ from tidemark.formats.raw.pack import PackedRange, Range, RangePointer, build, r
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw import packs
-from tidemark.raw.packs import MOST_CHAIN, PackLines, chain, live_end, live_part
+from tidemark.raw.packs import MOST_CHAIN, PackLines, chain, live_end, live_part, packed_end
 from tidemark.store import LocalStore, ObjectInfo
 
 
@@ -283,6 +283,7 @@ def test_a_tail_ends_where_it_leaves_the_lineage(tail: Tail, lineage: list[tuple
     for one in chain(tail.store, CONTROL, tail.entry(), 0):
         live = live | live_part(one.range, Lineage(tuple(lineage)))
     assert live.missing(1000, 1260) == Intervals([(max(end, 1000), 1260)])
+    assert packed_end(tail.entry(), Lineage(tuple(lineage))) == (end if end > 900 else 0)
 
 
 def test_the_lines_of_a_pack_are_read_together_once_two_are_asked_for(tmp_path: Path) -> None:

@@ -300,10 +300,13 @@ def test_a_request_without_news_is_repeated_without_a_look_at_its_partitions(
         cluster.produce(1)
         copy.run(lambda: cluster.now > 23)
         assert {follower.spool.end for follower in copy.fetcher.line} == {cluster.log.end}
+        looks.clear()
+        copy.run(lambda: cluster.now > 62)
+        assert not looks, "who leads was asked twice since, and stays so"
         copy.fetcher.followers[TopicPartition(TOPIC, 7)]._shun_until = 1e9
-        copy.run(lambda: cluster.now > 30)
+        copy.fetcher.unasked = True
         cluster.asked.clear()
-        copy.run(lambda: cluster.now > 31)
+        copy.run(lambda: cluster.now > 63)
         assert {wanted.near for wanted in cluster.asked} == {True, False}, "both kinds still take turns"
 
 

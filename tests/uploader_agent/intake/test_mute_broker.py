@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import Producer
@@ -64,6 +65,35 @@ def test_a_mute_broker_holds_up_no_answer_of_another(
         while not (failed and asked):
             failed += [answer.error for answer in brokers.answers(0.1) if isinstance(answer.error, BrokerUnavailable)]
     assert f"broker {MUTE} at {mute.host}:{mute.port} cannot be asked" in str(failed[0])
+
+
+def test_what_any_broker_may_answer_is_asked_of_another_beside_a_mute_one(
+    kafka: KafkaCluster, mute: _Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer comes before the connection to the mute one is given up; after that the mute one is asked last."""
+    monkeypatch.setattr("uploader_agent.intake.brokers._SILENT_SECONDS", 0.1)
+    kafka.create_topic(f"{TOPIC}-asked")
+    both = [f"{mute.host}:{mute.port}", kafka.bootstrap]
+    with closing(BrokerConnections({"bootstrap_servers": both}, FetchLimits())) as brokers:
+        brokers._failed = {
+            (address.host, address.port): address.port != mute.port for address in brokers._addresses.values()
+        }
+        given_up = Mock(side_effect=brokers._unavailable)
+        monkeypatch.setattr(brokers, "_unavailable", given_up)
+        assert f"{TOPIC}-asked" in brokers.run(brokers.topics(None))
+        monkeypatch.setattr("uploader_agent.intake.brokers._SILENT_SECONDS", 3600.0)
+        assert f"{TOPIC}-asked" in brokers.run(brokers.topics(None))
+        given_up.assert_not_called()
+
+
+def test_without_any_answer_the_last_failure_is_told(mute: _Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uploader_agent.intake.brokers._SILENT_SECONDS", 0.1)
+    monkeypatch.setattr("uploader_agent.intake.brokers._CONNECT_SECONDS", 0.5)
+    both = [f"{mute.host}:{mute.port}", f"{HOST}:1"]
+    with closing(BrokerConnections({"bootstrap_servers": both}, FetchLimits())) as brokers:
+        with pytest.raises(BrokerUnavailable, match="cannot be asked"):
+            brokers.run(brokers.topics(None))
+        assert {address for address, moment in brokers._failed.items() if moment} == {mute[1:3], (HOST, 1)}
 
 
 def test_a_broker_at_another_address_owes_no_answer_any_more(kafka: KafkaCluster) -> None:

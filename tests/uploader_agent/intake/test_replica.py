@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import shutil
+import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
@@ -16,23 +17,31 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.uploader_agent.fakes import CLUSTER
+from tests.tidemark.kafka_log.build import simple
+from tests.uploader_agent.fakes import CLUSTER, WatchedStore
 from tests.uploader_agent.intake.scripted import OTHER_ID, TOPIC, ScriptedCluster, T, batches_in, header_of
 from tests.uploader_agent.intake.slots import ScriptedAdmin, ScriptedTime, Slot, settle
 from tests.uploader_agent.intake.test_follower import ALL, misfortune, restored
 from tests.uploader_agent.intake.test_spool import WRITES, Killed, Killer
-from tidemark.errors import BrokerError, Refused
-from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.errors import Refused
+from tidemark.formats.keys import WATERMARK_NAME, ControlKeys, SegmentName, TopicPartition
+from tidemark.formats.raw.masks import Mask
 from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark import parse, render
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.formats.table.plan import StoredMasks
 from tidemark.kafka_log import UnfinishedTransaction
+from tidemark.raw.objects import read_manifest
+from tidemark.raw.removal import remove
+from tidemark.store import StoreOptions
+from tidemark_spark.erasing.rewriting import SealTask, rewrite
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.disk.active_segment import Active
 from uploader_agent.disk.log_dirs import find_segments
+from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.intake import replica as replica_module
-from uploader_agent.intake.fetching import Retention, TopicAnswer
+from uploader_agent.intake.fetching import FetchStopped, Retention, StopReason, TopicAnswer
 from uploader_agent.intake.follower import FollowerState
 from uploader_agent.intake.last_stored import StoredEnd
 from uploader_agent.intake.metadata import SlotMetadata
@@ -44,6 +53,12 @@ from uploader_agent.partitions.poller import OffsetsAnswer
 
 def every_topic(_topic: str) -> bool:
     return True
+
+
+def stopped(replica: SlotReplica) -> dict[str, float]:
+    """What the metric counts, by reason."""
+    [metric] = replica._metrics.stopped_partitions.collect()
+    return {sample.labels["reason"]: sample.value for sample in metric.samples if sample.value}
 
 
 @pytest.fixture
@@ -66,9 +81,14 @@ def test_what_is_fetched_is_stored_and_known_by_its_origin(slot: Slot, cluster: 
     assert slot.index().observed_at.year > 2000
 
 
-def test_a_new_spool_begins_where_the_store_ends(slot: Slot, cluster: ScriptedCluster) -> None:
-    cluster.produce(30)
-    slot.upload(tails=True)
+@pytest.mark.parametrize(("batches", "segment"), [(30, 500), (1500, 1 << 20)])
+def test_a_new_spool_begins_where_the_store_ends(
+    slot: Slot, cluster: ScriptedCluster, batches: int, segment: int
+) -> None:
+    """The last batch is found in a small segment, and by the index of a larger one."""
+    cluster.produce(batches)
+    cluster.answer_bytes = 50_000
+    slot.upload(tails=True, segment=segment)
     last = header_of(cluster.log.batches[-1])
     assert slot.watermark().next_offset == last.next_offset
     slot.lose_spool()
@@ -96,6 +116,106 @@ def test_a_new_spool_begins_at_the_branch_that_an_unclean_election_has_left(
     slot.upload(tails=True)
     slot.check_exact()
     assert slot.watermark().gaps == ()
+
+
+def test_a_new_spool_is_compared_with_the_stored_batch_of_its_own_branch(slot: Slot, cluster: ScriptedCluster) -> None:
+    """The dead branch has a segment with the same offsets, under the plain name."""
+    cluster.produce(5)
+    slot.upload(tails=True)
+    begun = cluster.log.end
+    cluster.produce(1, commit=False)
+    cluster.commit(1)
+    slot.upload(tails=True)
+    count = cluster.log.end - begun
+    cluster.elect(2)
+    cluster.log.append(simple(begun, count, leader_epoch=cluster.epoch))
+    settle(cluster)
+    slot.upload(tails=True)
+    ends = {manifest.name: manifest.next_offset for manifest in slot.manifests()}
+    assert ends[SegmentName(begun)] == ends[SegmentName.of_branch(begun, 1)] == slot.watermark().next_offset
+    slot.lose_spool()
+    cluster.produce(3)
+    slot.upload(tails=True)
+    slot.check_exact()
+    assert slot.watermark().next_offset == cluster.log.end
+
+
+def test_a_new_spool_is_not_compared_with_a_stored_batch_that_lacks_erased_records(
+    slot: Slot, cluster: ScriptedCluster
+) -> None:
+    cluster.produce(5)
+    cluster.log.append(simple(cluster.log.end, 3, leader_epoch=0))
+    cluster.commit()
+    slot.upload(tails=True)
+    keys, store = slot.keys, slot.store.inner
+    mask = Mask.of(CLUSTER, TOPIC, T.partition, {0: [cluster.log.end - 1]}, ["0" * 64])
+    store.put(key := mask.key(ControlKeys("", CLUSTER)), mask.to_bytes())
+    last = read_manifest(store, keys, max(manifest.name for manifest in slot.manifests()))
+    assert last is not None
+    assert rewrite(StoreOptions(), SealTask(keys, last, StoredMasks(store=store.url, keys=(key,)), 1)).new is not None
+    objects = {name: stored.etag for name, stored in last.manifest.objects.items()}
+    remove(store, keys, last.manifest.name, last.etag, objects)
+    slot.lose_spool()
+    cluster.produce(3)
+    slot.upload(tails=True)
+    assert slot.watermark().next_offset == cluster.log.end
+
+
+def test_a_partition_begins_where_the_first_of_two_processes_says(slot: Slot, cluster: ScriptedCluster) -> None:
+    """The other has found no object, and has a spool that begins at an earlier log start."""
+    cluster.produce(9)
+    twin = Slot(slot.root / "twin", cluster)
+    twin.store = WatchedStore(slot.store.inner)
+    twin.settings = twin.settings.model_copy(update={"raw": slot.settings.raw})
+
+    def meanwhile(operation: str, key: str) -> None:
+        if (operation, key) == ("put", slot.keys.watermark):
+            slot.store.before = lambda _operation, _key: None
+            cluster.delete_below(header_of(cluster.log.batches[4]).base_offset)
+            twin.upload(tails=True)
+
+    slot.store.before = meanwhile
+    slot.upload(tails=True)
+    watermark = slot.watermark()
+    assert (watermark.start_offset, watermark.next_offset) == (cluster.log.start, cluster.log.end)
+    cluster.produce(3)
+    slot.upload(tails=True)
+    slot.check_exact()
+
+
+def test_nobody_says_where_a_partition_begins_before_its_spool_does(slot: Slot, cluster: ScriptedCluster) -> None:
+    cluster.produce(9)
+    cluster.delete_below(header_of(cluster.log.batches[4]).base_offset)
+    with closing(NoWatcher()) as bell, closing(slot.replica()) as replica:
+        replica.catch_up(every_topic)
+        replica._fetcher.followers[T].begin_again(cluster.now)
+        agent = slot.agent(replica, bell)
+        agent.refresh()
+        [partition] = agent.leadership.partitions.values()
+        with pytest.raises(SegmentChanged, match="tells the first offset"):
+            partition.uploader.learn()
+        replica.catch_up(every_topic)
+        assert partition.look()
+        partition.uploader.learn()
+        assert partition.remote.start == cluster.log.start > 0
+
+
+def test_new_spools_ask_the_store_side_by_side(tmp_path: Path) -> None:
+    cluster = ScriptedCluster(partitions=8)
+    cluster.produce(3)
+    slot = Slot(tmp_path, cluster)
+    slot.upload(tails=True)
+    slot.lose_spool()
+    meeting = threading.Barrier(8)
+
+    def meet(operation: str, key: str) -> None:
+        if (operation, key.rpartition("/")[2]) == ("get", WATERMARK_NAME) and not meeting.broken:
+            meeting.wait(10)
+
+    slot.store.before = meet
+    with closing(slot.replica()) as replica:
+        replica.catch_up(every_topic)
+        assert {follower.spool.end for follower in replica._fetcher.line} == {cluster.log.end}
 
 
 def test_offsets_that_the_brokers_still_have_are_never_called_lost(slot: Slot, cluster: ScriptedCluster) -> None:
@@ -399,7 +519,13 @@ def test_a_spool_that_cannot_be_used_is_told_and_a_foreign_one_is_not_led(
     (folder / "leader-epoch-checkpoint").write_text("damaged")
     slot.upload()
     assert not slot.store.puts or not any(key.endswith(".log") for key in slot.store.puts)
-    shutil.rmtree(folder)
+    with closing(slot.replica()) as replica:
+        replica.catch_up(every_topic)
+        assert stopped(replica) == {"spool": 1}
+        shutil.rmtree(folder)
+        while cluster.now < 30:
+            replica._turn()
+        assert stopped(replica) == {}
     slot.upload(tails=True)
     slot.check_exact()
     end, slots = slot.watermark().next_offset, 7
@@ -628,9 +754,12 @@ def test_a_partition_that_has_stopped_is_told_once(
     cluster.produce(10)
     replica = slot.replica()
     replica.catch_up(every_topic)
-    replica._fetcher.followers[T].stop(BrokerError("orders-0: the right READ is missing"))
+    follower = replica._fetcher.followers[T]
+    follower.stop(FetchStopped(StopReason.RIGHT, "orders-0: the right READ is missing"))
     for _ in range(3):
         replica._measure()
+        follower.unanswered(BrokerUnavailable("the request in flight was lost"), cluster.now)
+        assert stopped(replica) == {"right": 1}
     assert capsys.readouterr().out.count("the right READ is missing") == 1
     cluster.now += 301
     replica._measure()
@@ -641,13 +770,13 @@ def test_an_observation_of_a_followed_log_is_as_old_as_the_leaders_answer(slot: 
     cluster.produce(10)
     agent = slot.upload()
     [partition] = agent.leadership.partitions.values()
-    observation, later = partition.observation, agent.components.runtime.utc_now()
+    observation, later = partition.observation, agent.components.runtime.utc_now() + timedelta(seconds=1)
     assert observation is not None
     assert observation.asked_at is not None
     assert observation.held_at(later, partition.disk.tail) == observation.asked_at < later
 
 
-DENIED = BrokerError("payments: the right DESCRIBE is missing")
+DENIED = FetchStopped(StopReason.RIGHT, "payments: the right DESCRIBE is missing")
 
 
 @pytest.mark.parametrize(
@@ -661,7 +790,7 @@ DENIED = BrokerError("payments: the right DESCRIBE is missing")
 def test_a_topic_that_is_not_described_stops_alone(
     slot: Slot,
     cluster: ScriptedCluster,
-    answer: BrokerError | BrokerUnavailable | None,
+    answer: FetchStopped | BrokerUnavailable | None,
     state: FollowerState | None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -694,6 +823,7 @@ def test_a_topic_that_is_refused_before_it_is_followed_is_told(
     with patch.object(cluster, "topics", refusing), closing(slot.replica()) as replica:
         while cluster.now < 30:
             replica._turn()
+        assert stopped(replica) == {"right": 1}
     assert capsys.readouterr().out.count(str(DENIED)) == 1
 
 
@@ -756,5 +886,7 @@ def test_a_new_spool_is_not_begun_behind_another_logs_batches(slot: Slot, cluste
     replica = slot.replica()
     replica.catch_up(every_topic)
     assert "another log has this topic's id" in str(replica._fetcher.followers[T].error)
+    replica._measure()
+    assert stopped(replica) == {"other_log": 1}
     replica.close()
     assert (slot.watermark().next_offset, batches_in(slot.spool / str(T))) == (before.next_offset, [])

@@ -21,6 +21,7 @@ from kafka.protocol.consumer import (
     OffsetForLeaderEpochResponse,
     OffsetSpec,
 )
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from tests.uploader_agent.simulation.broker import Cluster, Leading, Replica
 from tests.uploader_agent.simulation.clock import Scheduler
@@ -39,15 +40,15 @@ class Client:
         self._scheduler = scheduler
         self._faults = faults
 
-    def describe_topics(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        return self.request("describe_topics", lambda: self._topics(names))
-
     @property
     def _manager(self) -> Client:
         return self
 
-    def run(self, _send: Callable[..., Any], _client: Client, request: Any, node_id: int) -> Any:
-        """What ``request``, for offsets, is answered by ``node_id``."""
+    def run(self, _send: Callable[..., Any], _client: Client, request: Any, node_id: int | None) -> Any:
+        """What ``request``, for offsets, is answered by ``node_id``, or for leaders by anybody."""
+        if isinstance(request, MetadataRequest):
+            return self.request("topics", lambda: self._topics([topic.name for topic in request.topics]))
+        assert node_id is not None
         if isinstance(request, OffsetForLeaderEpochRequest):
             named = [
                 (TopicPartition(one.topic, part.partition), part) for one in request.topics for part in one.partitions
@@ -106,14 +107,14 @@ class Client:
         lags = self._faults.strike("broker_lags", what)
         return self._cluster.view(self._scheduler.now - (self._faults.within(0.0, 3.0) if lags else 0.0))
 
-    def _topics(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        for at, one in self.view(f"describe_topics {names}").items():
+    def _topics(self, names: Sequence[str]) -> Any:
+        made, found = MetadataResponse.MetadataResponseTopic, dict[str, Any]()
+        for at, one in self.view(f"topics {names}").items():
             if at.topic in names:
-                topic = found.setdefault(at.topic, {"name": at.topic, "topic_id": one.topic_id, "partitions": []})
-                said = {"partition_index": at.partition, "leader_id": one.leader, "leader_epoch": one.leader_epoch}
-                topic["partitions"].append(said | {"replica_nodes": list(one.replicas)})
-        return list(found.values())
+                topic = found.setdefault(at.topic, made(name=at.topic, topic_id=one.topic_id, partitions=[]))
+                said = {"leader_id": one.leader, "leader_epoch": one.leader_epoch, "replica_nodes": list(one.replicas)}
+                topic.partitions.append(made.MetadataResponsePartition(partition_index=at.partition, **said))
+        return MetadataResponse(topics=list(found.values()))
 
     def leading(self, at: TopicPartition, broker: int, epoch: int, what: str) -> Any:
         """The replica of ``broker``, if it leads under the ``epoch`` by which it is asked; else its error."""

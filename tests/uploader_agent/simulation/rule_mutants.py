@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+from tests.uploader_agent.simulation import schedule
+from tests.uploader_agent.simulation.actions import ClusterActions
 from tests.uploader_agent.simulation.mutant import Mutant, Patches
 from tests.uploader_agent.simulation.process import AgentProcess
 from tests.uploader_agent.simulation.store import SimulatedStore
@@ -22,10 +25,11 @@ from tidemark.raw import objects, segments
 from tidemark.raw import topic as raw_topic
 from tidemark.raw.heads import Heads
 from tidemark.raw.objects import StoredWatermark
+from tidemark.raw.packs import live_end
 from tidemark.raw.partition import PartitionView, RawPartition
 from tidemark.raw.segments import Segment
 from tidemark.store import Store
-from uploader_agent.packs import reading
+from uploader_agent.packs import reading, tail
 from uploader_agent.packs.abandoned import Abandoned
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.head_entries import HeadEntries
@@ -198,6 +202,21 @@ def _manifests_are_listed_before_heads() -> Patches:
     yield patch.object(objects, "listed", known)
 
 
+def _a_tail_reaches_to_its_own_lineage() -> Patches:
+    """Where the seals had ended when it was packed; and elections are often taken back."""
+    diverge = ClusterActions.diverge
+
+    def back(self: ClusterActions, which: float, number: float, broker: int) -> None:
+        for partition in self._some(which):
+            again = partial(self.elect_unclean, which, number, partition.leader)
+            self._scheduler.call_later(self._faults.felt(7 + 8 * number), again)
+        diverge(self, which, number, broker)
+
+    yield patch.object(tail, "packed_end", live_end)
+    yield patch.object(ClusterActions, "diverge", back)
+    yield patch.dict(schedule._UNCLEAN, {"diverge": 60})
+
+
 RULES = {
     "lineage ends at the next offset": Mutant(_lineage_ends_at_the_next_offset, replicated=True, unclean=True),
     "line 1 stays": Mutant(_line_1_stays, replicated=True, unclean=True),
@@ -220,5 +239,6 @@ RULES = {
     "names of packs begin anew": Mutant(_names_of_packs_begin_anew),
     "heads begin anew": Mutant(_heads_begin_anew),
     "dead tails are dropped": Mutant(_dead_tails_are_dropped, replicated=False, unclean=True),
+    "a tail reaches to its own lineage": Mutant(_a_tail_reaches_to_its_own_lineage, replicated=True, unclean=True),
     "manifests are listed before heads": Mutant(_manifests_are_listed_before_heads),
 }

@@ -36,7 +36,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{/* A fifth of the volume stays for the state, for the file system, and for what is under way when the spool is full. */}}
 {{- define "tidemark-agent.fetch" -}}
-{{- range list "bootstrap" "client" "slot" "slots" "spool" "spool_max" -}}
+{{- range list "bootstrap" "client" "lease" "slot" "slots" "spool" "spool_max" -}}
 {{- if hasKey (default dict $.Values.config.fetch) . -}}
 {{- fail (printf "config.fetch.%s: the chart sets it from its own section fetch, and client from the Secret fetch.clientSecret" .) -}}
 {{- end -}}
@@ -49,6 +49,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $gibibytes := mul (regexFind "[0-9]+" $size) (ternary 1024 1 (hasSuffix "Ti" $size)) -}}
 bootstrap: {{ .Values.fetch.bootstrap | quote }}
 slots: {{ .Values.fetch.slots }}
+{{- with .Values.fetch.lease }}
+lease: {{ . }}
+{{- end }}
 spool: /var/lib/tidemark/spool
 spool_max: {{ div (mul $gibibytes 1024 4) 5 }}MiB
 {{- end }}
@@ -91,6 +94,14 @@ envFrom:
 {{- if .Values.metrics.enabled }}
 ports:
   - {name: tidemark, containerPort: {{ .Values.http.port }}, protocol: TCP}
+{{- end }}
+{{- if and (eq .Values.mode "fetch") .Values.fetch.lease }}
+# A standby serves nothing before it has the lease. A day of waiting ends with a restart, which makes no difference.
+startupProbe:
+  exec: {command: {{ include "tidemark-agent.probe" (list . "/-/alive") }}}
+  periodSeconds: 5
+  timeoutSeconds: 30
+  failureThreshold: 17280
 {{- end }}
 # Not /-/healthy: a restart because of the store or the broker repairs nothing, and lets go of what descriptors hold.
 livenessProbe:
