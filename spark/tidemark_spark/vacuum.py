@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from tidemark.concurrency import in_parallel
 from tidemark.erasure.reports import Remaining
@@ -45,8 +45,6 @@ from tidemark.table.state_table import StateTable
 from tidemark.table.tampering import check_untampered
 from tidemark_spark.run.fold import fold
 from tidemark_spark.run.success_markers import update_markers
-
-_NAMED: Final = ("landed", "quarantined")
 
 
 class UnusedObject(Model):
@@ -93,10 +91,10 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
     ledger = ledger_of(table, delta)
     live = live_files(delta) if delta is not None else []
     check_untampered(table, ledger, live)
-    named, authors = _evidence(table, ledger)
+    named, aside, authors = _evidence(table, ledger)
     erased = erased_rows(table, ledger)
     known = Knowledge(
-        {file.path for file in live}, named, all_landed(ledger.landed, authors, plans), plans, now, erased
+        {file.path for file in live}, named, aside, all_landed(ledger.landed, authors, plans), plans, now, erased
     )
     existing: set[str] = set()
     removed: list[UnusedObject] = []
@@ -211,22 +209,23 @@ def _listed(table: TopicTable, folder: str) -> Iterator[ObjectInfo]:
     return (info for info in table.store.list(f"{folder}/") if not info.key.startswith(log))
 
 
-def _evidence(table: TopicTable, ledger: Ledger) -> tuple[set[str], set[int]]:
-    """The files in counted evidence, and the attempts of its rows."""
-    named: set[str] = set()
+def _evidence(table: TopicTable, ledger: Ledger) -> tuple[set[str], set[str], set[int]]:
+    """The files in counted evidence, those of quarantined rows that nothing supersedes, and the rows' attempts."""
+    files: dict[str, set[str]] = {"landed": set(), "quarantined": set(), "superseded": set()}
     authors: set[int] = set()
     counted: set[int] = set()
     for attempt, evidence in evidence_that_counts(table, ledger.landed):
         counted.add(attempt)
         authors.update(int(author) for author in evidence["attempt"].unique().to_pylist() if author is not None)
-        files = zip(evidence["class"].to_pylist(), evidence["file"].to_pylist(), strict=True)
-        named.update(str(file) for kind, file in files if kind in _NAMED)
+        for kind, file in zip(evidence["class"].to_pylist(), evidence["file"].to_pylist(), strict=True):
+            if kind in files:
+                files[kind].add(str(file))
     if len(counted) != len(ledger.landed):
         raise ContinuityError(
             f"{table.url}: the evidence of {len(ledger.landed) - len(counted)} landed runs is missing, which "
             "says which files count; restore the objects, because nothing is removed without them"
         )
-    return named, authors
+    return files["landed"] | files["quarantined"], files["quarantined"] - files["superseded"], authors
 
 
 def _delete(table: TopicTable, info: ObjectInfo) -> None:

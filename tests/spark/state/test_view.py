@@ -35,8 +35,8 @@ def tables(world: World) -> tuple[pa.Table, pa.Table]:
 def seen(world: World, query: str) -> list[dict[str, Any]]:
     """The rows of ``query`` in DuckDB."""
     connection = duckdb.connect()
-    for name, rows in zip(("records", "now"), tables(world), strict=True):
-        connection.register(name, rows)
+    for name, table in zip(("records", "now"), tables(world), strict=True):
+        connection.register(name, table)
     rows: list[dict[str, Any]] = connection.execute(query).to_arrow_table().to_pylist()
     return rows
 

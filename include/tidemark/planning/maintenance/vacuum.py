@@ -58,13 +58,17 @@ class Verdict(NamedTuple):
 class Knowledge:
     """The state of a table: its live files, the files that effective evidence names, and their replacements.
 
-    ``landed`` are all attempts that ever landed and still have evidence. ``plans`` are the stored plans by attempt.
+    Nothing has superseded the files ``aside``, which are of quarantined rows, even if a landed run had planned to
+    replace them. ``landed`` are all attempts that ever landed and still have evidence. ``plans`` are the stored plans
+    by attempt.
+
     A path in the quarantine never equals a path in the table: names contain the first row, which is in one of them.
     ``erased`` are the erased rows, None without any; ``commits`` those of the attempts in :meth:`that_hid`.
     """
 
     live: Collection[str]
     named: Collection[str]
+    aside: Collection[str]
     landed: Collection[int]
     plans: Mapping[int, RunPlan]
     now: datetime
@@ -133,7 +137,7 @@ def _judged(known: Knowledge, path: str, replacing: RunPlan | None, author: RunP
     if path in known.live:
         return Verdict("live")
     if path in known.named:
-        return _replaced(known, path, replacing) if replacing else Verdict("held")
+        return Verdict("held") if replacing is None or path in known.aside else _replaced(known, path, replacing)
     if author is None:
         erased = known.erased is not None and known.erased.may_be_in(path)
         return Verdict("unknown", "no plan tells which run wrote it: delete it" if erased else "")
