@@ -7,7 +7,7 @@ from datetime import date, datetime
 from typing import Final
 
 from tidemark.erasure.progress import RequestProgress, TopicProgress
-from tidemark.erasure.reports import RequestOutcome
+from tidemark.erasure.reports import RequestOutcome, left
 from tidemark.formats.raw.erasure import Approved, ErasureWithdrawal, NotApproved
 from tidemark.words import plural
 
@@ -95,7 +95,7 @@ def _found(topic: TopicProgress) -> Iterator[str]:
 def _remains(topic: TopicProgress) -> str:
     if topic.state not in {"hidden", "erased"}:
         return "all of it, since it is not erased"
-    return topic.left or f"nothing, since {_time(topic.closed_at)}"
+    return left(topic.remaining) if topic.remaining else f"nothing, since {_time(topic.closed_at)}"
 
 
 def _time(at: datetime | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Final, Literal, NamedTuple
 
-from tidemark.erasure.reports import ErasureReport, Remaining, RequestOutcome, last_pass, reports_of
+from tidemark.erasure.reports import ErasureReport, Remaining, RequestOutcome, left, reports_of
 from tidemark.formats.raw.erasure import Approved, ErasureRequest, NotApproved, SearchedTopic
 from tidemark.table.delta_table import configured_table
 from tidemark.topics import Deployment
@@ -22,7 +22,7 @@ class TopicProgress(NamedTuple):
     It is ``waiting`` for an approval or for the table, ``approved`` for the next pass, or ``refused`` by the last. Its
     records are ``hidden`` while objects are ``remaining`` that hold masked records, or may; then they are ``erased``.
     A request that was ``withdrawn`` first stays undone. ``closed_at`` is the time of its withdrawal, or of the first
-    pass after which nothing remained: what remains of later requests does not undo that.
+    pass after which none of its records remained: what comes back later does not undo that.
     """
 
     searched: SearchedTopic
@@ -31,7 +31,6 @@ class TopicProgress(NamedTuple):
     passes: tuple[ErasureReport, ...] = ()
     outcome: RequestOutcome | None = None
     remaining: tuple[Remaining, ...] = ()
-    left: str = ""
     closed_at: datetime | None = None
 
 
@@ -100,15 +99,24 @@ def _topic(
     if outcome.status != "erased":
         return progress._replace(state=outcome.status)
     after = [report for report in reports if not report.dry_run and report.at >= passes[-1].at]
-    closed_at = next((report.at for report in after if not report.all_remaining), None)
+    held = [(report, _held(report, asked.sha256, passes[-1])) for report in after]
+    closed_at = next((report.at for report, items in held if not items), None)
     progress = progress._replace(state="erased", closed_at=closed_at)
-    last = last_pass(after)
-    if last is None or not last.all_remaining:
+    _, items = max(held, key=lambda pair: pair[0].at)
+    if not items:
         return progress
-    later = ", of later requests or come back" if closed_at else ""
-    return progress._replace(
-        state="hidden", detail=f"{last.left}{later}: see the report", remaining=last.all_remaining, left=last.left
-    )
+    come_back = ", come back since" if closed_at else ""
+    return progress._replace(state="hidden", detail=f"{left(items)}{come_back}: see the report", remaining=items)
+
+
+def _held(report: ErasureReport, approval: str, erased: ErasureReport) -> tuple[Remaining, ...]:
+    """The objects of ``report`` that may hold records of the request with this ``approval``, which ``erased`` erased.
+
+    In the lake these are objects that remained then: later ones have only rows that later requests name.
+    """
+    raw = (item for item in report.raw.remaining if not item.approvals or approval in item.approvals)
+    keys = {item.key for item in erased.remaining}
+    return (*raw, *(item for item in report.remaining if item.key in keys))
 
 
 def _of(report: ErasureReport, name: str) -> Iterable[RequestOutcome]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import ClassVar, Final, Literal
 
@@ -37,13 +37,15 @@ class Remaining(Model):
     """An object that holds masked records, or may hold records of a request unseen, and the reason.
 
     ``version``: only this former version of a deleted object. ``until``: the time at which it goes, or up to which a
-    lock keeps it at least.
+    lock keeps it at least. ``approvals``: the SHA-256 of the approvals whose records it may hold; none if it may hold
+    those of any request.
     """
 
     key: str
     why: str
     version: str | None = None
     until: AwareDatetime | None = None
+    approvals: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         version = f" (version {self.version})" if self.version else ""
@@ -63,17 +65,6 @@ class RawReport(Model):
     deleted: int = Field(default=0, ge=0)
     remaining: tuple[Remaining, ...] = ()
 
-    @property
-    def until(self) -> datetime | None:
-        """The last time up to which a lock keeps something that remains, None without a date."""
-        return max((item.until for item in self.remaining if item.until), default=None)
-
-    @property
-    def left(self) -> str:
-        """How much remains, and up to when locks keep some of it; empty if nothing remains."""
-        locks = f", with locks{_until(self.until)}" if self.until else ""
-        return f"{plural(len(self.remaining), 'object')} left in raw{locks}" if self.remaining else ""
-
     def lines(self) -> list[str]:
         """The report for a person."""
         lines = []
@@ -82,7 +73,7 @@ class RawReport(Model):
                 f"  raw: {self.rewritten} segments lost {self.records} records, {self.deleted} old ones deleted"
             )
         if self.remaining:
-            lines.append(f"  {self.left}: they hold erased records, or may")
+            lines.append(f"  raw: {left(self.remaining)}: they hold erased records, or may")
             lines += [f"    {item}" for item in self.remaining[:_SHOWN]]
         return lines
 
@@ -116,17 +107,6 @@ class ErasureReport(StoredObject):
     raw: RawReport = RawReport()
     remaining: tuple[Remaining, ...] = ()
 
-    @property
-    def all_remaining(self) -> tuple[Remaining, ...]:
-        """The objects of raw and of the table that hold erased records, or may."""
-        return self.raw.remaining + self.remaining
-
-    @property
-    def left(self) -> str:
-        """How much remains where; empty if nothing remains."""
-        lake = f"{plural(len(self.remaining), 'object')} left in the lake" if self.remaining else ""
-        return "; ".join(filter(None, (self.raw.left, lake)))
-
     def text(self) -> str:
         """The report for a person, with a line for each request."""
         changed = f"{self.masked} offsets masked, {self.rows} rows gone"
@@ -142,9 +122,15 @@ class ErasureReport(StoredObject):
             lines.append(f"  {self.gone} offsets are not in raw any more")
         lines += self.raw.lines()
         if self.remaining:
-            lines.append(f"  table: {len(self.remaining)} objects remain that hold erased rows, or may")
+            lines.append(f"  lake: {left(self.remaining)}: they hold erased rows, or may")
             lines += [f"    {item}" for item in self.remaining[:_SHOWN]]
         return "\n".join(lines)
+
+
+def left(items: Sequence[Remaining]) -> str:
+    """How many objects remain, and the last time up to which some do, if that is known."""
+    last = max((item.until for item in items if item.until), default=None)
+    return f"{plural(len(items), 'object')} left{', some' if last else ''}{_until(last)}"
 
 
 def _until(time: datetime | None) -> str:

@@ -99,6 +99,7 @@ class _KnownMask(NamedTuple):
     name: MaskName
     key: str
     offsets: OffsetMask
+    approvals: tuple[str, ...]
 
 
 class _Seal(NamedTuple):
@@ -208,7 +209,9 @@ class _Partition:
             if not seal.hidden or seal.manifest.damage or self._successor(seal) is not None:
                 continue
             if seal.manifest.next_offset > self.line_1:
-                self._remains(seal, f"agents continue from segment {self.line_1}: a later pass rewrites it")
+                self._remains(
+                    seal, f"agents continue from segment {self.line_1}: a later pass rewrites it", seal.hidden
+                )
                 continue
             same = (name for name in self._names() if name.base == seal.listed.name.base)
             tasks.append(
@@ -242,14 +245,16 @@ class _Partition:
             outcome = done.get(seal.manifest.name)
             successor = outcome.new if outcome else self._successor(seal)
             if outcome and outcome.remains:
-                self._remains(seal, outcome.remains)
+                self._remains(seal, outcome.remains, seal.hidden)
             if successor is None or seal.manifest.next_offset > self.line_1:
                 continue
             if self._is_there(successor):
                 going.append(seal)
                 successors[self.keys.file(seal.manifest.log_name)] = self.keys.file(successor.log_name)
             else:
-                self._remains(seal, f"{successor.log_name}, which replaces it, is not as its manifest says")
+                self._remains(
+                    seal, f"{successor.log_name}, which replaces it, is not as its manifest says", seal.hidden
+                )
         # What is not searched in a seal is not searched in its rewriting either.
         self.remaining = [
             item.model_copy(update={"key": successors.get(item.key, item.key)}) for item in self.remaining
@@ -263,7 +268,7 @@ class _Partition:
         records += [self._record(chunk) for chunk in chunks]
         for seal, segment in ((seal, seal.buried) for seal in going):
             if not remove(self.store, self.keys, segment.name, segment.manifest_etag, segment.etags):
-                self._remains(seal, "was uploaded again meanwhile: a later pass rewrites it")
+                self._remains(seal, "was uploaded again meanwhile: a later pass rewrites it", seal.hidden)
         named = _named(records, self.keys)
         for info in (info for group in bare for info in group.objects.values()):
             if info.etag in named.get(info.key, ()):
@@ -336,18 +341,19 @@ class _Partition:
                 gone = record.model_copy(update={"gone": self.place.store.now()})
                 put_over(self.place.store, record.key(control), gone.to_bytes())
 
-    def _remains(self, seal: _Seal, why: str) -> None:
+    def _remains(self, seal: _Seal, why: str, masks: Iterable[_KnownMask] = ()) -> None:
         key = self.keys.file(seal.manifest.log_name)
-        self.remaining.append(Remaining(key=key, why=why))
+        self.remaining.append(Remaining(key=key, why=why, approvals=_approvals(masks)))
 
-    def why_packed(self, range_: Range) -> str | None:
-        """The reason that a range of a pack remains, None if it holds no record that is to be erased."""
-        if any(self._near(range_.epochs, range_.first, range_.next)):
-            return f"{range_} has masked records: retention of packs removes it once seals replace it"
+    def remains_packed(self, key: str, range_: Range) -> None:
+        """Name the pack ``key`` if ``range_`` of it holds records that are to be erased, or may."""
+        if masks := [*self._near(range_.epochs, range_.first, range_.next)]:
+            why = f"{range_} has masked records: retention of packs removes it once seals replace it"
+            self.remaining.append(Remaining(key=key, why=why, approvals=_approvals(masks)))
+            return
         within = Intervals([(range_.first, min(range_.next, self.end))]) if range_.first < self.end else Intervals()
         if within - live_part(range_, self.lineage):
-            return f"{range_} is of a dead branch, which is not searched"
-        return None
+            self.remaining.append(Remaining(key=key, why=f"{range_} is of a dead branch, which is not searched"))
 
 
 def _name_packs(partitions: Mapping[tuple[str | None, int], _Partition]) -> None:
@@ -358,8 +364,8 @@ def _name_packs(partitions: Mapping[tuple[str | None, int], _Partition]) -> None
         for info, ranges in zip(packs, in_parallel(partial(_footer, store), packs), strict=True):
             for packed in ranges:
                 partition = partitions.get((packed.range.topic_id, packed.range.partition))
-                if partition is not None and (why := partition.why_packed(packed.range)):
-                    partition.remaining.append(Remaining(key=info.key, why=why))
+                if partition is not None:
+                    partition.remains_packed(info.key, packed.range)
 
 
 def _footer(store: Store, info: ObjectInfo) -> list[PackedRange]:
@@ -370,8 +376,13 @@ def _footer(store: Store, info: ObjectInfo) -> list[PackedRange]:
 
 
 def _masks(index: MaskIndex, place: _Place, partition: int) -> tuple[_KnownMask, ...]:
-    keys = [(mask, index.key_of(place.control, mask)) for mask in index.masks if mask.partition == partition]
-    return tuple(_KnownMask(mask, key, OffsetMask([mask_of(place.store, key)])) for mask, key in keys)
+    keys = [(name, index.key_of(place.control, name)) for name in index.masks if name.partition == partition]
+    masks = [(name, key, mask_of(place.store, key)) for name, key in keys]
+    return tuple(_KnownMask(name, key, OffsetMask([mask]), mask.approvals) for name, key, mask in masks)
+
+
+def _approvals(masks: Iterable[_KnownMask]) -> tuple[str, ...]:
+    return tuple(sorted({approval for mask in masks for approval in mask.approvals}))
 
 
 def _named(records: Iterable[Buried], keys: PartitionKeys) -> dict[str, set[str]]:

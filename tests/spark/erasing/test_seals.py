@@ -25,6 +25,7 @@ from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.keys import ControlKeys, SegmentName
 from tidemark.formats.raw.buried import Buried, read_buried
 from tidemark.formats.raw.manifest import SegmentDamage, SegmentManifest
+from tidemark.formats.raw.masks import read_mask
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark.raw import objects
 from tidemark.remote.reader.read_range import read_range
@@ -102,6 +103,15 @@ def same(world: World, rows: list[dict[str, Any]]) -> None:
         assert read["kafka_offset"].to_pylist() == wanted
 
 
+def approvals(world: World) -> tuple[str, ...]:
+    """The approvals that masks of partition 0 name."""
+    store = world.raw.store
+    keys = [info.key for info in store.list("_erased/") if "/0/" in info.key and "/buried/" not in info.key]
+    found = {approval for key in keys for approval in read_mask(store, key).approvals}
+    assert found
+    return tuple(sorted(found))
+
+
 def test_a_pass_leaves_all_other_records_and_none_of_the_masked(world: World) -> None:
     before, rows = records(world), masked(world)
     report = step(world)
@@ -134,6 +144,7 @@ def test_seals_from_which_agents_go_on_wait(world: World) -> None:
     report = step(world)
     [item] = report.remaining
     assert item.key == world.raw.keys().segment(SegmentName(18), "log")
+    assert item.approvals == approvals(world)
     assert "agents continue from segment 18" in item.why
     world.raw.segment([simple(24)])
     world.land()
@@ -381,7 +392,7 @@ def test_packs_that_hold_masked_records_are_named(tmp_path: Path) -> None:
     report = step(world)
     assert report.rewritten == 1
     [item] = report.remaining
-    assert (item.key, "retention of packs" in item.why) == (key, True)
+    assert (item.key, "retention of packs" in item.why, item.approvals) == (key, True, approvals(world))
     world.raw.store.delete(item.key)
     assert step(world, 8) == RawReport()
 

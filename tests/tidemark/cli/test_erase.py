@@ -23,7 +23,7 @@ from tidemark.erasure import requests as erasure_requests
 from tidemark.erasure.reports import RawReport
 from tidemark.erasure.secret import VARIABLE, Secret
 from tidemark.errors import UnknownOutcome
-from tidemark.formats.raw.erasure import Approved, ErasureRequest, approved, read_request
+from tidemark.formats.raw.erasure import Approved, ErasureRequest, all_requests, approved, read_request
 from tidemark.store.local import LocalStore
 from tidemark.timestamps import utc_now
 
@@ -377,17 +377,15 @@ def test_status_tells_what_is_left_in_raw_and_until_when(world: World, person: P
         (
             1,
             [*dated, {"key": "a.log", "why": "is damaged"}],
-            "hidden; 3 objects left in raw, with locks until 2027-03-01",
+            "hidden; 3 objects left, some until 2027-03-01",
         ),
-        (2, [{"key": "a.log", "why": "is damaged"}], "hidden; 1 object left in raw: see the report"),
+        (2, [{"key": "a.log", "why": "is damaged"}], "hidden; 1 object left: see the report"),
         (3, [], "erased"),
     ):
         told(world, attempt, name, "erased", raw=RawReport.model_validate({"remaining": remaining}))
         assert person("status", name)[1].splitlines()[-1].startswith(f"  orders: {state}")
     lines = RawReport.model_validate({"remaining": dated}).lines()
-    assert (
-        lines[0] == "  2 objects left in raw, with locks until 2027-03-01 09:30 UTC: they hold erased records, or may"
-    )
+    assert lines[0] == "  raw: 2 objects left, some until 2027-03-01 09:30 UTC: they hold erased records, or may"
     assert lines[1].endswith(
         "1.log (version 3Lg): is kept by Object Lock in compliance mode until 2027-03-01 09:30 UTC"
     )
@@ -461,12 +459,38 @@ def test_what_is_erased_is_not_near(person: Person, world: World, identities: li
     assert status() == ("approved", True, "")
     told(world, 3, name, "erased", "orders/0/7.log", records={"table": 3})
     told(world, 4, "f" * 16, "found")
-    assert status() == ("hidden", True, "1 object left in raw: see the report"), "a dry run looks at nothing of raw"
+    assert status() == ("hidden", True, "1 object left: see the report"), "a dry run looks at nothing of raw"
     at = told(world, 5, "", "erased")
     assert status() == ("erased", False, "")
     assert person("status")[1].splitlines()[1].endswith(f", closed at {at:%Y-%m-%d %H:%M} UTC")
     told(world, 6, "f" * 16, "erased", "orders/0/8.log", "orders/0/9.log")
-    assert status() == ("hidden", False, "2 objects left in raw, of later requests or come back: see the report")
+    assert status() == ("hidden", False, "2 objects left, come back since: see the report")
+
+
+def test_what_may_hold_the_records_of_others_alone_does_not_hold_a_request_open(
+    person: Person, world: World, folder: erasure_requests.ErasureFolder, identities: list[str]
+) -> None:
+    """Else no request would ever be closed where there are new ones before each pass."""
+    name = person.request()[1]["id"]
+    identities[0] = "key GRACE by grace@host"
+    person.approve(name)
+    [asked] = all_requests(folder.store, folder.control)
+    assert isinstance(asked, Approved)
+    own, others = {"why": "packed", "approvals": ["0" * 64, asked.sha256]}, {"why": "packed", "approvals": ["0" * 64]}
+    lake = [{"key": "orders/1.parquet", "why": "replaced"}, {"key": "orders/2.parquet", "why": "replaced"}]
+
+    def status(attempt: int, raw: list[dict[str, Any]], lake: list[dict[str, str]]) -> str:
+        remaining = RawReport.model_validate({"remaining": raw})
+        told(world, attempt, name if attempt == 1 else "f" * 16, "erased", raw=remaining, lake=lake)
+        return person("status", name)[1].splitlines()[-1].strip()
+
+    assert status(1, [{"key": "a.pack", **own}], lake[:1]).startswith("orders: hidden; 2 objects left")
+    assert status(2, [{"key": "b.pack", **own}, {"key": "a.pack", **others}], lake[1:]).startswith("orders: hidden; 1 ")
+    assert status(3, [{"key": "b.pack", **others}], lake[:1]).startswith("orders: hidden; 1 object left: see")
+    assert status(4, [{"key": "b.pack", **others}], lake[1:]).startswith("orders: erased")
+    assert status(5, [{"key": "c.log", "why": "has no manifest"}], lake[1:]).startswith(
+        "orders: hidden; 1 object left, come"
+    )
 
 
 def test_the_report_is_for_keeping(
@@ -492,7 +516,7 @@ def test_the_report_is_for_keeping(
         "  orders: in kafka_key, up to the end that each of 2 partitions had then",
         f"  orders: erased by attempt 2 of airflow at {at:%Y-%m-%d %H:%M} UTC: 1 in raw, 3 in table",
         "    2026-02-02: 3 rows of the table",
-        "  orders: 1 object left in raw",
+        "  orders: 1 object left",
         "    orders/0/7.log: agents continue from it",
         *(f"  {item}" for item in NOT_COVERED),
     ):

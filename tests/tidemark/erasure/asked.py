@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -62,9 +62,10 @@ def tell(
     at: datetime,
     *remaining: str,
     raw: RawReport | None = None,
+    lake: Sequence[Mapping[str, str]] = (),
     **outcome: Any,
 ) -> None:
-    """A pass of the topic of ``table`` reports on a request, and ``raw``, or the keys that remain there."""
+    """A pass of the topic of ``table`` reports on a request, ``raw`` or what remains there, and the ``lake``."""
     left = tuple(Remaining(key=key, why="agents continue from it") for key in remaining)
     report = {
         "cluster": table.topic.cluster,
@@ -77,5 +78,6 @@ def tell(
         "ledger_n": 1,
         "requests": [{"id": name, "status": status, **outcome}] if name else [],
         "raw": raw or RawReport(remaining=left),
+        "remaining": lake,
     }
     write_report(table, ErasureReport.model_validate(report))
