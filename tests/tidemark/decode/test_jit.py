@@ -65,7 +65,7 @@ def test_all_kernels_can_be_loaded_before_the_first_batch() -> None:
         "print(*(one.ready for one in kernel_cache._registered.values()))"
     )
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True"] * 9
+    assert done.stdout.split() == ["True"] * 10
 
 
 @pytest.mark.parametrize("arguments", [(-1, 0, 1), (0, -1, 1), (0, 0, -1), (0, 0, 11), (6, 0, 5), (0, 16, 5)])

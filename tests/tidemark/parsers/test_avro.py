@@ -132,6 +132,18 @@ def test_a_refusal_names_the_rule_and_no_error_of_the_language(
     assert "out of range" not in reason
 
 
+def test_an_empty_record_of_a_column_that_the_table_lacks_is_refused(tmp_path: Path) -> None:
+    """The reader looks up the missing byte when it passes the field over."""
+    (tmp_path / "ids").mkdir()
+    table = {"type": "record", "name": "R", "fields": [{"name": "x", "type": "long", "default": 0}]}
+    for kind in ("int", "string", {"type": "enum", "name": "E", "symbols": ["A"]}, ["null", "string"]):
+        written = {"type": "record", "name": "R", "fields": [{"name": "gone", "type": kind}]}
+        (tmp_path / "ids" / "1.avsc").write_text(json.dumps(written))
+        parser = avro(tmp_path, table, "framing: confluent\nschemas: ids")
+        [reason] = parser.parse_by(rows_of([framed(1, b"")]), vectorised=False).refused.values()
+        assert "ends too early" in reason
+
+
 def test_a_time_that_does_not_fit_refuses_its_row_alone(tmp_path: Path) -> None:
     schema = {"type": "record", "name": "R", "fields": [FULL["fields"][4]]}
     plain = {"type": "record", "name": "R", "fields": [{"name": "at", "type": "long"}]}

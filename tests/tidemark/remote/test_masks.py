@@ -52,7 +52,8 @@ def test_erased_records_are_passed_over(
     erased = set(rng.sample(range(log.end), log.end // 3)) | set(range(20, 60))  # some hold no record
     cut = rng.randrange(log.end)
     for part in ({one for one in erased if one < cut}, {one for one in erased if one >= cut}, {1, 2, 3}):
-        erase(raw, part or {0})
+        if part:
+            erase(raw, part)
     erased |= {1, 2, 3}
     ranges(700)
     left = [one for one in (log.committed if committed else log.all) if one.offset not in erased]

@@ -23,10 +23,10 @@ def quorum(cluster: KafkaCluster, node: int, asked: int) -> QuorumAuthority:
 
 
 def leader_of(cluster: KafkaCluster, at: TopicPartition) -> Leader:
-    """As an agent learns it, without the replicas."""
+    """As an agent learns it."""
     broker = read_broker(cluster.brokers[0].properties_path)
     with closing(AdminMetadata(1, lambda: connect(1, broker.bootstrap, broker.security_protocol, {}))) as metadata:
-        return metadata.leaders([at])[at]._replace(replicas=())
+        return metadata.leaders([at])[at]
 
 
 def confirmed(authority: Authority) -> None:

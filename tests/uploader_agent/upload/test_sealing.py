@@ -355,6 +355,7 @@ def test_a_deposed_leader_does_not_seal_what_a_later_leader_wrote(world: World) 
     """It has truncated and fetched, and knows only the high watermark of before: the rest may not be committed."""
     content = records(0, 30) + records(30, 50, epoch=4)
     partition = world.disk.partition()
+    partition.segment(0, records(0, 30))
     with world.agent() as agent:
         agent.refresh()
         uploader = agent.leadership.partitions[T].uploader

@@ -184,7 +184,8 @@ def _broken_rule(error: Exception, source: io.BytesIO) -> str:
     fastavro looks up the number of a union's branch or of an enum's symbol in a list, and the next byte of a number
     that ends too early as well. Each byte of a number but its last one has the highest bit.
     """
-    if isinstance(error, IndexError) and not (source.getvalue()[-1] & 0x80 and not source.read(1)):
+    data = source.getvalue()
+    if isinstance(error, IndexError) and data and not (data[-1] & 0x80 and not source.read(1)):
         return "names a branch of a union, or a symbol of an enum, that the schema does not have"
     if isinstance(error, EOFError | IndexError):
         return "ends too early"
