@@ -221,11 +221,12 @@ def test_state_tables_have_a_dag_with_a_task_for_each(world: World, monkeypatch:
     world.write_topics(raw={"url": f"file://{world.root}/raw"}, lake=f"file://{world.root}/lake", topics=topics)
     bag = bag_of(world, monkeypatch)
     assert bag.import_errors == {}
-    dag = bag.dags["tidemark_state"]
-    assert dag.schedule == CronDataIntervalTimetable("10 * * * *", timezone="UTC")
-    assert dag.params.get_param("topic").schema["enum"] == ["all", "kafka-1/customers", "kafka-2/users"]
-    [task] = dag.tasks
-    assert task.is_mapped
+    for name, at in (("tidemark_state", "10 * * * *"), ("tidemark_state_audit", "20 3 * * *")):
+        dag = bag.dags[name]
+        assert dag.schedule == CronDataIntervalTimetable(at, timezone="UTC")
+        assert dag.params.get_param("topic").schema["enum"] == ["all", "kafka-1/customers", "kafka-2/users"]
+        [task] = dag.tasks
+        assert task.is_mapped
 
 
 def test_live_topics_are_compacted_every_hour(live: DagBag) -> None:

@@ -427,6 +427,15 @@ class TableKeys:
         """The folder of the files between the two rounds of a run of the state table."""
         return self._state("state", "runs", str(attempt)) + "/"
 
+    def state_audit(self, part: int) -> str:
+        """The report of the last audit of a part of the state table's keys."""
+        return f"{self.state_audits}{part}.json"
+
+    @property
+    def state_audits(self) -> str:
+        """The folder of the reports of audits of the state table."""
+        return self._state("state", "audits") + "/"
+
     def state_reserve(self, name: str) -> str:
         """A file of the reserve of the state table."""
         return self._state("state", "reserve", name)

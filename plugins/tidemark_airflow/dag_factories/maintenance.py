@@ -111,6 +111,14 @@ UPKEEP: Final = (
         for_topic=_has_state,
     ),
     Upkeep(
+        "state_audit",
+        "state.py",
+        "20 3 * * *",
+        "Compares a sixteenth of the keys of state tables with a replay of their topics' tables; red if one differs.",
+        arguments=("--audit",),
+        for_topic=_has_state,
+    ),
+    Upkeep(
         "vacuum",
         "vacuum.py",
         "0 6 * * *",

@@ -10,6 +10,7 @@ from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, run_job, show, tables_of
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.state.audit import PARTS, LeafAudit, LeafAuditTask, audit_leaf, audit_state
 from tidemark_spark.state.first_round import last_of_files
 from tidemark_spark.state.model import LeafTask, Merged, NewestTask, SortedRun, StateJob
 from tidemark_spark.state.run import Rounds, run_state
@@ -31,13 +32,22 @@ def _state(options: argparse.Namespace, executor: Executor | None) -> int:
     def second(job: StateJob, tasks: Sequence[LeafTask]) -> list[Merged]:
         return executor.on_each(merged_leaf, job, tasks) if tasks else []
 
+    def compare(job: StateJob, tasks: Sequence[LeafAuditTask]) -> list[LeafAudit]:
+        return executor.on_each(audit_leaf, job, tasks) if tasks else []
+
+    code = 0
     tables = [table for table in tables_of(options) if options.topic or table.topic.state]
     if not tables:
         raise ConfigError("state.py", [("--topics", "no topic of the file has `state:`")])
-    for table in tables:
-        result = run_state(StateTable.open(table), Rounds(first, second), rebuild=options.rebuild)
-        show(result.to_bytes().decode())
-    return 0
+    for table in map(StateTable.open, tables):
+        if not options.audit:
+            show(run_state(table, Rounds(first, second), rebuild=options.rebuild).to_bytes().decode())
+            continue
+        part = table.store.now().toordinal() % PARTS if options.part is None else options.part
+        audit = audit_state(table, part, first, compare)
+        show(audit.to_bytes().decode())
+        code = max(code, audit.different > 0)
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,5 +58,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_some_topics(parser)
     add_options(parser)
-    parser.add_argument("--rebuild", action="store_true", help="make the state again from all rows of the table")
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument(
+        "--audit", action="store_true", help=f"compare 1/{PARTS} of the keys with the table, and change nothing"
+    )
+    parser.add_argument("--part", type=int, choices=range(PARTS), help="the part to audit (default: by the date)")
+    modes.add_argument("--rebuild", action="store_true", help="make the state again from all rows of the table")
     return parser

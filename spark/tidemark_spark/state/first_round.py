@@ -94,8 +94,11 @@ class _FirstRound:
     def _take(self, rows: pa.RecordBatch, name: str) -> None:
         whole = rows.column(KEY).is_valid().to_numpy(zero_copy_only=False)
         self.keyless += int(len(rows) - whole.sum())
-        table = self._shaped(pa.Table.from_batches([rows]).filter(array_of(whole)), name)
-        self._waiting.append(with_hash(table))
+        table = with_hash(self._shaped(pa.Table.from_batches([rows]).filter(array_of(whole)), name))
+        if (hashes := self._job.hashes) is not None:
+            found = table.column(HASH).to_numpy()
+            table = table.filter(array_of((found >= hashes.start) & (found <= hashes.end - 1)))
+        self._waiting.append(table)
         if sum(waiting.nbytes for waiting in self._waiting) >= _WAITING:
             self._fold()
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidemark.decode import SCHEMA
 from tidemark.errors import ConfigError
-from tidemark.formats.table.state_ledger import Leaf
+from tidemark.formats.table.state_ledger import HashRange, Leaf
 from tidemark.store import StoreOptions
 from tidemark.topics import TopicSettings
 from tidemark_spark.convert.partition_columns import topic_parser
@@ -37,7 +37,8 @@ class StateJob:
     """The parts of a run that all its tasks share.
 
     ``bounds`` are the offsets ``[from, to)`` of each partition whose rows the first round takes; other partitions have
-    no new rows. ``runs`` are the first round's files, ``root`` is the state table's folder.
+    no new rows; with ``hashes`` it takes only keys with these. ``runs`` are the first round's files, ``root`` is the
+    state table's folder.
     """
 
     topic: TopicSettings
@@ -49,6 +50,7 @@ class StateJob:
     reserve_folder: str
     bounds: dict[Key, tuple[int, int]]
     runs: tuple[StoredFileName, ...] = ()
+    hashes: HashRange | None = None
 
 
 class NewestTask(NamedTuple):

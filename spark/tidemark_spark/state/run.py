@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple
 
@@ -30,6 +31,7 @@ from tidemark.table.delta_table import committed_ledger, ledger_of, open_delta, 
 from tidemark.table.evidence import read_evidence
 from tidemark.table.state_table import StateTable
 from tidemark_spark.state.model import (
+    Key,
     LeafExecute,
     LeafTask,
     Merged,
@@ -86,37 +88,44 @@ def run_state(table: StateTable, rounds: Rounds, *, rebuild: bool = False) -> St
         PublishError: the commit's outcome is unknown; run it again.
         FormatError, StoreError: an object cannot be read.
     """
-    return _StateRun(table, rounds).done(rebuild=rebuild)
+    return StateRun(table).done(rounds, rebuild=rebuild)
 
 
-class _StateRun:
-    def __init__(self, table: StateTable, rounds: Rounds) -> None:
-        self._table, self._rounds = table, rounds
+class StateRun:
+    """The state and the topic's table as they are now, and the steps of a run from here."""
+
+    def __init__(self, table: StateTable) -> None:
+        """Read both ledgers. Raises ConfigError if the topic's columns do not fit its ``state``."""
+        self._table = table
         self._topic = table.of.topic
         self._schema = state_schema(self._topic)
         self._settings = _digest(table)
-        self._attempt = new_attempt()
+        self.attempt = new_attempt()
         source = open_delta(table.of)
         self._source_files = _source_files(source) if source is not None else []
-        self._ledger = ledger_of(table.of, source)
+        self.ledger = ledger_of(table.of, source)
         delta = table.delta()
-        self._state = table.ledger(delta)
+        self.state = table.ledger(delta)
 
-    def done(self, *, rebuild: bool) -> StateResult:
-        change = state_change(self._table.of, self._ledger, None if rebuild else self._state, self._settings)
+    def change(self, state: StateLedger | None) -> StateChange:
+        """The change of the topic's table since ``state``."""
+        return state_change(self._table.of, self.ledger, state, self._settings)
+
+    def done(self, rounds: Rounds, *, rebuild: bool) -> StateResult:
+        """Bring the state to the newest commit; see :func:`run_state`."""
+        change = self.change(None if rebuild else self.state)
         if change.kind == "nothing":
             return self._result("empty", change)
         if rebuild:
-            check_whole(self._table.of, self._ledger, "it was asked for")
+            check_whole(self._table.of, self.ledger, "it was asked for")
         replayed = self._replayed(change)
         if replayed is None:
-            change = StateChange("rebuild", {known.key: (0, known.next_offset) for known in self._ledger.partitions})
+            change = StateChange("rebuild", {known.key: (0, known.next_offset) for known in self.ledger.partitions})
             change = change._replace(why="replayed rows were merged into other files since")
-            check_whole(self._table.of, self._ledger, change.why)
-        job = self._job(change)
-        runs = self._rounds.first(job, self._first_tasks(change, replayed or ()))
+            check_whole(self._table.of, self.ledger, change.why)
+        runs = rounds.first(self.job(change.bounds), self.first_tasks(change, replayed or ()))
         files = tuple(run.file for run in runs if run.file)
-        merged = self._rounds.second(self._job(change, files), self._leaf_tasks(change, files))
+        merged = rounds.second(replace(self.job(change.bounds), runs=files), self._leaf_tasks(change, files))
         kept = self._kept(change, merged)
         made = [*kept, *(leaf for merging in merged for leaf in merging.leaves)]
         leaves = tuple(sorted(made, key=lambda leaf: leaf.hashes)) or (Leaf(prefix=""),)
@@ -126,24 +135,28 @@ class _StateRun:
         except StaleRun as error:
             return self._result("stale", change._replace(why=str(error)), runs)
         finally:
-            for file in files:
-                self._table.store.delete(file.key)
+            self.delete(files)
         self._vacuum(ledger)
         return self._result("committed", change, runs, ledger)
 
-    def _job(self, change: StateChange, runs: tuple[StoredFileName, ...] = ()) -> StateJob:
+    def job(self, bounds: Mapping[Key, tuple[int, int]]) -> StateJob:
+        """The job of a first round over the rows in ``bounds``."""
         table = self._table
         return StateJob(
             topic=self._topic,
             lake_store=table.of.deployment.lake_store,
             options=table.of.deployment.store,
-            attempt=self._attempt,
+            attempt=self.attempt,
             root=table.root,
-            run_folder=table.of.keys.state_run(self._attempt),
+            run_folder=table.of.keys.state_run(self.attempt),
             reserve_folder=table.of.keys.state_reserve(""),
-            bounds=change.bounds,
-            runs=runs,
+            bounds=dict(bounds),
         )
+
+    def delete(self, files: Iterable[StoredFileName]) -> None:
+        """Delete the files of a first round."""
+        for file in files:
+            self._table.store.delete(file.key)
 
     def _replayed(self, change: StateChange) -> tuple[str, ...] | None:
         """The files of the change's replays; None if one is not live any more, or a fold has their evidence."""
@@ -158,7 +171,8 @@ class _StateRun:
             files |= {file for kind, file in rows if kind == "landed" and file}
         return tuple(sorted(files)) if files <= live else None
 
-    def _first_tasks(self, change: StateChange, replayed: Sequence[str]) -> list[NewestTask]:
+    def first_tasks(self, change: StateChange, replayed: Sequence[str] = ()) -> list[NewestTask]:
+        """The tasks of the first round: the files that may have rows of ``change``, and the ``replayed`` files."""
         fresh = [file for file in self._source_files if file.may_have(change)]
         again = [file for file in self._source_files if file.path in {*replayed}]
         groups = [(group, False) for group in _grouped(fresh)] + [(group, True) for group in _grouped(again)]
@@ -178,8 +192,8 @@ class _StateRun:
         assert self._topic.state is not None
         if not runs:
             return []
-        if change.kind == "merge" and self._state is not None:
-            return _joined(self._state.leaves, self._topic.state.leaf)
+        if change.kind == "merge" and self.state is not None:
+            return _joined(self.state.leaves, self._topic.state.leaf)
         depth, size = 0, sum(run.size for run in runs)
         while size >> depth > self._topic.state.leaf and depth < PREFIX_BITS:
             depth += 1
@@ -187,14 +201,14 @@ class _StateRun:
 
     def _kept(self, change: StateChange, merged: Sequence[Merged]) -> tuple[Leaf, ...]:
         """The old leaves that stay: all, if no row with a key is new."""
-        return self._state.leaves if change.kind == "merge" and self._state is not None and not merged else ()
+        return self.state.leaves if change.kind == "merge" and self.state is not None and not merged else ()
 
     def _next(self, change: StateChange, leaves: tuple[Leaf, ...], merged: Sequence[Merged]) -> StateLedger:
-        source, state = self._ledger, self._state
+        source, state = self.ledger, self.state
         moved = sum(made.moved_keys for made in merged) if merged else state.moved_keys if state else 0
         return StateLedger(
             n=state.n + 1 if state else 1,
-            attempt=self._attempt,
+            attempt=self.attempt,
             parent=state.as_parent() if state else None,
             cluster=self._topic.cluster,
             topic=self._topic.topic,
@@ -230,7 +244,7 @@ class _StateRun:
         put_once(table.store, table.of.keys.state_ledger(ledger.n, ledger.attempt), ledger.to_bytes())
         try:
             delta = self._opened()
-            if table.ledger(delta) != self._state:
+            if table.ledger(delta) != self.state:
                 raise StaleRun("another run of the state has committed")
             with table.log.next_version(table.store, table.root):
                 self._write_version(delta, change, ledger)
@@ -238,7 +252,7 @@ class _StateRun:
             committed = table.ledger(table.delta())
             if committed == ledger:
                 return
-            if committed != self._state:
+            if committed != self.state:
                 raise StaleRun("another run of the state has committed") from error
             raise PublishError(f"{table.url}: not committed; run it again: {error}") from error
 
@@ -274,7 +288,7 @@ class _StateRun:
             schema = Schema.from_arrow(_nullable(self._schema))
             delta.create_write_transaction(actions, "overwrite", schema, [], commit_properties=properties)
             return
-        old = {leaf.path: leaf for leaf in (self._state.leaves if self._state else ())}
+        old = {leaf.path: leaf for leaf in (self.state.leaves if self.state else ())}
         actions += [
             RemoveAction(path=path, data_change=True, deletion_timestamp=at, size=old[path].size, partition_values={})
             for path in sorted(there - {*new})
@@ -298,7 +312,7 @@ class _StateRun:
                 break
         for folder in (f"{table.root}/", keys.state_folder):
             for info in table.store.list(folder):
-                ours = info.key.endswith((".parquet", ".json")) and "/_delta_log/" not in info.key
+                ours = "/_delta_log/" not in info.key and not info.key.startswith(keys.state_audits)
                 if ours and info.key not in needed | ledgers and info.modified < now - RUN_OVER:
                     table.store.delete(info.key)
 
@@ -309,7 +323,7 @@ class _StateRun:
         runs: Sequence[SortedRun] = (),
         ledger: StateLedger | None = None,
     ) -> StateResult:
-        ledger = ledger or self._state
+        ledger = ledger or self.state
         return StateResult(
             cluster=self._topic.cluster,
             topic=self._topic.topic,

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typing_extensions import override
 
 from tests.spark.erasing.masked import erase, take_out
 from tests.spark.state.replay import advance, check, first, second, state_rows
@@ -29,8 +30,9 @@ from tidemark.store.local import LocalStore
 from tidemark.table.delta_table import ledger_of
 from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.state import main
+from tidemark_spark.cluster.executor import Common, Executor, Given, Made
 from tidemark_spark.run.driver import run
-from tidemark_spark.state import last_records, second_round
+from tidemark_spark.state import last_records, leaf_files
 from tidemark_spark.state import run as state_run
 from tidemark_spark.state.first_round import write_sorted
 from tidemark_spark.state.model import LeafTask, Merged, StateJob
@@ -78,6 +80,18 @@ def produce(world: World, rng: random.Random, count: int = 8, partitions: int = 
         for delta in range(count)
     ]
     world.raw.segment([batch(world.raw.partition(partition).end, records)], partition)
+
+
+class Here(Executor):
+    """Tasks in this process."""
+
+    @override
+    def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
+        return [work(common, task) for task in tasks]
+
+    @override
+    def finished(self) -> int:
+        return 0
 
 
 def put(world: World, key: bytes, value: bytes | None, time: int = 0, partition: int = 0) -> None:
@@ -339,7 +353,7 @@ def test_what_the_store_keeps_otherwise_is_noticed(
     def losing(store: Any, key: str, rows: pa.Table) -> Any:
         return write_sorted(store, key, rows.slice(1))
 
-    monkeypatch.setattr(second_round, "write_sorted", losing)
+    monkeypatch.setattr(leaf_files, "write_sorted", losing)
     with pytest.raises(ContinuityError, match="other rows are read back"):
         advance(world)
     assert state_rows(world) == []
@@ -384,6 +398,7 @@ def test_files_that_no_recent_commit_names_go(world: World, rng: random.Random) 
         produce(world, rng, partitions=2)
         world.land()
         advance(world)
+    StateTable.open(world.table).store.put(audit := world.table.keys.state_audit(3), b"{}")
     many = objects()
     produce(world, rng)
     world.land()
@@ -394,6 +409,7 @@ def test_files_that_no_recent_commit_names_go(world: World, rng: random.Random) 
     ledger = table.committed()
     assert ledger is not None
     assert len(objects() & many) < len(many)
+    assert table.store.get(audit).body == b"{}"
     with as_of(world, 2 * max(VERSIONS, RUN_OVER)):
         put(world, b"x", b"y")
         advance(world)
@@ -403,13 +419,6 @@ def test_files_that_no_recent_commit_names_go(world: World, rng: random.Random) 
 def test_the_job_brings_all_states_to_their_tables(
     world: World, rng: random.Random, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Here:
-        def on_each(self, work: Any, common: Any, tasks: Any) -> Any:
-            return [work(common, task) for task in tasks]
-
-        def finished(self) -> int:
-            return 0
-
     produce(world, rng)
     world.land()
     capsys.readouterr()

@@ -1,0 +1,215 @@
+"""The audit of a state table: a part of the keys is replayed from the topic's table, and compared with the leaves.
+
+The replay knows no leaf, no reserve and no earlier run: it sorts all last records of a part's keys. Keys are divided
+into PARTS by the first bits of their hash, and each part has a report; the oldest of them tells how old the proof is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pydantic import AwareDatetime, Field
+
+from tidemark.errors import ContinuityError
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Model, StoredObject
+from tidemark.formats.table.state_ledger import HASH_BITS, HashRange, Leaf
+from tidemark.store import put_over
+from tidemark.table.state_table import StateTable
+from tidemark_spark.state.last_records import DELETED, KEY
+from tidemark_spark.state.leaf_files import LeafFiles, within
+from tidemark_spark.state.model import IDENTITY, NewestExecute, StateJob
+from tidemark_spark.state.run import StateRun
+
+PARTS: Final = 16
+_SHOWN: Final = 20
+
+
+class StateFinding(Model):
+    """A key whose row is not that of the replay, told by the place of its record, never by the key."""
+
+    rule: str
+    incarnation: int
+    partition: int
+    offset: int
+
+
+class StateAudit(StoredObject):
+    """``state/audits/<part>.json``: the comparison of a part of the keys, at ``at``, of the state's commit ``n``.
+
+    ``rows`` were equal. ``unproved`` rows are of records that retention has removed from the table. ``different``
+    counts all findings, of which the first are listed.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.REPORT
+
+    cluster: str
+    topic: str
+    part: int = Field(ge=0, lt=PARTS)
+    at: AwareDatetime
+    n: int = Field(ge=0)
+    rows: int = Field(default=0, ge=0)
+    unproved: int = Field(default=0, ge=0)
+    different: int = Field(default=0, ge=0)
+    findings: tuple[StateFinding, ...] = ()
+
+
+class LeafAuditTask(NamedTuple):
+    """The keys of ``leaf`` with ``hashes`` to compare; with ``expired`` dates, the table may lack their records."""
+
+    leaf: Leaf
+    hashes: HashRange
+    expired: bool
+
+
+class LeafAudit(NamedTuple):
+    """The result of a task."""
+
+    rows: int
+    unproved: int
+    different: int
+    findings: tuple[StateFinding, ...]
+
+
+LeafAuditExecute = Callable[[StateJob, Sequence[LeafAuditTask]], list[LeafAudit]]
+
+
+def hashes_of(part: int) -> HashRange:
+    """The hashes of the keys of ``part``."""
+    width = (1 << HASH_BITS) // PARTS
+    return HashRange(part * width, (part + 1) * width)
+
+
+def audit_leaf(job: StateJob, task: LeafAuditTask) -> LeafAudit:
+    """Compare the rows of a leaf with the replay of the job's runs.
+
+    Raises:
+        FormatError: a file cannot be read.
+        ContinuityError: the leaf has other rows than its ledger says.
+        StoreError: the store failed.
+    """
+    files, leaf = LeafFiles(job), task.leaf.hashes
+    hashes = HashRange(max(task.hashes.start, leaf.start), min(task.hashes.end, leaf.end))
+    records = pa.concat_tables([files.records.empty_table(), *files.of_runs(hashes)])
+    rows, _ = files.of_leaf(task.leaf)
+    kept = rows.filter(within(rows, hashes)).select(files.columns.names)
+    return _RowComparison(kept, replayed(records), records, expired=task.expired).result()
+
+
+def replayed(records: pa.Table) -> pa.Table:
+    """The newest record of each key that is not deleted, by key: a sort of all last records of each partition."""
+    last = _last(records, [KEY, *IDENTITY[1:4]], 3)
+    newest = _last(last, [KEY, "kafka_incarnation", "kafka_timestamp", "kafka_partition"], 1)
+    return newest.filter(pc.invert(newest.column(DELETED)))
+
+
+def _last(rows: pa.Table, names: Sequence[str], alike: int) -> pa.Table:
+    """The last row, in the order of ``names``, of those that are equal in the first ``alike`` of them."""
+    order = pc.sort_indices(rows, sort_keys=[(name, "ascending", "at_start") for name in names])  # type: ignore[misc]  # the stubs are older
+    rows = rows.take(order).combine_chunks()
+    followed = np.ones(max(len(rows) - 1, 0), np.bool_)
+    for name in names[:alike]:
+        column = rows.column(name)
+        followed &= pc.equal(column.slice(1), column.slice(0, max(len(rows) - 1, 0))).to_numpy().astype(np.bool_)
+    return rows.filter(pa.array(~np.append(followed, False)[: len(rows)]))
+
+
+class _RowComparison:
+    """The rows that the state has, and those that the replay gives, by key."""
+
+    def __init__(self, kept: pa.Table, wanted: pa.Table, records: pa.Table, *, expired: bool) -> None:
+        self._kept, self._wanted, self._expired = kept, wanted.select(kept.column_names), expired
+        self._records = records
+        self._findings: list[StateFinding] = []
+
+    def result(self) -> LeafAudit:
+        """Compare."""
+        at = pc.index_in(self._kept.column(KEY), value_set=self._wanted.column(KEY).combine_chunks())
+        there = at.is_valid().to_numpy().astype(np.bool_)
+        kept, wanted = self._kept.filter(pa.array(there)), self._wanted.take(at.drop_null())
+        same = _equal(kept, wanted)
+        missing = self._wanted.filter(
+            pc.invert(pc.is_in(self._wanted.column(KEY), value_set=self._kept.column(KEY).combine_chunks()))
+        )
+        other, unknown = kept.filter(pa.array(~same)), self._kept.filter(pa.array(~there))
+        lost = self._newer(pa.concat_tables([other, unknown])) if self._expired else 0
+        different = len(other) + len(unknown) + len(missing) - lost
+        if different:
+            for rule, rows in (("is not the newest record", other), ("no key has", unknown), ("is missing", missing)):
+                self._tell(rule, rows)
+        return LeafAudit(int(same.sum()), lost, different, tuple(self._findings[:_SHOWN]))
+
+    def _newer(self, rows: pa.Table) -> int:
+        """The number of ``rows`` that are newer than all that the table still has of their key and partition."""
+        last: dict[tuple[Any, ...], int] = {}
+        for key, incarnation, partition, offset in _places(self._records):
+            at = key, incarnation, partition
+            last[at] = max(offset, last.get(at, -1))
+        return sum(offset > last.get((key, inc, part), -1) for key, inc, part, offset in _places(rows))
+
+    def _tell(self, rule: str, rows: pa.Table) -> None:
+        for _, incarnation, partition, offset in _places(rows.slice(0, _SHOWN)):
+            place = {"incarnation": incarnation, "partition": partition, "offset": offset}
+            self._findings.append(StateFinding(rule=rule, **place))
+
+
+def _places(rows: pa.Table) -> list[tuple[Any, ...]]:
+    """The key and the place of each row."""
+    return list(zip(*(rows.column(name).to_pylist() for name in (KEY, *IDENTITY[1:4])), strict=True))
+
+
+def _equal(one: pa.Table, other: pa.Table) -> NDArray[np.bool_]:
+    """For each row whether both tables have the same values."""
+    same = np.ones(len(one), np.bool_)
+    for name in one.column_names:
+        left, right = one.column(name).combine_chunks(), other.column(name).combine_chunks()
+        if not left.equals(right):
+            pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+            same &= np.fromiter((a == b or (a != a and b != b) for a, b in pairs), np.bool_, len(one))
+    return same
+
+
+def audit_state(table: StateTable, part: int, first: NewestExecute, compare: LeafAuditExecute) -> StateAudit:
+    """Compare part ``part`` of the keys, and write the report.
+
+    Raises:
+        ContinuityError: since the state's commit a run has changed rows, or added some below its vector.
+        FormatError, StoreError: an object cannot be read.
+    """
+    run, hashes = StateRun(table), hashes_of(part)
+    state, topic = run.state, table.of.topic
+    if state is None:
+        return StateAudit(cluster=topic.cluster, topic=topic.topic, part=part, at=table.store.now(), n=0)
+    change = run.change(state)
+    if change.kind == "rebuild" or change.replays:
+        raise ContinuityError(
+            f"{table.url}: the table has changed since the state's commit {state.n}: run state.py first"
+        )
+    whole = change._replace(bounds={through.key: (0, through.next_offset) for through in state.through})
+    job = replace(run.job(whole.bounds), hashes=hashes)
+    files = tuple(made.file for made in first(job, run.first_tasks(whole)) if made.file)
+    expired = any(known.state == "expired" for known in run.ledger.dates.values())
+    near = [leaf for leaf in state.leaves if leaf.hashes.start < hashes.end and leaf.hashes.end > hashes.start]
+    try:
+        found = compare(replace(job, runs=files), [LeafAuditTask(leaf, hashes, expired) for leaf in near])
+    finally:
+        run.delete(files)
+    report = StateAudit(
+        cluster=topic.cluster,
+        topic=topic.topic,
+        part=part,
+        at=table.store.now(),
+        n=state.n,
+        rows=sum(each.rows for each in found),
+        unproved=sum(each.unproved for each in found),
+        different=sum(each.different for each in found),
+        findings=tuple(finding for each in found for finding in each.findings)[:_SHOWN],
+    )
+    put_over(table.store, table.of.keys.state_audit(part), report.to_bytes())
+    return report

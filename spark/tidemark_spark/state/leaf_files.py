@@ -1,0 +1,105 @@
+"""The files of a state table's leaves, and of the runs between its rounds, as tables in memory."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidemark.errors import ContinuityError, FormatError
+from tidemark.formats.table.state_ledger import HashRange, Leaf
+from tidemark.store import open_store
+from tidemark_spark.convert.stored_file import StoredFile
+from tidemark_spark.state.first_round import write_sorted
+from tidemark_spark.state.last_records import DELETED, HASH, with_hash
+from tidemark_spark.state.model import StateJob, StoredFileName, run_schema, state_schema
+
+
+class LeafFiles:
+    """Reads and writes the files of ``job``."""
+
+    def __init__(self, job: StateJob) -> None:
+        self._job, self._store = job, open_store(job.lake_store, job.options)
+        self.columns, self.records = state_schema(job.topic), run_schema(job.topic)
+
+    def of_leaf(self, leaf: Leaf) -> tuple[pa.Table, pa.Table]:
+        """The rows of a leaf, and its reserve, both with the columns of records.
+
+        Raises:
+            ContinuityError: it has other rows than its ledger says.
+            FormatError: a file cannot be read.
+        """
+        rows = reserve = self.records.empty_table()
+        if leaf.path:
+            rows = with_hash(self._read(f"{self._job.root}/{leaf.path}", self.columns))
+            there = pa.repeat(pa.scalar(False), len(rows))
+            rows = rows.add_column(len(self.columns), pa.field(DELETED, pa.bool_(), nullable=False), there)
+            rows = rows.cast(self.records)
+        if leaf.reserve:
+            reserve = self._read(leaf.reserve, self.records)
+        whole = (len(rows), len(reserve)) == (leaf.rows, leaf.reserve_rows)
+        if not whole or any(not pc.all(within(part, leaf.hashes), min_count=0).as_py() for part in (rows, reserve)):
+            rule = "has other rows than its ledger says; the state was not changed: rebuild it by state.py --rebuild"
+            raise ContinuityError(f"{self._job.root}: leaf {leaf.prefix or 'of all keys'} {rule}")
+        return rows, reserve
+
+    def of_runs(self, hashes: HashRange) -> list[pa.Table]:
+        """The records of the job's runs with ``hashes``, a table for each run.
+
+        Raises:
+            FormatError: a run cannot be read.
+        """
+        return [self._part(run, hashes) for run in self._job.runs]
+
+    def _part(self, run: StoredFileName, hashes: HashRange) -> pa.Table:
+        """Only the row groups that may have some are read."""
+        with StoredFile(self._store, run.key, run.size) as stored:
+            try:
+                parquet = pq.ParquetFile(pa.PythonFile(stored, "r"))
+                near = [group for group in range(parquet.num_row_groups) if _may_have(parquet, group, hashes)]
+                rows = parquet.read_row_groups(near).cast(self.records)
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise FormatError(run.key, f"cannot be read: {' '.join(str(error).split())}; run it again") from error
+        return rows.filter(within(rows, hashes))
+
+    def write(self, key: str, rows: pa.Table) -> int:
+        """Write ``rows``, and read them back; the size of the file.
+
+        Raises:
+            ContinuityError: other rows are read back.
+        """
+        file = write_sorted(self._store, key, rows)
+        if not self._read(key, rows.schema).equals(rows):
+            raise ContinuityError(f"{key}: other rows are read back than were written; the state was not changed")
+        return file.size
+
+    def _read(self, key: str, schema: pa.Schema) -> pa.Table:
+        body = self._store.get(key).body
+        try:
+            rows = pq.ParquetFile(io.BytesIO(body)).read()
+        except (pa.ArrowException, OSError, ValueError) as error:
+            rule = f"cannot be read: {' '.join(str(error).split())}; rebuild the state by state.py --rebuild"
+            raise FormatError(key, rule) from error
+        columns = [
+            rows.column(field.name).cast(field.type)
+            if field.name in rows.column_names
+            else pa.chunked_array([pa.nulls(len(rows), field.type)])
+            for field in schema
+        ]
+        return pa.Table.from_arrays(columns, schema=schema)
+
+
+def within(rows: pa.Table, hashes: HashRange) -> Any:
+    """For each row whether its hash is one of ``hashes``."""
+    values = rows.column(HASH)
+    last = pa.scalar(hashes.end - 1, pa.uint64())
+    return pc.and_(pc.greater_equal(values, pa.scalar(hashes.start, pa.uint64())), pc.less_equal(values, last))
+
+
+def _may_have(parquet: pq.ParquetFile, group: int, hashes: HashRange) -> bool:
+    """True if the row group may have rows with ``hashes``; the hash is the last column."""
+    limits: Any = parquet.metadata.row_group(group).column(parquet.metadata.num_columns - 1).statistics
+    return bool(limits is None or (limits.min < hashes.end and limits.max >= hashes.start))
