@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from tidemark.decode.schema import array
 from tidemark.errors import ContinuityError, FormatError
+from tidemark.formats.table.state_ledger import HASH_BITS
 from tidemark.store import Store, open_store
 from tidemark_spark.convert.stored_file import StoredFile
 from tidemark_spark.convert.upload import upload_once
 from tidemark_spark.state.last_records import DELETED, HASH, KEY, last_records, with_hash
 from tidemark_spark.state.model import (
     AFTER,
+    BUCKET_BITS,
     IDENTITY,
     OP,
     NewestTask,
@@ -49,7 +51,7 @@ def last_of_files(job: StateJob, task: NewestTask) -> SortedRun:
     work = _FirstRound(job, store)
     for file in task.files:
         work.add(file, replayed=task.replayed)
-    return SortedRun(work.written(task.number), work.rows, work.read, work.keyless)
+    return SortedRun(work.written(task.number), work.rows, work.read, work.keyless, work.buckets())
 
 
 class _FirstRound:
@@ -121,6 +123,12 @@ class _FirstRound:
     def _fold(self) -> None:
         parts = [*([self._folded] if self._folded is not None else []), *self._waiting]
         self._folded, self._waiting = last_records(pa.concat_tables(parts)) if parts else None, []
+
+    def buckets(self) -> frozenset[int]:
+        """The first bits of the hashes of the folded rows."""
+        if self._folded is None:
+            return frozenset()
+        return frozenset(np.unique(self._folded.column(HASH).to_numpy() >> np.uint64(HASH_BITS - BUCKET_BITS)).tolist())
 
     def written(self, number: int) -> StoredFileName | None:
         """Write the folded rows as run ``number``; None if there is none."""

@@ -64,31 +64,32 @@ class NewestTask(NamedTuple):
     replayed: bool = False
 
 
+BUCKET_BITS: Final = 12
+"""Bits of a hash by which a run tells which leaves it touches."""
+
+
 class SortedRun(NamedTuple):
-    """The file that a task of the first round wrote; None if it found no row. ``keyless`` rows have no key."""
+    """The file that a task of the first round wrote; None if it found no row. ``keyless`` rows have no key.
+
+    ``buckets`` are the first BUCKET_BITS bits of the hashes of its keys.
+    """
 
     file: StoredFileName | None
     rows: int
     read: int
     keyless: int
+    buckets: frozenset[int]
 
 
 class LeafTask(NamedTuple):
-    """The leaf ``prefix`` to make of the ``old`` leaves of these keys, and of the runs."""
+    """The leaf ``prefix`` to make of the ``old`` leaves of these keys, and of the runs: several if it is too large."""
 
     prefix: str
     old: tuple[Leaf, ...]
 
 
-class Merged(NamedTuple):
-    """The new leaves of a task: one, or several if the rows have become too many."""
-
-    leaves: tuple[Leaf, ...]
-    moved_keys: int
-
-
 NewestExecute = Callable[[StateJob, Sequence[NewestTask]], list[SortedRun]]
-LeafExecute = Callable[[StateJob, Sequence[LeafTask]], list[Merged]]
+LeafExecute = Callable[[StateJob, Sequence[LeafTask]], list[list[Leaf]]]
 
 
 def state_schema(topic: TopicSettings) -> pa.Schema:

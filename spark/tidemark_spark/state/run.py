@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -31,10 +31,10 @@ from tidemark.table.delta_table import committed_ledger, ledger_of, open_delta, 
 from tidemark.table.evidence import read_evidence
 from tidemark.table.state_table import StateTable
 from tidemark_spark.state.model import (
+    BUCKET_BITS,
     Key,
     LeafExecute,
     LeafTask,
-    Merged,
     NewestExecute,
     NewestTask,
     SortedRun,
@@ -125,11 +125,12 @@ class StateRun:
             check_whole(self._table.of, self.ledger, change.why)
         runs = rounds.first(self.job(change.bounds), self.first_tasks(change, replayed or ()))
         files = tuple(run.file for run in runs if run.file)
-        merged = rounds.second(replace(self.job(change.bounds), runs=files), self._leaf_tasks(change, files))
-        kept = self._kept(change, merged)
-        made = [*kept, *(leaf for merging in merged for leaf in merging.leaves)]
-        leaves = tuple(sorted(made, key=lambda leaf: leaf.hashes)) or (Leaf(prefix=""),)
-        ledger = self._next(change, leaves, merged)
+        tasks = self._leaf_tasks(change, runs)
+        merged = rounds.second(replace(self.job(change.bounds), runs=files), tasks) if tasks else []
+        replaced = {leaf for task in tasks for leaf in task.old}
+        before = self.state.leaves if change.kind == "merge" and self.state else ()
+        made = [leaf for leaves in ([leaf for leaf in before if leaf not in replaced], *merged) for leaf in leaves]
+        ledger = self._next(change, tuple(sorted(made, key=lambda leaf: leaf.hashes)) or (Leaf(prefix=""),))
         try:
             self._commit(change, ledger)
         except StaleRun as error:
@@ -184,28 +185,20 @@ class StateRun:
             for number, (group, again) in enumerate(groups)
         ]
 
-    def _leaf_tasks(self, change: StateChange, runs: Sequence[StoredFileName]) -> list[LeafTask]:
-        """The leaves to make: in a merge all old ones, with small neighbours as one; else as many as there are bytes.
-
-        A run has keys of all leaves, since they are divided by hash.
-        """
+    def _leaf_tasks(self, change: StateChange, runs: Sequence[SortedRun]) -> list[LeafTask]:
+        """The leaves to make: in a merge those that have new records, or join; else as many as there are bytes."""
         assert self._topic.state is not None
-        if not runs:
-            return []
+        target, touched = self._topic.state.leaf, {bucket for run in runs for bucket in run.buckets}
         if change.kind == "merge" and self.state is not None:
-            return _joined(self.state.leaves, self._topic.state.leaf)
-        depth, size = 0, sum(run.size for run in runs)
-        while size >> depth > self._topic.state.leaf and depth < PREFIX_BITS:
+            tasks = _joined(self.state.leaves, target)
+            return [task for task in tasks if len(task.old) > 1 or _is_touched(task.prefix, touched)]
+        depth, size = 0, sum(run.file.size for run in runs if run.file)
+        while size >> depth > target and depth < PREFIX_BITS:
             depth += 1
-        return [LeafTask(f"{number:0{depth}b}" if depth else "", ()) for number in range(1 << depth)]
+        return [LeafTask(f"{number:0{depth}b}" if depth else "", ()) for number in range(1 << depth)] if size else []
 
-    def _kept(self, change: StateChange, merged: Sequence[Merged]) -> tuple[Leaf, ...]:
-        """The old leaves that stay: all, if no row with a key is new."""
-        return self.state.leaves if change.kind == "merge" and self.state is not None and not merged else ()
-
-    def _next(self, change: StateChange, leaves: tuple[Leaf, ...], merged: Sequence[Merged]) -> StateLedger:
+    def _next(self, change: StateChange, leaves: tuple[Leaf, ...]) -> StateLedger:
         source, state = self.ledger, self.state
-        moved = sum(made.moved_keys for made in merged) if merged else state.moved_keys if state else 0
         return StateLedger(
             n=state.n + 1 if state else 1,
             attempt=self.attempt,
@@ -224,8 +217,6 @@ class StateRun:
                 )
                 for known in source.partitions
             ),
-            rows=sum(leaf.rows for leaf in leaves),
-            moved_keys=moved,
             leaves=leaves,
             settings=self._settings,
             committed_at=self._table.store.now(),
@@ -392,6 +383,15 @@ def _joined(leaves: Sequence[Leaf], target: int) -> list[LeafTask]:
             del groups[halves[0]], groups[halves[1]]
             groups[parent] = both
     return [LeafTask(prefix, old) for prefix, old in sorted(groups.items())]
+
+
+def _is_touched(prefix: str, buckets: Collection[int]) -> bool:
+    """True if keys with one of the ``buckets`` may belong to the leaf ``prefix``."""
+    if len(prefix) >= BUCKET_BITS:
+        return int(prefix[:BUCKET_BITS], 2) in buckets
+    width = BUCKET_BITS - len(prefix)
+    first = int(prefix or "0", 2) << width
+    return any(first <= bucket < first + (1 << width) for bucket in buckets)
 
 
 def _paths(delta: DeltaTable) -> list[str]:

@@ -6,17 +6,17 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidemark.formats.table.state_ledger import PREFIX_BITS, HashRange, Leaf, range_of
-from tidemark_spark.state.last_records import Newest, newest
+from tidemark.formats.table.state_ledger import PREFIX_BITS, Leaf, range_of
+from tidemark_spark.state.last_records import newest
 from tidemark_spark.state.leaf_files import LeafFiles, within
-from tidemark_spark.state.model import LeafTask, Merged, StateJob
+from tidemark_spark.state.model import LeafTask, StateJob
 
 _SPLIT_AT: Final = 2
 """A leaf of this multiple of its size becomes two."""
 
 
-def merged_leaf(job: StateJob, task: LeafTask) -> Merged:
-    """Carry out ``task``; it may be repeated.
+def merged_leaf(job: StateJob, task: LeafTask) -> list[Leaf]:
+    """Carry out ``task``, and return the new leaves; it may be repeated.
 
     Raises:
         FormatError: a file cannot be read.
@@ -25,18 +25,18 @@ def merged_leaf(job: StateJob, task: LeafTask) -> Merged:
     """
     files = LeafFiles(job)
     parts = [part for leaf in task.old for part in files.of_leaf(leaf)]
-    found = newest(pa.concat_tables([*parts, *files.of_runs(range_of(task.prefix))]))
-    return Merged(tuple(_written(job, files, task.prefix, found)), found.moved_keys)
+    return _written(job, files, task.prefix, pa.concat_tables([*parts, *files.of_runs(range_of(task.prefix))]))
 
 
-def _written(job: StateJob, files: LeafFiles, prefix: str, found: Newest) -> list[Leaf]:
-    """Write a leaf; two of longer prefixes if it is too large."""
+def _written(job: StateJob, files: LeafFiles, prefix: str, records: pa.Table) -> list[Leaf]:
+    """Write a leaf of ``records``; two of longer prefixes if it is too large."""
     assert job.topic.state is not None
+    found = newest(records)
     rows = found.rows.select(files.columns.names)
     if rows.nbytes > _SPLIT_AT * job.topic.state.leaf and len(prefix) < PREFIX_BITS and len(rows) > 1:
         halves = (prefix + bit for bit in "01")
-        return [leaf for half in halves for leaf in _written(job, files, half, _part(found, range_of(half)))]
-    leaf = Leaf(prefix=prefix)
+        return [leaf for half in halves for leaf in _written(job, files, half, _part(records, half))]
+    leaf = Leaf(prefix=prefix, moved_keys=found.moved_keys)
     name = f"{prefix or 'all'}-{job.attempt}.parquet"
     if len(rows):
         size = files.write(f"{job.root}/{name}", rows)
@@ -48,6 +48,5 @@ def _written(job: StateJob, files: LeafFiles, prefix: str, found: Newest) -> lis
     return [leaf]
 
 
-def _part(found: Newest, hashes: HashRange) -> Newest:
-    rows, reserve = (part.filter(within(part, hashes)) for part in (found.rows, found.reserve))
-    return Newest(rows, reserve, 0)
+def _part(records: pa.Table, prefix: str) -> pa.Table:
+    return records.filter(within(records, range_of(prefix)))

@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tests.spark.world import World
+from tidemark.formats.table.state_ledger import Leaf
 from tidemark.table.state_table import StateTable
 from tidemark_spark.state.first_round import last_of_files
-from tidemark_spark.state.model import LeafTask, Merged, NewestTask, SortedRun, StateJob
+from tidemark_spark.state.model import LeafTask, NewestTask, SortedRun, StateJob
 from tidemark_spark.state.run import Rounds, StateResult, run_state
 from tidemark_spark.state.second_round import merged_leaf
 
@@ -20,14 +21,14 @@ def first(job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRun]:
     return [last_of_files(job, task) for task in tasks]
 
 
-def second(job: StateJob, tasks: Sequence[LeafTask]) -> list[Merged]:
+def second(job: StateJob, tasks: Sequence[LeafTask]) -> list[list[Leaf]]:
     return [merged_leaf(job, task) for task in tasks]
 
 
 def advance(world: World, *, rebuild: bool = False, meanwhile: Callable[[], object] = lambda: None) -> StateResult:
     """A run of the state table in this process; ``meanwhile`` happens between its rounds and its commit."""
 
-    def interrupted(job: StateJob, tasks: Sequence[LeafTask]) -> list[Merged]:
+    def interrupted(job: StateJob, tasks: Sequence[LeafTask]) -> list[list[Leaf]]:
         made = second(job, tasks)
         meanwhile()
         return made

@@ -23,7 +23,7 @@ from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.errors import ConfigError, ContinuityError, FormatError, PublishError, StoreError
 from tidemark.formats.table.ledger import DateState
-from tidemark.formats.table.state_ledger import StateLedger, range_of
+from tidemark.formats.table.state_ledger import Leaf, StateLedger, range_of
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.store.local import LocalStore
@@ -35,7 +35,7 @@ from tidemark_spark.run.driver import run
 from tidemark_spark.state import last_records, leaf_files
 from tidemark_spark.state import run as state_run
 from tidemark_spark.state.first_round import write_sorted
-from tidemark_spark.state.model import LeafTask, Merged, StateJob
+from tidemark_spark.state.model import LeafTask, StateJob
 from tidemark_spark.state.run import VERSIONS, Rounds, run_state
 
 KEYS = tuple(b"key-%d" % number for number in range(12))
@@ -208,6 +208,23 @@ def test_leaves_that_do_not_divide_all_hashes_are_refused(world: World, prefixes
     told = json.loads(ledger.to_bytes()) | {"leaves": [{"prefix": prefix} for prefix in prefixes]}
     with pytest.raises(FormatError, match="leaves must divide all hashes"):
         StateLedger.from_bytes(json.dumps(told).encode(), "ledger")
+
+
+def test_only_leaves_with_new_records_are_made(world: World, rng: random.Random) -> None:
+    world.raw.segment([batch(0, [Record(number, T0, b"key-%d" % number, rng.randbytes(64)) for number in range(200)])])
+    world.land()
+    advance(world)
+    table = StateTable.open(world.table)
+    before = table.committed()
+    put(world, b"key-7", b"new")
+    advance(world)
+    after = table.committed()
+    assert before is not None
+    assert after is not None
+    assert len(before.leaves) > 8
+    [made] = {*after.leaves} - {*before.leaves}
+    assert {*before.leaves} - {*after.leaves} == {next(leaf for leaf in before.leaves if leaf.prefix == made.prefix)}
+    check(world)
 
 
 @pytest.mark.parametrize("what", ["erased", "rebuilt", "committed"])
@@ -430,11 +447,12 @@ def test_the_job_brings_all_states_to_their_tables(
     assert json.loads(capsys.readouterr().out)["status"] == "empty"
 
 
-def test_runs_that_find_no_key_commit_the_vector(world: World) -> None:
+def test_runs_that_find_no_key_commit_the_vector(tmp_path: Path) -> None:
+    world = World(tmp_path, "state: {}")
     put(world, b"a", b"1")
     advance(world)
 
-    def no_second(job: StateJob, tasks: Sequence[LeafTask]) -> list[Merged]:
+    def no_second(job: StateJob, tasks: Sequence[LeafTask]) -> list[list[Leaf]]:
         assert not tasks
         return second(job, tasks)
 

@@ -46,7 +46,8 @@ class Leaf(Model):
 
     The *reserve* has the last records of keys that the table does not show: deletions, and those of partitions other
     than the one whose record is the newest. ``path`` is relative to the state table, ``reserve`` is a key of the lake's
-    store; each is empty if there is no such row.
+    store; each is empty if there is no such row. ``moved_keys`` counts the keys with records in several partitions of
+    one incarnation, whose order is that of the records' times.
     """
 
     prefix: str = Field(pattern=rf"^[01]{{0,{PREFIX_BITS}}}$")
@@ -56,6 +57,7 @@ class Leaf(Model):
     reserve: str = ""
     reserve_rows: int = Field(default=0, ge=0)
     reserve_size: int = Field(default=0, ge=0)
+    moved_keys: int = Field(default=0, ge=0)
 
     @property
     def hashes(self) -> HashRange:
@@ -80,8 +82,7 @@ class SourceCommit(Model):
 class StateLedger(StoredObject):
     """The state table after its commit ``n``: for each key the newest record of the topic's table at commit ``of``.
 
-    ``moved_keys`` counts the keys with records in several partitions of one incarnation, whose order is that of the
-    records' times. ``settings`` is the digest of the settings that the rows depend on.
+    ``settings`` is the digest of the settings that the rows depend on.
     """
 
     most_bytes: ClassVar[int] = object_sizes.LEDGER
@@ -95,8 +96,6 @@ class StateLedger(StoredObject):
     kind: Literal["merge", "rebuild"]
     of: SourceCommit
     through: tuple[Through, ...]
-    rows: int = Field(ge=0)
-    moved_keys: int = Field(default=0, ge=0)
     leaves: tuple[Leaf, ...]
     settings: str
     committed_at: AwareDatetime
@@ -107,6 +106,16 @@ class StateLedger(StoredObject):
         if [leaf.hashes.start for leaf in self.leaves] != edges[:-1] or edges[-1] != 1 << HASH_BITS:
             raise ValueError("leaves must divide all hashes, in their order")
         return self
+
+    @property
+    def rows(self) -> int:
+        """The number of keys in the state."""
+        return sum(leaf.rows for leaf in self.leaves)
+
+    @property
+    def moved_keys(self) -> int:
+        """The number of keys with records in several partitions of one incarnation."""
+        return sum(leaf.moved_keys for leaf in self.leaves)
 
     def as_parent(self) -> Parent:
         """The reference to this ledger in the next one."""
