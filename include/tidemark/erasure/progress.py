@@ -112,11 +112,12 @@ def _topic(
 def _held(report: ErasureReport, approval: str, erased: ErasureReport) -> tuple[Remaining, ...]:
     """The objects of ``report`` that may hold records of the request with this ``approval``, which ``erased`` erased.
 
-    In the lake these are objects that remained then: later ones have only rows that later requests name.
+    In the lake these are files that remained then, for later ones have only rows that later requests name, and all
+    evidence with sums, which is left behind only when those files have gone.
     """
     raw = (item for item in report.raw.remaining if not item.approvals or approval in item.approvals)
     keys = {item.key for item in erased.remaining}
-    return (*raw, *(item for item in report.remaining if item.key in keys))
+    return (*raw, *(item for item in report.remaining if item.key in keys or "/evidence/" in item.key))
 
 
 def _of(report: ErasureReport, name: str) -> Iterable[RequestOutcome]:

@@ -150,7 +150,7 @@ def test_a_request_is_done_once_nothing_of_it_is_left(world: World, capsys: pyte
     assert state() == "approved"
     job(world)
     text = capsys.readouterr().out
-    assert "2 objects left in raw: they hold erased records, or may" in text
+    assert "raw: 2 objects left: they hold erased records, or may" in text
     assert "agents continue from segment 12" in text
     assert state() == "hidden"
     for partition in (0, 1):
@@ -159,7 +159,7 @@ def test_a_request_is_done_once_nothing_of_it_is_left(world: World, capsys: pyte
     job(world)
     text = capsys.readouterr().out
     assert "raw: 2 segments lost 3 records, 2 old ones deleted" in text
-    assert "table: 3 objects remain" in text
+    assert "lake: 3 objects left" in text
     for days in (1, 2):
         assert state() == "hidden"
         with as_of(world, timedelta(days=days, minutes=days)):

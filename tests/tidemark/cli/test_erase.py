@@ -487,8 +487,10 @@ def test_what_may_hold_the_records_of_others_alone_does_not_hold_a_request_open(
     assert status(1, [{"key": "a.pack", **own}], lake[:1]).startswith("orders: hidden; 2 objects left")
     assert status(2, [{"key": "b.pack", **own}, {"key": "a.pack", **others}], lake[1:]).startswith("orders: hidden; 1 ")
     assert status(3, [{"key": "b.pack", **others}], lake[:1]).startswith("orders: hidden; 1 object left: see")
-    assert status(4, [{"key": "b.pack", **others}], lake[1:]).startswith("orders: erased")
-    assert status(5, [{"key": "c.log", "why": "has no manifest"}], lake[1:]).startswith(
+    evidence = {"key": "_tidemark/east/orders/evidence/7.parquet", "why": "has sums"}
+    assert status(4, [], [*lake[1:], evidence]).startswith("orders: hidden; 1 object left: see")
+    assert status(5, [{"key": "b.pack", **others}], lake[1:]).startswith("orders: erased")
+    assert status(6, [{"key": "c.log", "why": "has no manifest"}], lake[1:]).startswith(
         "orders: hidden; 1 object left, come"
     )
 

@@ -473,7 +473,7 @@ def test_a_request_for_erasure_opens_an_incident_before_it_is_missed(world: Worl
     assert (found.text, found.likely) == ("orders: refused, too many", "a pass found more records than it may erase")
     tell(world.table(), 2, request.id, "erased", NOW + 26 * DAY * MINUTE, "orders/0/7.log")
     [found] = looked(world, 31 * DAY)
-    assert found.text == "orders: hidden, 1 object left in raw: see the report"
+    assert found.text == "orders: hidden, 1 object left: see the report"
     assert (found.title.rpartition("is ")[2], found.revision) == ("overdue by 1 day", 2), "and once more"
     assert f"tidemark erase report {request.id} names each" in found.mend
     tell(world.table(), 3, "", "erased", NOW + 31 * DAY * MINUTE)
