@@ -259,6 +259,8 @@ class Schedule:
         assert {item.why for item in remaining} <= {"has rows of a past date or a dead branch, which are not searched"}
         self.world.check()
         assert audited(self.world).findings == ()
+        masks = RawTopic(table).masks_of(self.world.ledger, pending=False)
+        masked = {partition: masked_offsets(table, found) for (_, partition), found in masks.items()}
         stored = {key for key in files(self.world) if key.endswith(".parquet")}
         for key in stored - {item.key for item in remaining}:
             names = ["kafka_partition", "kafka_offset", "kafka_leader_epoch"]
@@ -267,10 +269,10 @@ class Schedule:
                 at = row["kafka_partition"], row["kafka_offset"]
                 epochs = [epoch for partition, epoch, offset in self.ever if (partition, offset) == at]
                 epochs = [row["kafka_leader_epoch"]] if "kafka_leader_epoch" in row else epochs
+                if at[1] not in masked.get(at[0], ()) and self.log.get(at, (None, None))[1] not in epochs:
+                    continue  # of a dead branch, which nothing searches
                 assert not {(at[0], epoch, at[1]) for epoch in epochs} <= self.doomed, (key, at)
         held = {(row["file"], row["first"]) for row in self.world.holding()}
-        masks = RawTopic(table).masks_of(self.world.ledger, pending=False)
-        masked = {partition: masked_offsets(table, found) for (_, partition), found in masks.items()}
         for info in table.store.list(table.keys.evidence):
             for row in parse_evidence(table.store.get(info.key).body).to_pylist():
                 around = any(row["first"] <= offset < row["next"] for offset in masked.get(row["partition"], ()))
