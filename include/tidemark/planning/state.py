@@ -6,7 +6,7 @@ cut at an unclean election, the state is made again from the whole table. The ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 from tidemark.errors import ContinuityError, NotFound
@@ -32,42 +32,48 @@ class StateChange(NamedTuple):
     why: str = ""
 
 
-def state_change(table: TopicTable, ledger: Ledger, state: StateLedger | None, settings: str) -> StateChange:
+def state_change(
+    table: TopicTable, ledger: Ledger, state: StateLedger | None, settings: str, *, rebuild: bool = False
+) -> StateChange:
     """The change from ``state`` to the table's committed ``ledger``; ``settings`` is the present digest.
+
+    With ``rebuild``, and without a state, it is all rows of the table.
 
     Raises:
         ContinuityError: the state must be made again, but retention has removed rows of the table.
     """
-    whole = {known.key: (0, known.next_offset) for known in ledger.partitions}
-    if state is None:
-        change = StateChange("rebuild", whole, why="there is none yet") if ledger.rows else StateChange("nothing", {})
-    elif why := _obstacle(table, ledger, state, settings):
-        change = StateChange("rebuild", whole, why=why)
-    else:
-        change = _added(table, ledger, state)
-    if change.kind == "rebuild":
-        check_whole(table, ledger, change.why)
-    return change
+    if state is None or rebuild:
+        why = "it was asked for" if rebuild else "there is none yet"
+        return from_all_rows(table, ledger, why) if ledger.rows else StateChange("nothing", {})
+    since = list(_since(table, ledger, state))
+    if why := _obstacle(ledger, state, settings, since):
+        return from_all_rows(table, ledger, why)
+    return _added(ledger, state, since)
 
 
-def check_whole(table: TopicTable, ledger: Ledger, why: str) -> None:
-    """Raise ContinuityError if the table lacks rows that retention removed: keys would be missing in the state."""
+def from_all_rows(table: TopicTable, ledger: Ledger, why: str) -> StateChange:
+    """The change that makes the state again, for the reason ``why``.
+
+    Raises:
+        ContinuityError: the table lacks rows that retention removed: keys would be missing in the state.
+    """
     expired = sorted(dt for dt, known in ledger.dates.items() if known.state == "expired")
     if expired:
         raise ContinuityError(
             f"{table.url}: the state must be made again ({why}), but retention has removed the rows of "
             f"{len(expired)} dates, {expired[0]} the first, and with them keys; nothing was changed"
         )
+    return StateChange("rebuild", {known.key: (0, known.next_offset) for known in ledger.partitions}, why=why)
 
 
-def _obstacle(table: TopicTable, ledger: Ledger, state: StateLedger, settings: str) -> str:
+def _obstacle(ledger: Ledger, state: StateLedger, settings: str, chain: Sequence[Ledger | None]) -> str:
     """The reason that the changes since ``state`` cannot be merged; empty if they can."""
     if state.settings != settings:
         return "the topic's settings have changed"
     branches = {through.key: through.branch for through in state.through}
     if any(known.branch != branches.get(known.key, known.branch) for known in ledger.partitions):
         return "an unclean election has cut off records"
-    for since in _since(table, ledger, state):
+    for since in chain:
         if since is None:
             return "the ledgers since then are gone"
         if since.kind not in _ADDING | _KEEPING:
@@ -89,14 +95,14 @@ def _since(table: TopicTable, ledger: Ledger, state: StateLedger) -> Iterator[Le
         yield None
 
 
-def _added(table: TopicTable, ledger: Ledger, state: StateLedger) -> StateChange:
+def _added(ledger: Ledger, state: StateLedger, chain: Sequence[Ledger | None]) -> StateChange:
     before = {through.key: through.next_offset for through in state.through}
     ends = {known.key: (before.get(known.key, 0), known.next_offset) for known in ledger.partitions}
-    replays = tuple(since.attempt for since in _since(table, ledger, state) if since and since.kind == "replay")
+    replays = tuple(since.attempt for since in chain if since and since.kind == "replay")
     bounds = {key: (start, end) for key, (start, end) in ends.items() if end > start or replays}
     return StateChange("merge" if bounds else "nothing", bounds, replays)
 
 
 def still_holds(table: TopicTable, ledger: Ledger, state: StateLedger) -> bool:
     """True if the rows that ``state`` was made of are still those of the table, whose newest ledger is ``ledger``."""
-    return ledger.n >= state.of.n and not _obstacle(table, ledger, state, state.settings)
+    return ledger.n >= state.of.n and not _obstacle(ledger, state, state.settings, list(_since(table, ledger, state)))

@@ -186,7 +186,7 @@ def audit_state(table: StateTable, part: int, first: NewestExecute, compare: Lea
     state, topic = run.state, table.of.topic
     if state is None:
         return StateAudit(cluster=topic.cluster, topic=topic.topic, part=part, at=table.store.now(), n=0)
-    change = run.change(state)
+    change = run.change()
     if change.kind == "rebuild" or change.replays:
         raise ContinuityError(
             f"{table.url}: the table has changed since the state's commit {state.n}: run state.py first"

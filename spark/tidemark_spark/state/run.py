@@ -25,7 +25,7 @@ from tidemark.formats.base import StoredObject
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, new_attempt
 from tidemark.formats.table.state_ledger import PREFIX_BITS, Leaf, SourceCommit, StateLedger, Through
 from tidemark.planning.maintenance.vacuum import RUN_OVER
-from tidemark.planning.state import StateChange, check_whole, state_change, still_holds
+from tidemark.planning.state import StateChange, from_all_rows, state_change, still_holds
 from tidemark.store import put_once
 from tidemark.table.delta_table import committed_ledger, ledger_of, open_delta, path_in_log
 from tidemark.table.evidence import read_evidence
@@ -107,22 +107,18 @@ class StateRun:
         delta = table.delta()
         self.state = table.ledger(delta)
 
-    def change(self, state: StateLedger | None) -> StateChange:
-        """The change of the topic's table since ``state``."""
-        return state_change(self._table.of, self.ledger, state, self._settings)
+    def change(self, *, rebuild: bool = False) -> StateChange:
+        """The change of the topic's table since the state's commit; see :func:`state_change`."""
+        return state_change(self._table.of, self.ledger, self.state, self._settings, rebuild=rebuild)
 
     def done(self, rounds: Rounds, *, rebuild: bool) -> StateResult:
         """Bring the state to the newest commit; see :func:`run_state`."""
-        change = self.change(None if rebuild else self.state)
+        change = self.change(rebuild=rebuild)
         if change.kind == "nothing":
             return self._result("empty", change)
-        if rebuild:
-            check_whole(self._table.of, self.ledger, "it was asked for")
         replayed = self._replayed(change)
         if replayed is None:
-            change = StateChange("rebuild", {known.key: (0, known.next_offset) for known in self.ledger.partitions})
-            change = change._replace(why="replayed rows were merged into other files since")
-            check_whole(self._table.of, self.ledger, change.why)
+            change = from_all_rows(self._table.of, self.ledger, "replayed rows were merged into other files since")
         runs = rounds.first(self.job(change.bounds), self.first_tasks(change, replayed or ()))
         files = tuple(run.file for run in runs if run.file)
         tasks = self._leaf_tasks(change, runs)

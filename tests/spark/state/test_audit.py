@@ -130,7 +130,9 @@ def test_rows_of_expired_dates_are_not_proved(world: World, monkeypatch: pytest.
 
 def test_a_state_that_is_behind_is_not_compared(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     table = StateTable.open(world.table)
-    monkeypatch.setattr(state_run, "state_change", lambda *given: state_change(*given)._replace(replays=(7,)))
+    monkeypatch.setattr(
+        state_run, "state_change", lambda *given, **options: state_change(*given, **options)._replace(replays=(7,))
+    )
     with pytest.raises(ContinuityError, match=r"run state\.py first"):
         audit_state(table, 0, first, compare)
 
