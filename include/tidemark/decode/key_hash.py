@@ -16,7 +16,7 @@ _ZERO = np.uint64(0)
 
 
 def key_hashes(keys: pa.Array[Any]) -> NDArray[np.uint64]:
-    """The hash of each of the binary ``keys``; that of a null key is the hash of an empty one.
+    """The hash of each of the binary ``keys``, of which none is null.
 
     Raises:
         ValueError: the keys have another type than binary.

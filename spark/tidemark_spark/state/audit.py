@@ -22,7 +22,7 @@ from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.table.state_ledger import HASH_BITS, HashRange, Leaf
 from tidemark.store import put_over
 from tidemark.table.state_table import StateTable
-from tidemark_spark.state.last_records import DELETED, KEY
+from tidemark_spark.state.last_records import DELETED, KEY, chosen
 from tidemark_spark.state.leaf_files import LeafFiles, within
 from tidemark_spark.state.model import IDENTITY, NewestExecute, StateJob
 from tidemark_spark.state.run import StateRun
@@ -117,7 +117,7 @@ def _last(rows: pa.Table, names: Sequence[str], alike: int) -> pa.Table:
     for name in names[:alike]:
         column = rows.column(name)
         followed &= pc.equal(column.slice(1), column.slice(0, max(len(rows) - 1, 0))).to_numpy().astype(np.bool_)
-    return rows.filter(pa.array(~np.append(followed, False)[: len(rows)]))
+    return chosen(rows, ~np.append(followed, False)[: len(rows)])
 
 
 class _RowComparison:
@@ -132,12 +132,12 @@ class _RowComparison:
         """Compare."""
         at = pc.index_in(self._kept.column(KEY), value_set=self._wanted.column(KEY).combine_chunks())
         there = at.is_valid().to_numpy().astype(np.bool_)
-        kept, wanted = self._kept.filter(pa.array(there)), self._wanted.take(at.drop_null())
+        kept, wanted = chosen(self._kept, there), self._wanted.take(at.drop_null())
         same = _equal(kept, wanted)
         missing = self._wanted.filter(
             pc.invert(pc.is_in(self._wanted.column(KEY), value_set=self._kept.column(KEY).combine_chunks()))
         )
-        other, unknown = kept.filter(pa.array(~same)), self._kept.filter(pa.array(~there))
+        other, unknown = chosen(kept, ~same), chosen(self._kept, ~there)
         lost = self._newer(pa.concat_tables([other, unknown])) if self._expired else 0
         different = len(other) + len(unknown) + len(missing) - lost
         if different:

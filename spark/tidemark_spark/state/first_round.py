@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +16,8 @@ from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.table.state_ledger import HASH_BITS
 from tidemark.store import Store, open_store
 from tidemark_spark.convert.stored_file import StoredFile
-from tidemark_spark.convert.upload import upload_once
-from tidemark_spark.state.last_records import DELETED, HASH, KEY, last_records, with_hash
+from tidemark_spark.state.last_records import DELETED, HASH, KEY, chosen, last_records, with_hash
+from tidemark_spark.state.leaf_files import in_columns, within, write_sorted
 from tidemark_spark.state.model import (
     AFTER,
     BUCKET_BITS,
@@ -34,9 +33,6 @@ from tidemark_spark.state.model import (
 _ROWS: Final = 65536
 _WAITING: Final = 64 << 20
 """Bytes of rows that are folded at a time."""
-
-GROUP_ROWS: Final = 65536
-"""Rows of a row group of runs and leaves: the second round reads those with hashes of its leaf."""
 
 
 def last_of_files(job: StateJob, task: NewestTask) -> SortedRun:
@@ -96,11 +92,8 @@ class _FirstRound:
     def _take(self, rows: pa.RecordBatch, name: str) -> None:
         whole = rows.column(KEY).is_valid().to_numpy(zero_copy_only=False)
         self.keyless += int(len(rows) - whole.sum())
-        table = with_hash(self._shaped(pa.Table.from_batches([rows]).filter(array_of(whole)), name))
-        if (hashes := self._job.hashes) is not None:
-            found = table.column(HASH).to_numpy()
-            table = table.filter(array_of((found >= hashes.start) & (found <= hashes.end - 1)))
-        self._waiting.append(table)
+        table = with_hash(self._shaped(chosen(pa.Table.from_batches([rows]), whole), name))
+        self._waiting.append(table if self._job.hashes is None else table.filter(within(table, self._job.hashes)))
         if sum(waiting.nbytes for waiting in self._waiting) >= _WAITING:
             self._fold()
 
@@ -110,15 +103,7 @@ class _FirstRound:
             rows, deleted = _debezium(rows, name)
         else:
             deleted = pc.is_null(rows.column("kafka_value"))
-        values = {field: rows.column(field) for field in rows.column_names}
-        columns = [
-            values[field.name].cast(field.type)
-            if field.name in values
-            else pa.chunked_array([pa.nulls(len(rows), field.type)])
-            for field in self._schema
-        ]
-        table = pa.Table.from_arrays(columns, schema=self._schema)
-        return table.append_column(pa.field(DELETED, pa.bool_(), nullable=False), deleted)
+        return in_columns(rows, self._schema).append_column(pa.field(DELETED, pa.bool_(), nullable=False), deleted)
 
     def _fold(self) -> None:
         parts = [*([self._folded] if self._folded is not None else []), *self._waiting]
@@ -147,37 +132,15 @@ def _debezium(rows: pa.Table, name: str) -> tuple[pa.Table, Any]:
     if _is(rows, "t").any():
         rule = "has a record of Debezium that truncates the source table; rebuild the state from a new snapshot's topic"
         raise ContinuityError(f"{name}: {rule}")
-    rows = rows.filter(array_of(~_is(rows, "m")))
+    rows = chosen(rows, ~_is(rows, "m"))
     deleted = _is(rows, "d") | rows.column(OP).is_null().to_numpy()
     if AFTER in rows.column_names and isinstance(rows.column(AFTER).type, pa.StructType):
         after = rows.column(AFTER).combine_chunks()
         for at in range(after.type.num_fields):
             rows = rows.append_column(after.type.field(at), pc.struct_field(after, [at]))
-    return rows, array_of(deleted)
+    return rows, pa.array(deleted)
 
 
 def _is(rows: pa.Table, op: str) -> NDArray[np.bool_]:
     found: NDArray[np.bool_] = pc.is_in(rows.column(OP), value_set=pa.array([op])).to_numpy()
     return found
-
-
-def array_of(mask: NDArray[np.bool_]) -> Any:
-    """``mask`` as an Arrow array."""
-    return pa.array(mask)
-
-
-def write_sorted(store: Store, key: str, rows: pa.Table) -> StoredFileName:
-    """Write ``rows``, in their order, as the Parquet file ``key``."""
-    with tempfile.TemporaryFile(prefix="tidemark-") as file:
-        statistics = [name for name in (*IDENTITY[1:], HASH) if name in rows.column_names]
-        unlike = {KEY, "kafka_offset", "kafka_timestamp", HASH}  # a dictionary of their values would be given up
-        pq.write_table(
-            rows,
-            file,
-            row_group_size=GROUP_ROWS,
-            compression="zstd",
-            compression_level=1,
-            write_statistics=cast("Any", statistics),
-            use_dictionary=[name for name in rows.column_names if name not in unlike],  # type: ignore[arg-type]
-        )
-        return StoredFileName(key, upload_once(store, key, cast("Any", file)))

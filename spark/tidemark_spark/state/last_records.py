@@ -46,7 +46,7 @@ def last_records(rows: pa.Table) -> pa.Table:
     """The last record of each key in each partition of ``rows``, ordered by hash and key."""
     rows, same_key = _sorted(rows, (_INCARNATION, _PARTITION, _OFFSET))
     followed = same_key & _same(rows, _INCARNATION) & _same(rows, _PARTITION)
-    return _chosen(rows, ~_of_all(rows, followed))
+    return chosen(rows, ~_of_all(rows, followed))
 
 
 def newest(rows: pa.Table) -> Newest:
@@ -55,12 +55,13 @@ def newest(rows: pa.Table) -> Newest:
     winner = ~_of_all(rows, same_key)
     deleted = _flags(rows, DELETED)
     # A record of an older incarnation is outranked for ever.
-    above = np.flatnonzero(winner)[np.searchsorted(np.flatnonzero(winner), np.arange(len(rows)))]
+    winners = np.flatnonzero(winner)
+    above = winners[np.searchsorted(winners, np.arange(len(rows)))]
     incarnations = _values(rows, _INCARNATION)
     current = incarnations == incarnations[above]
     outranked = current & ~winner
     moved = len(np.unique(above[outranked]))
-    return Newest(_chosen(rows, winner & ~deleted), _chosen(rows, (winner & deleted) | outranked), moved)
+    return Newest(chosen(rows, winner & ~deleted), chosen(rows, (winner & deleted) | outranked), moved)
 
 
 def _sorted(rows: pa.Table, names: tuple[str, ...]) -> tuple[pa.Table, _Mask]:
@@ -80,8 +81,9 @@ def _order(rows: pa.Table, names: tuple[str, ...]) -> NDArray[np.int64]:
 
     Runs of rows that are sorted already are merged, and only rows of one hash are compared by the other columns.
     """
-    order = np.argsort(_values(rows, HASH), kind="stable")
-    hashes = _values(rows, HASH)[order]
+    hashes = _values(rows, HASH)
+    order = np.argsort(hashes, kind="stable")
+    hashes = hashes[order]
     same = hashes[1:] == hashes[:-1]
     if same.any():
         alike = np.flatnonzero(np.append(same, False) | np.append(False, same))
@@ -128,5 +130,6 @@ def _of_all(rows: pa.Table, mask: _Mask) -> _Mask:
     return np.append(mask, False)[: len(rows)]
 
 
-def _chosen(rows: pa.Table, mask: _Mask) -> pa.Table:
+def chosen(rows: pa.Table, mask: NDArray[np.bool_]) -> pa.Table:
+    """The ``rows`` for which ``mask`` is True."""
     return rows.take(array(pa.int64(), np.flatnonzero(mask)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+import tempfile
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,11 +12,14 @@ import pyarrow.parquet as pq
 
 from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.table.state_ledger import HashRange, Leaf
-from tidemark.store import open_store
+from tidemark.store import Store, open_store
 from tidemark_spark.convert.stored_file import StoredFile
-from tidemark_spark.state.first_round import write_sorted
-from tidemark_spark.state.last_records import DELETED, HASH, with_hash
-from tidemark_spark.state.model import StateJob, StoredFileName, run_schema, state_schema
+from tidemark_spark.convert.upload import upload_once
+from tidemark_spark.state.last_records import DELETED, HASH, KEY, with_hash
+from tidemark_spark.state.model import IDENTITY, StateJob, StoredFileName, run_schema, state_schema
+
+_GROUP_ROWS: Final = 65536
+"""Rows of a row group of runs and leaves: the second round reads those with hashes of its leaf."""
 
 
 class LeafFiles:
@@ -83,13 +87,35 @@ class LeafFiles:
         except (pa.ArrowException, OSError, ValueError) as error:
             rule = f"cannot be read: {' '.join(str(error).split())}; rebuild the state by state.py --rebuild"
             raise FormatError(key, rule) from error
-        columns = [
-            rows.column(field.name).cast(field.type)
-            if field.name in rows.column_names
-            else pa.chunked_array([pa.nulls(len(rows), field.type)])
-            for field in schema
-        ]
-        return pa.Table.from_arrays(columns, schema=schema)
+        return in_columns(rows, schema)
+
+
+def in_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """``rows`` in the columns of ``schema``; missing columns are null."""
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.chunked_array([pa.nulls(len(rows), field.type)])
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def write_sorted(store: Store, key: str, rows: pa.Table) -> StoredFileName:
+    """Write ``rows``, in their order, as the Parquet file ``key``."""
+    with tempfile.TemporaryFile(prefix="tidemark-") as file:
+        statistics = [name for name in (*IDENTITY[1:], HASH) if name in rows.column_names]
+        unlike = {KEY, "kafka_offset", "kafka_timestamp", HASH}  # a dictionary of their values would be given up
+        pq.write_table(
+            rows,
+            file,
+            row_group_size=_GROUP_ROWS,
+            compression="zstd",
+            compression_level=1,
+            write_statistics=cast("Any", statistics),
+            use_dictionary=[name for name in rows.column_names if name not in unlike],  # type: ignore[arg-type]
+        )
+        return StoredFileName(key, upload_once(store, key, cast("Any", file)))
 
 
 def within(rows: pa.Table, hashes: HashRange) -> Any:

@@ -34,7 +34,7 @@ from tidemark_spark.cluster.executor import Common, Executor, Given, Made
 from tidemark_spark.run.driver import run
 from tidemark_spark.state import last_records, leaf_files
 from tidemark_spark.state import run as state_run
-from tidemark_spark.state.first_round import write_sorted
+from tidemark_spark.state.leaf_files import write_sorted
 from tidemark_spark.state.model import LeafTask, StateJob
 from tidemark_spark.state.run import VERSIONS, Rounds, run_state
 
