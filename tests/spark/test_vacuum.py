@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.run.test_truncation import branch
+from tests.spark.run.test_truncation import damaged_below_the_cut
 from tests.spark.world import World, in_process
-from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tidemark.errors import ContinuityError, NotFound, TableTampered
 from tidemark.formats.table.plan import RUN_LIMIT, ConversionTask, RunPlan, RunResult
@@ -216,16 +215,7 @@ def test_refused_rows_that_a_replay_superseded_go_and_others_stay(tmp_path: Path
 
 def test_refused_rows_above_a_cut_that_was_not_carried_out_stay(world: World) -> None:
     """Raw is damaged below the cut: the run lands, and the partition keeps its branch and its refused rows."""
-    log = b"".join([simple(0), simple(3), batch(6, [Record(0), Record(1), Record(2, -1)])])
-    key = world.raw.segment(log)
-    world.raw.segment([simple(0)], 1)
-    world.land()
-    broken = bytearray(log)
-    broken[len(simple(0)) + 70] ^= 1
-    world.raw.replace_log(key, bytes(broken))
-    branch(world, (EPOCH, 0), (5, 6))
-    world.raw.segment([simple(6, 4, leader_epoch=5)], base=6)
-    world.raw.segment([simple(3)], 1)
+    damaged_below_the_cut(world, batch(6, [Record(0), Record(1), Record(2, -1)]))
     world.raw.publish()
     plan = world.plan()
     assert plan.supersedes

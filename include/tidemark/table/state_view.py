@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tidemark.errors import NotFound
-from tidemark.formats.table.state_ledger import StateLedger
+from tidemark.formats.table.state_ledger import RECORD, StateLedger
 from tidemark.table.delta_table import open_delta
 from tidemark.table.state_table import StateTable
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 Engine = Literal["duckdb", "spark", "trino", "snowflake"]
-
-_PLACE: Final = ("kafka_key", "kafka_incarnation", "kafka_partition", "kafka_offset", "kafka_timestamp")
 
 _NOTE: Final = """\
 -- The newest record of each key of {topic}: {state} as of its commit {n}, and what {table} has got since.
@@ -113,7 +111,7 @@ def _changes(table: StateTable, appended: DeltaTable, names: list[str], quote: s
     nested = debezium and hasattr(kinds.get("after"), "fields")
     made = [
         f"{quote}after{quote}.{quote}{name}{quote} AS {quote}{name}{quote}"
-        if nested and name not in _PLACE
+        if nested and name not in RECORD
         else f"{quote}{name}{quote}"
         for name in names
     ]

@@ -19,12 +19,12 @@ from pydantic import AwareDatetime, Field
 from tidemark.errors import ContinuityError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.table.state_ledger import HASH_BITS, HashRange, Leaf
+from tidemark.formats.table.state_ledger import HASH_BITS, RECORD, HashRange, Leaf
 from tidemark.store import put_over
 from tidemark.table.state_table import StateTable
 from tidemark_spark.state.last_records import DELETED, KEY, chosen
 from tidemark_spark.state.leaf_files import LeafFiles, within
-from tidemark_spark.state.model import IDENTITY, NewestExecute, StateJob
+from tidemark_spark.state.model import NewestExecute, StateJob
 from tidemark_spark.state.run import StateRun
 
 PARTS: Final = 16
@@ -104,7 +104,7 @@ def audit_leaf(job: StateJob, task: LeafAuditTask) -> LeafAudit:
 
 def replayed(records: pa.Table) -> pa.Table:
     """The newest record of each key that is not deleted, by key: a sort of all last records of each partition."""
-    last = _last(records, [KEY, *IDENTITY[1:4]], 3)
+    last = _last(records, [KEY, *RECORD[1:4]], 3)
     newest = _last(last, [KEY, "kafka_incarnation", "kafka_timestamp", "kafka_partition"], 1)
     return newest.filter(pc.invert(newest.column(DELETED)))
 
@@ -161,7 +161,7 @@ class _RowComparison:
 
 def _places(rows: pa.Table) -> list[tuple[Any, ...]]:
     """The key and the place of each row."""
-    return list(zip(*(rows.column(name).to_pylist() for name in (KEY, *IDENTITY[1:4])), strict=True))
+    return list(zip(*(rows.column(name).to_pylist() for name in (KEY, *RECORD[1:4])), strict=True))
 
 
 def _equal(one: pa.Table, other: pa.Table) -> NDArray[np.bool_]:

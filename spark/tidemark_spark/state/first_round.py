@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tidemark.decode.schema import array
 from tidemark.errors import ContinuityError, FormatError
-from tidemark.formats.table.state_ledger import HASH_BITS
+from tidemark.formats.table.state_ledger import HASH_BITS, RECORD
 from tidemark.store import Store, open_store
 from tidemark_spark.convert.stored_file import StoredFile
 from tidemark_spark.state.last_records import DELETED, HASH, KEY, chosen, last_records, with_hash
@@ -21,7 +21,6 @@ from tidemark_spark.state.leaf_files import in_columns, within, write_sorted
 from tidemark_spark.state.model import (
     AFTER,
     BUCKET_BITS,
-    IDENTITY,
     OP,
     NewestTask,
     SortedRun,
@@ -82,7 +81,7 @@ class _FirstRound:
                 yield rows.take(array(pa.int64(), np.flatnonzero(mask)))
 
     def _in_bounds(self, rows: pa.RecordBatch, *, replayed: bool) -> NDArray[np.bool_]:
-        incarnations, partitions, offsets = (rows.column(name).to_numpy() for name in IDENTITY[1:4])
+        incarnations, partitions, offsets = (rows.column(name).to_numpy() for name in RECORD[1:4])
         mask = np.zeros(len(rows), np.bool_)
         for (incarnation, partition), (start, end) in self._job.bounds.items():
             wanted = (incarnations == incarnation) & (partitions == partition) & (offsets < end)

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemark.errors import ContinuityError, FormatError
-from tidemark.formats.table.state_ledger import HashRange, Leaf
+from tidemark.formats.table.state_ledger import RECORD, HashRange, Leaf
 from tidemark.store import Store, open_store
 from tidemark_spark.convert.stored_file import StoredFile
 from tidemark_spark.convert.upload import upload_once
 from tidemark_spark.state.last_records import DELETED, HASH, KEY, with_hash
-from tidemark_spark.state.model import IDENTITY, StateJob, StoredFileName, run_schema, state_schema
+from tidemark_spark.state.model import StateJob, StoredFileName, run_schema, state_schema
 
 _GROUP_ROWS: Final = 65536
 """Rows of a row group of runs and leaves: the second round reads those with hashes of its leaf."""
@@ -104,7 +104,7 @@ def in_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def write_sorted(store: Store, key: str, rows: pa.Table) -> StoredFileName:
     """Write ``rows``, in their order, as the Parquet file ``key``."""
     with tempfile.TemporaryFile(prefix="tidemark-") as file:
-        statistics = [name for name in (*IDENTITY[1:], HASH) if name in rows.column_names]
+        statistics = [name for name in (*RECORD[1:], HASH) if name in rows.column_names]
         unlike = {KEY, "kafka_offset", "kafka_timestamp", HASH}  # a dictionary of their values would be given up
         pq.write_table(
             rows,

@@ -10,16 +10,15 @@ import pyarrow as pa
 
 from tidemark.decode import SCHEMA
 from tidemark.errors import ConfigError
-from tidemark.formats.table.state_ledger import HashRange, Leaf
+from tidemark.formats.table.state_ledger import RECORD, HashRange, Leaf
 from tidemark.store import StoreOptions
 from tidemark.topics import TopicSettings
 from tidemark_spark.convert.partition_columns import topic_parser
-from tidemark_spark.state.last_records import DELETED, HASH, KEY
+from tidemark_spark.state.last_records import DELETED, HASH
 
 Key = tuple[int, int]
 """(incarnation, partition)."""
 
-IDENTITY: Final = (KEY, "kafka_incarnation", "kafka_partition", "kafka_offset", "kafka_timestamp")
 OP: Final = "op"
 AFTER: Final = "after"
 """The columns of Debezium's envelope, as the topic's parser makes them."""
@@ -106,7 +105,7 @@ def state_schema(topic: TopicSettings) -> pa.Schema:
         columns = _after(topic, columns)
     elif not len(columns):
         columns = pa.schema([SCHEMA.field("kafka_value")])
-    return pa.schema([*(SCHEMA.field(name) for name in IDENTITY), *(field.with_nullable(True) for field in columns)])
+    return pa.schema([*(SCHEMA.field(name) for name in RECORD), *(field.with_nullable(True) for field in columns)])
 
 
 def _after(topic: TopicSettings, columns: pa.Schema) -> pa.Schema:

@@ -332,8 +332,9 @@ def test_raw_that_is_gone_below_the_cut_holds_the_partition_alone(world: World) 
     assert plan_ingest(world.table).empty
 
 
-def test_damage_below_the_cut_holds_the_partition_until_a_good_copy_comes(world: World) -> None:
-    log = b"".join([simple(0), simple(3), simple(6)])
+def damaged_below_the_cut(world: World, last: bytes) -> None:
+    """Nine offsets landed, of which ``last`` has three; then these are cut off, and the batch before is damaged."""
+    log = b"".join([simple(0), simple(3), last])
     key = world.raw.segment(log)
     world.raw.segment([simple(0)], 1)
     world.land()
@@ -343,6 +344,10 @@ def test_damage_below_the_cut_holds_the_partition_until_a_good_copy_comes(world:
     branch(world, (EPOCH, 0), (5, 6))
     world.raw.segment([simple(6, 4, leader_epoch=5)], base=6)
     world.raw.segment([simple(3)], 1)
+
+
+def test_damage_below_the_cut_holds_the_partition_until_a_good_copy_comes(world: World) -> None:
+    damaged_below_the_cut(world, simple(6))
     assert world.land().gaps == ((0, 0, 3, 9),)
     assert (world.offsets(), world.offsets(1)) == (list(range(9)), list(range(6)))
     assert plan_ingest(world.table).empty

@@ -15,6 +15,9 @@ from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.table.ledger import Parent
 
+RECORD: Final = ("kafka_key", "kafka_incarnation", "kafka_partition", "kafka_offset", "kafka_timestamp")
+"""The columns of each state table: the key, and the place and time of its newest record."""
+
 HASH_BITS: Final = 64
 PREFIX_BITS: Final = 32
 """Most bits of a leaf's prefix."""
