@@ -208,14 +208,20 @@ def commit(
     actions: list[AddAction | RemoveAction] = [_add(file, ledger, columns) for file in files]
     if schema is None:
         actions += [_remove(file, ledger) for file in removed]
-    transactions = [Transaction(LEDGER_TRANSACTION, ledger.n), Transaction(ATTEMPT_TRANSACTION, ledger.attempt)]
-    properties = CommitProperties(app_transactions=transactions)
+    properties = naming(ledger.n, ledger.attempt)
     mode: Literal["append", "overwrite"] = "append" if schema is None else "overwrite"  # removes all files
     by, version = delta.metadata().partition_columns, delta.version() + 1
     with table.log.next_version(table.store, table.keys.root):
         delta.create_write_transaction(actions, mode, schema or delta.schema(), by, commit_properties=properties)
     if version % _EXPIRE_EVERY == 0:
         DeltaTable(table.url, storage_options=table.delta_options).cleanup_metadata()
+
+
+def naming(n: int, attempt: int) -> CommitProperties:
+    """The properties of a commit that names the ledger ``n`` of ``attempt``."""
+    return CommitProperties(
+        app_transactions=[Transaction(LEDGER_TRANSACTION, n), Transaction(ATTEMPT_TRANSACTION, attempt)]
+    )
 
 
 def _add(file: DataFile, ledger: Ledger, columns: Collection[str]) -> AddAction:
@@ -235,7 +241,7 @@ def _add(file: DataFile, ledger: Ledger, columns: Collection[str]) -> AddAction:
         path=file.path,
         size=file.size,
         partition_values=partition_values(file.path),
-        modification_time=_milliseconds(ledger.committed_at),
+        modification_time=milliseconds(ledger.committed_at),
         data_change=ledger.kind != "compact",
         stats=json.dumps(stats),
     )
@@ -245,13 +251,14 @@ def _remove(file: LiveFile, ledger: Ledger) -> RemoveAction:
     return RemoveAction(
         path=file.path,
         data_change=ledger.kind != "compact",
-        deletion_timestamp=_milliseconds(ledger.committed_at),
+        deletion_timestamp=milliseconds(ledger.committed_at),
         size=file.size,
         partition_values=partition_values(file.path),
     )
 
 
-def _milliseconds(instant: datetime) -> int:
+def milliseconds(instant: datetime) -> int:
+    """The time in the form of the Delta log."""
     return round(instant.timestamp() * 1000)
 
 

@@ -16,13 +16,13 @@ from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.errors import NotFound, PreconditionFailed, PublishError, StaleRun, StoreError
 from tidemark.formats.base import StoredObject
-from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, new_attempt
+from tidemark.formats.table.ledger import new_attempt
 from tidemark.formats.table.state_ledger import PREFIX_BITS, Leaf, SourceCommit, StateLedger, Through
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.planning.state import StateChange, from_all_rows, state_change, still_holds
@@ -30,6 +30,7 @@ from tidemark.store import put_once
 from tidemark.table.delta_table import committed_ledger, ledger_of, open_delta, path_in_log
 from tidemark.table.evidence import read_evidence
 from tidemark.table.state_table import StateTable
+from tidemark_spark.run.delta_log import milliseconds, naming
 from tidemark_spark.state.model import (
     BUCKET_BITS,
     Key,
@@ -256,7 +257,7 @@ class StateRun:
     def _write_version(self, delta: DeltaTable, change: StateChange, ledger: StateLedger) -> None:
         there = {path_in_log(path) for path in _paths(delta)}
         new = {leaf.path: leaf for leaf in ledger.leaves if leaf.path}
-        at = round(ledger.committed_at.timestamp() * 1000)
+        at = milliseconds(ledger.committed_at)
         actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=path,
@@ -269,8 +270,7 @@ class StateRun:
             for path, leaf in new.items()
             if path not in there
         ]
-        transactions = [Transaction(LEDGER_TRANSACTION, ledger.n), Transaction(ATTEMPT_TRANSACTION, ledger.attempt)]
-        properties = CommitProperties(app_transactions=transactions)
+        properties = naming(ledger.n, ledger.attempt)
         if change.kind == "rebuild":  # the library replaces columns only together with all files
             schema = Schema.from_arrow(_nullable(self._schema))
             delta.create_write_transaction(actions, "overwrite", schema, [], commit_properties=properties)
