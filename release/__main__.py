@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from release import distributions, installations, licences, materials, tree, vulnerabilities
-from release.results import CheckFailed, NotChecked, Outcome, Result, exit_code, totals
+from release.results import CheckFailed, CheckOutcome, NotChecked, Result, exit_code, totals
 from release.version import ROOT
 from release.workspace import EXTRAS, Workspace
 
@@ -50,9 +50,9 @@ def _results(name: str, check: Callable[[Workspace], Iterator[Result]], space: W
     try:
         yield from check(space)
     except CheckFailed as failure:
-        yield Result(name, Outcome.failed, str(failure))
+        yield Result(name, CheckOutcome.failed, str(failure))
     except NotChecked as reason:
-        yield Result(name, Outcome.unchecked, str(reason))
+        yield Result(name, CheckOutcome.unchecked, str(reason))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from release.results import CheckFailed, Outcome, Result, run
+from release.results import CheckFailed, CheckOutcome, Result, run
 from release.version import files, stated
 from release.workspace import Workspace
 
@@ -75,4 +75,4 @@ def digest(path: Path) -> str:
 
 
 def _passed(subject: str, detail: str) -> Result:
-    return Result(subject, Outcome.passed, detail)
+    return Result(subject, CheckOutcome.passed, detail)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from release.results import CheckFailed, Outcome, Result, run
+from release.results import CheckFailed, CheckOutcome, Result, run
 from release.version import stated
 from release.workspace import EXTRAS, Workspace
 
@@ -22,15 +22,15 @@ def checked(space: Workspace) -> Iterator[Result]:
     for version in supported(space):
         python = find(version)
         if python is None:
-            yield Result(f"Python {version}", Outcome.unchecked, "is not on this machine")
+            yield Result(f"Python {version}", CheckOutcome.unchecked, "is not on this machine")
             continue
         for extra in EXTRAS:
             try:
                 ran = run_commands(space, extra, installed(space, extra, version, python))
             except CheckFailed as failure:
-                yield Result(f"{extra} on Python {version}", Outcome.failed, str(failure))
+                yield Result(f"{extra} on Python {version}", CheckOutcome.failed, str(failure))
             else:
-                yield Result(f"{extra} on Python {version}", Outcome.passed, ", ".join(ran))
+                yield Result(f"{extra} on Python {version}", CheckOutcome.passed, ", ".join(ran))
 
 
 def next_python(space: Workspace) -> Iterator[Result]:
@@ -45,7 +45,7 @@ def next_python(space: Workspace) -> Iterator[Result]:
             detail = "not each pin has a wheel: " + " ".join(str(failure).partition(": ")[2].split())
         else:
             detail = "each pin has a wheel"
-        yield Result(f"{extra} on Python {_NEXT}", Outcome.noted, detail)
+        yield Result(f"{extra} on Python {_NEXT}", CheckOutcome.noted, detail)
 
 
 def supported(space: Workspace) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from license_expression import ExpressionError, get_spdx_licensing
 
 from release.materials import bill_path
-from release.results import CheckFailed, Outcome, Result
+from release.results import CheckFailed, CheckOutcome, Result
 from release.workspace import EXTRAS, Workspace
 
 REVIEWED: Final = Path(__file__).parent / "reviewed.toml"
@@ -47,7 +47,7 @@ def checked(space: Workspace) -> Iterator[Result]:
     if wrong := refusals(extras, reviewed["permissive"], reviewed["packages"]):
         raise CheckFailed("; ".join(wrong))
     detail = f"{len(extras)} dependencies are permissive, or among the {len(reviewed['packages'])} that were reviewed"
-    yield Result("licences", Outcome.passed, detail)
+    yield Result("licences", CheckOutcome.passed, detail)
 
 
 def dependencies(bill: Mapping[str, Any]) -> list[Dependency]:

@@ -11,7 +11,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from release.installations import environment, find, supported
-from release.results import CheckFailed, Outcome, Result, run
+from release.results import CheckFailed, CheckOutcome, Result, run
 from release.version import stated
 from release.workspace import EXTRAS, Workspace
 
@@ -27,7 +27,7 @@ def checked(space: Workspace) -> Iterator[Result]:
         bill = bill_of_materials(space, environment(space, extra, python) / "bin" / "python")
         bill_path(space, extra).write_text(validated(bill), encoding="utf-8")
         detail = f"{len(bill['components'])} components on Python {python}, valid by schema {_SCHEMA.to_version()}"
-        yield Result(f"CycloneDX of {extra}", Outcome.passed, detail)
+        yield Result(f"CycloneDX of {extra}", CheckOutcome.passed, detail)
 
 
 def bill_path(space: Workspace, extra: str) -> Path:

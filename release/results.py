@@ -14,7 +14,7 @@ _SHOWN = 1500
 """Characters of a failed program's last words that a result shows."""
 
 
-class Outcome(StrEnum):
+class CheckOutcome(StrEnum):
     """The outcome of a check. ``noted`` is a fact that no release depends on."""
 
     passed = "passed"
@@ -27,7 +27,7 @@ class Result(NamedTuple):
     """A line of the report."""
 
     subject: str
-    outcome: Outcome
+    outcome: CheckOutcome
     detail: str
 
     def __str__(self) -> str:
@@ -54,12 +54,12 @@ def run(*command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | 
 def exit_code(results: Iterable[Result]) -> int:
     """The command's exit code: 1 if a check failed, 3 if none did but one could not be made, otherwise 0."""
     outcomes = {result.outcome for result in results}
-    if Outcome.failed in outcomes:
+    if CheckOutcome.failed in outcomes:
         return 1
-    return 3 if Outcome.unchecked in outcomes else 0
+    return 3 if CheckOutcome.unchecked in outcomes else 0
 
 
 def totals(results: Iterable[Result]) -> str:
     """The number of results of each outcome, as one line."""
     outcomes = [result.outcome for result in results]
-    return ", ".join(f"{outcomes.count(outcome)} {outcome.lower()}" for outcome in Outcome)
+    return ", ".join(f"{outcomes.count(outcome)} {outcome.lower()}" for outcome in CheckOutcome)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from release import version
-from release.results import Outcome, Result, run
+from release.results import CheckOutcome, Result, run
 from release.workspace import Workspace
 
 
@@ -19,23 +19,23 @@ def checked(space: Workspace) -> Iterator[Result]:
     notes = version.notes((space.root / "CHANGELOG.md").read_text(encoding="utf-8"), release)
     (space.dist / "release-notes.md").write_text(notes, encoding="utf-8")
     detail = f"its section {release} is in {space.dist.name}/release-notes.md, {len(notes.splitlines())} lines"
-    yield Result("CHANGELOG.md", Outcome.passed, detail)
+    yield Result("CHANGELOG.md", CheckOutcome.passed, detail)
 
 
 def _commit(space: Workspace, release: str, commit: str, tags: list[str]) -> Result:
     changed = run("git", "status", "--porcelain", cwd=space.root).splitlines()
     if changed:
         detail = f"{len(changed)} files differ from {commit}, {changed[0][3:]} for example; commit or remove them"
-        return Result("commit", Outcome.failed, detail)
+        return Result("commit", CheckOutcome.failed, detail)
     if tags and tags != [f"v{release}"]:
-        return Result("commit", Outcome.failed, f"{commit} is of version {release}, but tagged {', '.join(tags)}")
-    return Result("commit", Outcome.passed, f"{commit}, {f'tagged {tags[0]}' if tags else 'not tagged yet'}")
+        return Result("commit", CheckOutcome.failed, f"{commit} is of version {release}, but tagged {', '.join(tags)}")
+    return Result("commit", CheckOutcome.passed, f"{commit}, {f'tagged {tags[0]}' if tags else 'not tagged yet'}")
 
 
 def _version(release: str, mentions: list[version.Mention]) -> Result:
     wrong = [f"{path}:{line} has {other}" for path, line, other in mentions if other != release]
     if wrong:
         detail = f"pyproject.toml has {release}, but {', '.join(wrong)}; run make version VERSION={release}"
-        return Result("version", Outcome.failed, detail)
+        return Result("version", CheckOutcome.failed, detail)
     paths = dict.fromkeys(mention.path for mention in mentions)
-    return Result("version", Outcome.passed, f"{release} in {', '.join(paths)}")
+    return Result("version", CheckOutcome.passed, f"{release} in {', '.join(paths)}")

@@ -20,9 +20,9 @@ _EVERYWHERE: Final = re.compile(r"(?:\btidemark-(?:agent|airflow|spark):|\btidem
 """An image or a distribution, in any text outside of tests, which may name releases that were."""
 
 _IN: Final = {
-    "pyproject.toml": re.compile(r'^version = "(.+)"$'),
-    "deploy/helm/tidemark-agent/Chart.yaml": re.compile(r'^(?:version: |appVersion: ")([\d.]+)'),
-    "deploy/helm/airflow/values.yaml": re.compile(r"^    tag: (.+)$"),
+    "pyproject.toml": re.compile(r'^version = "(.+)"$', re.MULTILINE),
+    "deploy/helm/tidemark-agent/Chart.yaml": re.compile(r'^(?:version: |appVersion: ")([\d.]+)', re.MULTILINE),
+    "deploy/helm/airflow/values.yaml": re.compile(r"^    tag: (.+)$", re.MULTILINE),
 }
 """The other mentions, by file."""
 
@@ -49,15 +49,18 @@ def files(root: Path = ROOT) -> list[str]:
 def mentions(root: Path = ROOT) -> Iterator[Mention]:
     """All mentions of Tidemark's own version."""
     for path in (path for path in files(root) if not path.startswith("tests/")):
-        for number, line in enumerate(_text(root / path).splitlines(), 1):
-            yield from (Mention(path, number, match[1]) for match in _matches(path, line))
+        text = _text(root / path)
+        for match in _matches(path, text):
+            yield Mention(path, text.count("\n", 0, match.start(1)) + 1, match[1])
 
 
 def write(version: str, root: Path = ROOT) -> None:
     """Change all mentions to ``version``."""
     for path in {mention.path for mention in mentions(root)}:
-        lines = _text(root / path).splitlines(keepends=True)
-        (root / path).write_text("".join(_changed(path, line, version) for line in lines), encoding="utf-8")
+        text = _text(root / path)
+        for match in reversed(_matches(path, text)):
+            text = text[: match.start(1)] + version + text[match.end(1) :]
+        (root / path).write_text(text, encoding="utf-8")
 
 
 def notes(changelog: str, version: str) -> str:
@@ -71,15 +74,9 @@ def notes(changelog: str, version: str) -> str:
     raise CheckFailed(f"CHANGELOG.md: has no section `## {version} - <date>`; add one")
 
 
-def _matches(path: str, line: str) -> list[re.Match[str]]:
-    own = _IN.get(path)
-    return [*_EVERYWHERE.finditer(line), *(own.finditer(line) if own else ())]
-
-
-def _changed(path: str, line: str, version: str) -> str:
-    for match in reversed(_matches(path, line)):
-        line = line[: match.start(1)] + version + line[match.end(1) :]
-    return line
+def _matches(path: str, text: str) -> list[re.Match[str]]:
+    patterns = [_EVERYWHERE, *([_IN[path]] if path in _IN else [])]
+    return sorted((match for pattern in patterns for match in pattern.finditer(text)), key=re.Match.start)
 
 
 def _text(path: Path) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from release.licences import REVIEWED
-from release.results import CheckFailed, NotChecked, Outcome, Result, run
+from release.results import CheckFailed, CheckOutcome, NotChecked, Result, run
 from release.workspace import EXTRAS, Workspace
 
 _VULNERABLE: Final = "jinja2==2.10"
@@ -31,10 +31,10 @@ def checked(space: Workspace) -> Iterator[Result]:
         report = audited(space, space.pins(extra))
         open_ = [name for name in found(report) if name.rpartition(" ")[2] not in reviewed]
         if open_:
-            yield Result(f"vulnerabilities of {extra}", Outcome.failed, ", ".join(open_))
+            yield Result(f"vulnerabilities of {extra}", CheckOutcome.failed, ", ".join(open_))
         else:
             detail = f"none known in {len(report['dependencies'])} packages, but for {len(reviewed)} reviewed"
-            yield Result(f"vulnerabilities of {extra}", Outcome.passed, detail)
+            yield Result(f"vulnerabilities of {extra}", CheckOutcome.passed, detail)
 
 
 def audited(space: Workspace, requirements: Path) -> dict[str, Any]:

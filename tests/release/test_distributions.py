@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from release import distributions
-from release.results import CheckFailed, Outcome
+from release.results import CheckFailed, CheckOutcome
 from release.workspace import Workspace
 
 
 def test_builds_are_equal_wherever_they_are_made(space: Workspace) -> None:
     """From two folders, with other rights of files; and the wheel from the source distribution."""
     results = list(distributions.checked(space))
-    assert [result.outcome for result in results] == 4 * [Outcome.passed]
+    assert [result.outcome for result in results] == 4 * [CheckOutcome.passed]
     assert {path.suffix for path in space.dist.iterdir()} == {".whl", ".gz"}
     assert space.wheel.name in results[0].subject
 

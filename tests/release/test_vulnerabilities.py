@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from release import vulnerabilities
-from release.results import NotChecked, Outcome, Result
+from release.results import CheckOutcome, NotChecked, Result
 from release.workspace import EXTRAS, Workspace
 
 KNOWN = {"name": "jinja2", "version": "2.10", "vulns": [{"id": "PYSEC-1"}]}
@@ -44,13 +44,13 @@ def results(space: Workspace, tmp_path: Path, answers: dict[str, Any]) -> list[R
 
 def test_sound_pins_pass(space: Workspace, tmp_path: Path) -> None:
     found = results(space, tmp_path, {"vulnerable": [KNOWN], **{extra: [SOUND] for extra in EXTRAS}})
-    assert [result.outcome for result in found] == 3 * [Outcome.passed]
+    assert [result.outcome for result in found] == 3 * [CheckOutcome.passed]
 
 
 def test_a_vulnerability_fails(space: Workspace, tmp_path: Path) -> None:
     answers = {"vulnerable": [KNOWN], "agent": [SOUND], "spark": [SOUND, FAULTY], "airflow": [SOUND]}
     found = results(space, tmp_path, answers)
-    assert [result.outcome for result in found] == [Outcome.passed, Outcome.failed, Outcome.passed]
+    assert [result.outcome for result in found] == [CheckOutcome.passed, CheckOutcome.failed, CheckOutcome.passed]
     assert found[1].detail == "urllib3 1.24 PYSEC-2, urllib3 1.24 PYSEC-3"
 
 
