@@ -20,6 +20,7 @@ from tidemark.erasure.reports import RawReport, Remaining
 from tidemark.erasure.requests import ErasureFolder
 from tidemark.errors import NotFound
 from tidemark.formats.keys import MANIFEST_EXTENSION, ControlKeys, PartitionKeys, SegmentName
+from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.buried import Buried, BuriedObject, BuriedSegment, read_buried
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.masks import MaskIndex, MaskName
@@ -262,7 +263,7 @@ class _Partition:
         completed = {outcome.new.name for outcome in outcomes if outcome.new}
         bare = [group for group in self.bare if group.name not in completed]
         records = list(read_buried(self.place.store, self.place.control, self.keys.place, self.keys.partition))
-        segments = [*(seal.buried for seal in going), *self._leftovers(records, bare)]
+        segments = [*(seal.buried for seal in going), *self._leftovers(records, bare), *self._of_retention(records)]
         segments.sort(key=lambda segment: segment.base_offset)
         chunks = (segments[start : start + CHUNK] for start in range(0, len(segments), CHUNK))
         records += [self._record(chunk) for chunk in chunks]
@@ -311,6 +312,36 @@ class _Partition:
             if going:
                 base, suffix = group.name
                 yield BuriedSegment(base_offset=base, suffix=suffix, next_offset=base, manifest_etag="", objects=going)
+
+    def _of_retention(self, records: Sequence[Buried]) -> Iterator[BuriedSegment]:
+        """The segments around masked offsets that retention has deleted, and that no list has: they may have versions.
+
+        A tombstone does not tell the leader epochs of a segment.
+        """
+        if not self.masks or versioned(self.store) is None:
+            return
+        named = _named(records, self.keys)
+        for removed in tombstones.named(self.store, self.keys):
+            if not self._has_masked(removed.start, removed.end):
+                continue
+            for segment in tombstones.read(self.store, self.keys, removed.key).segments:
+                known = segment.manifest_etag in named.get(self.keys.manifest(segment.name), ())
+                if not known and self._has_masked(segment.base_offset, segment.next_offset):
+                    yield BuriedSegment(
+                        base_offset=segment.base_offset,
+                        suffix=segment.suffix,
+                        next_offset=segment.next_offset,
+                        manifest_etag=segment.manifest_etag,
+                        objects={
+                            name: BuriedObject(size=stored.size, etag=stored.etag)
+                            for name, stored in segment.objects.items()
+                        },
+                    )
+
+    def _has_masked(self, start: int, end: int) -> bool:
+        """True if a masked offset lies in ``[start, end)``, whatever its epoch."""
+        near = (mask for mask in self.masks if mask.name.start < end and mask.name.end > start)
+        return any(len(mask.offsets.between(start, end)[0]) for mask in near)
 
     def _record(self, segments: Sequence[BuriedSegment]) -> Buried:
         """Write the list of ``segments`` that go."""
