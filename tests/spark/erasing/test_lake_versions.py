@@ -81,7 +81,7 @@ class Lake:
         pages = self.admin.get_paginator("list_object_versions").paginate(Bucket="lake", Prefix=f"{self.prefix}/")
         for version in (version for page in pages for version in page.get("Versions", [])):
             if version["Key"].endswith(".parquet"):
-                there = {"Bucket": "lake", "Key": version["Key"], "VersionId": version["VersionId"]}
+                there: Any = {"Bucket": "lake", "Key": version["Key"], "VersionId": version["VersionId"]}
                 yield version["Key"], self.admin.get_object(**there)["Body"].read()
 
     def holders(self) -> set[str]:
