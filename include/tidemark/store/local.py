@@ -141,6 +141,10 @@ class LocalStore:
         """Nothing: a directory keeps nothing of deleted files."""
         return {}
 
+    def get_version(self, key: str, version: str, start: int, end: int) -> bytes:
+        """The bytes ``[start, end)`` of the file."""
+        return self.get_range(key, start, end)
+
     def delete_version(self, key: str, version: str) -> None:
         """Do nothing: there is no former version."""
 

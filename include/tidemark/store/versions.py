@@ -23,6 +23,7 @@ class ObjectVersion(NamedTuple):
     id: str
     etag: str | None
     latest: bool
+    size: int = 0
 
 
 class ObjectLock(NamedTuple):
@@ -47,6 +48,10 @@ class VersionedStore(Protocol):
 
     def deleted(self, prefix: str) -> Mapping[str, Sequence[ObjectVersion]]:
         """The versions and delete markers of each key with ``prefix`` that has no object any more."""
+        ...
+
+    def get_version(self, key: str, version: str, start: int, end: int) -> bytes:
+        """The bytes ``[start, end)`` of a version. Raises NotFound."""
         ...
 
     def delete_version(self, key: str, version: str) -> None:

@@ -24,11 +24,12 @@ from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.buried import Buried, BuriedObject, BuriedSegment, read_buried
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.masks import MaskIndex, MaskName
-from tidemark.formats.raw.pack import PackedRange, Range, read_footer
+from tidemark.formats.raw.pack import PackedRange, Range, lines_of, read_footer
 from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
+from tidemark.planning.maintenance.pack_proof import COMPARED
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.raw import objects
 from tidemark.raw.masks import mask_of
@@ -37,8 +38,9 @@ from tidemark.raw.packs import live_part
 from tidemark.raw.removal import delete_version, remove
 from tidemark.raw.segments import Segment, live_end, segment_of, whole_lineage
 from tidemark.raw.topic import RawTopic
+from tidemark.retry import Retry
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store, put_once, put_over
-from tidemark.store.versions import delete_versions, versioned
+from tidemark.store.versions import ObjectVersion, VersionedStore, delete_all_versions, delete_versions, versioned
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark_spark.erasing.rewriting import SealOutcome, SealTask
 
@@ -376,9 +378,13 @@ class _Partition:
         key = self.keys.file(seal.manifest.log_name)
         self.remaining.append(Remaining(key=key, why=why, approvals=_approvals(masks)))
 
+    def masks_of(self, range_: Range) -> list[_KnownMask]:
+        """The masks of records that a range of a pack holds."""
+        return [*self._near(range_.epochs, range_.first, range_.next)]
+
     def remains_packed(self, key: str, range_: Range) -> None:
         """Name the pack ``key`` if ``range_`` of it holds records that are to be erased, or may."""
-        if masks := [*self._near(range_.epochs, range_.first, range_.next)]:
+        if masks := self.masks_of(range_):
             why = f"{range_} has masked records: retention of packs removes it once seals replace it"
             self.remaining.append(Remaining(key=key, why=why, approvals=_approvals(masks)))
             return
@@ -397,6 +403,48 @@ def _name_packs(partitions: Mapping[tuple[str | None, int], _Partition]) -> None
                 partition = partitions.get((packed.range.topic_id, packed.range.partition))
                 if partition is not None:
                     partition.remains_packed(info.key, packed.range)
+        _erase_former_packs(store, tails, partitions)
+
+
+def _erase_former_packs(store: Store, tails: str, partitions: Mapping[tuple[str | None, int], _Partition]) -> None:
+    """Delete the versions of deleted packs that hold records of masks, and name those that stay.
+
+    A pack whose ranges are all older than a week stays for the agents no more: see :data:`COMPARED`.
+    """
+    inner = versioned(store)
+    if inner is None:
+        return
+    former = Retry().call(lambda: inner.deleted(tails))
+    packs = [(key, each) for key, all_ in former.items() if key.endswith(".pack") for each in all_ if each.etag]
+    doomed: dict[str, Sequence[ObjectVersion]] = {}
+    holders: dict[str, _Partition] = {}
+    for (key, version), ranges in zip(
+        packs, in_parallel(lambda pack: _former_footer(inner, *pack), packs), strict=True
+    ):
+        for range_ in (packed.range for packed in ranges):
+            partition = partitions.get((range_.topic_id, range_.partition))
+            masks = partition.masks_of(range_) if partition is not None else []
+            if partition is None or not masks:
+                continue
+            until = max(packed.range.shipped_at for packed in ranges) + COMPARED
+            if store.now() >= until:
+                doomed[key], holders[key] = former[key], partition
+                continue
+            why = f"is deleted, but the bucket keeps it, and agents may need it: {range_} has masked records"
+            item = Remaining(key=key, version=version.id, why=why, until=until, approvals=_approvals(masks))
+            partition.remaining.append(item)
+    for kept in delete_all_versions(inner, doomed):
+        holders[kept.key].remaining.append(Remaining(**kept._asdict()))
+
+
+def _former_footer(store: VersionedStore, key: str, version: ObjectVersion) -> list[PackedRange]:
+    def read(start: int, end: int) -> bytes:
+        return Retry().call(lambda: store.get_version(key, version.id, start, end))
+
+    try:
+        return [*lines_of(read, key, version.size).values()]
+    except NotFound:
+        return []  # the bucket's lifecycle was faster
 
 
 def _footer(store: Store, info: ObjectInfo) -> list[PackedRange]:

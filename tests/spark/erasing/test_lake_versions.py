@@ -14,15 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.audit.test_audit import audited
-from tests.spark.erasing.masked import erase, killed, take_out
+from tests.spark.erasing.masked import erase, killed, rewriting, take_out
 from tests.spark.retention.test_s3 import deployed
 from tests.spark.state.replay import advance
 from tests.spark.test_vacuum import OLDER, Died, as_of
 from tests.spark.world import in_process
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
-from tests.tidemark.kafka_log.build import T0, Record, batch
+from tests.tidemark.kafka_log.build import T0, Record, batch, simple
+from tests.uploader_agent.test_policies import PREFIX, refused, statements
 from tidemark.erasure.reports import Remaining
+from tidemark.formats.keys import ControlKeys
 from tidemark.formats.table.state_ledger import StateLedger
 from tidemark.planning import plan_compaction, write_plan
 from tidemark.store.s3.clients import forget_clients
@@ -30,6 +32,7 @@ from tidemark.store.s3.store import S3Store
 from tidemark.table.evidence import parse_evidence
 from tidemark.table.state_table import StateTable
 from tidemark_spark.erasing.lake import state_files
+from tidemark_spark.erasing.seals import erase_seals
 from tidemark_spark.run.driver import run
 from tidemark_spark.vacuum import vacuum
 
@@ -39,21 +42,23 @@ NUMBERS = count(1)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """Its lake can lock versions, but does so to none by itself."""
-    with S3Server(tmp_path_factory.mktemp("s3"), locked=("lake",)) as server:
-        server.lock_nothing("lake")
+    """Its buckets can lock versions, but do so to none by themselves."""
+    users, buckets = {"erasure": statements("erasure")}, ("raw", "lake")
+    with S3Server(tmp_path_factory.mktemp("s3"), locked=buckets, users=users) as server:
+        for bucket in buckets:
+            server.lock_nothing(bucket)
         yield server
 
 
 class Lake:
     """A deployment under a prefix of its own, and all versions in the lake."""
 
-    def __init__(self, server: S3Server, root: Path, *settings: str) -> None:
+    def __init__(self, server: S3Server, root: Path, *settings: str, raw: str = "", lake: str = "") -> None:
         """Offsets 0 and 4 are Ada's, and 5 and 8 are refused; the files that a compaction replaced are deleted."""
-        self.prefix, self.admin = f"{next(NUMBERS)}", server.client()
+        self.prefix, self.admin = lake or f"{next(NUMBERS)}", server.client()
         (root / self.prefix).mkdir()
         lines = "\n    ".join(["compaction: {files: 2}", "retention: {erased: 0s}", *settings])
-        self.world = deployed(server, root / self.prefix, lines, self.prefix, self.prefix)
+        self.world = deployed(server, root / self.prefix, lines, raw or self.prefix, self.prefix)
         for base in (0, 3, 6):
             keys = [ADA if base + at in {0, 4, 5} else b"%d" % at for at in range(3)]
             times = [-1 if base + at in {5, 8} else T0 for at in range(3)]
@@ -128,7 +133,7 @@ def made(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     for name, value in server.env().items():
         monkeypatch.setenv(name, value)
     forget_clients()
-    yield lambda *settings: Lake(server, tmp_path, *settings)
+    yield lambda *settings, **places: Lake(server, tmp_path, *settings, **places)
     forget_clients()
 
 
@@ -195,6 +200,31 @@ def test_a_pass_that_dies_at_any_write_is_completed_by_the_next(
         assert lake.step() == ()
         lake.settled()
     assert died
+
+
+def test_a_pass_works_under_its_own_role(
+    made: Callable[..., Lake], server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = made(raw=PREFIX, lake="tables")
+    lake.world.raw.segment([simple(9)])
+    lake.world.land()
+    lake.before = lake.world.rows()
+    lake.erase()
+    with monkeypatch.context() as patch:
+        for name, value in server.env("erasure").items():
+            patch.setenv(name, value)
+        forget_clients()
+        assert erase_seals(lake.world.table, 7, rewriting).remaining == ()
+        assert lake.step() == ()
+    forget_clients()
+    lake.settled()
+    role, keys, raw = server.client("erasure"), lake.world.table.keys, lake.world.raw
+    state = [keys.ledger(ledger.n, ledger.attempt) for ledger in [lake.world.ledger]]
+    kept = [("lake", key) for key in (*state, f"{keys.root}/_delta_log/{0:020d}.json")]
+    kept += [("raw", key) for key in (raw.keys().watermark, ControlKeys(PREFIX, "east").incarnations("orders"))]
+    for bucket, key in kept:
+        version = lake.admin.head_object(Bucket=bucket, Key=key)["VersionId"]
+        assert refused(role.delete_object, Bucket=bucket, Key=key, VersionId=version), key
 
 
 def test_a_live_file_that_somebody_deleted_can_be_restored(made: Callable[..., Lake]) -> None:

@@ -19,6 +19,7 @@ from tests.support.erased import erase as mask
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
+from tests.tidemark.remote.live import Packing, Range
 from tidemark.decode import decode_batches, scan_headers
 from tidemark.erasure.reports import RawReport
 from tidemark.formats.keys import SegmentName
@@ -190,6 +191,31 @@ def test_a_version_of_what_retention_deleted_stays_under_a_lock(made: Callable[.
         assert (item.key, item.version) == (bucket.world.raw.keys().file(log(3)), version)
         assert (item.why, item.until) == ("is kept by Object Lock in compliance mode", until)
         assert bucket.holders() == [log(3)]
+
+
+def test_a_version_of_a_pack_goes_once_no_agent_may_need_it(
+    made: Callable[..., Bucket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = made((0,))
+    agent, shipped_at = Packing(bucket.world.raw), bucket.world.raw.now
+    agent.lead()
+    packs = [agent.pack(Range([batch(12 + 3 * at, [Record(0, T0, ADA, b"v"), Record(1), Record(2)])])) for at in (0, 1)]
+    for at in (0, 1):
+        bucket.world.raw.segment([batch(12 + 3 * at, [Record(0, T0, ADA, b"v"), Record(1), Record(2)])])
+    bucket.world.raw.segment([simple(18)])
+    agent.sealed()
+    bucket.world.land()
+    for key in packs:
+        bucket.world.raw.store.delete(key)
+    mask(bucket.world.raw, [12])
+    take_out(bucket.world)
+    monkeypatch.setattr(S3Store, "now", lambda _: shipped_at + timedelta(days=6))
+    [item] = bucket.step().remaining
+    assert item.until is not None
+    assert (item.key, (item.until - shipped_at).days) == (packs[0], 7)
+    monkeypatch.setattr(S3Store, "now", lambda _: shipped_at + timedelta(days=8))
+    assert bucket.step(8).remaining == ()
+    assert [version["Key"] for version in bucket.versions("_tails/")] == [packs[1]]
 
 
 @pytest.mark.parametrize("carried_out", [False, True])

@@ -86,9 +86,12 @@ class S3Store:
 
     def get_range(self, key: str, start: int, end: int, *, if_match: str | None = None) -> bytes:
         """See :meth:`tidemark.store.base.Store.get_range`."""
+        return self._get_range(key, start, end, if_match)
+
+    def _get_range(self, key: str, start: int, end: int, if_match: str | None, **extra: Any) -> bytes:
         if start == end:
             return b""
-        body = self._get(key, if_match, None, Range=f"bytes={start}-{end - 1}").body
+        body = self._get(key, if_match, None, Range=f"bytes={start}-{end - 1}", **extra).body
         if len(body) != end - start:
             raise UnknownOutcome(
                 self._name(key), f"asked for bytes {start} to {end}, got {len(body)} of {end - start}; read again"
@@ -198,9 +201,14 @@ class S3Store:
             for page in pages:
                 found: list[Any] = [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
                 for each in found:
-                    yield each["Key"], ObjectVersion(each["VersionId"], each.get("ETag"), each["IsLatest"])
+                    version = each["VersionId"], each.get("ETag"), each["IsLatest"], each.get("Size", 0)
+                    yield each["Key"], ObjectVersion(*version)
         except FAILURES as error:
             raise self._not_listed(prefix, error, "s3:ListBucketVersions") from error
+
+    def get_version(self, key: str, version: str, start: int, end: int) -> bytes:
+        """See :meth:`tidemark.store.versions.VersionedStore.get_version`."""
+        return self._get_range(key, start, end, None, VersionId=version)
 
     def delete_version(self, key: str, version: str) -> None:
         """See :meth:`tidemark.store.versions.VersionedStore.delete_version`."""
