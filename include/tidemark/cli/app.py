@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
 import typer
@@ -42,7 +41,7 @@ app.add_typer(topics_app, name="topics")
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(version("tidemark-kafka"))
+        typer.echo(installation.VERSION)
         raise typer.Exit
 
 
