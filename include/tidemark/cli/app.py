@@ -24,6 +24,7 @@ from tidemark.cli.restore import restore
 from tidemark.cli.schema import schema_app
 from tidemark.cli.state import state_app
 from tidemark.cli.topics import topics_app
+from tidemark.cli.verify_copy import verify_copy
 from tidemark.monitoring.judgement import exit_code
 from tidemark.terminal import Output
 
@@ -116,6 +117,8 @@ app.command(
     epilog="Example: tidemark restore orders --to-topic orders-again --create --bootstrap broker-1:9092 "
     "--from 2026-11-20 --to 2026-11-21 --verify"
 )(restore)
+
+app.command("verify-copy", epilog="Example: tidemark verify-copy --topics restored.yaml --renew")(verify_copy)
 
 
 def commands(group: typer.Typer, prefix: str = "") -> Iterator[tuple[str, Callable[..., None]]]:
