@@ -145,15 +145,16 @@ def _renew(store: Store, key: str, stored: StoredManifest, found: dict[str, Obje
 
 
 def _holes(raw: RawTopic, view: PartitionView) -> Iterator[str]:
-    """The first offset below the watermark that no segment has, and no gap, tombstone or acknowledgement explains."""
+    """The first offset that no segment or pack has, and no gap, tombstone or acknowledgement explains."""
     watermark, part = view.watermark, view.part
-    start, end = raw.first(part, watermark.start_offset), watermark.next_offset
+    start = raw.first(part, watermark.start_offset)
     explained = Intervals.of((*watermark.gaps, *watermark.acknowledged_gaps)) | raw.acknowledged(part)
-    segments = raw.segments(view, start, end, NO_LIMIT).segments
+    segments = raw.segments(view, start, view.end, NO_LIMIT).segments
     lineage = whole_lineage(view.lineage, Lineage(), segments)
-    _, hole = cover(segments, lineage, Intervals([(start, max(start, end))]) - explained)
+    _, hole = cover(segments, lineage, Intervals([(start, max(start, view.end))]) - explained)
     if hole is not None:
-        yield f"{part.keys.watermark}: counts offsets {hole.start} to {hole.end - 1}, but no manifest here has them"
+        by, lacks = ("it", "manifest") if hole.start < watermark.next_offset else ("a head", "pack")
+        yield f"{part.keys.watermark}: {by} counts offsets {hole.start} to {hole.end - 1}, but no {lacks} here has them"
 
 
 def _masks(raw: RawTopic, table: TopicTable, ledger: Ledger) -> Iterator[str]:

@@ -192,8 +192,7 @@ def _log_moved(plan: RunPlan, outcomes: Iterable[Outcome]) -> None:
     for stop, partition in ((outcome.stop, outcome.partition) for outcome in outcomes):
         if stop and stop.kind == "moved":
             log.warning(
-                "%s/%s partition %d waits at offset %d: %s; a repair ends soon, in a copy of raw run "
-                "tidemark verify-copy",
+                "%s/%s partition %d waits at offset %d: %s; if this raw is a copy, run tidemark verify-copy",
                 plan.cluster,
                 plan.topic,
                 partition,
