@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
-from tidemark.errors import ContinuityError, NotFound
+from tidemark.errors import NotFound, StateStopped
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.state_ledger import StateLedger
 from tidemark.table.delta_table import TopicTable
@@ -40,7 +40,7 @@ def state_change(
     With ``rebuild``, and without a state, it is all rows of the table.
 
     Raises:
-        ContinuityError: the state must be made again, but retention has removed rows of the table.
+        StateStopped: the state must be made again, but retention has removed rows of the table.
     """
     if state is None or rebuild:
         why = "it was asked for" if rebuild else "there is none yet"
@@ -55,11 +55,11 @@ def from_all_rows(table: TopicTable, ledger: Ledger, why: str) -> StateChange:
     """The change that makes the state again, for the reason ``why``.
 
     Raises:
-        ContinuityError: the table lacks rows that retention removed: keys would be missing in the state.
+        StateStopped: the table lacks rows that retention removed: keys would be missing in the state.
     """
     expired = sorted(dt for dt, known in ledger.dates.items() if known.state == "expired")
     if expired:
-        raise ContinuityError(
+        raise StateStopped(
             f"{table.url}: the state must be made again ({why}), but retention has removed the rows of "
             f"{len(expired)} dates, {expired[0]} the first, and with them keys; nothing was changed"
         )

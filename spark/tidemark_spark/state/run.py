@@ -20,14 +20,16 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from tidemark.errors import NotFound, PreconditionFailed, PublishError, StaleRun, StoreError
+from tidemark.errors import NotFound, PreconditionFailed, PublishError, StaleRun, StateStopped, StoreError
 from tidemark.formats.base import StoredObject
 from tidemark.formats.table.ledger import new_attempt
 from tidemark.formats.table.state_ledger import PREFIX_BITS, Leaf, SourceCommit, StateLedger, Through
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.planning.state import StateChange, from_all_rows, state_change, still_holds
+from tidemark.planning.unseen_deletions import uncertain_offsets
 from tidemark.store import put_once
 from tidemark.table.delta_table import committed_ledger, ledger_of, open_delta, path_in_log
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import read_evidence
 from tidemark.table.state_table import StateTable
 from tidemark_spark.run.delta_log import milliseconds, naming
@@ -43,6 +45,7 @@ from tidemark_spark.state.model import (
     StoredFileName,
     state_schema,
 )
+from tidemark_spark.state.status import tell_committed, tell_stopped
 
 _INPUT: Final = 64 << 20
 """Bytes of the topic's table that a task of the first round reads, at least a file."""
@@ -54,7 +57,8 @@ VERSIONS: Final = timedelta(days=1)
 class StateResult(StoredObject):
     """The result of a run: ``empty`` if nothing had changed, ``stale`` if another run was first or rows went away.
 
-    ``changed`` counts the last records that the first round found, ``keyless`` the new rows without a key.
+    ``changed`` counts the last records that the first round found, ``keyless`` the new rows without a key. The other
+    counts are those of the state's ledger.
     """
 
     cluster: str
@@ -69,6 +73,9 @@ class StateResult(StoredObject):
     changed: int = 0
     keyless: int = 0
     moved_keys: int = 0
+    quarantined: int = 0
+    unavailable: int = 0
+    uncertain: int = 0
     leaves: int = 0
     bytes_read: int = 0
 
@@ -85,11 +92,19 @@ def run_state(table: StateTable, rounds: Rounds, *, rebuild: bool = False) -> St
 
     Raises:
         ConfigError: the topic's columns do not fit its ``state``.
-        ContinuityError: the state cannot be made again, or a file has other rows than its ledger says.
+        StateStopped: the state cannot be made again, or the source table was truncated.
+        ContinuityError: a file has other rows than its ledger says.
         PublishError: the commit's outcome is unknown; run it again.
         FormatError, StoreError: an object cannot be read.
     """
-    return StateRun(table).done(rounds, rebuild=rebuild)
+    try:
+        result, ledger = StateRun(table).done(rounds, rebuild=rebuild)
+    except StateStopped as stop:
+        tell_stopped(table, stop)
+        raise
+    if result.status != "stale":
+        tell_committed(table, ledger)
+    return result
 
 
 class StateRun:
@@ -112,16 +127,19 @@ class StateRun:
         """The change of the topic's table since the state's commit; see :func:`state_change`."""
         return state_change(self._table.of, self.ledger, self.state, self._settings, rebuild=rebuild)
 
-    def done(self, rounds: Rounds, *, rebuild: bool) -> StateResult:
-        """Bring the state to the newest commit; see :func:`run_state`."""
+    def done(self, rounds: Rounds, *, rebuild: bool) -> tuple[StateResult, StateLedger | None]:
+        """Bring the state to the newest commit, whose ledger is returned too; see :func:`run_state`."""
         change = self.change(rebuild=rebuild)
         if change.kind == "nothing":
-            return self._result("empty", change)
+            return self._result("empty", change), self.state
         replayed = self._replayed(change)
         if replayed is None:
             change = from_all_rows(self._table.of, self.ledger, "replayed rows were merged into other files since")
         runs = rounds.first(self.job(change.bounds), self.first_tasks(change, replayed or ()))
         files = tuple(run.file for run in runs if run.file)
+        if truncated := [run.truncated for run in runs if run.truncated]:
+            self.delete(files)
+            raise self._stopped_at(min(truncated))
         tasks = self._leaf_tasks(change, runs)
         merged = rounds.second(replace(self.job(change.bounds), runs=files), tasks) if tasks else []
         replaced = {leaf for task in tasks for leaf in task.old}
@@ -131,11 +149,20 @@ class StateRun:
         try:
             self._commit(change, ledger)
         except StaleRun as error:
-            return self._result("stale", change._replace(why=str(error)), runs)
+            return self._result("stale", change._replace(why=str(error)), runs), self.state
         finally:
             self.delete(files)
         self._vacuum(ledger)
-        return self._result("committed", change, runs, ledger)
+        return self._result("committed", change, runs, ledger), ledger
+
+    def _stopped_at(self, place: tuple[int, int, int]) -> StateStopped:
+        incarnation, partition, offset = place
+        return StateStopped(
+            f"{self._table.url}: the record at offset {offset} of partition {partition}, incarnation {incarnation}, "
+            f"truncates the source table, and records of other partitions have no order with it; the state stays at "
+            f"commit {self.state.n if self.state else 0}: give a topic with a new snapshot a state of its own",
+            place,
+        )
 
     def job(self, bounds: Mapping[Key, tuple[int, int]]) -> StateJob:
         """The job of a first round over the rows in ``bounds``."""
@@ -196,6 +223,8 @@ class StateRun:
 
     def _next(self, change: StateChange, leaves: tuple[Leaf, ...]) -> StateLedger:
         source, state = self.ledger, self.state
+        evidence = EffectiveEvidence.at(self._table.of, source, ())  # which decide about landed rows alone
+        uncertain = uncertain_offsets(self._table.of, evidence, state)
         return StateLedger(
             n=state.n + 1 if state else 1,
             attempt=self.attempt,
@@ -211,11 +240,13 @@ class StateRun:
                     partition=known.partition,
                     next_offset=known.next_offset,
                     branch=known.branch,
+                    uncertain=uncertain.get(known.key, 0),
                 )
                 for known in source.partitions
             ),
             leaves=leaves,
             settings=self._settings,
+            quarantined=sum(evidence.rows_by_date("quarantined").values()),
             committed_at=self._table.store.now(),
         )
 
@@ -324,6 +355,9 @@ class StateRun:
             changed=sum(run.rows for run in runs),
             keyless=sum(run.keyless for run in runs),
             moved_keys=ledger.moved_keys if ledger else 0,
+            quarantined=ledger.quarantined if ledger else 0,
+            unavailable=ledger.unavailable if ledger else 0,
+            uncertain=ledger.uncertain if ledger else 0,
             leaves=len(ledger.leaves) if ledger else 0,
             bytes_read=sum(run.read for run in runs),
         )
