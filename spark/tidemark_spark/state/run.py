@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -24,8 +25,10 @@ from tidemark.errors import NotFound, PreconditionFailed, PublishError, StaleRun
 from tidemark.formats.base import StoredObject
 from tidemark.formats.table.ledger import new_attempt
 from tidemark.formats.table.state_ledger import PREFIX_BITS, Leaf, SourceCommit, StateLedger, Through
+from tidemark.intervals import Intervals
+from tidemark.planning.common import Key
 from tidemark.planning.maintenance.vacuum import RUN_OVER
-from tidemark.planning.state import StateChange, from_all_rows, state_change, still_holds
+from tidemark.planning.state import StateChange, made_again, state_change, still_holds
 from tidemark.planning.unseen_deletions import uncertain_offsets
 from tidemark.store import put_once
 from tidemark.table.delta_table import committed_ledger, ledger_of, open_delta, path_in_log
@@ -35,7 +38,7 @@ from tidemark.table.state_table import StateTable
 from tidemark_spark.run.delta_log import milliseconds, naming
 from tidemark_spark.state.model import (
     BUCKET_BITS,
-    Key,
+    BucketExecute,
     LeafExecute,
     LeafTask,
     NewestExecute,
@@ -57,8 +60,9 @@ VERSIONS: Final = timedelta(days=1)
 class StateResult(StoredObject):
     """The result of a run: ``empty`` if nothing had changed, ``stale`` if another run was first or rows went away.
 
-    ``changed`` counts the last records that the first round found, ``keyless`` the new rows without a key. The other
-    counts are those of the state's ledger.
+    ``changed`` counts the last records that the first round found, ``keyless`` the new rows without a key.
+    ``lost_keys`` lost their last record of a partition to an erasure or a cut, and retention may have removed an older.
+    The other counts are those of the state's ledger.
     """
 
     cluster: str
@@ -73,6 +77,7 @@ class StateResult(StoredObject):
     changed: int = 0
     keyless: int = 0
     moved_keys: int = 0
+    lost_keys: int = 0
     quarantined: int = 0
     unavailable: int = 0
     uncertain: int = 0
@@ -81,8 +86,9 @@ class StateResult(StoredObject):
 
 
 class Rounds(NamedTuple):
-    """The two functions that run the tasks of a round, anywhere."""
+    """The functions that run the tasks of a round, anywhere; ``removed`` finds the buckets of removed records."""
 
+    removed: BucketExecute
     first: NewestExecute
     second: LeafExecute
 
@@ -133,19 +139,23 @@ class StateRun:
         if change.kind == "nothing":
             return self._result("empty", change), self.state
         replayed = self._replayed(change)
-        if replayed is None:
-            change = from_all_rows(self._table.of, self.ledger, "replayed rows were merged into other files since")
-        runs = rounds.first(self.job(change.bounds), self.first_tasks(change, replayed or ()))
+        if replayed is None and self.state is not None:
+            why = "replayed rows were merged into other files since"
+            change = made_again(self._table.of, self.ledger, self.state, self._settings, why)
+        before = self.state.leaves if change.keeps and self.state else ()
+        job = self.job(change.bounds, change.removed)
+        if change.kind == "merge" and change.removed:
+            job = replace(job, again=frozenset().union(*rounds.removed(job, before)))
+        runs = rounds.first(job, self.first_tasks(change, job.again, replayed or ()))
         files = tuple(run.file for run in runs if run.file)
         if truncated := [run.truncated for run in runs if run.truncated]:
             self.delete(files)
             raise self._stopped_at(min(truncated))
-        tasks = self._leaf_tasks(change, runs)
-        merged = rounds.second(replace(self.job(change.bounds), runs=files), tasks) if tasks else []
+        tasks = self._leaf_tasks(change, runs, job.again)
+        made = rounds.second(replace(job, runs=files), tasks)
         replaced = {leaf for task in tasks for leaf in task.old}
-        before = self.state.leaves if change.kind == "merge" and self.state else ()
-        made = [leaf for leaves in ([leaf for leaf in before if leaf not in replaced], *merged) for leaf in leaves]
-        ledger = self._next(change, tuple(sorted(made, key=lambda leaf: leaf.hashes)) or (Leaf(prefix=""),))
+        leaves = [leaf for leaf in before if leaf not in replaced] + [leaf for each in made for leaf in each.leaves]
+        ledger = self._next(change, tuple(sorted(leaves, key=lambda leaf: leaf.hashes)) or (Leaf(prefix=""),))
         try:
             self._commit(change, ledger)
         except StaleRun as error:
@@ -153,7 +163,8 @@ class StateRun:
         finally:
             self.delete(files)
         self._vacuum(ledger)
-        return self._result("committed", change, runs, ledger), ledger
+        lost = sum(each.lost_keys for each in made) if change.expired else 0
+        return self._result("committed", change, runs, ledger).model_copy(update={"lost_keys": lost}), ledger
 
     def _stopped_at(self, place: tuple[int, int, int]) -> StateStopped:
         incarnation, partition, offset = place
@@ -164,8 +175,10 @@ class StateRun:
             place,
         )
 
-    def job(self, bounds: Mapping[Key, tuple[int, int]]) -> StateJob:
-        """The job of a first round over the rows in ``bounds``."""
+    def job(
+        self, bounds: Mapping[Key, tuple[int, int]], removed: Mapping[Key, Intervals] = MappingProxyType({})
+    ) -> StateJob:
+        """The job of a run over the rows in ``bounds``, without the ``removed`` records."""
         table = self._table
         return StateJob(
             topic=self._topic,
@@ -176,6 +189,7 @@ class StateRun:
             run_folder=table.of.keys.state_run(self.attempt),
             reserve_folder=table.of.keys.state_reserve(""),
             bounds=dict(bounds),
+            removed=dict(removed),
         )
 
     def delete(self, files: Iterable[StoredFileName]) -> None:
@@ -196,26 +210,33 @@ class StateRun:
             files |= {file for kind, file in rows if kind == "landed" and file}
         return tuple(sorted(files)) if files <= live else None
 
-    def first_tasks(self, change: StateChange, replayed: Sequence[str] = ()) -> list[NewestTask]:
-        """The tasks of the first round: the files that may have rows of ``change``, and the ``replayed`` files."""
-        fresh = [file for file in self._source_files if file.may_have(change)]
-        again = [file for file in self._source_files if file.path in {*replayed}]
-        groups = [(group, False) for group in _grouped(fresh)] + [(group, True) for group in _grouped(again)]
+    def first_tasks(
+        self, change: StateChange, again: Collection[int] = (), replayed: Sequence[str] = ()
+    ) -> list[NewestTask]:
+        """The tasks of the first round: the files that may have rows of ``change``, and the ``replayed`` files.
+
+        All files may have rows of keys in a bucket that is read ``again``.
+        """
+        fresh = [file for file in self._source_files if again or file.may_have(change)]
+        below = [file for file in self._source_files if file.path in {*replayed}]
+        groups = [(group, False) for group in _grouped(fresh)] + [(group, True) for group in _grouped(below)]
         root = self._table.of.keys.root
         return [
-            NewestTask(
-                number, tuple(StoredFileName(f"{root}/{file.path}", file.size) for file in group), replayed=again
-            )
-            for number, (group, again) in enumerate(groups)
+            NewestTask(number, tuple(StoredFileName(f"{root}/{file.path}", file.size) for file in group), whole)
+            for number, (group, whole) in enumerate(groups)
         ]
 
-    def _leaf_tasks(self, change: StateChange, runs: Sequence[SortedRun]) -> list[LeafTask]:
-        """The leaves to make: in a merge those that have new records, or join; else as many as there are bytes."""
+    def _leaf_tasks(self, change: StateChange, runs: Sequence[SortedRun], again: Collection[int]) -> list[LeafTask]:
+        """The leaves to make: in a merge those that get or lose records, or join; else as many as there are bytes.
+
+        A rebuild that keeps records makes each leaf.
+        """
         assert self._topic.state is not None
-        target, touched = self._topic.state.leaf, {bucket for run in runs for bucket in run.buckets}
-        if change.kind == "merge" and self.state is not None:
+        target, touched = self._topic.state.leaf, {bucket for run in runs for bucket in run.buckets} | {*again}
+        if change.keeps and self.state is not None:
+            every = change.kind == "rebuild"
             tasks = _joined(self.state.leaves, target)
-            return [task for task in tasks if len(task.old) > 1 or _is_touched(task.prefix, touched)]
+            return [task for task in tasks if every or len(task.old) > 1 or is_touched(task.prefix, touched)]
         depth, size = 0, sum(run.file.size for run in runs if run.file)
         while size >> depth > target and depth < PREFIX_BITS:
             depth += 1
@@ -415,7 +436,7 @@ def _joined(leaves: Sequence[Leaf], target: int) -> list[LeafTask]:
     return [LeafTask(prefix, old) for prefix, old in sorted(groups.items())]
 
 
-def _is_touched(prefix: str, buckets: Collection[int]) -> bool:
+def is_touched(prefix: str, buckets: Collection[int]) -> bool:
     """True if keys with one of the ``buckets`` may belong to the leaf ``prefix``."""
     if len(prefix) >= BUCKET_BITS:
         return int(prefix[:BUCKET_BITS], 2) in buckets

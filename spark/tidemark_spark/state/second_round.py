@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.formats.table.state_ledger import PREFIX_BITS, Leaf, range_of
-from tidemark_spark.state.last_records import newest
-from tidemark_spark.state.leaf_files import LeafFiles, within
-from tidemark_spark.state.model import LeafTask, StateJob
+from tidemark.formats.table.state_ledger import PREFIX_BITS, RECORD, Leaf, range_of
+from tidemark_spark.state.last_records import KEY, chosen, newest
+from tidemark_spark.state.leaf_files import LeafFiles, buckets_of, removed_from, within
+from tidemark_spark.state.model import LeafTask, MadeLeaves, StateJob
 
 _UNAVAILABLE: Final = "__debezium_unavailable_value"
 """Debezium's word for a value that the database's log lacks, such as a long one that a change left as it was."""
@@ -19,7 +20,19 @@ _SPLIT_AT: Final = 2
 """A leaf of this multiple of its size becomes two."""
 
 
-def merged_leaf(job: StateJob, task: LeafTask) -> list[Leaf]:
+def removed_buckets(job: StateJob, leaf: Leaf) -> frozenset[int]:
+    """The buckets of the keys of a leaf with a record that the job has ``removed``.
+
+    Raises:
+        FormatError: a file cannot be read.
+        ContinuityError: the leaf has other rows than its ledger says.
+        StoreError: the store failed.
+    """
+    records = pa.concat_tables(LeafFiles(job).of_leaf(leaf))
+    return frozenset(np.unique(buckets_of(records)[removed_from(records, job.removed)]).tolist())
+
+
+def merged_leaf(job: StateJob, task: LeafTask) -> MadeLeaves:
     """Carry out ``task``, and return the new leaves; it may be repeated.
 
     Raises:
@@ -28,8 +41,17 @@ def merged_leaf(job: StateJob, task: LeafTask) -> list[Leaf]:
         StoreError: the store failed.
     """
     files = LeafFiles(job)
-    parts = [part for leaf in task.old for part in files.of_leaf(leaf)]
-    return _written(job, files, task.prefix, pa.concat_tables([*parts, *files.of_runs(range_of(task.prefix))]))
+    old = pa.concat_tables([files.records.empty_table(), *(part for leaf in task.old for part in files.of_leaf(leaf))])
+    removed = removed_from(old, job.removed)
+    records = pa.concat_tables([chosen(old, ~removed), *files.of_runs(range_of(task.prefix))])
+    return MadeLeaves(_written(job, files, task.prefix, records), _lost(chosen(old, removed), records))
+
+
+def _lost(removed: pa.Table, records: pa.Table) -> int:
+    """The number of keys with a record among ``removed``, and none of the same partition among ``records``."""
+    place = [*RECORD[:3]]
+    left = removed.select(place).join(records.select(place), place, join_type="left anti", use_threads=False)
+    return len(left.column(KEY).unique())
 
 
 def _written(job: StateJob, files: LeafFiles, prefix: str, records: pa.Table) -> list[Leaf]:

@@ -17,25 +17,22 @@ import pytest
 from typing_extensions import override
 
 from tests.spark.erasing.masked import erase, take_out
-from tests.spark.state.replay import advance, check, first, second, state_rows, status_of
+from tests.spark.state.replay import advance, check, first, removed, second, state_rows, status_of
 from tests.spark.test_vacuum import as_of
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.errors import ConfigError, ContinuityError, FormatError, PublishError, StateStopped, StoreError
-from tidemark.formats.table.ledger import DateState
-from tidemark.formats.table.state_ledger import Leaf, StateLedger, range_of
+from tidemark.formats.table.state_ledger import StateLedger, range_of
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.store.local import LocalStore
-from tidemark.table.delta_table import ledger_of
 from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.state import main
 from tidemark_spark.cluster.executor import Common, Executor, Given, Made
 from tidemark_spark.run.driver import run
 from tidemark_spark.state import last_records, leaf_files
-from tidemark_spark.state import run as state_run
 from tidemark_spark.state.leaf_files import write_sorted
-from tidemark_spark.state.model import LeafTask, StateJob
+from tidemark_spark.state.model import LeafTask, MadeLeaves, StateJob
 from tidemark_spark.state.run import VERSIONS, Rounds, run_state
 from tidemark_spark.state.second_round import placeholders
 
@@ -261,23 +258,6 @@ def test_new_rows_meanwhile_do_not_hinder_a_run(world: World, rng: random.Random
     assert advance(world, meanwhile=meanwhile).status == "committed"
     assert advance(world).status == "committed"
     check(world)
-
-
-def test_a_state_is_not_made_again_without_rows_that_retention_removed(
-    world: World, rng: random.Random, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    produce(world, rng)
-    world.land()
-    advance(world)
-    before = state_rows(world)
-
-    def expired(*arguments: Any) -> Any:
-        return ledger_of(*arguments).model_copy(update={"dates": {"2026-02-02": DateState(rows=0, state="expired")}})
-
-    monkeypatch.setattr(state_run, "ledger_of", expired)
-    with pytest.raises(ContinuityError, match=r"retention has removed the rows of 1 dates, 2026-02-02 the first"):
-        advance(world, rebuild=True)
-    assert state_rows(world) == before
 
 
 def test_a_replay_lands_records_below_the_vector(tmp_path: Path) -> None:
@@ -515,13 +495,13 @@ def test_runs_that_find_no_key_commit_the_vector(tmp_path: Path) -> None:
     put(world, b"a", b"1")
     advance(world)
 
-    def no_second(job: StateJob, tasks: Sequence[LeafTask]) -> list[list[Leaf]]:
+    def no_second(job: StateJob, tasks: Sequence[LeafTask]) -> list[MadeLeaves]:
         assert not tasks
         return second(job, tasks)
 
     world.raw.segment([batch(1, [Record(0, T0, None, b"no key")])])
     world.land()
-    result = run_state(StateTable.open(world.table), Rounds(first, no_second))
+    result = run_state(StateTable.open(world.table), Rounds(removed, first, no_second))
     assert (result.status, result.keyless) == ("committed", 1)
     assert advance(world).status == "empty"
     check(world)
