@@ -128,7 +128,7 @@ release-check: env-dev ## Build the release reproducibly into dist/, install it 
 # The JSON of commands is listed by the tests that run them: TIDEMARK_ANSWERS=write adds what is new.
 surface: env-dev env-airflow ## List settings, commands, metrics, columns, DAGs and Python names in tests/golden
 	$(DEV) -m tests.golden.surface
-	$(AIRFLOW) -m tests.dags.surface 2>/dev/null
+	AIRFLOW__LOGGING__LOGGING_LEVEL=ERROR $(AIRFLOW) -m tests.dags.surface
 
 version: env-dev ## Change the version everywhere to VERSION
 	$(DEV) -m release.version $(VERSION)
