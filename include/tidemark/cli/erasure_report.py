@@ -53,6 +53,8 @@ def time_left(known: RequestProgress, today: date) -> str:
     due, days = f"due on {known.request.due_on}", known.days_left(today)
     if known.closed_at is not None:
         return f"{due}, closed at {_time(known.closed_at)}"
+    if known.due_on > known.request.due_on and days >= 0:
+        return f"{due}, and what remains is kept until {_time(known.kept_until)}: due again on {known.due_on}"
     left = f"{plural(days, 'day')} left" if days >= 0 else f"OVERDUE by {plural(-days, 'day')}"
     return f"{due}, {left}{' (near)' if days >= 0 and known.is_near(today) else ''}"
 
