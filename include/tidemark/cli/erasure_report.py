@@ -14,7 +14,8 @@ from tidemark.words import plural
 NOT_COVERED: Final = (
     "Kafka itself: its retention or compaction removes the records from the brokers",
     "exports, topics restored from raw, and whatever readers have copied",
-    "backups and replicas of the buckets, and versions that a bucket of the tables keeps",
+    "backups and replicas of the buckets",
+    "versions of what retention deleted where nothing is masked, and what stores other than S3 keep of tables",
     "records that Kafka committed after the request",
 )
 
