@@ -39,6 +39,7 @@ class StateStatus(StoredObject):
     """``_tidemark/_states/<cluster>/<topic>.json``: the state table after the run or audit ``at`` that time.
 
     ``n`` is its last commit, which equals the commit ``of`` of the topic's table; the counts are those of its ledger.
+    ``followed_at`` is the time of the last run that ended well, even if nothing had changed.
     """
 
     most_bytes: ClassVar[int] = object_sizes.SMALL
@@ -50,6 +51,7 @@ class StateStatus(StoredObject):
     n: int = 0
     of: int = 0
     committed_at: AwareDatetime | None = None
+    followed_at: AwareDatetime | None = None
     rows: int = 0
     moved_keys: int = 0
     quarantined: int = 0
