@@ -7,7 +7,7 @@ state outlives rows that retention removed: of its own records it keeps those th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from tidemark.errors import ContinuityError, NotFound
@@ -48,16 +48,6 @@ class StateChange(NamedTuple):
         return self.kind == "merge" or bool(self.removed)
 
 
-class _Chain(NamedTuple):
-    """The ledgers ``since`` the one that a state equals, from the newest back, and that one, ``base``."""
-
-    since: Sequence[Ledger]
-    base: Ledger
-
-    def has(self, *kinds: str) -> bool:
-        return any(ledger.kind in kinds for ledger in self.since)
-
-
 def state_change(
     table: TopicTable, ledger: Ledger, state: StateLedger | None, settings: str, *, rebuild: bool = False
 ) -> StateChange:
@@ -77,7 +67,7 @@ def state_change(
     chain = _chain(table, ledger, state)
     if chain is None:
         return made_again(table, ledger, state, settings, "the ledgers since then are gone")
-    if others := {since.kind for since in chain.since} - _ADDING - _KEEPING - {"erase"}:
+    if others := {since.kind for since in chain} - _ADDING - _KEEPING - {"erase"}:
         return made_again(table, ledger, state, settings, f"a run of the kind {min(others)} has changed the table")
     return _merge(table, ledger, state, chain)
 
@@ -98,8 +88,8 @@ def made_again(table: TopicTable, ledger: Ledger, state: StateLedger, settings: 
             f"{table.url}: the state must be made again ({why}), but retention has removed rows of the table, and with "
             "them keys; nothing was changed: take the change back, or begin another state by another state.table"
         )
-    for key, stored in RawTopic(table).masks_of(ledger, pending=False).items():
-        expired[key] = expired.get(key, Intervals()) - _single(masked_offsets(table, stored))
+    for key, masked in _masked(table, ledger).items():
+        expired[key] = expired.get(key, Intervals()) - masked
     removed = {through.key: Intervals([(0, _END)]) - expired.get(through.key, Intervals()) for through in state.through}
     return change._replace(removed=removed, expired=True)
 
@@ -123,12 +113,18 @@ def _expired(standing: EffectiveEvidence) -> dict[Key, Intervals]:
     return {key: Intervals(spans) - Intervals(others.get(key, ())) for key, spans in gone.items()}
 
 
-def _single(offsets: Iterable[int]) -> Intervals:
-    return Intervals((offset, offset + 1) for offset in offsets)
+def _masked(table: TopicTable, ledger: Ledger) -> dict[Key, Intervals]:
+    """The offsets of all masks, of any leader epoch, since the state's records have none.
+
+    So a record of another branch at the offset of an erased one goes as well, and is read again unless it has expired.
+    """
+    masks = RawTopic(table).masks_of(ledger, pending=False)
+    offsets = {key: masked_offsets(table, stored) for key, stored in masks.items()}
+    return {key: Intervals((offset, offset + 1) for offset in masked) for key, masked in offsets.items()}
 
 
-def _chain(table: TopicTable, ledger: Ledger, state: StateLedger) -> _Chain | None:
-    """The ledgers since the one that ``state`` equals; None if one of them is gone."""
+def _chain(table: TopicTable, ledger: Ledger, state: StateLedger) -> list[Ledger] | None:
+    """The ledgers since the one that ``state`` equals, from the newest back; None if one of them is gone."""
     since: list[Ledger] = []
     while ledger.n > state.of.n and ledger.parent is not None:
         since.append(ledger)
@@ -136,7 +132,7 @@ def _chain(table: TopicTable, ledger: Ledger, state: StateLedger) -> _Chain | No
             ledger = Ledger.load(table.store, table.keys.ledger(ledger.parent.n, ledger.parent.attempt))
         except NotFound:
             return None
-    return _Chain(since, ledger) if (ledger.n, ledger.attempt) == (state.of.n, state.of.attempt) else None
+    return since if (ledger.n, ledger.attempt) == (state.of.n, state.of.attempt) else None
 
 
 def _cut(ledger: Ledger, state: StateLedger) -> set[Key]:
@@ -145,17 +141,17 @@ def _cut(ledger: Ledger, state: StateLedger) -> set[Key]:
     return {known.key for known in ledger.partitions if known.branch != branches.get(known.key, known.branch)}
 
 
-def _merge(table: TopicTable, ledger: Ledger, state: StateLedger, chain: _Chain) -> StateChange:
+def _merge(table: TopicTable, ledger: Ledger, state: StateLedger, chain: Sequence[Ledger]) -> StateChange:
     before = {through.key: through.next_offset for through in state.through}
     removed: dict[Key, Intervals] = {}
     for key, first in (_cuts(table, ledger, chain) if _cut(ledger, state) else {}).items():
         if first < before.get(key, 0):
             removed[key] = Intervals([(first, before[key])])
             before[key] = first
-    if chain.has("erase"):
-        for key, stored in RawTopic(table).masks_of(chain.base, pending=True).items():
-            removed[key] = removed.get(key, Intervals()) | _single(masked_offsets(table, stored))
-    replays = tuple(since.attempt for since in chain.since if since.kind == "replay")
+    if any(since.kind == "erase" for since in chain):
+        for key, masked in _masked(table, ledger).items():
+            removed[key] = removed.get(key, Intervals()) | masked
+    replays = tuple(since.attempt for since in chain if since.kind == "replay")
     ends = {
         known.key: (min(before.get(known.key, 0), known.next_offset), known.next_offset) for known in ledger.partitions
     }
@@ -164,7 +160,7 @@ def _merge(table: TopicTable, ledger: Ledger, state: StateLedger, chain: _Chain)
     return StateChange("merge" if bounds else "nothing", bounds, replays, removed=removed, expired=expired)
 
 
-def _cuts(table: TopicTable, ledger: Ledger, chain: _Chain) -> dict[Key, int]:
+def _cuts(table: TopicTable, ledger: Ledger, chain: Sequence[Ledger]) -> dict[Key, int]:
     """The offset of each partition from which its rows were cut off in the ``chain``, as evidence has it.
 
     Raises:
@@ -172,7 +168,7 @@ def _cuts(table: TopicTable, ledger: Ledger, chain: _Chain) -> dict[Key, int]:
     """
     import pyarrow.compute as pc
 
-    attempts = {since.attempt for since in chain.since}
+    attempts = {since.attempt for since in chain}
     cuts: dict[Key, int] = {}
     for attempt, evidence in EvidenceReader().read(table, ledger.landed):
         if evidence is None and attempt in attempts:
@@ -189,4 +185,4 @@ def _cuts(table: TopicTable, ledger: Ledger, chain: _Chain) -> dict[Key, int]:
 def still_holds(table: TopicTable, ledger: Ledger, state: StateLedger) -> bool:
     """True if the rows that ``state`` was made of are still those of the table, whose newest ledger is ``ledger``."""
     chain = _chain(table, ledger, state)
-    return chain is not None and not _cut(ledger, state) and {since.kind for since in chain.since} <= _ADDING | _KEEPING
+    return chain is not None and not _cut(ledger, state) and {since.kind for since in chain} <= _ADDING | _KEEPING
