@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from tidemark.errors import ContinuityError, NotFound
+from tidemark.errors import NotFound, StateStopped
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.state_ledger import StateLedger
 from tidemark.intervals import Intervals
@@ -56,7 +56,7 @@ def state_change(
     With ``rebuild``, and without a state, it is all rows of the table.
 
     Raises:
-        ContinuityError: the settings have changed, but retention has removed rows of the table.
+        StateStopped: the settings have changed, but retention has removed rows of the table.
     """
     if state is None:
         return _all_rows(ledger, "there is none yet") if ledger.rows else StateChange("nothing", {})
@@ -76,7 +76,7 @@ def made_again(table: TopicTable, ledger: Ledger, state: StateLedger, settings: 
     """The change that makes ``state`` again, for the reason ``why``: all rows of the table, and what has expired.
 
     Raises:
-        ContinuityError: what has expired has a place in the state by other settings.
+        StateStopped: what has expired has a place in the state by other settings.
     """
     standing = EffectiveEvidence.of(table)
     expired = _expired(standing)
@@ -84,7 +84,7 @@ def made_again(table: TopicTable, ledger: Ledger, state: StateLedger, settings: 
     if not expired:
         return change
     if state.settings != settings:
-        raise ContinuityError(
+        raise StateStopped(
             f"{table.url}: the state must be made again ({why}), but retention has removed rows of the table, and with "
             "them keys; nothing was changed: take the change back, or begin another state by another state.table"
         )
@@ -164,7 +164,7 @@ def _cuts(table: TopicTable, ledger: Ledger, chain: Sequence[Ledger]) -> dict[Ke
     """The offset of each partition from which its rows were cut off in the ``chain``, as evidence has it.
 
     Raises:
-        ContinuityError: the evidence of a run of the chain is gone.
+        StateStopped: the evidence of a run of the chain is gone.
     """
     import pyarrow.compute as pc
 
@@ -173,7 +173,7 @@ def _cuts(table: TopicTable, ledger: Ledger, chain: Sequence[Ledger]) -> dict[Ke
     for attempt, evidence in EvidenceReader().read(table, ledger.landed):
         if evidence is None and attempt in attempts:
             rule = "is gone: which records an unclean election cut off is unknown; run state.py --rebuild"
-            raise ContinuityError(f"{table.url}: the evidence of attempt {attempt} {rule}")
+            raise StateStopped(f"{table.url}: the evidence of attempt {attempt} {rule}")
         left = pc.is_null(pc.field("file")) & (pc.field("class") == "superseded")
         for row in evidence.filter(left).to_pylist() if evidence is not None else ():
             if row["attempt"] in attempts:

@@ -6,12 +6,13 @@ import argparse
 from collections.abc import Sequence
 
 from tidemark.errors import ConfigError
+from tidemark.formats.table.state_audit import PARTS
 from tidemark.formats.table.state_ledger import Leaf
 from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, run_job, show, tables_of
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
-from tidemark_spark.state.audit import PARTS, LeafAudit, LeafAuditTask, audit_leaf, audit_state
+from tidemark_spark.state.audit import LeafAudit, LeafAuditTask, audit_leaf, audit_state
 from tidemark_spark.state.first_round import last_of_files
 from tidemark_spark.state.model import LeafTask, MadeLeaves, NewestTask, SortedRun, StateJob
 from tidemark_spark.state.run import Rounds, run_state

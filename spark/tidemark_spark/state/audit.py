@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import AwareDatetime, Field
 
 from tidemark.errors import ContinuityError
-from tidemark.formats import object_sizes
-from tidemark.formats.base import Model, StoredObject
+from tidemark.formats.table.state_audit import PARTS, StateAudit, StateFinding
 from tidemark.formats.table.state_ledger import RECORD, Leaf
 from tidemark.store import put_over
 from tidemark.table.effective_evidence import EffectiveEvidence
@@ -27,38 +25,9 @@ from tidemark_spark.state.last_records import DELETED, KEY, chosen
 from tidemark_spark.state.leaf_files import LeafFiles, in_buckets
 from tidemark_spark.state.model import BUCKET_BITS, NewestExecute, StateJob
 from tidemark_spark.state.run import StateRun, is_touched
+from tidemark_spark.state.status import tell_audited
 
-PARTS: Final = 16
 _SHOWN: Final = 20
-
-
-class StateFinding(Model):
-    """A key whose row is not that of the replay, told by the place of its record, never by the key."""
-
-    rule: str
-    incarnation: int
-    partition: int
-    offset: int
-
-
-class StateAudit(StoredObject):
-    """``state/audits/<part>.json``: the comparison of a part of the keys, at ``at``, of the state's commit ``n``.
-
-    ``rows`` were equal. ``unproved`` rows are of records that retention has removed from the table. ``different``
-    counts all findings, of which the first are listed.
-    """
-
-    most_bytes: ClassVar[int] = object_sizes.REPORT
-
-    cluster: str
-    topic: str
-    part: int = Field(ge=0, lt=PARTS)
-    at: AwareDatetime
-    n: int = Field(ge=0)
-    rows: int = Field(default=0, ge=0)
-    unproved: int = Field(default=0, ge=0)
-    different: int = Field(default=0, ge=0)
-    findings: tuple[StateFinding, ...] = ()
 
 
 class LeafAuditTask(NamedTuple):
@@ -215,4 +184,5 @@ def audit_state(table: StateTable, part: int, first: NewestExecute, compare: Lea
         findings=tuple(finding for each in found for finding in each.findings)[:_SHOWN],
     )
     put_over(table.store, table.of.keys.state_audit(part), report.to_bytes())
+    tell_audited(table, report)
     return report

@@ -70,7 +70,8 @@ BUCKET_BITS: Final = 12
 class SortedRun(NamedTuple):
     """The file that a task of the first round wrote; None if it found no row. ``keyless`` rows have no key.
 
-    ``buckets`` are those of its keys.
+    ``buckets`` are those of its keys. ``truncated`` is the (incarnation, partition, offset) of a record that truncates
+    the source table, the first of them.
     """
 
     file: StoredFileName | None
@@ -78,6 +79,7 @@ class SortedRun(NamedTuple):
     read: int
     keyless: int
     buckets: frozenset[int]
+    truncated: tuple[int, int, int] | None = None
 
 
 class LeafTask(NamedTuple):

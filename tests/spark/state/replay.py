@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from tests.spark.world import World, in_process
 from tidemark.formats.table.state_ledger import Leaf
+from tidemark.formats.table.state_status import StateStatus
 from tidemark.planning import write_plan
 from tidemark.planning.maintenance.retention import plan_retain
 from tidemark.table.state_table import StateTable
@@ -80,6 +81,11 @@ def state_rows(world: World) -> list[dict[str, Any]]:
     paths = actions.column(actions.schema.names.index("path")).to_pylist()
     files = [pq.ParquetFile(io.BytesIO(table.store.get(f"{table.root}/{path}").body)).read() for path in sorted(paths)]
     return [row for file in files for row in file.to_pylist()]
+
+
+def status_of(world: World) -> StateStatus:
+    """The status that the last run or audit left."""
+    return StateStatus.load(world.table.store, world.table.keys.deployment.state_status(world.table.topic.topic))
 
 
 def check(world: World, outlived: Sequence[dict[str, Any]] = (), unsure: Collection[bytes] = ()) -> None:

@@ -17,12 +17,13 @@ from tests.spark.state.test_removed import DAY, PAST_T0
 from tests.spark.state.test_state import KEYS, Here, produce, put
 from tests.spark.world import World
 from tidemark.errors import ContinuityError
+from tidemark.formats.table.state_audit import PARTS, StateAudit
 from tidemark.formats.table.state_ledger import StateLedger
 from tidemark.planning.state import state_change
 from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.state import main
 from tidemark_spark.state import run as state_run
-from tidemark_spark.state.audit import PARTS, StateAudit, audit_state
+from tidemark_spark.state.audit import audit_state
 
 
 def audited(world: World) -> list[StateAudit]:
@@ -83,7 +84,7 @@ def with_column(rows: pa.Table, name: str, first_value: Any) -> pa.Table:
     [
         ("is missing", lambda rows: rows.slice(1)),
         ("is not the newest record", lambda rows: with_column(rows, "kafka_value", b"another")),
-        ("is not the newest record", lambda rows: with_column(rows, "kafka_offset", 0)),
+        ("is not the newest record", lambda rows: with_column(rows, "kafka_offset", 1 << 40)),
     ],
 )
 def test_a_wrong_row_is_found(world: World, rule: str, how: Callable[[pa.Table], pa.Table]) -> None:

@@ -21,9 +21,10 @@ from tests.spark.state.replay import advance, check, compare, expire, first
 from tests.spark.state.test_removed import PAST_T0
 from tests.spark.test_vacuum import Died
 from tidemark.errors import ContinuityError
+from tidemark.formats.table.state_audit import PARTS
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay
 from tidemark.table.state_table import StateTable
-from tidemark_spark.state.audit import PARTS, audit_state
+from tidemark_spark.state.audit import audit_state
 
 STATE: Final = "state: {leaf: 1KiB}"
 SETTINGS: Final = ((STATE,), (STATE, FUNCTION), (STATE, FUNCTION, "compaction: {files: 3}"))
