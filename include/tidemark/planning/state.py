@@ -88,8 +88,8 @@ def made_again(table: TopicTable, ledger: Ledger, state: StateLedger, settings: 
             f"{table.url}: the state must be made again ({why}), but retention has removed rows of the table, and with "
             "them keys; nothing was changed: take the change back, or begin another state by another state.table"
         )
-    for key, masked in _masked(table, ledger).items():
-        expired[key] = expired.get(key, Intervals()) - masked
+    for gone in (_masked(table, ledger), _cuts(table, ledger, state)):
+        expired |= {key: expired.get(key, Intervals()) - offsets for key, offsets in gone.items()}
     removed = {through.key: Intervals([(0, _END)]) - expired.get(through.key, Intervals()) for through in state.through}
     return change._replace(removed=removed, expired=True)
 
@@ -135,19 +135,10 @@ def _chain(table: TopicTable, ledger: Ledger, state: StateLedger) -> list[Ledger
     return since if (ledger.n, ledger.attempt) == (state.of.n, state.of.attempt) else None
 
 
-def _cut(ledger: Ledger, state: StateLedger) -> set[Key]:
-    """The partitions that have left a branch since ``state``."""
-    branches = {through.key: through.branch for through in state.through}
-    return {known.key for known in ledger.partitions if known.branch != branches.get(known.key, known.branch)}
-
-
 def _merge(table: TopicTable, ledger: Ledger, state: StateLedger, chain: Sequence[Ledger]) -> StateChange:
     before = {through.key: through.next_offset for through in state.through}
-    removed: dict[Key, Intervals] = {}
-    for key, first in (_cuts(table, ledger, chain) if _cut(ledger, state) else {}).items():
-        if first < before.get(key, 0):
-            removed[key] = Intervals([(first, before[key])])
-            before[key] = first
+    removed = _cuts(table, ledger, state)
+    before |= {key: cut.parts[0].start for key, cut in removed.items()}
     if any(since.kind == "erase" for since in chain):
         for key, masked in _masked(table, ledger).items():
             removed[key] = removed.get(key, Intervals()) | masked
@@ -160,29 +151,42 @@ def _merge(table: TopicTable, ledger: Ledger, state: StateLedger, chain: Sequenc
     return StateChange("merge" if bounds else "nothing", bounds, replays, removed=removed, expired=expired)
 
 
-def _cuts(table: TopicTable, ledger: Ledger, chain: Sequence[Ledger]) -> dict[Key, int]:
-    """The offset of each partition from which its rows were cut off in the ``chain``, as evidence has it.
+def _left(ledger: Ledger, state: StateLedger) -> set[Key]:
+    """The partitions that have left a branch since ``state``."""
+    branches = {through.key: through.branch for through in state.through}
+    return {known.key for known in ledger.partitions if known.branch != branches.get(known.key, known.branch)}
+
+
+def _cuts(table: TopicTable, ledger: Ledger, state: StateLedger) -> dict[Key, Intervals]:
+    """The offsets of ``state`` whose rows were cut off since, by the evidence of the runs since.
+
+    Where the ledgers since are gone, each cut of the partition counts.
 
     Raises:
-        StateStopped: the evidence of a run of the chain is gone.
+        StateStopped: the evidence of one of these runs is gone.
     """
     import pyarrow.compute as pc
 
-    attempts = {since.attempt for since in chain}
+    left = _left(ledger, state)
+    if not left:
+        return {}
+    chain = _chain(table, ledger, state)
+    attempts = {*ledger.landed} if chain is None else {since.attempt for since in chain}
     cuts: dict[Key, int] = {}
     for attempt, evidence in EvidenceReader().read(table, ledger.landed):
         if evidence is None and attempt in attempts:
-            rule = "is gone: which records an unclean election cut off is unknown; run state.py --rebuild"
+            rule = "is gone: which records an unclean election cut off is unknown; begin a state by another state.table"
             raise StateStopped(f"{table.url}: the evidence of attempt {attempt} {rule}")
-        left = pc.is_null(pc.field("file")) & (pc.field("class") == "superseded")
-        for row in evidence.filter(left).to_pylist() if evidence is not None else ():
-            if row["attempt"] in attempts:
-                key = row["incarnation"], row["partition"]
+        cut_off = pc.is_null(pc.field("file")) & (pc.field("class") == "superseded")
+        for row in evidence.filter(cut_off).to_pylist() if evidence is not None else ():
+            key = row["incarnation"], row["partition"]
+            if key in left and (chain is None or row["attempt"] in attempts):
                 cuts[key] = min(row["first"], cuts.get(key, row["first"]))
-    return cuts
+    ends = {through.key: through.next_offset for through in state.through}
+    return {key: Intervals([(first, ends[key])]) for key, first in cuts.items() if first < ends.get(key, 0)}
 
 
 def still_holds(table: TopicTable, ledger: Ledger, state: StateLedger) -> bool:
     """True if the rows that ``state`` was made of are still those of the table, whose newest ledger is ``ledger``."""
     chain = _chain(table, ledger, state)
-    return chain is not None and not _cut(ledger, state) and {since.kind for since in chain} <= _ADDING | _KEEPING
+    return chain is not None and not _left(ledger, state) and {since.kind for since in chain} <= _ADDING | _KEEPING
