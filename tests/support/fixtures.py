@@ -85,7 +85,8 @@ def answers_are_listed(observed_answers: ObservedAnswers) -> Iterator[None]:
     """Fail if a command prints JSON that ``tests/golden/answers.json`` does not list: it is a public surface."""
     observed_answers.surprises.clear()
     yield
-    assert observed_answers.surprises == []
+    surprises = "\n".join(observed_answers.surprises)
+    assert not surprises, f"{surprises}\nCONTRIBUTING.md, The public surface, says how to list what is meant"
 
 
 @pytest.fixture(scope="module", autouse=True)
