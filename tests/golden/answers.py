@@ -37,6 +37,7 @@ class ObservedAnswers:
     def __init__(self, *, add: bool) -> None:
         self.listed: Listed = json.loads(LISTED.read_text(encoding="utf-8")) if LISTED.exists() else {}
         self.surprises: list[str] = []
+        self._seen: dict[str, set[str]] = {}
         self._add = add
         self._echo = typer.echo
 
@@ -51,7 +52,7 @@ class ObservedAnswers:
         """Compare the answer of ``command`` with the list, or add it."""
         listed = self.listed.setdefault(command, {}) if self._add else self.listed.get(command, {})
         if self._add:
-            add(listed, answer)
+            add(listed, answer, self._seen.setdefault(command, set()))
         self.surprises += [f"{command}: {surprise}" for surprise in surprises(listed, answer)]
 
     def write(self) -> None:
@@ -90,18 +91,18 @@ def _unseen(listed: Mapping[str, str]) -> set[str]:
     }
 
 
-def add(listed: dict[str, str], answer: Any) -> None:
-    """Add to ``listed`` what an answer has and it has not."""
+def add(listed: dict[str, str], answer: Any, seen: set[str]) -> None:
+    """Add to ``listed`` what an answer has and it has not; ``seen`` are the paths of objects that came before."""
     for path, value in _values("$", answer, dict(listed)):
         if listed.get(path) == ANY:
             continue
-        known = path in listed
         types = {*listed.get(path, "").split(" | ")} - {""} | {_TYPES[type(value)]}
         listed[path] = " | ".join(sorted(types))
         if isinstance(value, dict) and not _any_key(path, value, listed):
             names = {f"{path}.{name}" for name in value}
-            differ = (_fields(path, listed) ^ names) if known else set()
-            for name in differ:
+            new = names - listed.keys() if path in seen else set()
+            seen.add(path)
+            for name in (_fields(path, listed) - names) | new:
                 listed[name] = " | ".join(sorted({*listed.get(name, "").split(" | "), ABSENT} - {""}))
 
 

@@ -38,11 +38,13 @@ def test_each_command_with_json_is_listed() -> None:
 
 
 def test_an_answer_is_listed_by_paths_and_types() -> None:
-    listed: dict[str, str] = {}
-    add(listed, ANSWER)
+    listed, seen = dict[str, str](), set[str]()
+    add(listed, ANSWER, seen)
     assert listed == OF_ANSWER
-    add(listed, ANSWER | {"n": "one", "more": True})
+    add(listed, ANSWER | {"n": "one", "more": True}, seen)
     assert listed == OF_ANSWER | {"$.n": "integer | string", "$.more": "absent | boolean"}
+    add(listed, ANSWER | {"more": True, "other": 1}, seen=set())
+    assert listed["$.other"] == "integer", "earlier versions did not have it"
 
 
 @pytest.mark.parametrize(
