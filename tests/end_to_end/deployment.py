@@ -44,7 +44,8 @@ def credentials(s3: S3Server) -> Iterator[None]:
 class SmallDeployment:
     """Topics of one test: ``prefix`` keeps its objects apart from other tests' on the shared server.
 
-    ``more`` are further topics, as the topics file has them, of which the agent knows nothing.
+    ``more`` are further topics, as the topics file has them, of which the agent knows nothing. ``bucket`` is that of
+    raw data.
     """
 
     folder: Path
@@ -54,10 +55,11 @@ class SmallDeployment:
     topics: tuple[str, ...]
     tail_after: str = "0s"
     more: Sequence[Mapping[str, Any]] = ()
+    bucket: str = "raw"
 
     def __post_init__(self) -> None:
         store = {"endpoint_url": self.s3.endpoint, "region": "us-east-1", "path_style": True}
-        raw = {"url": f"s3://raw/{self.prefix}", "entropy_bits": ENTROPY_BITS}
+        raw = {"url": f"s3://{self.bucket}/{self.prefix}", "entropy_bits": ENTROPY_BITS}
         self.topics_file = self._write(
             "topics.yaml",
             {
