@@ -12,7 +12,7 @@ from tidemark.store import open_store, put_over
 from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_spark.mirror.catalog import open_catalog
-from tidemark_spark.mirror.listing import Listing, StateListing
+from tidemark_spark.mirror.listed_table import ListedState, ListedTable
 from tidemark_spark.mirror.mirror import mirror
 from tidemark_spark.mirror.mirrored_table import MirroredTable
 
@@ -55,7 +55,7 @@ def _state(
     """The mirror's state after listing the table; None while nothing has landed."""
     [settings] = (known for known in deployment.catalogs if known.name == key.catalog)
     opened = open_topic_table(deployment, topic)
-    listing = StateListing(opened) if key.state else Listing(opened)
+    listing = ListedState(opened) if key.state else ListedTable(opened)
     table = listing.table
     try:
         return mirror(listing, settings, MirroredTable(table, settings, open_catalog(deployment, settings)))

@@ -29,7 +29,7 @@ from tidemark_spark.mirror import glue_delta, hive_delta
 from tidemark_spark.mirror.catalog import answering
 from tidemark_spark.mirror.cleanup import remove_unused
 from tidemark_spark.mirror.delta_versions import DeltaVersion, ListedFile, arrow_schema, listed_files, versions_from
-from tidemark_spark.mirror.listing import ListedCommit, Listing
+from tidemark_spark.mirror.listed_table import ListedCommit, ListedTable
 from tidemark_spark.mirror.mirrored_table import ListedVersion, MirroredTable
 
 TRIES: Final = 5
@@ -55,7 +55,7 @@ class SnapshotStep(NamedTuple):
     removed: frozenset[str]
 
 
-def mirror(listing: Listing, settings: CatalogSettings, mirrored: MirroredTable) -> MirrorState | None:
+def mirror(listing: ListedTable, settings: CatalogSettings, mirrored: MirroredTable) -> MirrorState | None:
     """List all commits of the table of ``listing`` in its catalog; None while nothing has landed.
 
     May be called again after any failure, and by several processes at once.
@@ -88,7 +88,7 @@ def _may_pass(error: MirrorError) -> bool:
     return error.__cause__ is not None
 
 
-def _caught_up(listing: Listing, settings: CatalogSettings, mirrored: MirroredTable) -> MirrorState | None:
+def _caught_up(listing: ListedTable, settings: CatalogSettings, mirrored: MirroredTable) -> MirrorState | None:
     table = listing.table
     delta = open_delta(table)
     commit = listing.committed(delta) if delta is not None else None
@@ -186,7 +186,7 @@ def steps_of(versions: Sequence[DeltaVersion]) -> Iterator[SnapshotStep]:
         )
 
 
-def _difference(listing: Listing, delta: DeltaTable, commit: ListedCommit, mirrored: MirroredTable) -> SnapshotStep:
+def _difference(listing: ListedTable, delta: DeltaTable, commit: ListedCommit, mirrored: MirroredTable) -> SnapshotStep:
     """The snapshot that makes the catalog list the table's current files."""
     listing.check(delta)
     in_catalog = mirrored.files()
@@ -202,7 +202,7 @@ def _dt(path: str) -> str:
     return path.removeprefix("dt=").partition("/")[0]
 
 
-def _expire(listing: Listing, settings: CatalogSettings, mirrored: MirroredTable) -> bool:
+def _expire(listing: ListedTable, settings: CatalogSettings, mirrored: MirroredTable) -> bool:
     """Forget snapshots that were replaced long ago, some at a time; True if there were any.
 
     All of them are forgotten before a vacuum removes files that they name: also those that list erased rows.

@@ -22,11 +22,10 @@ from tidemark.errors import ConfigError
 from tidemark.formats.table.mirror_status import MirrorState
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.table.delta_table import open_topic_table
-from tidemark.table.state_table import StateTable
+from tidemark.table.state_table import VERSIONS, StateTable
 from tidemark.topics import load_topics
 from tidemark_spark.mirror import mirror as mirror_module
 from tidemark_spark.mirror.cluster import mirror_cluster
-from tidemark_spark.state.run import VERSIONS
 
 pytestmark = [pytest.mark.usefixtures("kind"), pytest.mark.sampled(1)]
 HOUR = timedelta(hours=1)

@@ -15,9 +15,8 @@ from tidemark.erasure.reports import last_erasure
 from tidemark.errors import TableTampered
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, path_in_log
 from tidemark.table.log_copy import LogCopy
-from tidemark.table.state_table import StateTable
+from tidemark.table.state_table import VERSIONS, StateTable
 from tidemark.table.tampering import check_untampered
-from tidemark_spark.state.run import VERSIONS
 
 
 class ListedCommit(NamedTuple):
@@ -28,7 +27,7 @@ class ListedCommit(NamedTuple):
     field_ids: Mapping[str, int] | None
 
 
-class Listing:
+class ListedTable:
     """The table of a topic. A run's ledger has the ids of its columns, and its files have them too."""
 
     is_state = False
@@ -55,7 +54,7 @@ class Listing:
         return last_erasure(self.table)
 
 
-class StateListing(Listing):
+class ListedState(ListedTable):
     """The state table of a topic; :attr:`table` has its name and place.
 
     Its files have no ids, and readers find their columns by name. So each catalog numbers the columns by itself.
