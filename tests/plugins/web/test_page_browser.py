@@ -260,15 +260,15 @@ def test_a_state_table_is_among_the_facts_with_its_doubts(browser: Browser, tmp_
     commit(world.table(), state(0, 10))
     now = utc_now()
     audits = {part: AuditedPart(at=now - timedelta(days=3), n=4) for part in range(PARTS)}
-    counts = {"n": 4, "of": 9, "rows": 7, "quarantined": 3, "audits": audits}
-    status = StateStatus(cluster=CLUSTER, topic="orders", table=EVIL, at=now, **counts)
+    status = StateStatus(
+        cluster=CLUSTER, topic="orders", table=EVIL, at=now, n=4, of=9, rows=7, quarantined=3, audits=audits
+    )
     world.table().store.put(world.table().keys.deployment.state_status("orders"), status.to_bytes())
     with PageServer(world, tmp_path) as server:
         browser.set_cookie(server.url, "_token", server.token(ANN))
         browser.get(f"{server.url}{ORDERS}")
         fact = browser.first(".facts dd", text="as of ledger 9").text
-        assert (
-            fact == f"{EVIL}, 7 rows, as of ledger 9; records in quarantine: 3; the oldest audit of a key: 3 days ago"
-        )
+        known = f"{EVIL}, 7 rows, as of ledger 9; records in quarantine: 3"
+        assert fact == f"{known}; the oldest audit of a key: 3 days ago"
         assert violations(browser) == []
         assert browser.console() == []
