@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.end_to_end.deployment import SmallDeployment
+from tests.end_to_end.deployment import SmallDeployment, credentials
 from tests.end_to_end.rows import consumed, landed
 from tests.end_to_end.test_whole_path import SMALL, plain, transactional
 from tests.spark.test_copies import in_a_part
 from tests.support.paths import ROOT
-from tests.support.s3 import S3Server
+from tests.support.s3 import Credentials, S3Server, allow
 from tests.support.spark import spark_submit
 from tidemark.cli.app import app
 from tidemark.formats.raw.hashsum import combine
@@ -192,3 +192,29 @@ def test_an_agent_that_begins_in_an_empty_bucket_uploads_all_that_kafka_has(
     rows = landed(new.table(topic))
     assert len(rows) == len(set(rows)) == 2 * 6_000, "offsets have their class already: no row twice"
     assert set(rows) == consumed(bootstrap, topic)
+
+
+def test_a_running_agent_takes_the_keys_that_its_credentials_file_has_now(
+    small: SmallDeployment, rng: random.Random, tmp_path: Path
+) -> None:
+    """The old key is revoked first, and the new one written then: the agent tries again until it has it."""
+    topic, file, everything = small.topics[0], tmp_path / "credentials", [allow(["s3:*"], ["arn:aws:s3:::*"])]
+    small.kafka.create_topic(topic, partitions=3, config=SMALL)
+    with S3Server(tmp_path / "s3", users={"agent": everything}) as server:
+
+        def write_keys() -> None:
+            keys = server.credentials["agent"]
+            lines = [f"aws_access_key_id = {keys.access_key}", f"aws_secret_access_key = {keys.secret_key}"]
+            file.write_text("\n".join(["[default]", *lines, ""]))
+
+        (tmp_path / "own").mkdir()
+        own = replace(small, folder=tmp_path / "own", s3=server)
+        write_keys()
+        plain(small.kafka.bootstrap, topic, "zstd", rng)
+        with credentials(server), own.running_agent({"AWS_SHARED_CREDENTIALS_FILE": str(file)}) as agent:
+            agent.wait_until(lambda: stored(own, topic) == 6_000, what="packs")
+            server.credentials["agent"] = Credentials()
+            server.add_user("agent", everything)
+            plain(small.kafka.bootstrap, topic, "zstd", rng)
+            write_keys()
+            agent.wait_until(lambda: stored(own, topic) == 12_000, what="packs under the new key")
