@@ -221,7 +221,7 @@ def _raw(history: History) -> Path:
         return folder
     making = folder.with_suffix(".making")
     shutil.rmtree(making, ignore_errors=True)
-    with KafkaCluster(HOME / "state-kafka", common={"log.roll.ms": str(10**12)}) as cluster:
+    with KafkaCluster(HOME / f"{history.name}-kafka", common={"log.roll.ms": str(10**12)}) as cluster:
         cluster.create_topic(history.name, partitions=_PARTITIONS, config={"segment.bytes": str(256 << 20)})
         for stage in range(history.stages + 1):
             _produce(cluster.bootstrap, history, stage)
