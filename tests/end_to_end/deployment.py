@@ -45,7 +45,7 @@ class SmallDeployment:
     """Topics of one test: ``prefix`` keeps its objects apart from other tests' on the shared server.
 
     ``more`` are further topics, as the topics file has them, of which the agent knows nothing. ``settings`` are further
-    settings of one of ``topics``.
+    settings of one of ``topics``. ``bucket`` is that of raw data.
     """
 
     folder: Path
@@ -55,11 +55,12 @@ class SmallDeployment:
     topics: tuple[str, ...]
     tail_after: str = "0s"
     more: Sequence[Mapping[str, Any]] = ()
+    bucket: str = "raw"
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         store = {"endpoint_url": self.s3.endpoint, "region": "us-east-1", "path_style": True}
-        raw = {"url": f"s3://raw/{self.prefix}", "entropy_bits": ENTROPY_BITS}
+        raw = {"url": f"s3://{self.bucket}/{self.prefix}", "entropy_bits": ENTROPY_BITS}
         self.topics_file = self._write(
             "topics.yaml",
             {
