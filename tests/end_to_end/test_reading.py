@@ -23,8 +23,7 @@ from confluent_kafka import Producer
 
 from tests.end_to_end.deployment import SmallDeployment, credentials
 from tests.spark.mirror.catalogs import sql_catalog
-from tests.spark.state.replay import first as first_round
-from tests.spark.state.replay import second as second_round
+from tests.spark.state.replay import ROUNDS
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_bin
 from tests.support.s3 import S3Server
@@ -33,7 +32,7 @@ from tidemark.table.state_table import StateTable
 from tidemark_spark.mirror.catalog import open_catalog
 from tidemark_spark.mirror.mirror import mirror
 from tidemark_spark.mirror.mirrored_table import MirroredTable
-from tidemark_spark.state.run import Rounds, run_state
+from tidemark_spark.state.run import run_state
 
 DAY = 86_400_000
 NOON = 1_794_960_000_000 - 1_794_960_000_000 % DAY + DAY // 2  # of 2026-11-18
@@ -99,7 +98,7 @@ def landed(kafka: KafkaCluster, s3_server: S3Server, tmp_path_factory: pytest.Te
         first = _sent(kafka, range(600))
         small.upload()
         assert small.land(TOPIC).rows == 600
-        assert run_state(StateTable.open(table), Rounds(first_round, second_round)).rows == 400
+        assert run_state(StateTable.open(table), ROUNDS).rows == 400
         last = _sent(kafka, range(600, 900))
         small.upload()
         assert small.land(TOPIC).rows == 300
