@@ -572,6 +572,15 @@ class DeploymentKeys:
         return f"{self.all_unread}{check_topic(topic)}.json"
 
     @property
+    def state_statuses(self) -> str:
+        """The folder of the statuses of state tables, one object a topic."""
+        return f"{self._under('_states')}/"
+
+    def state_status(self, topic: str) -> str:
+        """The status of a topic's state table."""
+        return f"{self.state_statuses}{check_topic(topic)}.json"
+
+    @property
     def mirrors(self) -> str:
         """The progress of the catalogs that list the tables of the cluster."""
         return f"{self._under('_mirrors')}.json"

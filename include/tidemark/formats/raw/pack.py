@@ -17,8 +17,9 @@ Source of the format and of its limits: docs/agent-design.md, "The pack".
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from io import BytesIO
 from itertools import pairwise
 from struct import Struct
@@ -297,16 +298,20 @@ def read_lines(store: Store, key: str, size: int | None = None) -> dict[int, Pac
         FormatError: the object is no pack, is damaged or cut short, or breaks a limit.
         StoreError: the store failed.
     """
-    if size is None:
-        size = store.head(key).size
+    size = store.head(key).size if size is None else size
+    return lines_of(partial(store.get_range, key), key, size)
+
+
+def lines_of(read: Callable[[int, int], bytes], key: str, size: int) -> dict[int, PackedRange]:
+    """All ranges of the pack ``key``, whose bytes from one position to another are ``read``; see :func:`read_lines`."""
     check_size(key, size, MOST_BYTES + MOST_FOOTER + TRAILER_SIZE)
     start = max(0, size - _END)
-    end = store.get_range(key, start, size) if size else b""
+    end = read(start, size) if size else b""
     trailer = _trailer(end[-TRAILER_SIZE:], key, size)
     if trailer.position >= start:
         footer = end[trailer.position - start : -TRAILER_SIZE]
     else:
-        footer = store.get_range(key, trailer.position, trailer.position + trailer.length)
+        footer = read(trailer.position, trailer.position + trailer.length)
     if crc32c(footer) != trailer.crc32c:
         raise _damaged(key, f"footer: its CRC32C is not {trailer.crc32c:08x} as the trailer says")
     if footer.count(b"\n") != trailer.ranges or not footer.endswith(b"\n"):
