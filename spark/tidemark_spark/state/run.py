@@ -185,7 +185,7 @@ class StateRun:
             attempt=self.attempt,
             root=table.root,
             run_folder=table.of.keys.state_run(self.attempt),
-            reserve_folder=table.of.keys.state_reserve(""),
+            reserve_folder=table.of.keys.state_reserve,
             bounds=dict(bounds),
             removed=dict(removed),
         )
