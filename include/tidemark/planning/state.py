@@ -7,7 +7,7 @@ state outlives rows that retention removed: of its own records it keeps those th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from tidemark.errors import NotFound, StateStopped
@@ -48,16 +48,6 @@ class StateChange(NamedTuple):
         return self.kind == "merge" or bool(self.removed)
 
 
-class _Chain(NamedTuple):
-    """The ledgers ``since`` the one that a state equals, from the newest back, and that one, ``base``."""
-
-    since: Sequence[Ledger]
-    base: Ledger
-
-    def has(self, *kinds: str) -> bool:
-        return any(ledger.kind in kinds for ledger in self.since)
-
-
 def state_change(
     table: TopicTable, ledger: Ledger, state: StateLedger | None, settings: str, *, rebuild: bool = False
 ) -> StateChange:
@@ -77,7 +67,7 @@ def state_change(
     chain = _chain(table, ledger, state)
     if chain is None:
         return made_again(table, ledger, state, settings, "the ledgers since then are gone")
-    if others := {since.kind for since in chain.since} - _ADDING - _KEEPING - {"erase"}:
+    if others := {since.kind for since in chain} - _ADDING - _KEEPING - {"erase"}:
         return made_again(table, ledger, state, settings, f"a run of the kind {min(others)} has changed the table")
     return _merge(table, ledger, state, chain)
 
@@ -98,8 +88,8 @@ def made_again(table: TopicTable, ledger: Ledger, state: StateLedger, settings: 
             f"{table.url}: the state must be made again ({why}), but retention has removed rows of the table, and with "
             "them keys; nothing was changed: take the change back, or begin another state by another state.table"
         )
-    for key, stored in RawTopic(table).masks_of(ledger, pending=False).items():
-        expired[key] = expired.get(key, Intervals()) - _single(masked_offsets(table, stored))
+    for gone in (_masked(table, ledger), _cuts(table, ledger, state)):
+        expired |= {key: expired.get(key, Intervals()) - offsets for key, offsets in gone.items()}
     removed = {through.key: Intervals([(0, _END)]) - expired.get(through.key, Intervals()) for through in state.through}
     return change._replace(removed=removed, expired=True)
 
@@ -123,12 +113,18 @@ def _expired(standing: EffectiveEvidence) -> dict[Key, Intervals]:
     return {key: Intervals(spans) - Intervals(others.get(key, ())) for key, spans in gone.items()}
 
 
-def _single(offsets: Iterable[int]) -> Intervals:
-    return Intervals((offset, offset + 1) for offset in offsets)
+def _masked(table: TopicTable, ledger: Ledger) -> dict[Key, Intervals]:
+    """The offsets of all masks, of any leader epoch, since the state's records have none.
+
+    So a record of another branch at the offset of an erased one goes as well, and is read again unless it has expired.
+    """
+    masks = RawTopic(table).masks_of(ledger, pending=False)
+    offsets = {key: masked_offsets(table, stored) for key, stored in masks.items()}
+    return {key: Intervals((offset, offset + 1) for offset in masked) for key, masked in offsets.items()}
 
 
-def _chain(table: TopicTable, ledger: Ledger, state: StateLedger) -> _Chain | None:
-    """The ledgers since the one that ``state`` equals; None if one of them is gone."""
+def _chain(table: TopicTable, ledger: Ledger, state: StateLedger) -> list[Ledger] | None:
+    """The ledgers since the one that ``state`` equals, from the newest back; None if one of them is gone."""
     since: list[Ledger] = []
     while ledger.n > state.of.n and ledger.parent is not None:
         since.append(ledger)
@@ -136,26 +132,17 @@ def _chain(table: TopicTable, ledger: Ledger, state: StateLedger) -> _Chain | No
             ledger = Ledger.load(table.store, table.keys.ledger(ledger.parent.n, ledger.parent.attempt))
         except NotFound:
             return None
-    return _Chain(since, ledger) if (ledger.n, ledger.attempt) == (state.of.n, state.of.attempt) else None
+    return since if (ledger.n, ledger.attempt) == (state.of.n, state.of.attempt) else None
 
 
-def _cut(ledger: Ledger, state: StateLedger) -> set[Key]:
-    """The partitions that have left a branch since ``state``."""
-    branches = {through.key: through.branch for through in state.through}
-    return {known.key for known in ledger.partitions if known.branch != branches.get(known.key, known.branch)}
-
-
-def _merge(table: TopicTable, ledger: Ledger, state: StateLedger, chain: _Chain) -> StateChange:
+def _merge(table: TopicTable, ledger: Ledger, state: StateLedger, chain: Sequence[Ledger]) -> StateChange:
     before = {through.key: through.next_offset for through in state.through}
-    removed: dict[Key, Intervals] = {}
-    for key, first in (_cuts(table, ledger, chain) if _cut(ledger, state) else {}).items():
-        if first < before.get(key, 0):
-            removed[key] = Intervals([(first, before[key])])
-            before[key] = first
-    if chain.has("erase"):
-        for key, stored in RawTopic(table).masks_of(chain.base, pending=True).items():
-            removed[key] = removed.get(key, Intervals()) | _single(masked_offsets(table, stored))
-    replays = tuple(since.attempt for since in chain.since if since.kind == "replay")
+    removed = _cuts(table, ledger, state)
+    before |= {key: cut.parts[0].start for key, cut in removed.items()}
+    if any(since.kind == "erase" for since in chain):
+        for key, masked in _masked(table, ledger).items():
+            removed[key] = removed.get(key, Intervals()) | masked
+    replays = tuple(since.attempt for since in chain if since.kind == "replay")
     ends = {
         known.key: (min(before.get(known.key, 0), known.next_offset), known.next_offset) for known in ledger.partitions
     }
@@ -164,29 +151,42 @@ def _merge(table: TopicTable, ledger: Ledger, state: StateLedger, chain: _Chain)
     return StateChange("merge" if bounds else "nothing", bounds, replays, removed=removed, expired=expired)
 
 
-def _cuts(table: TopicTable, ledger: Ledger, chain: _Chain) -> dict[Key, int]:
-    """The offset of each partition from which its rows were cut off in the ``chain``, as evidence has it.
+def _left(ledger: Ledger, state: StateLedger) -> set[Key]:
+    """The partitions that have left a branch since ``state``."""
+    branches = {through.key: through.branch for through in state.through}
+    return {known.key for known in ledger.partitions if known.branch != branches.get(known.key, known.branch)}
+
+
+def _cuts(table: TopicTable, ledger: Ledger, state: StateLedger) -> dict[Key, Intervals]:
+    """The offsets of ``state`` whose rows were cut off since, by the evidence of the runs since.
+
+    Where the ledgers since are gone, each cut of the partition counts.
 
     Raises:
-        StateStopped: the evidence of a run of the chain is gone.
+        StateStopped: the evidence of one of these runs is gone.
     """
     import pyarrow.compute as pc
 
-    attempts = {since.attempt for since in chain.since}
+    left = _left(ledger, state)
+    if not left:
+        return {}
+    chain = _chain(table, ledger, state)
+    attempts = {*ledger.landed} if chain is None else {since.attempt for since in chain}
     cuts: dict[Key, int] = {}
     for attempt, evidence in EvidenceReader().read(table, ledger.landed):
         if evidence is None and attempt in attempts:
-            rule = "is gone: which records an unclean election cut off is unknown; run state.py --rebuild"
+            rule = "is gone: which records an unclean election cut off is unknown; begin a state by another state.table"
             raise StateStopped(f"{table.url}: the evidence of attempt {attempt} {rule}")
-        left = pc.is_null(pc.field("file")) & (pc.field("class") == "superseded")
-        for row in evidence.filter(left).to_pylist() if evidence is not None else ():
-            if row["attempt"] in attempts:
-                key = row["incarnation"], row["partition"]
+        cut_off = pc.is_null(pc.field("file")) & (pc.field("class") == "superseded")
+        for row in evidence.filter(cut_off).to_pylist() if evidence is not None else ():
+            key = row["incarnation"], row["partition"]
+            if key in left and (chain is None or row["attempt"] in attempts):
                 cuts[key] = min(row["first"], cuts.get(key, row["first"]))
-    return cuts
+    ends = {through.key: through.next_offset for through in state.through}
+    return {key: Intervals([(first, ends[key])]) for key, first in cuts.items() if first < ends.get(key, 0)}
 
 
 def still_holds(table: TopicTable, ledger: Ledger, state: StateLedger) -> bool:
     """True if the rows that ``state`` was made of are still those of the table, whose newest ledger is ``ledger``."""
     chain = _chain(table, ledger, state)
-    return chain is not None and not _cut(ledger, state) and {since.kind for since in chain.since} <= _ADDING | _KEEPING
+    return chain is not None and not _left(ledger, state) and {since.kind for since in chain} <= _ADDING | _KEEPING

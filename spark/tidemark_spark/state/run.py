@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
@@ -24,17 +24,18 @@ from deltalake.transaction import AddAction, RemoveAction
 from tidemark.errors import NotFound, PreconditionFailed, PublishError, StaleRun, StateStopped, StoreError
 from tidemark.formats.base import StoredObject
 from tidemark.formats.table.ledger import new_attempt
+from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.formats.table.state_ledger import PREFIX_BITS, Leaf, SourceCommit, StateLedger, Through
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key
-from tidemark.planning.maintenance.vacuum import RUN_OVER
+from tidemark.planning.maintenance.vacuum import RUN_OVER, TOMBSTONES
 from tidemark.planning.state import StateChange, made_again, state_change, still_holds
 from tidemark.planning.unseen_deletions import uncertain_offsets
 from tidemark.store import put_once
 from tidemark.table.delta_table import committed_ledger, ledger_of, open_delta, path_in_log
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import read_evidence
-from tidemark.table.state_table import StateTable
+from tidemark.table.state_table import VERSIONS, StateTable
 from tidemark_spark.run.delta_log import milliseconds, naming
 from tidemark_spark.state.model import (
     BUCKET_BITS,
@@ -52,9 +53,6 @@ from tidemark_spark.state.status import tell_committed, tell_stopped
 
 _INPUT: Final = 64 << 20
 """Bytes of the topic's table that a task of the first round reads, at least a file."""
-
-VERSIONS: Final = timedelta(days=1)
-"""Time for which the files of an older commit stay, for queries that began before the next."""
 
 
 class StateResult(StoredObject):
@@ -187,7 +185,7 @@ class StateRun:
             attempt=self.attempt,
             root=table.root,
             run_folder=table.of.keys.state_run(self.attempt),
-            reserve_folder=table.of.keys.state_reserve(""),
+            reserve_folder=table.of.keys.state_reserve,
             bounds=dict(bounds),
             removed=dict(removed),
         )
@@ -335,14 +333,19 @@ class StateRun:
         delta.create_write_transaction(actions, "append", delta.schema(), [], commit_properties=properties)
 
     def _vacuum(self, ledger: StateLedger) -> None:
-        """Delete the files and ledgers that no commit of the last day names, and that no running run may have."""
+        """Delete the files and ledgers that no commit of the last day names, and that no running run may have.
+
+        Commits that a catalog still lists count too, as long as the files of other tables would stay.
+        """
         table, keys = self._table, self._table.of.keys
         now, needed, read = table.store.now(), set[str](), ledger
+        listed = self._oldest_listed()
         ledgers = {keys.state_ledger(ledger.n, ledger.attempt)}
         while True:
             needed |= {f"{table.root}/{leaf.path}" for leaf in read.leaves}
             needed |= {leaf.reserve for leaf in read.leaves}
-            if read.parent is None or read.committed_at < now - VERSIONS:
+            age = now - read.committed_at
+            if read.parent is None or (age > VERSIONS and (read.n <= listed or age > TOMBSTONES)):
                 break
             ledgers.add(key := keys.state_ledger(read.parent.n, read.parent.attempt))
             try:
@@ -351,9 +354,21 @@ class StateRun:
                 break
         for folder in (f"{table.root}/", keys.state_folder):
             for info in table.store.list(folder):
-                ours = "/_delta_log/" not in info.key and not info.key.startswith(keys.state_audits)
-                if ours and info.key not in needed | ledgers and info.modified < now - RUN_OVER:
+                data = not info.key.startswith((f"{table.root}/_", keys.state_audits))
+                if data and info.key not in needed | ledgers and info.modified < now - RUN_OVER:
                     table.store.delete(info.key)
+
+    def _oldest_listed(self) -> int:
+        """The number of the oldest commit that a catalog lists; larger than all if none lists one."""
+        table = self._table
+        if not table.of.deployment.catalogs_of(self._topic):
+            return sys.maxsize
+        try:
+            status = MirrorStatus.load(table.store, table.of.keys.deployment.mirrors)
+        except NotFound:
+            return sys.maxsize
+        ours = (mirror for mirror in status.tables if mirror.topic == self._topic.topic and mirror.state)
+        return min((mirror.oldest_ledger for mirror in ours if mirror.oldest_ledger is not None), default=sys.maxsize)
 
     def _result(
         self,

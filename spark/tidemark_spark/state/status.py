@@ -28,7 +28,7 @@ def tell_committed(table: StateTable, ledger: StateLedger | None) -> None:
             "uncertain": ledger.uncertain,
         }
     )
-    _change(table, lambda status: status.model_copy(update={**counts, "stopped": None}))
+    _change(table, lambda status: status.model_copy(update={**counts, "followed_at": status.at, "stopped": None}))
 
 
 def tell_stopped(table: StateTable, stop: StateStopped) -> None:

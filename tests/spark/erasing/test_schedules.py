@@ -58,10 +58,11 @@ class Schedule:
 
     settings_of: tuple[tuple[str, ...], ...] = SETTINGS
     values: tuple[bytes | None, ...] = VALUES
+    retention: str = "{erased: 0s}"
 
     def __init__(self, root: Path, rng: random.Random) -> None:
         self.rng, self.root = rng, root
-        self.settings = (*rng.choice(self.settings_of), "retention: {erased: 0s}")
+        self.settings = (*rng.choice(self.settings_of), f"retention: {self.retention}")
         self.world = World(root, *self.settings)
         self.whole = not any(line.startswith("keep") for line in self.settings)
         if not self.whole:

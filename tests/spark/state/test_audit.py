@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.spark.state.replay import advance, expire, first, state_rows
+from tests.spark.state.replay import advance, compare, expire, first, state_rows
 from tests.spark.state.test_removed import DAY, PAST_T0
 from tests.spark.state.test_state import KEYS, Here, produce, put
 from tests.spark.world import World
@@ -23,12 +23,7 @@ from tidemark.planning.state import state_change
 from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.state import main
 from tidemark_spark.state import run as state_run
-from tidemark_spark.state.audit import LeafAudit, LeafAuditTask, audit_leaf, audit_state
-from tidemark_spark.state.model import StateJob
-
-
-def compare(job: StateJob, tasks: Sequence[LeafAuditTask]) -> list[LeafAudit]:
-    return [audit_leaf(job, task) for task in tasks]
+from tidemark_spark.state.audit import audit_state
 
 
 def audited(world: World) -> list[StateAudit]:

@@ -91,6 +91,18 @@ def test_a_cut_gives_keys_their_older_records(world: World) -> None:
     check(world)
 
 
+def test_a_rebuild_keeps_no_record_of_a_dead_branch_although_its_offset_has_expired(world: World) -> None:
+    world.raw.segment([batch(200, [Record(0, T0, b"dead", b"cut")])])
+    world.land()
+    advance(world)
+    elect(world, 200, [Record(0, T0, b"new", b"of the same offset")])
+    expire(world, PAST_T0)
+    assert advance(world, rebuild=True).kind == "rebuild"
+    now = values(world)
+    assert b"dead" not in now
+    assert (now[b"key-1"], len(now)) == (b"v" * 64, 200), "nobody has seen what expired before it"
+
+
 def test_an_erased_key_goes_although_its_date_has_expired(world: World) -> None:
     put(world, b"recent", b"there", time=40 * DAY)
     advance(world)

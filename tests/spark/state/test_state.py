@@ -22,19 +22,24 @@ from tests.spark.test_vacuum import as_of
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.errors import ConfigError, ContinuityError, FormatError, PublishError, StateStopped, StoreError
+from tidemark.formats.table.mirror_status import MirrorState, MirrorStatus
 from tidemark.formats.table.state_ledger import StateLedger, range_of
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
-from tidemark.planning.maintenance.vacuum import RUN_OVER
+from tidemark.planning.maintenance.compaction import plan_compaction
+from tidemark.planning.maintenance.vacuum import RUN_OVER, TOMBSTONES
 from tidemark.store.local import LocalStore
-from tidemark.table.state_table import StateTable
+from tidemark.table.delta_table import open_topic_table
+from tidemark.table.state_table import VERSIONS, StateTable
+from tidemark.topics import load_topics
 from tidemark_spark.cli.state import main
 from tidemark_spark.cluster.executor import Common, Executor, Given, Made
 from tidemark_spark.run.driver import run
 from tidemark_spark.state import last_records, leaf_files
 from tidemark_spark.state.leaf_files import write_sorted
 from tidemark_spark.state.model import LeafTask, MadeLeaves, StateJob
-from tidemark_spark.state.run import VERSIONS, Rounds, run_state
+from tidemark_spark.state.run import Rounds, run_state
 from tidemark_spark.state.second_round import placeholders
+from tidemark_spark.vacuum import vacuum
 
 KEYS = tuple(b"key-%d" % number for number in range(12))
 JSON = (
@@ -398,7 +403,9 @@ def test_a_leaf_that_has_lost_rows_is_noticed(world: World, rng: random.Random) 
     body = table.store.get(f"{table.root}/{leaf.path}").body
     pq.write_table(pq.read_table(pa.BufferReader(body)).slice(1), short)
     table.store.put(f"{table.root}/{leaf.path}", short.getvalue().to_pybytes())
-    produce(world, rng)
+    end = world.raw.partition().end
+    again = [Record(delta, T0, key, b"new") for delta, key in enumerate(KEYS)]
+    world.raw.segment([batch(end, again)])
     world.land()
     with pytest.raises(ContinuityError, match="has other rows than its ledger says"):
         advance(world)
@@ -473,6 +480,68 @@ def test_files_that_no_recent_commit_names_go(world: World, rng: random.Random) 
     with as_of(world, 2 * max(VERSIONS, RUN_OVER)):
         put(world, b"x", b"y")
         advance(world)
+    check(world)
+
+
+@pytest.mark.parametrize(("listed", "stay"), [(1, True), (None, False), (99, False)])
+def test_files_stay_as_long_as_a_catalog_lists_them(tmp_path: Path, listed: int | None, stay: bool) -> None:
+    """But no longer than those of other tables; the catalogs' own metadata stays in any case."""
+    catalog = "{name: ice, kind: sql, uri: 'sqlite://', namespace: kafka}"
+    world = World(tmp_path, "state: {}")
+    world.topics_file.write_text(f"catalogs: [{catalog}]\n" + world.topics_file.read_text())
+    world.table = open_topic_table(deployment := load_topics(world.topics_file), deployment.topic("orders"))
+    table = StateTable.open(world.table)
+    put(world, b"a", b"1")
+    advance(world)
+    ledger = table.committed()
+    assert ledger is not None
+    [old] = [leaf.path for leaf in ledger.leaves]
+    table.store.put(metadata := f"{table.root}/_iceberg/ice/metadata/v1.metadata.json", b"{}")
+    state = {"topic": "orders", "catalog": "ice", "identifier": "kafka.orders_current", "oldest_ledger": listed}
+    other = MirrorState(topic="orders", catalog="ice", identifier="kafka.orders", oldest_ledger=1)
+    told = (other, MirrorState.model_validate({**state, "state": True}))
+    status = MirrorStatus(cluster="east", at=table.store.now(), tables=told)
+    table.store.put(world.table.keys.deployment.mirrors, status.to_bytes())
+
+    def is_there(after: timedelta) -> bool:
+        with as_of(world, after):
+            put(world, b"a", b"2")
+            advance(world)
+        assert table.store.get(metadata).body == b"{}"
+        return any(info.key == f"{table.root}/{old}" for info in table.store.list(f"{table.root}/"))
+
+    assert is_there(timedelta(minutes=1))
+    assert is_there(RUN_OVER + VERSIONS + timedelta(hours=1)) is stay
+    assert not is_there(TOMBSTONES + RUN_OVER + VERSIONS)
+
+
+def test_the_tables_own_jobs_leave_the_state_alone(world: World, rng: random.Random) -> None:
+    """The daily vacuum and compaction, also long after all of its files were written, and with those of a dead run."""
+    for _ in range(3):
+        produce(world, rng)
+        world.land()
+        advance(world)
+    table, keys = StateTable.open(world.table), world.table.keys
+    table.store.put(f"{table.root}/0-7.parquet", b"of a dead run")
+    table.store.put(f"{keys.state_run(7)}0.parquet", b"of a dead run")
+
+    def objects() -> dict[str, str]:
+        folders = (f"{table.root}/", keys.state_folder)
+        return {info.key: info.etag for folder in folders for info in table.store.list(folder)}
+
+    before = objects()
+    write_plan(world.table, plan := plan_compaction(world.table, files=2))
+    assert run(world.table, plan, in_process).status == "landed"
+    with as_of(world, timedelta(days=30)):
+        report = vacuum(world.table)
+        assert report.removed
+        assert not report.unknown
+    assert objects() == before
+    with as_of(world, timedelta(days=30)):
+        assert advance(world).status == "empty"
+        put(world, b"x", b"y")
+        advance(world)
+        assert not {key for key in objects() if "dead" in str(table.store.get(key).body)}, "a run removes them"
     check(world)
 
 

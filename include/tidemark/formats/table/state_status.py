@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from pydantic import AwareDatetime, Field
 
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.table.state_audit import PARTS
+
+DOUBTS: Final = {
+    "moved_keys": "keys that moved between partitions",
+    "quarantined": "records in quarantine",
+    "unavailable": "values that Debezium did not know",
+    "uncertain": "offsets that may have been deletions",
+}
+"""What a state may lack or have too much: the names of the counts, and their labels."""
 
 
 class StateStop(Model):
@@ -39,6 +47,7 @@ class StateStatus(StoredObject):
     """``_tidemark/_states/<cluster>/<topic>.json``: the state table after the run or audit ``at`` that time.
 
     ``n`` is its last commit, which equals the commit ``of`` of the topic's table; the counts are those of its ledger.
+    ``followed_at`` is the time of the last run that ended well, even if nothing had changed.
     """
 
     most_bytes: ClassVar[int] = object_sizes.SMALL
@@ -50,6 +59,7 @@ class StateStatus(StoredObject):
     n: int = 0
     of: int = 0
     committed_at: AwareDatetime | None = None
+    followed_at: AwareDatetime | None = None
     rows: int = 0
     moved_keys: int = 0
     quarantined: int = 0
