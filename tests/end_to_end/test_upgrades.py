@@ -98,19 +98,16 @@ class Parts:
             [agent if version == "new" else self.before.program("agent", agent.name), "upload-once", "--config", file]
         )
 
-    def land(self, version: Version, lake: str = "upgraded") -> None:
-        """Land what is stored, by the jobs of ``version``."""
+    def land(self, version: Version, lake: str = "upgraded") -> str:
+        """Land what is stored, by the job of ``version``; returns its status."""
         new = version == "new"
         python = env_bin("spark", "python") if new else self.before.program("spark", "python")
         job = (ROOT / "spark" / "jobs" if new else self.before.jobs) / "ingest.py"
-        command = [python, "-m", "tests.spark.inline", job, "--topics", self.topics(lake), "--topic", self.topic]
-        while self._result(command)["status"] == "landed":
-            pass
-
-    def _result(self, command: Sequence[str | Path]) -> dict[str, Any]:
-        result: dict[str, Any] = json.loads(self._ran(command).splitlines()[-1])
-        assert result["status"] in {"landed", "empty"}
-        return result
+        topics = self.topics(lake)
+        printed = self._ran([python, "-m", "tests.spark.inline", job, "--topics", topics, "--topic", self.topic])
+        status: str = json.loads(printed.splitlines()[-1])["status"]
+        assert status in {"landed", "empty"}
+        return status
 
     def _ran(self, command: Sequence[str | Path]) -> str:
         env = self.s3.env() | {
@@ -145,12 +142,15 @@ def test_each_order_of_upgrades_gives_what_one_version_gives(parts: Parts, order
         for broker, version in enumerate(agents):
             parts.upload(broker, version)
         parts.land(pipeline)
+    while parts.land(pipeline) == "landed":  # also closes the dates
+        pass
     upgraded = parts.table("upgraded")
     rows = landed(upgraded)
     assert len(rows) == len(set(rows)) == committed_ledger(upgraded).rows
     assert set(rows) == consumed(bootstrap, topic)
     assert [line for line in parts.before.opened() if "/tests/" not in line] == [], "the earlier version is whole"
-    parts.land("new", "new")
+    while parts.land("new", "new") == "landed":
+        pass
     assert sums(parts.table("new")).keys() == sums(upgraded).keys()
     assert sums(parts.table("new")) == sums(upgraded), f"{parts.before.origin} and this tree differ"
 
@@ -160,6 +160,6 @@ def test_a_worker_of_another_version_refuses(tmp_path: Path, s3_server: S3Server
     other = renamed(tmp_path / "other", "0.0.1", "spark")
     python = str(other.program("spark", "python"))
     env = spark_env({**s3_server.env(), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python})
-    asked = [env_bin("spark", "python"), "-m", "tests.spark.cluster.other_version", VERSION]
+    asked = [str(env_bin("spark", "python")), "-m", "tests.spark.cluster.other_version", VERSION]
     done = subprocess.run(asked, env=env, cwd=ROOT, capture_output=True, text=True, timeout=HUNG, check=False)
     assert "this worker has version 0.0.1, and the driver " + VERSION in done.stdout, done.stdout + done.stderr

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from tidemark import installation
-from tidemark.cli.acknowledge_gap import acknowledge_gap
 from tidemark.cli.backfill import backfill
 from tidemark.cli.brokersets import brokersets_app
 from tidemark.cli.config_check import config_app
@@ -19,12 +18,12 @@ from tidemark.cli.erase import erase_app
 from tidemark.cli.incidents import incidents
 from tidemark.cli.lineage import lineage
 from tidemark.cli.options import DEFAULT_TOPICS, WRITING, As, Cluster, TopicName, Topics, iso_dates
+from tidemark.cli.raw import acknowledge_gap, verify_copy
 from tidemark.cli.read_models import files_of, landed_of, opened, status_of
 from tidemark.cli.restore import restore
 from tidemark.cli.schema import schema_app
 from tidemark.cli.state import state_app
 from tidemark.cli.topics import topics_app
-from tidemark.cli.verify_copy import verify_copy
 from tidemark.monitoring.judgement import exit_code
 from tidemark.terminal import Output
 
