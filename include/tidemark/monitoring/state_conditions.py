@@ -12,16 +12,17 @@ from tidemark.monitoring.incidents import Condition, in_utc
 from tidemark.topics import TopicSettings
 from tidemark.words import duration, plural
 
-LATE: Final = timedelta(hours=6)
-"""Time without a run that ended well; the state's DAG runs hourly."""
+LATE: Final = timedelta(hours=5)
+"""Time without a run that ended well, beyond ``state.every``."""
 
 
 def of(topic: TopicSettings, status: StateStatus, now: datetime) -> Iterator[Condition]:
     """The conditions of the state table of ``topic``; one that is stopped is not late as well."""
+    assert topic.state is not None
     found = _State(topic, status)
     if status.stopped is not None:
         yield found.stopped()
-    elif status.followed_at is not None and now - status.followed_at > LATE:
+    elif status.followed_at is not None and now - status.followed_at > LATE + topic.state.every:
         yield found.late(status.followed_at)
     yield from found.audit()
     yield from found.doubts(now)

@@ -37,10 +37,11 @@ from tidemark_spark.run.driver import run
 from tidemark_spark.state import last_records, leaf_files
 from tidemark_spark.state.leaf_files import write_sorted
 from tidemark_spark.state.model import LeafTask, MadeLeaves, StateJob
-from tidemark_spark.state.run import VERSIONS, Rounds, run_state
+from tidemark_spark.state.run import Rounds, run_state
 from tidemark_spark.state.second_round import placeholders
 from tidemark_spark.vacuum import vacuum
 
+VERSIONS = timedelta(days=1)
 KEYS = tuple(b"key-%d" % number for number in range(12))
 JSON = (
     "parser: {kind: json, columns: [{name: op, type: string}, {name: id, type: int64, path: after.id}, "
