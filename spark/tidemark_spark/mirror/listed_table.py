@@ -15,7 +15,7 @@ from tidemark.erasure.reports import last_erasure
 from tidemark.errors import TableTampered
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, path_in_log
 from tidemark.table.log_copy import LogCopy
-from tidemark.table.state_table import VERSIONS, StateTable
+from tidemark.table.state_table import StateTable
 from tidemark.table.tampering import check_untampered
 
 
@@ -67,7 +67,7 @@ class ListedState(ListedTable):
         name = table.topic.state_table
         topic, keys = table.topic.model_copy(update={"table": name}), replace(table.keys, table=name)
         super().__init__(table._replace(topic=topic, keys=keys, log=LogCopy()))
-        self._state = StateTable.open(table)
+        self._state, self._settings = StateTable.open(table), table.topic.state
 
     @override
     def committed(self, delta: DeltaTable) -> ListedCommit | None:
@@ -85,7 +85,8 @@ class ListedState(ListedTable):
 
     @override
     def kept(self, keep: timedelta) -> timedelta:
-        return min(keep, VERSIONS)
+        assert self._settings is not None
+        return min(keep, self._settings.versions)
 
     @override
     def erased_in(self) -> int:

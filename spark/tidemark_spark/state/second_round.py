@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.formats.table.state_ledger import PREFIX_BITS, RECORD, Leaf, range_of
-from tidemark_spark.state.last_records import KEY, chosen, newest
+from tidemark_spark.state.last_records import chosen, newest
 from tidemark_spark.state.leaf_files import LeafFiles, buckets_of, removed_from, within
 from tidemark_spark.state.model import LeafTask, MadeLeaves, StateJob
 
@@ -44,21 +44,23 @@ def merged_leaf(job: StateJob, task: LeafTask) -> MadeLeaves:
     old = pa.concat_tables([files.records.empty_table(), *(part for leaf in task.old for part in files.of_leaf(leaf))])
     removed = removed_from(old, job.removed)
     records = pa.concat_tables([chosen(old, ~removed), *files.of_runs(range_of(task.prefix))])
-    return MadeLeaves(_written(job, files, task.prefix, records), _lost(chosen(old, removed), records))
+    return MadeLeaves(
+        _written(job, files, task.prefix, records), _lost(chosen(old, removed), records, files.columns.ranking.key)
+    )
 
 
-def _lost(removed: pa.Table, records: pa.Table) -> int:
+def _lost(removed: pa.Table, records: pa.Table, key: str) -> int:
     """The number of keys with a record among ``removed``, and none of the same partition among ``records``."""
-    place = [*RECORD[:3]]
+    place = [key, *RECORD[1:3]]
     left = removed.select(place).join(records.select(place), place, join_type="left anti", use_threads=False)
-    return len(left.column(KEY).unique())
+    return len(left.column(key).unique())
 
 
 def _written(job: StateJob, files: LeafFiles, prefix: str, records: pa.Table) -> list[Leaf]:
     """Write a leaf of ``records``; two of longer prefixes if it is too large."""
     assert job.topic.state is not None
-    found = newest(records)
-    rows = found.rows.select(files.columns.names)
+    found = newest(records, files.columns.ranking)
+    rows = found.rows.select(files.columns.table.names)
     if rows.nbytes > _SPLIT_AT * job.topic.state.leaf and len(prefix) < PREFIX_BITS and len(rows) > 1:
         halves = (prefix + bit for bit in "01")
         return [leaf for half in halves for leaf in _written(job, files, half, _part(records, half))]
