@@ -1,105 +1,141 @@
-"""Erasure: the search for records in the table and in raw, and the run that takes them out of the table.
+"""Erasure: the search for records in the table and in raw, and a pass that takes them out of both.
 
-All of it runs in this process, without Spark, on local directories: the figures are of a core.
+The tasks run in one plain process, without Spark, on local directories: the figures are of a core. Every hundredth
+batch has a record that a request names.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Final
 
 from bench.convert import new_table
-from bench.data import HOME, Data, Topic
+from bench.data import HOME, Data, Topic, upload
 from bench.measure import MB, Row, Usage, metered
 from tests.tidemark.erasure.asked import SECRET, approve, asked
+from tidemark.decode import scan_headers
 from tidemark.erasure.reports import ErasureReport
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.erasure import PartitionEnd, SearchedTopic
 from tidemark.formats.table.plan import ConversionTask
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.store import StoreOptions, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger
-from tidemark_spark.erasing.rewriting import SealOutcome, SealTask
+from tidemark_spark.erasing.rewriting import SealOutcome, SealTask, rewrite
 from tidemark_spark.erasing.search import SearchJob, SearchResult, SearchTask, search
 from tidemark_spark.erasure_pass import Pass, erase
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run.driver import run
 from tidemark_spark.worker import convert
 
-TOPIC: Final = Topic("zstd", 250)
-SOUGHT: Final = 1_000
-"""Values of the request; each is the key of one record."""
+TOPIC: Final = Topic("zstd", 1000)
+TOUCHED: Final = 100
+"""The batches for each record that is sought."""
+
+
+class Worker:
+    """A process that runs tasks."""
+
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self._pool = pool
+
+    def search(self, common: SearchJob, tasks: Sequence[SearchTask]) -> list[SearchResult]:
+        """Run tasks of a search."""
+        return [*self._pool.map(search, [common] * len(tasks), tasks)]
+
+    def convert(self, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+        """Run tasks of a plan."""
+        return [*self._pool.map(convert, [job] * len(tasks), tasks)]
+
+    def rewrite(self, options: StoreOptions, tasks: Sequence[SealTask]) -> list[SealOutcome]:
+        """Rewrite seals."""
+        return [*self._pool.map(rewrite, [options] * len(tasks), tasks)]
+
+    def peak(self) -> float:
+        """The most memory that the process ever had, in MB: the kernel's figure."""
+        text = self._pool.submit(Path("/proc/self/status").read_text).result()
+        fields = dict(line.split(":", 1) for line in text.splitlines())
+        return int(fields["VmHWM"].split()[0]) * 1024 / MB
+
+
+@contextmanager
+def worker() -> Iterator[Worker]:
+    """A new process, which has loaded what it needs and nothing else."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        for task in (search, convert, rewrite):
+            pool.submit(import_module, task.__module__).result()
+        yield Worker(pool)
 
 
 def measure(made: Data) -> list[Row]:
-    """The figures, each of one run: a dry run's search in the table, one in raw, and the pass."""
+    """The figures, each of one run: a dry run's search in the table, one in raw, and the pass over both."""
     rows: list[Row] = []
-    raw = f"file://{made.raw(TOPIC)}"
-    shutil.rmtree(made.raw(TOPIC) / "_erased", ignore_errors=True)
-    shutil.rmtree(made.raw(TOPIC) / "_erasure", ignore_errors=True)
-    for where, keep in (("the table", None), ("raw", ["timestamp", "value"])):
-        table = new_table(TOPIC, raw, f"file://{HOME}/local", keep=keep)
-        _land(table)
-        _ask(table, made)
-        report, usage = _pass(table, dry_run=True)
-        count = sum(report.searched.values())
-        note = f"{count:,} rows, {SOUGHT:,} values, {sum(report.requests[0].records.values())} found"
-        rows.append(Row("erasure", f"search in {where}", "million rows/CPU-s", (count / 1e6 / usage.cpu,), note))
-        rows.append(
-            Row(
-                "erasure",
-                f"search in {where}: peak memory",
-                "MB",
-                (usage.peak / MB,),
-                "this process, with its libraries",
-            )
-        )
-        if keep is None:
-            live = committed_ledger(table).rows
-            report, usage = _pass(table, dry_run=False)
-            size = made[TOPIC].value_bytes * live / made[TOPIC].records
-            note = f"{report.rows} of {live:,} rows; search included"
-            rows.append(Row("erasure", "pass over the table", "MB of values/CPU-s", (size / MB / usage.cpu,), note))
-            shutil.rmtree(made.raw(TOPIC) / "_erased")
-    shutil.rmtree(made.raw(TOPIC) / "_erasure")
+    raw = HOME / "erasure-raw"
+    upload(made.cluster, f"file://{raw}", [TOPIC.name])
+    values, batches = _values(raw, made[TOPIC].records)
+    tables = {
+        where: new_table(TOPIC, f"file://{raw}", f"file://{HOME}/local", keep=keep)
+        for where, keep in (("raw", ["timestamp", "value"]), ("the table", None))
+    }
+    for where, table in tables.items():
+        with worker() as landing:
+            _land(table, landing)
+        _ask(table, values)
+        with worker() as working:
+            report, usage = _pass(table, working, dry_run=True)
+            count = sum(report.searched.values())
+            note = f"{count:,} rows, {len(values):,} values, {sum(report.requests[0].records.values())} found"
+            rows.append(Row("erasure", f"search in {where}", "million rows/CPU-s", (count / 1e6 / usage.cpu,), note))
+            rows.append(Row("erasure", f"search in {where}: memory", "MB", (working.peak(),), "the worker's most"))
+    with worker() as working:
+        report, usage = _pass(tables["the table"], working, dry_run=False)
+        size = made[TOPIC].value_bytes
+        note = f"{size / 2**30:.1f} GiB, {report.rows} rows of {report.raw.records} records in {batches:,} batches"
+        note += f", {report.raw.rewritten} segments written; with the search"
+        rows.append(Row("erasure", "pass over table and raw", "MB of values/CPU-s", (size / MB / usage.cpu,), note))
+        rows.append(Row("erasure", "pass: memory", "MB", (working.peak(),), "the worker's most"))
+    shutil.rmtree(raw)
     return rows
 
 
-def _land(table: TopicTable) -> None:
+def _values(raw: Path, records: int) -> tuple[list[bytes], int]:
+    """Keys of so many records that one batch in a hundred has one, and the number of batches."""
+    batches = 0
+    for log in raw.glob(f"**/{TOPIC.name}-*/*.log"):
+        parsed = SegmentName.parse(log.name)
+        assert parsed is not None
+        batches += len(scan_headers(log.read_bytes(), log.name, parsed[0].base))
+    wanted = batches // TOUCHED
+    return [b"k%012d" % (number * records // wanted) for number in range(wanted)], batches
+
+
+def _land(table: TopicTable, worker: Worker) -> None:
     while True:
         plan = plan_ingest(table)
         if plan.empty:
             return
         write_plan(table, plan)
-        run(table, plan, _converted, first=True)
+        run(table, plan, worker.convert, first=True)
 
 
-def _converted(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-    return [convert(job, task) for task in tasks]
-
-
-def _searched(common: SearchJob, tasks: Sequence[SearchTask]) -> list[SearchResult]:
-    return [search(common, task) for task in tasks]
-
-
-def _left(_options: StoreOptions, _tasks: Sequence[SealTask]) -> list[SealOutcome]:
-    """Nothing is rewritten: the next pass searches the same bytes."""
-    return []
-
-
-def _ask(table: TopicTable, made: Data) -> None:
-    step = made[TOPIC].records // SOUGHT
-    values = [b"k%012d" % (number * step) for number in range(SOUGHT)]
+def _ask(table: TopicTable, values: Sequence[bytes]) -> None:
     ends = tuple(PartitionEnd(*state.key, state.next_offset) for state in committed_ledger(table).partitions)
     name = TOPIC.name
     request = asked(values).model_copy(
         update={"cluster": "bench", "topics": (SearchedTopic(topic=name),), "through": {name: ends}}
     )
-    approve(open_store(table.deployment.raw.url), request, records=SOUGHT)
+    approve(open_store(table.deployment.raw.url), request, records=len(values))
 
 
-def _pass(table: TopicTable, *, dry_run: bool) -> tuple[ErasureReport, Usage]:
-    work = Pass(table, "bench", lambda: {SECRET.fingerprint: SECRET}, _searched, _converted, _left)
+def _pass(table: TopicTable, worker: Worker, *, dry_run: bool) -> tuple[ErasureReport, Usage]:
+    secrets = {SECRET.fingerprint: SECRET}
+    work = Pass(table, "bench", lambda: secrets, worker.search, worker.convert, worker.rewrite)
     reports: list[ErasureReport] = []
     usage = metered(lambda: reports.append(erase(work, dry_run=dry_run)))
     return reports[0], usage

@@ -4,6 +4,7 @@
   x ConfigError           a file that a person wrote is wrong: file, field, rule
   x FormatError           an object in the store or a file of the broker does not parse: name, field, rule
     + SegmentError        ... and it is a log segment: also the byte position and offset of the bad batch
+    + LaterFormat         ... because a later version of Tidemark wrote it: it is whole, and must not be replaced
   x StoreError            the store did not do as requested
     + NotFound            the object is not there
     + PreconditionFailed  If-Match or If-None-Match did not hold: somebody else was there first
@@ -73,6 +74,10 @@ class SegmentError(FormatError):
         self.position = position
         self.offset = offset
         self.detail = rule
+
+
+class LaterFormat(FormatError):
+    """An object of a later format than this version reads. It is not damaged, so this version must not replace it."""
 
 
 class StoreError(TidemarkError):

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from tidemark.erasure.reports import (
     ErasureReport,
     RawReport,
+    Remaining,
     RequestOutcome,
     done_in,
     last_pass,
@@ -35,6 +36,7 @@ from tidemark.store import put_once
 from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark_spark.erasing.lake import state_files
 from tidemark_spark.erasing.seals import Rewrite, erase_seals
 from tidemark_spark.erasing.search import Hit, Search, Searched, search_all
 from tidemark_spark.model import Execute, Job
@@ -103,13 +105,19 @@ def erase(work: Pass, *, dry_run: bool) -> ErasureReport:
         report = _carried_out(work, report, taken, hits)
         asked = bool(taken or done_in(reports))
         raw = erase_seals(table, report.attempt, work.rewrite, asked=asked)
-        remaining = vacuum(table).remaining if RawTopic(table).mask_numbers() else ()
+        remaining = _remaining(table, report, reports) if RawTopic(table).mask_numbers() else ()
         report = report.model_copy(update={"raw": raw, "remaining": remaining})
     last = last_pass(reports)
     before = (last.raw, last.remaining) if last else (RawReport(), ())
     if report.requests or report.rows or (report.raw, report.remaining) != before:
         write_report(table, report)
     return report
+
+
+def _remaining(table: TopicTable, report: ErasureReport, before: Sequence[ErasureReport]) -> tuple[Remaining, ...]:
+    """Vacuum the table and what its bucket keeps; returns what remains in the lake."""
+    erasing = [each.at for each in (*before, report) if each.rows or done_in([each])]
+    return (*vacuum(table, versions=True).remaining, *state_files(table, max(erasing, default=report.at)))
 
 
 def _sorted(

@@ -4,8 +4,8 @@
 (:mod:`tidemark.planning.maintenance.old_reports`) are deleted in any order. The rest is deleted in this order: data and
 quarantined files; ledgers that nothing names (:mod:`tidemark.planning.maintenance.old_ledgers`) and ledgers of dead
 attempts; evidence and results; and plans last, because a plan names the owner of the other objects. Then evidence is
-folded: without the sums of erased rows, once the files with them are gone. So a vacuum may be killed at any point, and
-the next vacuum completes it.
+folded: without the sums of erased rows, once the files with them are gone. In a pass of erasure,
+:mod:`tidemark_spark.erasing.lake` comes last. So a vacuum may be killed at any point, and the next vacuum completes it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from tidemark.table.evidence import evidence_key
 from tidemark.table.evidence_reader import evidence_that_counts
 from tidemark.table.state_table import StateTable
 from tidemark.table.tampering import check_untampered
+from tidemark_spark.erasing.lake import erase_versions
 from tidemark_spark.run.fold import fold
 from tidemark_spark.run.success_markers import update_markers
 
@@ -77,10 +78,13 @@ class VacuumReport(StoredObject):
     remaining: tuple[Remaining, ...] = ()
 
 
-def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
+def vacuum(table: TopicTable, *, dry_run: bool = False, versions: bool = False) -> VacuumReport:
     """Vacuum ``table``, and report removed objects, fully removed dead attempts, and folded landed attempts.
 
+    With ``versions``, those that the bucket keeps of deleted objects with erased rows go as well.
+
     Raises:
+        AccessDenied: the role may not delete versions, or something else.
         ContinuityError: evidence of a landed run is missing; nothing was removed.
         TableTampered: another program changed the table; nothing was removed.
         StoreError: the store did not answer; the next vacuum removes the rest.
@@ -133,6 +137,8 @@ def vacuum(table: TopicTable, *, dry_run: bool = False) -> VacuumReport:
         fold(table, folds)
         if erased:
             remaining += _without_sums(table, known, erased.grace)
+        if versions:
+            remaining += erase_versions(table, known)
     return VacuumReport(
         ledger_n=ledger.n,
         dry_run=dry_run,

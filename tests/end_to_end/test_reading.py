@@ -27,6 +27,7 @@ from tests.support.paths import ROOT, env_bin
 from tests.support.s3 import S3Server
 from tests.support.spark import jars_env, spark_submit
 from tidemark_spark.mirror.catalog import open_catalog
+from tidemark_spark.mirror.listed_table import ListedTable
 from tidemark_spark.mirror.mirror import mirror
 from tidemark_spark.mirror.mirrored_table import MirroredTable
 
@@ -83,7 +84,7 @@ def landed(
         small.upload()
         assert small.land(TOPIC).rows == 900
         table, settings = small.table(TOPIC), sql_catalog(small.folder, name="analytics")
-        mirror(table, settings, MirroredTable(table, settings, open_catalog(table.deployment, settings)))
+        mirror(ListedTable(table), settings, MirroredTable(table, settings, open_catalog(table.deployment, settings)))
         yield small, sorted(expected)
 
 

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from py4j.java_gateway import JavaGateway
 
@@ -17,6 +18,15 @@ from tests.support.kafka_broker import TINY_JVM, KafkaVersion
 from tests.support.waiting import HUNG
 
 _SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
+
+
+class JavaBatch(NamedTuple):
+    """A batch, and the offset, timestamp, key and value of its records."""
+
+    base_offset: int
+    last_offset: int
+    codec: str
+    records: list[tuple[int, int, bytes | None, bytes | None]]
 
 
 class JavaGatewayProcess:
@@ -60,6 +70,27 @@ class JavaClient(JavaGatewayProcess):
     def __init__(self, version: KafkaVersion) -> None:
         """Nothing is started yet."""
         super().__init__(class_path(f"kafka-{version}"), "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
+        self._records = "record" if version.startswith("3.") else "record.internal"
+
+    def batches(self, segment: Path) -> list[JavaBatch]:
+        """The batches of a segment as Kafka's own classes read it, with all checksums verified."""
+        java, kafka = self.jvm.java, self.jvm.org.apache.kafka.common
+        package = kafka
+        for name in self._records.split("."):
+            package = getattr(package, name)
+        file = package.FileRecords.open(java.io.File(str(segment)))
+        try:
+            return [self._batch(batch) for batch in _each(file.batches())]
+        finally:
+            file.close()
+
+    def _batch(self, batch: Any) -> JavaBatch:
+        batch.ensureValid()
+        array = self.jvm.org.apache.kafka.common.utils.Utils.toNullableArray
+        records = [
+            (record.offset(), record.timestamp(), array(record.key()), array(record.value())) for record in _each(batch)
+        ]
+        return JavaBatch(batch.baseOffset(), batch.lastOffset(), batch.compressionType().toString(), records)
 
     def producer(self, settings: dict[str, str]) -> Any:
         """A ``KafkaProducer<byte[], byte[]>`` with ``settings``."""
@@ -83,3 +114,10 @@ class JavaClient(JavaGatewayProcess):
         for name, content in headers:
             listed.add(kafka.common.header.internals.RecordHeader(name, content))
         return kafka.clients.producer.ProducerRecord(topic, partition, timestamp, key, value, listed)
+
+
+def _each(iterable: Any) -> Iterator[Any]:
+    """The items of a Java iterable."""
+    iterator = iterable.iterator()
+    while iterator.hasNext():
+        yield iterator.next()

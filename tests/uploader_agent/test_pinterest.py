@@ -25,9 +25,11 @@ from tests.support.s3 import S3Server
 from tests.support.waiting import HUNG
 from tests.tidemark.kafka_log.build import Record, batch
 from tests.uploader_agent.real import Deployment
+from tidemark.decode.rewrite import BatchRewriter
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.kafka_log import BatchHeader, Codec, scan_batches
+from tidemark.kafka_log.derived_indexes import DerivedIndexes
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.s3.clients import forget_clients
 from uploader_agent.disk.log_dirs import find_segments
@@ -183,6 +185,30 @@ def test_it_seeks_into_each_seal(sealed: Sealed) -> None:
         assert consumer.bounds() == (0, sealed.manifests[-1].base_offset)
         with pytest.raises(Py4JJavaError, match="UnsupportedOperationException"):
             consumer.offset_for_time(T0)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_it_reads_the_bytes_of_a_rewritten_seal_under_a_plain_name_alone(sealed: Sealed, plain: bool) -> None:
+    """Its own name it does not know, and ends before it."""
+    seal = sealed.manifests[len(sealed.manifests) // 2]
+    folder, erased = sealed.copy(f"pinterest-rewritten-{plain}"), {*range(seal.base_offset + 1, seal.base_offset + 6)}
+    new = SegmentName(seal.base_offset, "" if plain else "e1")
+    old, rewriter = sealed.store.get(folder + seal.log_name).body, BatchRewriter()
+    content = b""
+    for header in sealed.batches(seal):
+        content += rewriter.without(old[header.position : header.end], erased)[0]
+    indexes = DerivedIndexes(seal.base_offset, len(content))
+    for header in scan_batches([content], seal.log_name, seal.base_offset):
+        indexes.add(header, lambda: content[header.position : header.end])  # noqa: B023 - called at once
+    for extension in ("log", "index"):
+        sealed.store.delete(folder + seal.name.file(extension))
+    sealed.store.put(folder + new.file("index"), dict(indexes.files())["index"])
+    sealed.store.put(folder + new.file("log"), content)
+    read = sealed.read(folder.partition("/")[0])
+    if plain:
+        assert read == [record for record in sealed.produced if record.offset not in erased]
+    else:
+        assert read == sealed.produced[: seal.base_offset]
 
 
 @pytest.mark.full

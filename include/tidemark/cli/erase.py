@@ -235,6 +235,7 @@ def _state(known: RequestProgress, today: date) -> dict[str, Any]:
         "withdrawal": asked.withdrawal and asked.withdrawal.model_dump(mode="json", exclude={"format", "id"}),
         "days_left": known.days_left(today),
         "near": known.is_near(today),
+        "kept_until": known.kept_until and known.kept_until.isoformat(),
         "closed_at": known.closed_at and known.closed_at.isoformat(),
         "topics": [
             {

@@ -14,7 +14,8 @@ from tidemark.words import plural
 NOT_COVERED: Final = (
     "Kafka itself: its retention or compaction removes the records from the brokers",
     "exports, topics restored from raw, and whatever readers have copied",
-    "backups and replicas of the buckets, and versions that a bucket of the tables keeps",
+    "backups and replicas of the buckets",
+    "versions of what retention deleted where nothing is masked, and what stores other than S3 keep of tables",
     "records that Kafka committed after the request",
 )
 
@@ -53,6 +54,8 @@ def time_left(known: RequestProgress, today: date) -> str:
     due, days = f"due on {known.request.due_on}", known.days_left(today)
     if known.closed_at is not None:
         return f"{due}, closed at {_time(known.closed_at)}"
+    if known.due_on > known.request.due_on and days >= 0:
+        return f"{due}, and what remains is kept until {_time(known.kept_until)}: due again on {known.due_on}"
     left = f"{plural(days, 'day')} left" if days >= 0 else f"OVERDUE by {plural(-days, 'day')}"
     return f"{due}, {left}{' (near)' if days >= 0 and known.is_near(today) else ''}"
 

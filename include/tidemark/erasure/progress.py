@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Final, Literal, NamedTuple
 
 from tidemark.erasure.reports import ErasureReport, Remaining, RequestOutcome, left, reports_of
@@ -12,6 +12,9 @@ from tidemark.table.delta_table import configured_table
 from tidemark.topics import Deployment
 
 TopicState = Literal["waiting", "approved", "refused", "hidden", "erased", "withdrawn"]
+
+CADENCE: Final = timedelta(days=7)
+"""Time in which the next pass comes."""
 
 _NO_TABLE: Final = "the topics file does not have it, so no pass searches it"
 
@@ -51,13 +54,36 @@ class RequestProgress(NamedTuple):
         times = [topic.closed_at for topic in self.topics if topic.closed_at is not None]
         return max(times) if len(times) == len(self.topics) else None
 
+    @property
+    def kept_until(self) -> datetime | None:
+        """The time until which a lock, or something else with a date, keeps all that remains.
+
+        None if anything has no date, or a pass has something else to do.
+        """
+        if any(topic.state not in {"hidden", "erased", "withdrawn"} for topic in self.topics):
+            return None
+        times = [item.until for topic in self.topics if topic.closed_at is None for item in topic.remaining]
+        known = [time for time in times if time is not None]
+        return max(known) if known and len(known) == len(times) else None
+
+    @property
+    def due_on(self) -> date:
+        """The last day, in UTC, on which it is in time: not before the week after ``kept_until``, when a pass comes."""
+        kept = self.kept_until
+        return max(self.request.due_on, (kept + CADENCE).date()) if kept else self.request.due_on
+
+    @property
+    def near_from(self) -> date:
+        """The day, in UTC, from which people are warned: that day, if nobody can do anything before."""
+        return self.request.near_from if self.due_on == self.request.due_on else self.due_on
+
     def days_left(self, today: date) -> int:
         """The days up to the last on which it is in time; negative once that has passed."""
-        return (self.request.due_on - today).days
+        return (self.due_on - today).days
 
     def is_near(self, today: date) -> bool:
         """True if it is not closed, and people are to be warned."""
-        return self.closed_at is None and today >= self.request.near_from
+        return self.closed_at is None and today >= self.near_from
 
 
 def progress_of(deployment: Deployment, asked: Sequence[Approved | NotApproved]) -> list[RequestProgress]:

@@ -232,8 +232,8 @@ def _open_erasures(deployment: Deployment, cluster: str, before: ErasureSighting
             OpenErasure(
                 id=each.request.id,
                 approved=isinstance(each.asked, Approved),
-                near_from=each.request.near_from,
-                due=each.request.due_on,
+                near_from=each.near_from,
+                due=each.due_on,
                 topics=tuple(OpenTopic(topic.searched.topic, topic.state, topic.detail) for topic in each.topics),
             )
             for each in known

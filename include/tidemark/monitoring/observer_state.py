@@ -74,7 +74,7 @@ class OpenTopic(NamedTuple):
 
 
 class OpenErasure(Model):
-    """A request for erasure that is not closed; see :class:`tidemark.formats.raw.erasure.ErasureRequest`."""
+    """A request for erasure that is not closed; see :class:`tidemark.erasure.progress.RequestProgress`."""
 
     id: str
     approved: bool

@@ -10,7 +10,7 @@ import fcntl
 import io
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -136,6 +136,14 @@ class LocalStore:
         """The file, see :meth:`tidemark.store.versions.VersionedStore.versions`: a directory keeps no other version."""
         etag = self._etag(self._path(key))
         return [ObjectVersion("", etag, latest=True)] if etag else []
+
+    def deleted(self, prefix: str) -> Mapping[str, Sequence[ObjectVersion]]:
+        """Nothing: a directory keeps nothing of deleted files."""
+        return {}
+
+    def get_version(self, key: str, version: str, start: int, end: int) -> bytes:
+        """The bytes ``[start, end)`` of the file."""
+        return self.get_range(key, start, end)
 
     def delete_version(self, key: str, version: str) -> None:
         """Do nothing: there is no former version."""

@@ -23,6 +23,7 @@ class ObjectVersion(NamedTuple):
     id: str
     etag: str | None
     latest: bool
+    size: int = 0
 
 
 class ObjectLock(NamedTuple):
@@ -43,6 +44,14 @@ class VersionedStore(Protocol):
 
     def versions(self, key: str) -> Sequence[ObjectVersion]:
         """All versions of ``key``, and its delete markers. A store without versions has at most the latest."""
+        ...
+
+    def deleted(self, prefix: str) -> Mapping[str, Sequence[ObjectVersion]]:
+        """The versions and delete markers of each key with ``prefix`` that has no object any more."""
+        ...
+
+    def get_version(self, key: str, version: str, start: int, end: int) -> bytes:
+        """The bytes ``[start, end)`` of a version. Raises NotFound."""
         ...
 
     def delete_version(self, key: str, version: str) -> None:
@@ -86,15 +95,29 @@ def delete_versions(store: VersionedStore, deleted: Mapping[str, Collection[str]
         AccessDenied: the role may not list or delete versions, or may not see locks.
         StoreError: the store failed; what was deleted until then is gone.
     """
-    keys = [*deleted]
-    kept = in_parallel(lambda key: list(_deleted(store, key, deleted[key])), keys)
-    return [version for versions in kept for version in versions]
+
+    def kept(key: str) -> list[KeptVersion]:
+        found = Retry().call(lambda: store.versions(key))
+        return list(_deleted(store, key, found, deleted[key]))
+
+    return [version for versions in in_parallel(kept, [*deleted]) for version in versions]
 
 
-def _deleted(store: VersionedStore, key: str, etags: Collection[str]) -> Iterator[KeptVersion]:
-    """Delete the former versions of ``key``; yields those that stay."""
+def delete_all_versions(store: VersionedStore, former: Mapping[str, Sequence[ObjectVersion]]) -> list[KeptVersion]:
+    """Delete the listed ``former`` versions of keys without an object, as :func:`delete_versions` does."""
+
+    def kept(key: str) -> list[KeptVersion]:
+        etags = {version.etag for version in former[key] if version.etag is not None}
+        return list(_deleted(store, key, former[key], etags))
+
+    return [version for versions in in_parallel(kept, [*former]) for version in versions]
+
+
+def _deleted(
+    store: VersionedStore, key: str, found: Sequence[ObjectVersion], etags: Collection[str]
+) -> Iterator[KeptVersion]:
+    """Delete the former versions of ``key`` among those ``found``; yields those that stay."""
     retry, former = Retry(), False
-    found = retry.call(lambda: store.versions(key))
     for version in found:
         if version.etag is None:
             continue

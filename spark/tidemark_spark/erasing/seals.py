@@ -20,14 +20,16 @@ from tidemark.erasure.reports import RawReport, Remaining
 from tidemark.erasure.requests import ErasureFolder
 from tidemark.errors import NotFound
 from tidemark.formats.keys import MANIFEST_EXTENSION, ControlKeys, PartitionKeys, SegmentName
+from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.buried import Buried, BuriedObject, BuriedSegment, read_buried
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.masks import MaskIndex, MaskName
-from tidemark.formats.raw.pack import PackedRange, Range, read_footer
+from tidemark.formats.raw.pack import PackedRange, Range, lines_of, read_footer
 from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
+from tidemark.planning.maintenance.pack_proof import COMPARED
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.raw import objects
 from tidemark.raw.masks import mask_of
@@ -36,8 +38,9 @@ from tidemark.raw.packs import live_part
 from tidemark.raw.removal import delete_version, remove
 from tidemark.raw.segments import Segment, live_end, segment_of, whole_lineage
 from tidemark.raw.topic import RawTopic
+from tidemark.retry import Retry
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store, put_once, put_over
-from tidemark.store.versions import delete_versions, versioned
+from tidemark.store.versions import ObjectVersion, VersionedStore, delete_all_versions, delete_versions, versioned
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark_spark.erasing.rewriting import SealOutcome, SealTask
 
@@ -262,7 +265,7 @@ class _Partition:
         completed = {outcome.new.name for outcome in outcomes if outcome.new}
         bare = [group for group in self.bare if group.name not in completed]
         records = list(read_buried(self.place.store, self.place.control, self.keys.place, self.keys.partition))
-        segments = [*(seal.buried for seal in going), *self._leftovers(records, bare)]
+        segments = [*(seal.buried for seal in going), *self._leftovers(records, bare), *self._of_retention(records)]
         segments.sort(key=lambda segment: segment.base_offset)
         chunks = (segments[start : start + CHUNK] for start in range(0, len(segments), CHUNK))
         records += [self._record(chunk) for chunk in chunks]
@@ -312,6 +315,36 @@ class _Partition:
                 base, suffix = group.name
                 yield BuriedSegment(base_offset=base, suffix=suffix, next_offset=base, manifest_etag="", objects=going)
 
+    def _of_retention(self, records: Sequence[Buried]) -> Iterator[BuriedSegment]:
+        """The segments around masked offsets that retention has deleted, and that no list has: they may have versions.
+
+        A tombstone does not tell the leader epochs of a segment.
+        """
+        if not self.masks or versioned(self.store) is None:
+            return
+        named = _named(records, self.keys)
+        for removed in tombstones.named(self.store, self.keys):
+            if not self._has_masked(removed.start, removed.end):
+                continue
+            for segment in tombstones.read(self.store, self.keys, removed.key).segments:
+                known = segment.manifest_etag in named.get(self.keys.manifest(segment.name), ())
+                if not known and self._has_masked(segment.base_offset, segment.next_offset):
+                    yield BuriedSegment(
+                        base_offset=segment.base_offset,
+                        suffix=segment.suffix,
+                        next_offset=segment.next_offset,
+                        manifest_etag=segment.manifest_etag,
+                        objects={
+                            name: BuriedObject(size=stored.size, etag=stored.etag)
+                            for name, stored in segment.objects.items()
+                        },
+                    )
+
+    def _has_masked(self, start: int, end: int) -> bool:
+        """True if a masked offset lies in ``[start, end)``, whatever its epoch."""
+        near = (mask for mask in self.masks if mask.name.start < end and mask.name.end > start)
+        return any(len(mask.offsets.between(start, end)[0]) for mask in near)
+
     def _record(self, segments: Sequence[BuriedSegment]) -> Buried:
         """Write the list of ``segments`` that go."""
         place = self.place
@@ -345,9 +378,13 @@ class _Partition:
         key = self.keys.file(seal.manifest.log_name)
         self.remaining.append(Remaining(key=key, why=why, approvals=_approvals(masks)))
 
+    def masks_of(self, range_: Range) -> list[_KnownMask]:
+        """The masks of records that a range of a pack holds."""
+        return [*self._near(range_.epochs, range_.first, range_.next)]
+
     def remains_packed(self, key: str, range_: Range) -> None:
         """Name the pack ``key`` if ``range_`` of it holds records that are to be erased, or may."""
-        if masks := [*self._near(range_.epochs, range_.first, range_.next)]:
+        if masks := self.masks_of(range_):
             why = f"{range_} has masked records: retention of packs removes it once seals replace it"
             self.remaining.append(Remaining(key=key, why=why, approvals=_approvals(masks)))
             return
@@ -366,6 +403,48 @@ def _name_packs(partitions: Mapping[tuple[str | None, int], _Partition]) -> None
                 partition = partitions.get((packed.range.topic_id, packed.range.partition))
                 if partition is not None:
                     partition.remains_packed(info.key, packed.range)
+        _erase_former_packs(store, tails, partitions)
+
+
+def _erase_former_packs(store: Store, tails: str, partitions: Mapping[tuple[str | None, int], _Partition]) -> None:
+    """Delete the versions of deleted packs that hold records of masks, and name those that stay.
+
+    A pack whose ranges are all older than a week stays for the agents no more: see :data:`COMPARED`.
+    """
+    inner = versioned(store)
+    if inner is None:
+        return
+    former = Retry().call(lambda: inner.deleted(tails))
+    packs = [(key, each) for key, all_ in former.items() if key.endswith(".pack") for each in all_ if each.etag]
+    doomed: dict[str, Sequence[ObjectVersion]] = {}
+    holders: dict[str, _Partition] = {}
+    for (key, version), ranges in zip(
+        packs, in_parallel(lambda pack: _former_footer(inner, *pack), packs), strict=True
+    ):
+        for range_ in (packed.range for packed in ranges):
+            partition = partitions.get((range_.topic_id, range_.partition))
+            masks = partition.masks_of(range_) if partition is not None else []
+            if partition is None or not masks:
+                continue
+            until = max(packed.range.shipped_at for packed in ranges) + COMPARED
+            if store.now() >= until:
+                doomed[key], holders[key] = former[key], partition
+                continue
+            why = f"is deleted, but the bucket keeps it, and agents may need it: {range_} has masked records"
+            item = Remaining(key=key, version=version.id, why=why, until=until, approvals=_approvals(masks))
+            partition.remaining.append(item)
+    for kept in delete_all_versions(inner, doomed):
+        holders[kept.key].remaining.append(Remaining(**kept._asdict()))
+
+
+def _former_footer(store: VersionedStore, key: str, version: ObjectVersion) -> list[PackedRange]:
+    def read(start: int, end: int) -> bytes:
+        return Retry().call(lambda: store.get_version(key, version.id, start, end))
+
+    try:
+        return [*lines_of(read, key, version.size).values()]
+    except NotFound:
+        return []  # the bucket's lifecycle was faster
 
 
 def _footer(store: Store, info: ObjectInfo) -> list[PackedRange]:

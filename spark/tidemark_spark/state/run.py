@@ -35,7 +35,7 @@ from tidemark.store import put_once
 from tidemark.table.delta_table import committed_ledger, ledger_of, open_delta, path_in_log
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import read_evidence
-from tidemark.table.state_table import StateTable
+from tidemark.table.state_table import VERSIONS, StateTable
 from tidemark_spark.run.delta_log import milliseconds, naming
 from tidemark_spark.state.model import (
     BUCKET_BITS,

@@ -57,7 +57,8 @@ _NUMBERS: Final = count(1)
 
 def erase(world: World, offsets: list[int], partition: int = 0, **more: Any) -> None:
     """Mask ``offsets`` for an approved request."""
-    approval = approve(world.raw.store, asked([b"a"], number=next(_NUMBERS)))
+    prefix = world.raw.keys().endpoint.prefix
+    approval = approve(world.raw.store, asked([b"a"], number=next(_NUMBERS)), prefix=prefix)
     erased.erase(world.raw, offsets, partition, approval=approval, **more)
 
 

@@ -275,7 +275,7 @@ class Schedule:
                 assert not {(at[0], epoch, at[1]) for epoch in epochs} <= self.doomed, (key, at)
         held = {(row["file"], row["first"]) for row in self.world.holding()}
         for info in table.store.list(table.keys.evidence):
-            for row in parse_evidence(table.store.get(info.key).body).to_pylist():
+            for row in parse_evidence(table.store.get(info.key).body, info.key).to_pylist():
                 around = any(row["first"] <= offset < row["next"] for offset in masked.get(row["partition"], ()))
                 kept = (row["file"], row["first"]) in held and row["class"] != "superseded"
                 kept |= any(key.endswith(f"/{row['file']}") for key in stored)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -12,12 +12,14 @@ from typing import Any, Final
 import pytest
 
 from tests.spark.erasing.masked import killed, rewriting, take_out
+from tests.spark.retention.test_raw import NOW, OPTED_IN, reported
 from tests.spark.retention.test_s3 import deployed
 from tests.spark.test_vacuum import Died
 from tests.support.erased import erase as mask
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
+from tests.tidemark.remote.live import Packing, Range
 from tidemark.decode import decode_batches, scan_headers
 from tidemark.erasure.reports import RawReport
 from tidemark.formats.keys import SegmentName
@@ -40,18 +42,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 class Bucket:
     """A deployment under a prefix of its own, and all versions in raw."""
 
-    def __init__(self, server: S3Server, root: Path) -> None:
+    def __init__(self, server: S3Server, root: Path, masked: Sequence[int] = (0, 4, 6)) -> None:
         """Ada's records are offsets 0, 4 and 6 of three segments, in batches of three codecs; a fourth follows."""
         self.prefix, self.admin = f"{next(NUMBERS)}", server.client()
         (root / self.prefix).mkdir()
-        self.world = deployed(server, root / self.prefix, "compaction: {files: 9}", self.prefix, self.prefix)
+        self.world = deployed(server, root / self.prefix, OPTED_IN, self.prefix, self.prefix)
         for base, codec in ((0, "gzip"), (3, "zstd"), (6, "none")):
             keys = [ADA if base + at in {0, 4, 6} else b"%d" % at for at in range(3)]
             self.world.raw.segment([batch(base, [Record(at, T0, key, b"v") for at, key in enumerate(keys)], codec)])
         self.world.raw.segment([simple(9)])
         self.world.land()
-        mask(self.world.raw, [0, 4, 6])
+        mask(self.world.raw, masked)
         take_out(self.world)
+
+    def retain(self) -> None:
+        """Retention deletes the three segments."""
+        reported(self.world, NOW, dry_run=True)
+        assert reported(self.world, NOW + timedelta(days=1)).partitions[0].segments == 3
 
     def step(self, attempt: int = 7) -> RawReport:
         """The last step of a pass."""
@@ -97,12 +104,12 @@ class Bucket:
 
 
 @pytest.fixture
-def made(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Bucket]]:
+def made(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bucket]]:
     """Make deployments as an administrator."""
     for name, value in server.env().items():
         monkeypatch.setenv(name, value)
     forget_clients()
-    yield lambda: Bucket(server, tmp_path)
+    yield lambda *masked: Bucket(server, tmp_path, *masked)
     forget_clients()
 
 
@@ -110,7 +117,7 @@ def log(base: int) -> str:
     return SegmentName(base).file("log")
 
 
-def test_no_version_holds_a_masked_record_after_a_pass(made: Callable[[], Bucket]) -> None:
+def test_no_version_holds_a_masked_record_after_a_pass(made: Callable[..., Bucket]) -> None:
     bucket = made()
     assert bucket.holders() == [log(0), log(3), log(6)]
     report = bucket.step()
@@ -119,7 +126,7 @@ def test_no_version_holds_a_masked_record_after_a_pass(made: Callable[[], Bucket
     assert bucket.step(8) == RawReport()
 
 
-def test_a_version_under_a_lock_stays_with_its_date_and_goes_after_it(made: Callable[[], Bucket]) -> None:
+def test_a_version_under_a_lock_stays_with_its_date_and_goes_after_it(made: Callable[..., Bucket]) -> None:
     bucket, until, version, report = _locked(made, 4)
     [item] = report.remaining
     assert (item.key, item.version) == (bucket.world.raw.keys().file(log(3)), version)
@@ -130,7 +137,7 @@ def test_a_version_under_a_lock_stays_with_its_date_and_goes_after_it(made: Call
     assert (bucket.holders(), bucket.former()) == ([], [])
 
 
-def _locked(made: Callable[[], Bucket], seconds: int) -> tuple[Bucket, datetime, str, RawReport]:
+def _locked(made: Callable[..., Bucket], seconds: int) -> tuple[Bucket, datetime, str, RawReport]:
     """A pass over a bucket with a version under a lock of ``seconds``, or of more, if it ended before the pass."""
     bucket = made()
     until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=seconds)
@@ -140,7 +147,7 @@ def _locked(made: Callable[[], Bucket], seconds: int) -> tuple[Bucket, datetime,
     return (bucket, until, version, report) if in_time else _locked(made, 4 * seconds)
 
 
-def test_every_kind_of_lock_is_named_each_time(made: Callable[[], Bucket]) -> None:
+def test_every_kind_of_lock_is_named_each_time(made: Callable[..., Bucket]) -> None:
     bucket, until = made(), datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
     keys = bucket.world.raw.keys()
     bucket.lock(log(0), "COMPLIANCE", until)
@@ -164,13 +171,63 @@ def test_every_kind_of_lock_is_named_each_time(made: Callable[[], Bucket]) -> No
     assert bucket.holders() == [log(0)]
 
 
-@pytest.mark.parametrize("carried_out", [False, True])
-def test_a_pass_that_dies_at_any_write_is_completed_by_the_next(
-    made: Callable[[], Bucket], carried_out: bool, rng: random.Random, full: bool
+def test_versions_of_what_retention_deleted_go_around_masked_offsets_alone(made: Callable[..., Bucket]) -> None:
+    bucket = made((0, 4))
+    bucket.retain()
+    assert bucket.holders() == [log(0), log(3), log(6)]
+    report = bucket.step()
+    assert (report.rewritten, report.deleted, report.remaining) == (0, 0, ())
+    assert bucket.holders() == [log(6)]
+    assert {name[:20] for name in bucket.former()} == {SegmentName(6).file("log")[:20]}
+    assert bucket.step(8) == RawReport()
+
+
+def test_a_version_of_what_retention_deleted_stays_under_a_lock(made: Callable[..., Bucket]) -> None:
+    bucket, until = made(), datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
+    version = bucket.lock(log(3), "COMPLIANCE", until)
+    bucket.retain()
+    for attempt in (7, 8):
+        [item] = bucket.step(attempt).remaining
+        assert (item.key, item.version) == (bucket.world.raw.keys().file(log(3)), version)
+        assert (item.why, item.until) == ("is kept by Object Lock in compliance mode", until)
+        assert bucket.holders() == [log(3)]
+
+
+def test_a_version_of_a_pack_goes_once_no_agent_may_need_it(
+    made: Callable[..., Bucket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    died = 0
-    for after in range(40) if full else sorted(rng.sample(range(38), 5)):
+    bucket = made((0,))
+    agent, shipped_at = Packing(bucket.world.raw), bucket.world.raw.now
+    agent.lead()
+    packs = [agent.pack(Range([batch(12 + 3 * at, [Record(0, T0, ADA, b"v"), Record(1), Record(2)])])) for at in (0, 1)]
+    for at in (0, 1):
+        bucket.world.raw.segment([batch(12 + 3 * at, [Record(0, T0, ADA, b"v"), Record(1), Record(2)])])
+    bucket.world.raw.segment([simple(18)])
+    agent.sealed()
+    bucket.world.land()
+    for key in packs:
+        bucket.world.raw.store.delete(key)
+    mask(bucket.world.raw, [12])
+    take_out(bucket.world)
+    monkeypatch.setattr(S3Store, "now", lambda _: shipped_at + timedelta(days=6))
+    [item] = bucket.step().remaining
+    assert item.until is not None
+    assert (item.key, (item.until - shipped_at).days) == (packs[0], 7)
+    monkeypatch.setattr(S3Store, "now", lambda _: shipped_at + timedelta(days=8))
+    assert bucket.step(8).remaining == ()
+    assert [version["Key"] for version in bucket.versions("_tails/")] == [packs[1]]
+
+
+@pytest.mark.parametrize("carried_out", [False, True])
+@pytest.mark.parametrize("retained", [False, True])
+def test_a_pass_that_dies_at_any_write_is_completed_by_the_next(
+    made: Callable[..., Bucket], retained: bool, carried_out: bool, rng: random.Random, full: bool
+) -> None:
+    died, writes = 0, 12 if retained else 38
+    for after in range(writes + 2) if full else sorted(rng.sample(range(writes), 4)):
         bucket = made()
+        if retained:
+            bucket.retain()
         try:
             with killed(after, lambda: carried_out, S3Store):
                 bucket.step()
@@ -182,7 +239,7 @@ def test_a_pass_that_dies_at_any_write_is_completed_by_the_next(
     assert died
 
 
-def test_bytes_that_come_back_go_with_their_versions(made: Callable[[], Bucket]) -> None:
+def test_bytes_that_come_back_go_with_their_versions(made: Callable[..., Bucket]) -> None:
     bucket = made()
     keys, store = bucket.world.raw.keys(), bucket.world.raw.store
     old = {info.key: store.get(info.key).body for info in store.list(keys.folder) if "0003." in info.key}
@@ -196,7 +253,7 @@ def test_bytes_that_come_back_go_with_their_versions(made: Callable[[], Bucket])
     assert (bucket.step(9).deleted, bucket.holders(), bucket.former()) == (1, [], [])
 
 
-def test_a_version_that_no_list_names_is_told(made: Callable[[], Bucket]) -> None:
+def test_a_version_that_no_list_names_is_told(made: Callable[..., Bucket]) -> None:
     bucket = made()
     key = bucket.world.raw.keys().file(log(0))
     right = bucket.world.raw.store.get(key).body
@@ -212,7 +269,7 @@ def test_a_version_that_no_list_names_is_told(made: Callable[[], Bucket]) -> Non
     assert (bucket.step(8), bucket.former()) == (RawReport(), [])
 
 
-def test_versions_of_what_a_dead_pass_has_left_go(made: Callable[[], Bucket], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_what_a_dead_pass_has_left_go(made: Callable[..., Bucket], monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = made()
     with killed(1, store=S3Store), pytest.raises(Died):
         bucket.step()

@@ -20,7 +20,7 @@ from tests.tidemark.erasure.asked import asked, tell
 from tests.tidemark.kafka_log.build import simple
 from tidemark.cli.erasure_report import NOT_COVERED
 from tidemark.erasure import requests as erasure_requests
-from tidemark.erasure.reports import RawReport
+from tidemark.erasure.reports import RawReport, Remaining
 from tidemark.erasure.secret import VARIABLE, Secret
 from tidemark.errors import UnknownOutcome
 from tidemark.formats.raw.erasure import Approved, ErasureRequest, all_requests, approved, read_request
@@ -465,6 +465,36 @@ def test_what_is_erased_is_not_near(person: Person, world: World, identities: li
     assert person("status")[1].splitlines()[1].endswith(f", closed at {at:%Y-%m-%d %H:%M} UTC")
     told(world, 6, "f" * 16, "erased", "orders/0/8.log", "orders/0/9.log")
     assert status() == ("hidden", False, "2 objects left, come back since: see the report")
+
+
+def test_what_a_lock_keeps_is_due_again_a_week_after_its_date(
+    person: Person, world: World, identities: list[str]
+) -> None:
+    name = person.request("--due", str(utc_now().date()))[1]["id"]
+    identities[0] = "key GRACE by grace@host"
+    person.approve(name)
+
+    def status() -> tuple[str, bool, str | None]:
+        [state] = json.loads(person("status", *JSON)[1])
+        return person("status")[1].splitlines()[1].partition(", ")[2], state["near"], state["kept_until"]
+
+    def remains(attempt: int, *until: timedelta | None) -> datetime:
+        now = utc_now().replace(second=0, microsecond=0)
+        times = [now + at if at else None for at in until]
+        items = [Remaining(key="7.log", version=f"{n}", why="is kept", until=at) for n, at in enumerate(times)]
+        told(world, attempt, name, "erased", raw=RawReport(remaining=tuple(items)))
+        return max(at for at in times if at)
+
+    remains(1, timedelta(days=90), None)
+    assert status() == ("0 days left (near)", True, None), "not the lock alone"
+    last = remains(2, timedelta(days=90), timedelta(days=50))
+    again = (last + timedelta(days=7)).date()
+    text = f"and what remains is kept until {last:%Y-%m-%d %H:%M} UTC: due again on {again}"
+    assert status() == (text, False, last.isoformat())
+    last = remains(3, timedelta(days=-7))
+    assert status()[1:] == (True, last.isoformat())
+    told(world, 4, "", "erased")
+    assert status()[1:] == (False, None)
 
 
 def test_what_may_hold_the_records_of_others_alone_does_not_hold_a_request_open(

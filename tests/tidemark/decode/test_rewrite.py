@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from itertools import count, product
+from pathlib import Path
+from typing import get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from kafka.record.default_records import DefaultRecordBatch
 
+from tests.support.java_client import JavaBatch, JavaClient
+from tests.support.kafka_broker import KafkaVersion
 from tests.tidemark.kafka_log.build import (
     FIELDS,
     HEADER,
@@ -85,6 +91,29 @@ def test_a_rewritten_batch_decodes_to_the_other_records(codec: str, attributes: 
             assert kept == {name: value for name, value in (fields(old) | other).items() if name not in CHANGES}
         [header] = scan_batches([new], "new", base)
         assert header.next_offset == base + fields(old)["last_offset_delta"] + 1
+
+
+@pytest.fixture(scope="module", params=get_args(KafkaVersion))
+def java(request: pytest.FixtureRequest) -> Iterator[JavaClient]:
+    """Kafka's own classes, of each version."""
+    with JavaClient(request.param) as client:
+        yield client
+
+
+def test_java_reads_a_rewritten_segment_of_every_codec(java: JavaClient, tmp_path: Path, rng: random.Random) -> None:
+    segment, rewriter = tmp_path / "segment.log", BatchRewriter()
+    wanted: list[JavaBatch] = []
+    with segment.open("wb") as file:
+        for base, (codec, emptied) in zip(count(0, 100), product(JAVA_LIKE, (False, True)), strict=False):
+            records = drawn(rng)
+            gone = records if emptied else rng.sample(records, rng.randint(1, len(records) - 1)) if records[1:] else []
+            old = batch(base, records, codec, last_offset_delta=99)
+            file.write(rewriter.without(old, {base + record.delta for record in gone})[0])
+            kept = [(base + each.delta, each.timestamp, each.key, each.value) for each in records if each not in gone]
+            wanted.append(JavaBatch(base, base + 99, codec if kept else "none", kept))
+    read = java.batches(segment)
+    assert read == wanted
+    assert [batch.records for batch in read[1::2]] == [[] for _ in JAVA_LIKE], "only their headers are there"
 
 
 @pytest.mark.parametrize("codec", JAVA_LIKE)

@@ -35,9 +35,9 @@ def asked(values: Iterable[bytes], secret: Secret = SECRET, number: int = 1, **o
     )
 
 
-def approve(store: Store, request: ErasureRequest, records: int | None = None) -> str:
+def approve(store: Store, request: ErasureRequest, records: int | None = None, prefix: str = "") -> str:
     """Write ``request`` and another person's approval; returns the approval's digest."""
-    control = ControlKeys("", request.cluster)
+    control = ControlKeys(prefix, request.cluster)
     body = request.to_bytes()
     store.put(control.erasure(request.id, "request"), body)
     approval = ErasureApproval(

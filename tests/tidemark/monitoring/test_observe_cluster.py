@@ -15,6 +15,7 @@ import yaml
 
 from tests.plugins.world import CLUSTER, DATE, World, commit, entry, gap, state
 from tests.tidemark.erasure.asked import approve, asked, tell
+from tidemark.erasure.reports import RawReport, Remaining
 from tidemark.erasure.requests import ErasureFolder
 from tidemark.formats.raw.erasure import ErasureRequest, SearchedTopic, read_request
 from tidemark.formats.raw.watermark_index import DamagedHead
@@ -478,6 +479,20 @@ def test_a_request_for_erasure_opens_an_incident_before_it_is_missed(world: Worl
     assert f"tidemark erase report {request.id} names each" in found.mend
     tell(world.table(), 3, "", "erased", NOW + 31 * DAY * MINUTE)
     assert keys(world, 32 * DAY) == []
+
+
+def test_a_request_that_only_a_lock_holds_open_is_due_again_after_its_date(world: World) -> None:
+    request = erasure(world)
+    approve(world.raw, request)
+    until = NOW + 60 * DAY * MINUTE
+    lock = Remaining(key="orders/0/7.log", version="3Lg", why="is kept by Object Lock in compliance mode", until=until)
+    tell(world.table(), 1, request.id, "erased", NOW, raw=RawReport(remaining=(lock,)))
+    assert keys(world, 29 * DAY) == keys(world, 66 * DAY) == []
+    [found] = looked(world, 68 * DAY)
+    assert found.title.rpartition("is ")[2] == "overdue by 1 day"
+    assert found.text == f"orders: hidden, 1 object left, some until {until:%Y-%m-%d %H:%M} UTC: see the report"
+    tell(world.table(), 2, "", "erased", NOW + 68 * DAY * MINUTE)
+    assert keys(world, 69 * DAY) == []
 
 
 def test_a_withdrawn_request_closes_its_incident(world: World) -> None:

@@ -230,7 +230,12 @@ def test_versions_are_told_from_markers(bucket: Bucket) -> None:
     [etag] = bucket.put("k", b"1")
     version = bucket.version("k")
     bucket.put("k-e1", b"of another key")
-    assert bucket.inner.versions("k") == [ObjectVersion(version, etag, latest=True)]
+    assert bucket.inner.versions("k") == [ObjectVersion(version, etag, latest=True, size=1)]
+    assert bucket.inner.deleted("k") == {}
     bucket.store.delete("k")
-    assert [found[1:] for found in bucket.inner.versions("k")] == [(etag, False), (None, True)]
+    assert [found[1:3] for found in bucket.inner.versions("k")] == [(etag, False), (None, True)]
+    assert bucket.inner.deleted("") == {"k": bucket.inner.versions("k")}
+    assert bucket.inner.get_version("k", version, 0, 1) == b"1"
+    with pytest.raises(NotFound):
+        bucket.inner.get_version("k", f"{version[:-1]}0", 0, 1)
     assert bucket.inner.lock("k", version) is None

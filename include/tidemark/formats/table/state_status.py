@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from pydantic import AwareDatetime, Field
 
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.table.state_audit import PARTS
+
+DOUBTS: Final = {
+    "moved_keys": "keys that moved between partitions",
+    "quarantined": "records in quarantine",
+    "unavailable": "values that Debezium did not know",
+    "uncertain": "offsets that may have been deletions",
+}
+"""What a state may lack or have too much: the names of the counts, and their labels."""
 
 
 class StateStop(Model):

@@ -30,7 +30,7 @@ from tidemark.store.s3.timeouts import overrun
 FAILURES = (ClientError, BotoCoreError, HTTPError)
 """A client's errors. botocore lets urllib3's errors through if the body of an error's reply does not arrive."""
 
-_NOT_FOUND = {"NoSuchKey", "404", "NotFound"}
+_NOT_FOUND = {"NoSuchKey", "NoSuchVersion", "404", "NotFound"}
 _CONDITION = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409", "304"}
 _SLOW_DOWN = {"SlowDown", "RequestLimitExceeded", "TooManyRequests", "TooManyRequestsException", "Throttling", "429"}
 _UNKNOWN = {"RequestTimeout", "IncompleteBody"}

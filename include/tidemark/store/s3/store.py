@@ -7,7 +7,7 @@ Reads are tried once, too: :class:`tidemark.store.retrying.RepeatingStore` repea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -86,9 +86,12 @@ class S3Store:
 
     def get_range(self, key: str, start: int, end: int, *, if_match: str | None = None) -> bytes:
         """See :meth:`tidemark.store.base.Store.get_range`."""
+        return self._get_range(key, start, end, if_match)
+
+    def _get_range(self, key: str, start: int, end: int, if_match: str | None, **extra: Any) -> bytes:
         if start == end:
             return b""
-        body = self._get(key, if_match, None, Range=f"bytes={start}-{end - 1}").body
+        body = self._get(key, if_match, None, Range=f"bytes={start}-{end - 1}", **extra).body
         if len(body) != end - start:
             raise UnknownOutcome(
                 self._name(key), f"asked for bytes {start} to {end}, got {len(body)} of {end - start}; read again"
@@ -180,16 +183,32 @@ class S3Store:
 
     def versions(self, key: str) -> Sequence[ObjectVersion]:
         """See :meth:`tidemark.store.versions.VersionedStore.versions`."""
-        pages = self._clients.read.get_paginator("list_object_versions").paginate(**self._target, Prefix=key)
-        found: list[Any] = []
+        return [version for name, version in self._versions(key) if name == key]
+
+    def deleted(self, prefix: str) -> Mapping[str, Sequence[ObjectVersion]]:
+        """See :meth:`tidemark.store.versions.VersionedStore.deleted`."""
+        found: dict[str, list[ObjectVersion]] = {}
+        stored: set[str] = set()
+        for key, version in self._versions(prefix):
+            found.setdefault(key, []).append(version)
+            if version.latest and version.etag is not None:
+                stored.add(key)
+        return {key: versions for key, versions in found.items() if key not in stored}
+
+    def _versions(self, prefix: str) -> Iterator[tuple[str, ObjectVersion]]:
+        pages = self._clients.read.get_paginator("list_object_versions").paginate(**self._target, Prefix=prefix)
         try:
             for page in pages:
-                found += [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
+                found: list[Any] = [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
+                for each in found:
+                    version = each["VersionId"], each.get("ETag"), each["IsLatest"], each.get("Size", 0)
+                    yield each["Key"], ObjectVersion(*version)
         except FAILURES as error:
-            raise self._not_listed(key, error, "s3:ListBucketVersions") from error
-        return [
-            ObjectVersion(each["VersionId"], each.get("ETag"), each["IsLatest"]) for each in found if each["Key"] == key
-        ]
+            raise self._not_listed(prefix, error, "s3:ListBucketVersions") from error
+
+    def get_version(self, key: str, version: str, start: int, end: int) -> bytes:
+        """See :meth:`tidemark.store.versions.VersionedStore.get_version`."""
+        return self._get_range(key, start, end, None, VersionId=version)
 
     def delete_version(self, key: str, version: str) -> None:
         """See :meth:`tidemark.store.versions.VersionedStore.delete_version`."""

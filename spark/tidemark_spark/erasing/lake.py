@@ -1,0 +1,101 @@
+"""What the lake has of erased rows beside the files of the table: versions of deleted files, and the state table.
+
+A deleted file is recognized by its name, which tells partition and offsets, so a kill needs no list: the next pass
+finds the versions that are left. Those go of files that nothing counts and no run may still commit, and of evidence
+that no ledger names. A live file that somebody deleted has no erased row: its versions stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from tidemark.erasure.reports import Remaining
+from tidemark.formats.table.state_ledger import StateLedger
+from tidemark.planning.maintenance.erased_files import commits_of
+from tidemark.planning.maintenance.vacuum import RUN_OVER, Knowledge, judge
+from tidemark.planning.state import still_holds
+from tidemark.retry import Retry
+from tidemark.store.versions import ObjectVersion, VersionedStore, delete_all_versions, versioned
+from tidemark.table.delta_table import TopicTable, committed_ledger
+from tidemark.table.evidence import evidence_key
+from tidemark.table.state_table import StateTable
+
+Versions = Mapping[str, Sequence[ObjectVersion]]
+
+_STATE: Final = "may have an erased key until state.py has made the state again, and a day longer"
+
+
+def erase_versions(table: TopicTable, known: Knowledge) -> Iterator[Remaining]:
+    """Delete the versions of deleted objects of the lake that may hold erased rows, or sums of them; yields what stays.
+
+    Raises:
+        AccessDenied: the role may not list or delete versions, or may not see locks.
+        StoreError: the store failed; the next pass goes on.
+    """
+    store = versioned(table.store)
+    if store is None or known.erased is None:
+        return
+    doomed: dict[str, Sequence[ObjectVersion]] = {}
+    for folder in (f"{table.keys.root}/", f"{table.keys.quarantine}/"):
+        former = {key.removeprefix(folder): versions for key, versions in _former(store, folder).items()}
+        paths = [path for path in former if known.erased.may_be_in(path)]
+        known = replace(known, commits=commits_of(table, known.that_hid(paths)))
+        for path, verdict in judge(known, paths).items():
+            if verdict.why == "young" and verdict.erased:
+                why = f"is deleted, but the bucket keeps it: {verdict.erased}"
+                yield Remaining(key=f"{folder}{path}", why=why, until=verdict.until)
+            elif verdict.why in {"left out", "dead", "replaced", "unknown"}:
+                doomed[f"{folder}{path}"] = former[path]
+    counted = {evidence_key(table, attempt) for attempt in committed_ledger(table).landed}
+    doomed |= _without(_former(store, table.keys.evidence), counted)
+    if table.topic.state:
+        state = StateTable.open(table)
+        for folder in _folders_of(state):
+            doomed |= _without(_former(store, folder), _named(state, state.committed()))
+    yield from (Remaining(**version._asdict()) for version in delete_all_versions(store, doomed))
+
+
+def state_files(table: TopicTable, erased_at: datetime) -> Iterator[Remaining]:
+    """The files of the state table that may have keys which an erasure at ``erased_at`` took out of the table.
+
+    Raises:
+        FormatError: a ledger does not parse.
+        StoreError: the store failed.
+    """
+    if not table.topic.state:
+        return
+    state = StateTable.open(table)
+    ledger = state.committed()
+    follows = ledger is not None and still_holds(table, committed_ledger(table), ledger)
+    clean = _named(state, ledger) if follows else set()
+    for folder in _folders_of(state):
+        for info in table.store.list(folder):
+            # A run that began before the erasure may write files that it can commit no more.
+            if _is_data(info.key) and info.key not in clean and info.modified < erased_at + RUN_OVER:
+                yield Remaining(key=info.key, why=_STATE)
+
+
+def _former(store: VersionedStore, prefix: str) -> Versions:
+    found = Retry().call(lambda: store.deleted(prefix))
+    return {key: versions for key, versions in found.items() if _is_data(key)}
+
+
+def _is_data(key: str) -> bool:
+    return key.endswith(".parquet") and "/_delta_log/" not in key
+
+
+def _without(former: Versions, keys: Collection[str]) -> Versions:
+    return {key: versions for key, versions in former.items() if key not in keys}
+
+
+def _folders_of(state: StateTable) -> tuple[str, str]:
+    return f"{state.root}/", state.of.keys.state_folder
+
+
+def _named(state: StateTable, ledger: StateLedger | None) -> set[str]:
+    """The keys of the leaves and of their reserve."""
+    leaves = ledger.leaves if ledger else ()
+    return {f"{state.root}/{leaf.path}" for leaf in leaves} | {leaf.reserve for leaf in leaves}
