@@ -46,7 +46,7 @@ from tidemark_spark.state.model import (
     NewestTask,
     SortedRun,
     StateJob,
-    Stop,
+    StoppingRecord,
     StoredFileName,
 )
 from tidemark_spark.state.record_columns import RecordColumns
@@ -167,7 +167,7 @@ class StateRun:
         lost = sum(each.lost_keys for each in made) if change.expired else 0
         return self._result("committed", change, runs, ledger).model_copy(update={"lost_keys": lost}), ledger
 
-    def _stopped_at(self, stop: Stop) -> StateStopped:
+    def _stopped_at(self, stop: StoppingRecord) -> StateStopped:
         incarnation, partition, offset = stop.place
         return StateStopped(
             f"{self._table.url}: the record at offset {offset} of partition {partition}, incarnation {incarnation}, "
