@@ -11,6 +11,7 @@ from tidemark.formats.table.state_status import StateStatus
 from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.log_copy import LogCopy
+from tidemark.topics import StateSettings
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -34,6 +35,12 @@ class StateTable(NamedTuple):
     def store(self) -> Store:
         """The lake's store."""
         return self.of.store
+
+    @property
+    def settings(self) -> StateSettings:
+        """The topic's ``state``."""
+        assert self.of.topic.state is not None
+        return self.of.topic.state
 
     @property
     def root(self) -> str:

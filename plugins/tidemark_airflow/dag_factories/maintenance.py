@@ -52,8 +52,8 @@ class Upkeep(NamedTuple):
 
     The form offers a dry run of jobs with ``dry_runs``. A job that ``deletes_raw`` runs with the AWS profile
     ``[tidemark] retention_profile``: nothing else may delete there. ``environment`` returns further variables of the
-    job's process. ``for_topic`` chooses the topics with a task. ``publishes`` sends asset events of its commits.
-    ``unless_named`` are arguments of runs for all topics.
+    job's process. ``for_topic`` chooses the topics with a task. ``unless_named`` are arguments of runs for all topics.
+    ``publishes`` sends asset events of its commits.
     """
 
     name: str
@@ -66,8 +66,8 @@ class Upkeep(NamedTuple):
     deletes_raw: bool = False
     environment: Callable[[], Mapping[str, str]] = dict
     for_topic: Callable[[TopicSettings], bool] = _any
-    publishes: Callable[[Context, TopicTable], None] | None = None
     unless_named: tuple[str, ...] = ()
+    publishes: Callable[[Context, TopicTable], None] | None = None
 
 
 UPKEEP: Final = (
@@ -115,8 +115,8 @@ UPKEEP: Final = (
         "10 * * * *",
         "Brings state tables to the newest commits of their topics' tables, those whose state.every has passed.",
         for_topic=_has_state,
-        publishes=publish_state,
         unless_named=("--due",),
+        publishes=publish_state,
     ),
     Upkeep(
         "state_audit",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from datetime import timedelta
 
 from tidemark.errors import ConfigError
 from tidemark.formats.table.state_audit import PARTS
@@ -47,7 +46,7 @@ def _state(options: argparse.Namespace, executor: Executor | None) -> int:
     if not tables:
         raise ConfigError("state.py", [("--topics", "no topic of the file has `state:`")])
     for table in map(StateTable.open, tables):
-        if options.due and not is_due(table.committed(), _every(table), table.store.now()):
+        if options.due and not is_due(table.committed(), table.settings.every, table.store.now()):
             continue
         if not options.audit:
             show(run_state(table, Rounds(removed, first, second), rebuild=options.rebuild).to_bytes().decode())
@@ -57,11 +56,6 @@ def _state(options: argparse.Namespace, executor: Executor | None) -> int:
         show(audit.to_bytes().decode())
         code = max(code, audit.different > 0)
     return code
-
-
-def _every(table: StateTable) -> timedelta:
-    assert table.of.topic.state is not None
-    return table.of.topic.state.every
 
 
 def _parser() -> argparse.ArgumentParser:

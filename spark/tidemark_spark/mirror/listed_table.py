@@ -67,7 +67,7 @@ class ListedState(ListedTable):
         name = table.topic.state_table
         topic, keys = table.topic.model_copy(update={"table": name}), replace(table.keys, table=name)
         super().__init__(table._replace(topic=topic, keys=keys, log=LogCopy()))
-        self._state, self._settings = StateTable.open(table), table.topic.state
+        self._state = StateTable.open(table)
 
     @override
     def committed(self, delta: DeltaTable) -> ListedCommit | None:
@@ -85,8 +85,7 @@ class ListedState(ListedTable):
 
     @override
     def kept(self, keep: timedelta) -> timedelta:
-        assert self._settings is not None
-        return min(keep, self._settings.versions)
+        return min(keep, self._state.settings.versions)
 
     @override
     def erased_in(self) -> int:

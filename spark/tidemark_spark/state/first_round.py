@@ -17,7 +17,7 @@ from tidemark.store import Store, open_store
 from tidemark_spark.convert.stored_file import StoredFile
 from tidemark_spark.state.last_records import chosen, last_records, with_hash
 from tidemark_spark.state.leaf_files import buckets_of, in_buckets, write_sorted
-from tidemark_spark.state.model import NewestTask, SortedRun, StateJob, Stop, StoredFileName
+from tidemark_spark.state.model import NewestTask, SortedRun, StateJob, StoppingRecord, StoredFileName
 from tidemark_spark.state.record_columns import RecordColumns
 
 _ROWS: Final = 65536
@@ -46,7 +46,7 @@ class _FirstRound:
         self._folded: pa.Table | None = None
         self._waiting: list[pa.Table] = []
         self.rows = self.read = self.keyless = 0
-        self.stop: Stop | None = None
+        self.stop: StoppingRecord | None = None
 
     def add(self, file: StoredFileName, *, replayed: bool) -> None:
         """Add the wanted rows of a file."""

@@ -20,7 +20,7 @@ class StoredFileName(NamedTuple):
     size: int
 
 
-class Stop(NamedTuple):
+class StoppingRecord(NamedTuple):
     """A record at which the state stops: its (incarnation, partition, offset), and what it does."""
 
     place: tuple[int, int, int]
@@ -75,7 +75,7 @@ class SortedRun(NamedTuple):
     read: int
     keyless: int
     buckets: frozenset[int]
-    stop: Stop | None = None
+    stop: StoppingRecord | None = None
 
 
 class LeafTask(NamedTuple):

@@ -23,7 +23,7 @@ from tidemark.table.state_envelopes import ENVELOPES, Envelope
 from tidemark.topics import TopicSettings
 from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.state.last_records import DELETED, HASH, KEY, Ranking, chosen
-from tidemark_spark.state.model import Stop
+from tidemark_spark.state.model import StoppingRecord
 
 IDENTITY: Final = "_key"
 
@@ -68,12 +68,12 @@ class RecordColumns:
             dict.fromkeys((*self.table.names, *envelope, *(path.partition(".")[0] for path in topic.state.order)))
         )
 
-    def of_rows(self, rows: pa.Table) -> tuple[pa.Table, list[Stop]]:
+    def of_rows(self, rows: pa.Table) -> tuple[pa.Table, list[StoppingRecord]]:
         """The records of ``rows`` that change a key, without hashes, and the records at which the state stops.
 
         The rows are those of the topic's table. The identity of a record without a key is null.
         """
-        stops: list[Stop] = []
+        stops: list[StoppingRecord] = []
         for path, name in zip(self._state.order, self.ranking.order, strict=True):
             if name not in rows.column_names:
                 rows = rows.append_column(name, _at(rows, path))
@@ -201,10 +201,10 @@ def _one_of(column: Any, words: Sequence[str]) -> NDArray[np.bool_]:
     return found
 
 
-def _stops(rows: pa.Table, mask: NDArray[np.bool_], rule: str) -> list[Stop]:
+def _stops(rows: pa.Table, mask: NDArray[np.bool_], rule: str) -> list[StoppingRecord]:
     found = chosen(rows, mask)
     places = zip(*(found.column(name).to_pylist() for name in RECORD[1:4]), strict=True)
-    return [Stop(min(places), rule)] if len(found) else []
+    return [StoppingRecord(min(places), rule)] if len(found) else []
 
 
 def _without_frame(keys: Any) -> Any:

@@ -46,7 +46,7 @@ from tidemark_spark.state.model import (
     NewestTask,
     SortedRun,
     StateJob,
-    Stop,
+    StoppingRecord,
     StoredFileName,
 )
 from tidemark_spark.state.record_columns import RecordColumns
@@ -167,7 +167,7 @@ class StateRun:
         lost = sum(each.lost_keys for each in made) if change.expired else 0
         return self._result("committed", change, runs, ledger).model_copy(update={"lost_keys": lost}), ledger
 
-    def _stopped_at(self, stop: Stop) -> StateStopped:
+    def _stopped_at(self, stop: StoppingRecord) -> StateStopped:
         incarnation, partition, offset = stop.place
         return StateStopped(
             f"{self._table.url}: the record at offset {offset} of partition {partition}, incarnation {incarnation}, "
@@ -187,7 +187,7 @@ class StateRun:
             attempt=self.attempt,
             root=table.root,
             run_folder=table.of.keys.state_run(self.attempt),
-            reserve_folder=table.of.keys.state_reserve(""),
+            reserve_folder=table.of.keys.state_reserve,
             bounds=dict(bounds),
             removed=dict(removed),
         )
@@ -231,8 +231,7 @@ class StateRun:
 
         A rebuild that keeps records makes each leaf.
         """
-        assert self._topic.state is not None
-        target, touched = self._topic.state.leaf, {bucket for run in runs for bucket in run.buckets} | {*again}
+        target, touched = self._table.settings.leaf, {bucket for run in runs for bucket in run.buckets} | {*again}
         if change.keeps and self.state is not None:
             every = change.kind == "rebuild"
             tasks = _joined(self.state.leaves, target)
@@ -340,7 +339,6 @@ class StateRun:
 
         Commits that a catalog still lists count too, as long as the files of other tables would stay.
         """
-        assert self._topic.state is not None
         table, keys = self._table, self._table.of.keys
         now, listed = table.store.now(), self._oldest_listed()
         needed, old, young = set[str](), set[str](), True
@@ -351,7 +349,7 @@ class StateRun:
                 continue
             needed |= {*files, keys.state_ledger(read.n, read.attempt)}
             age = now - read.committed_at
-            young = age <= self._topic.state.versions or (read.n > listed and age <= TOMBSTONES)
+            young = age <= table.settings.versions or (read.n > listed and age <= TOMBSTONES)
         for folder in (f"{table.root}/", keys.state_folder):
             for info in table.store.list(folder):
                 data = not info.key.startswith((f"{table.root}/_", keys.state_audits)) and info.key not in needed
@@ -482,7 +480,6 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 
 def _meaning(table: StateTable, columns: pa.Schema) -> Meaning:
-    state = table.of.topic.state
-    assert state is not None
+    state = table.settings
     settings = f"{state.key}\n{state.framing}\n{state.order}\n{state.envelope}\n{table.of.topic.state_table}"
     return Meaning(*(hashlib.sha256(part.encode()).hexdigest()[:16] for part in (settings, str(columns))))

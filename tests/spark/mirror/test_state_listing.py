@@ -28,7 +28,8 @@ from tidemark_spark.mirror import mirror as mirror_module
 from tidemark_spark.mirror.cluster import mirror_cluster
 
 pytestmark = [pytest.mark.usefixtures("kind"), pytest.mark.sampled(1)]
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+VERSIONS = timedelta(days=1)
+HOUR = timedelta(hours=1)
 
 
 def with_catalog(folder: Path, *settings: str) -> World:
@@ -137,11 +138,11 @@ def test_snapshots_go_with_the_versions_of_the_state(world: World, monkeypatch: 
         put(world, b"a", value)
         advance(world)
         listed(world)
-    with as_of(world, DAY - HOUR):
+    with as_of(world, VERSIONS - HOUR):
         assert listed(world).oldest_ledger == 1
-    with as_of(world, DAY + HOUR):
+    with as_of(world, VERSIONS + HOUR):
         assert listed(world).oldest_ledger == 3
-    with as_of(world, DAY + RUN_OVER):
+    with as_of(world, VERSIONS + RUN_OVER):
         put(world, b"a", b"4")
         advance(world)
         listed(world)

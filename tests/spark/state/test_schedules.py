@@ -25,6 +25,7 @@ from tidemark.errors import ContinuityError
 from tidemark.formats.table.state_audit import PARTS
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay
 from tidemark.table.state_table import StateTable
+from tidemark.topics import StateSettings
 from tidemark_spark.state.audit import audit_state
 
 STATE: Final = "state: {leaf: 1KiB}"
@@ -53,7 +54,7 @@ class StateSchedule(Schedule):
 
     def __init__(self, root: Path, rng: random.Random) -> None:
         super().__init__(root, rng)
-        self.seen: set[Place] = set()
+        self.kept: set[Place] = set()
         self.outlived: dict[Place, Row] = {}
         self.masked: set[tuple[int, int]] = set()
         self.expired = False
@@ -62,15 +63,18 @@ class StateSchedule(Schedule):
         """A run of the state, after which it equals the replay."""
         result = advance(self.world, rebuild=self.rng.random() < 0.1)
         assert result.status in {"committed", "empty"}
-        rows = self.world.rows()
-        self.seen = {place(row) for row in rows}
         state = self.world.table.topic.state
         assert state is not None
+        here = {place(row) for row in self.world.rows()}
         unsure = {identity(row, state) for at, row in self.outlived.items() if at[:2] in self.masked}
-        check(self.world, [row for at, row in self.outlived.items() if at not in self.seen], unsure)
-        known = {place(row): row for row in (*self.outlived.values(), *rows)}
-        last = {place(row) for few in rivals(known.values(), state).values() for row in few}
-        self.outlived = {at: row for at, row in self.outlived.items() if at in last}
+        check(self.world, [row for at, row in self.outlived.items() if at not in here], unsure)
+        self._keep(state)
+        self.outlived = {at: row for at, row in self.outlived.items() if at in self.kept}
+
+    def _keep(self, state: StateSettings) -> None:
+        """Note the records that the state keeps of all those that it sees now."""
+        known = {place(row): row for row in (*self.outlived.values(), *self.world.rows())}
+        self.kept = {place(row) for few in rivals(known.values(), state).values() for row in few}
 
     def land(self) -> None:
         """Land all; what was cut off is gone for the state, too."""
@@ -101,11 +105,12 @@ class StateSchedule(Schedule):
         expire(self.world, PAST_T0 - timedelta(days=self.rng.randrange(2)))
         self.expired = True
         gone = before.keys() - {place(row) for row in self.world.rows()}
-        self.outlived |= {at: before[at] for at in gone & self.seen}
+        self.outlived |= {at: before[at] for at in gone & self.kept}
 
     def expire_unseen(self) -> None:
         """Retention removes dates while a run of the state has their rows."""
-        self.seen = {place(row) for row in self.world.rows()}
+        assert self.world.table.topic.state is not None
+        self._keep(self.world.table.topic.state)
         self.expire()
 
     def die(self) -> None:
