@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import AfterValidator, Field, StrictBool, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, field_validator, model_validator
 
 from tidemark.catalogs import CatalogSettings, catalog_table, delta_table
 from tidemark.config import Duration, Settings, Share, Size, hint, load
@@ -35,6 +35,14 @@ OptionalColumn = Annotated[str, AfterValidator(check_optional)]
 
 TABLE: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,200}$"
 """The pattern of a table's name."""
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Columns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+"""Names of columns, or one name."""
 
 
 class SaneTimestamps(Settings):
@@ -89,17 +97,46 @@ class AcceptedDoubts(Settings):
 class StateSettings(Settings):
     """The state table of a topic: one row for each key, by default ``<table>_current``.
 
-    ``envelope`` says which records delete a key: of ``none`` those without a value; of ``debezium`` also those whose
-    ``op`` is ``d``, and the columns of the table are then the fields of ``after``. A leaf has about ``leaf`` bytes.
-    ``delete_retention`` is the topic's ``delete.retention.ms`` in Kafka. Up to the counts in ``accept``, people have
-    looked into keys that moved and deletions that may be missing, and get no incident.
+    ``key`` are the columns that tell rows apart; ``framing`` says what stands before the bytes of ``kafka_key``.
+    ``envelope`` says which records delete a key, and which columns the others have; see
+    :mod:`tidemark.table.state_envelopes`. Of two records of a key, the one with the greater values in the columns
+    ``order`` is the newer, by default that of the greater offset. The job is due once its last commit is ``every`` old,
+    and keeps the files of older commits for ``versions``. A leaf has about ``leaf`` bytes. ``delete_retention`` is the
+    topic's ``delete.retention.ms`` in Kafka. Up to the counts in ``accept``, people have looked into keys that moved
+    and deletions that may be missing, and get no incident.
     """
 
     table: str | None = Field(default=None, pattern=TABLE)
-    envelope: Literal["none", "debezium"] = "none"
+    key: Columns = ("kafka_key",)
+    framing: Literal["confluent"] | None = None
+    envelope: Literal["none", "debezium", "maxwell"] = "none"
+    order: Columns = ()
+    every: Duration = Field(default=timedelta(hours=1), ge=timedelta(hours=1))
+    versions: Duration = timedelta(days=1)
     leaf: Size = Field(default=32 << 20, ge=1 << 10, le=1 << 30)
     delete_retention: Duration = Field(default=timedelta(days=1), ge=timedelta(0))
     accept: AcceptedDoubts = AcceptedDoubts()
+
+    @field_validator("order", mode="before")
+    @classmethod
+    def _by_offset(cls, value: object) -> object:
+        return () if value == "offset" else value
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        if not self.key:
+            raise ValueError("key: must be kafka_key, or name one column at least")
+        if self.framing and self.key != ("kafka_key",):
+            raise ValueError(f"framing: stands before kafka_key, and key names {', '.join(self.key)}; leave it out")
+        for name, columns in (("key", self.key), ("order", self.order)):
+            if len({*columns}) < len(columns):
+                raise ValueError(f"{name}: names a column twice: {', '.join(columns)}")
+        return self
+
+    @property
+    def order_columns(self) -> tuple[str, ...]:
+        """The names of the columns of ``order`` in the state table; those of fields of structs have no points."""
+        return tuple(path.replace(".", "_") for path in self.order)
 
 
 class WorkLimits(Settings):

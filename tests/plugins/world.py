@@ -334,6 +334,7 @@ def _state(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser()
     for option in ("topics", "cluster", "lineage", "topic"):
         parser.add_argument(f"--{option}", required=True)
+    parser.add_argument("--due", action="store_true")
     options = parser.parse_args(argv)
     deployment = load_topics(Path(options.topics))
     table = open_topic_table(deployment, deployment.topic(options.topic, options.cluster))

@@ -12,16 +12,17 @@ from tidemark.monitoring.incidents import Condition, in_utc
 from tidemark.topics import TopicSettings
 from tidemark.words import duration, plural
 
-LATE: Final = timedelta(hours=6)
-"""Time without a run that ended well; the state's DAG runs hourly."""
+LATE: Final = timedelta(hours=5)
+"""Time without a run that ended well, beyond ``state.every``."""
 
 
 def of(topic: TopicSettings, status: StateStatus, now: datetime) -> Iterator[Condition]:
     """The conditions of the state table of ``topic``; one that is stopped is not late as well."""
+    assert topic.state is not None
     found = _State(topic, status)
     if status.stopped is not None:
         yield found.stopped()
-    elif status.followed_at is not None and now - status.followed_at > LATE:
+    elif status.followed_at is not None and now - status.followed_at > LATE + topic.state.every:
         yield found.late(status.followed_at)
     yield from found.audit()
     yield from found.doubts(now)
@@ -49,10 +50,10 @@ class _State:
             since=stop.since,
             title=f"{self._name}: the state table {status.table} is stopped{at}",
             text=f"{stop.reason}; it keeps its commit {status.n}, and the topic's table lands on",
-            likely="the source table was truncated"
+            likely="the source table was truncated, or the record lacks a column of state.key or state.order"
             if at
             else "the topic's settings have changed, or an object of the table was removed",
-            mend="take a new snapshot into another topic, and give that a state"
+            mend="take a new snapshot into another topic, and give that a state; or change state.key or state.order"
             if at
             else "take the change back, or begin another state under another name: state.table",
             fact=stop.reason,
@@ -89,15 +90,15 @@ class _State:
         status, settings = self._status, self._topic.state
         assert settings is not None
         since = status.committed_at or now
-        if status.moved_keys > settings.accept.moved_keys:
+        if status.moved_keys > settings.accept.moved_keys and not settings.order:
             yield self._condition(
                 "moved_keys",
                 since=since,
                 title=f"{self._name}: {plural(status.moved_keys, 'key')} of {status.table} moved between partitions",
                 text="Kafka has no order between their last records, so the records' times decide",
                 likely="partitions were added, or producers partition in different ways",
-                mend=f"compare these keys with the source, then accept them: state.accept.moved_keys: "
-                f"{status.moved_keys}",
+                mend="name columns of the source as state.order; or compare these keys with the source, then accept "
+                f"them: state.accept.moved_keys: {status.moved_keys}",
             )
         if status.uncertain > settings.accept.uncertain:
             yield self._condition(

@@ -8,6 +8,7 @@ state outlives rows that retention removed: of its own records it keeps those th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Final, Literal, NamedTuple
 
 from tidemark.errors import NotFound, StateStopped
@@ -24,7 +25,15 @@ _ADDING: Final = {"ingest", "replay"}
 _KEEPING: Final = {"compact", "fold", "retain"}
 """Kinds of runs that change no row, or that the state outlives."""
 
+_HOURLY: Final = timedelta(hours=1)
 _END: Final = (1 << 63) - 1
+
+
+class Meaning(NamedTuple):
+    """Digests of the settings that choose a key's newest record, and of the columns."""
+
+    settings: str
+    columns: str
 
 
 class StateChange(NamedTuple):
@@ -49,9 +58,9 @@ class StateChange(NamedTuple):
 
 
 def state_change(
-    table: TopicTable, ledger: Ledger, state: StateLedger | None, settings: str, *, rebuild: bool = False
+    table: TopicTable, ledger: Ledger, state: StateLedger | None, meaning: Meaning, *, rebuild: bool = False
 ) -> StateChange:
-    """The change from ``state`` to the table's committed ``ledger``; ``settings`` is the present digest.
+    """The change from ``state`` to the table's committed ``ledger``; ``meaning`` is the present one.
 
     With ``rebuild``, and without a state, it is all rows of the table.
 
@@ -61,18 +70,18 @@ def state_change(
     if state is None:
         return _all_rows(ledger, "there is none yet") if ledger.rows else StateChange("nothing", {})
     if rebuild:
-        return made_again(table, ledger, state, settings, "it was asked for")
-    if state.settings != settings:
-        return made_again(table, ledger, state, settings, "the topic's settings have changed")
+        return made_again(table, ledger, state, meaning, "it was asked for")
+    if (state.settings, state.columns) != meaning:
+        return made_again(table, ledger, state, meaning, "the topic's settings have changed")
     chain = _chain(table, ledger, state)
     if chain is None:
-        return made_again(table, ledger, state, settings, "the ledgers since then are gone")
+        return made_again(table, ledger, state, meaning, "the ledgers since then are gone")
     if others := {since.kind for since in chain} - _ADDING - _KEEPING - {"erase"}:
-        return made_again(table, ledger, state, settings, f"a run of the kind {min(others)} has changed the table")
+        return made_again(table, ledger, state, meaning, f"a run of the kind {min(others)} has changed the table")
     return _merge(table, ledger, state, chain)
 
 
-def made_again(table: TopicTable, ledger: Ledger, state: StateLedger, settings: str, why: str) -> StateChange:
+def made_again(table: TopicTable, ledger: Ledger, state: StateLedger, meaning: Meaning, why: str) -> StateChange:
     """The change that makes ``state`` again, for the reason ``why``: all rows of the table, and what has expired.
 
     Raises:
@@ -83,7 +92,7 @@ def made_again(table: TopicTable, ledger: Ledger, state: StateLedger, settings: 
     change = _all_rows(ledger, why)
     if not expired:
         return change
-    if state.settings != settings:
+    if state.settings != meaning.settings:
         raise StateStopped(
             f"{table.url}: the state must be made again ({why}), but retention has removed rows of the table, and with "
             "them keys; nothing was changed: take the change back, or begin another state by another state.table"
@@ -190,3 +199,8 @@ def still_holds(table: TopicTable, ledger: Ledger, state: StateLedger) -> bool:
     """True if the rows that ``state`` was made of are still those of the table, whose newest ledger is ``ledger``."""
     chain = _chain(table, ledger, state)
     return chain is not None and not _left(ledger, state) and {since.kind for since in chain} <= _ADDING | _KEEPING
+
+
+def is_due(state: StateLedger | None, every: timedelta, now: datetime) -> bool:
+    """True if the next hourly run would come later than ``every`` after the last commit."""
+    return state is None or now - state.committed_at > every - _HOURLY

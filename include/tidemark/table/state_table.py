@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidemark.errors import ConfigError, NotFound
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
@@ -12,12 +11,10 @@ from tidemark.formats.table.state_status import StateStatus
 from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.log_copy import LogCopy
+from tidemark.topics import StateSettings
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-
-VERSIONS: Final = timedelta(days=1)
-"""Time for which the files of an older commit stay, for queries that began before the next."""
 
 
 class StateTable(NamedTuple):
@@ -38,6 +35,12 @@ class StateTable(NamedTuple):
     def store(self) -> Store:
         """The lake's store."""
         return self.of.store
+
+    @property
+    def settings(self) -> StateSettings:
+        """The topic's ``state``."""
+        assert self.of.topic.state is not None
+        return self.of.topic.state
 
     @property
     def root(self) -> str:

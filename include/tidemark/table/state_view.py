@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from tidemark.errors import NotFound
 from tidemark.formats.table.state_ledger import RECORD, StateLedger
 from tidemark.table.delta_table import open_delta
+from tidemark.table.state_envelopes import ENVELOPES
 from tidemark.table.state_table import StateTable
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 Engine = Literal["duckdb", "spark", "trino", "snowflake"]
+
+_FRAME: Final[dict[Engine, tuple[str, str]]] = {
+    "duckdb": ("octet_length({0}) >= 5 AND hex({0}[1:1]) = '00'", "{0}[6:]"),
+    "spark": ("octet_length({0}) >= 5 AND hex(substr({0}, 1, 1)) = '00'", "substr({0}, 6)"),
+    "trino": ("length({0}) >= 5 AND to_hex(substr({0}, 1, 1)) = '00'", "substr({0}, 6)"),
+    "snowflake": ("length({0}) >= 5 AND hex_encode(substr({0}, 1, 1)) = '00'", "substr({0}, 6)"),
+}
+"""By engine, the condition that a key begins with Confluent's frame, and the key without it."""
 
 _NOTE: Final = """\
 -- The newest record of each key of {topic}: {state} as of its commit {n}, and what {table} has got since.
@@ -36,45 +45,108 @@ def state_view(table: StateTable, engine: Engine, source: str | None = None, sta
     ledger = table.ledger(delta)
     if delta is None or appended is None or ledger is None:
         raise NotFound(table.root, "has no commit yet: run spark/jobs/state.py first")
-    quote = "`" if engine == "spark" else '"'
-    names = [field.name for field in delta.schema().fields]
-    columns = ", ".join(f"{quote}{name}{quote}" for name in names)
-    made, deleted = _changes(table, appended, names, quote)
+    sql = _Words(table, engine, appended, [field.name for field in delta.schema().fields])
     source = source or _relation(engine, table.of.url, table.of.topic.table)
     state = state or _relation(engine, table.url, table.of.topic.state_table)
     note = _NOTE.format(topic=table.of.topic.topic, state=state, table=source, n=ledger.n)
     fresh = "\n  UNION ALL\n".join(
-        f"  SELECT {made}, {deleted} AS deleted_ FROM {source}\n"  # noqa: S608 - as below
-        f"  WHERE kafka_key IS NOT NULL{_messages(table, quote)} AND {since}"
+        f"  SELECT {sql.made}, {sql.deleted} AS deleted_ FROM {source}\n"  # noqa: S608 - as below
+        f"  WHERE {sql.counts} AND {since}"
         for since in _since(ledger)
     )
     return f"""{note}WITH fresh AS (
 {fresh}
+), rivals AS (
+  SELECT {sql.columns}, deleted_ FROM fresh
+  UNION ALL
+  SELECT {sql.columns}, false AS deleted_ FROM {state} kept
+  WHERE EXISTS (SELECT 1 FROM fresh newer WHERE {sql.same_key})
 ), last_of_partition AS (
   SELECT * FROM (
-    SELECT fresh.*, row_number() OVER (
-      PARTITION BY kafka_key, kafka_incarnation, kafka_partition ORDER BY kafka_offset DESC
-    ) AS place_ FROM fresh
+    SELECT rivals.*, row_number() OVER (
+      PARTITION BY {sql.key}, kafka_incarnation, kafka_partition ORDER BY {sql.order}kafka_offset DESC
+    ) AS place_ FROM rivals
   ) ranked WHERE place_ = 1
-), rivals AS (
-  SELECT {columns}, deleted_ FROM last_of_partition
-  UNION ALL
-  SELECT {columns}, false AS deleted_ FROM {state} kept
-  WHERE EXISTS (SELECT 1 FROM last_of_partition newer WHERE newer.kafka_key = kept.kafka_key)
-  AND NOT EXISTS (
-    SELECT 1 FROM last_of_partition newer WHERE newer.kafka_key = kept.kafka_key
-    AND newer.kafka_incarnation = kept.kafka_incarnation AND newer.kafka_partition = kept.kafka_partition
-  )
 )
-SELECT {columns} FROM {state} kept
-WHERE NOT EXISTS (SELECT 1 FROM last_of_partition newer WHERE newer.kafka_key = kept.kafka_key)
+SELECT {sql.columns} FROM {state} kept
+WHERE NOT EXISTS (SELECT 1 FROM fresh newer WHERE {sql.same_key})
 UNION ALL
-SELECT {columns} FROM (
-  SELECT rivals.*, row_number() OVER (
-    PARTITION BY kafka_key ORDER BY kafka_incarnation DESC, kafka_timestamp DESC, kafka_partition DESC
-  ) AS place_ FROM rivals
+SELECT {sql.columns} FROM (
+  SELECT {sql.columns}, deleted_, row_number() OVER (
+    PARTITION BY {sql.key}
+    ORDER BY {sql.order}kafka_incarnation DESC, kafka_timestamp DESC, kafka_partition DESC
+  ) AS place_ FROM last_of_partition
 ) ranked WHERE place_ = 1 AND NOT deleted_
 """  # noqa: S608 - printed for a person, from the settings and the store's own names
+
+
+class _Words:
+    """The parts of the query that depend on the topic's settings and on the engine."""
+
+    def __init__(self, table: StateTable, engine: Engine, appended: DeltaTable, names: list[str]) -> None:
+        settings = table.of.topic.state
+        assert settings is not None
+        self._quoted = "`" if engine == "spark" else '"'
+        self._engine, self._settings = engine, settings
+        self._envelope = ENVELOPES.get(settings.envelope)
+        self._kinds: dict[str, Any] = {field.name: field.type for field in appended.schema().fields}
+        self.columns = ", ".join(map(self._quote, names))
+        self.made = ", ".join(f"{self._source(name)} AS {self._quote(name)}" for name in names)
+        self.key = ", ".join(self._key(name, "") for name in settings.key)
+        self.same_key = " AND ".join(
+            f"{self._key(name, 'newer.')} = {self._key(name, 'kept.')}" for name in settings.key
+        )
+        self.order = "".join(f"{self._quote(name)} DESC NULLS LAST, " for name in settings.order_columns)
+
+    @property
+    def deleted(self) -> str:
+        """The condition that a record deletes its key."""
+        if self._envelope is None:
+            return "kafka_value IS NULL"
+        op = self._quote(self._envelope.op)
+        return f"({op} IS NULL OR {op} = '{self._envelope.deletes}')"
+
+    @property
+    def counts(self) -> str:
+        """The condition that a record has a key, and changes its row."""
+        whole = [f"{self._source(name)} IS NOT NULL" for name in self._settings.key]
+        if self._envelope is not None:
+            op = self._quote(self._envelope.op)
+            words = ", ".join(f"'{word}'" for word in self._envelope.changes)
+            tombstones = "" if self._settings.order or self._settings.key != ("kafka_key",) else f"{op} IS NULL OR "
+            whole.append(f"({tombstones}{op} IN ({words}))")
+        return " AND ".join(whole)
+
+    def _key(self, name: str, of: str) -> str:
+        """A column of the key; a ``kafka_key`` without its frame if it has one."""
+        column = f"{of}{self._quote(name)}"
+        if self._settings.framing is None:
+            return column
+        head, rest = _FRAME[self._engine]
+        return f"CASE WHEN {head.format(column)} THEN {rest.format(column)} ELSE {column} END"
+
+    def _source(self, name: str) -> str:
+        """The state's column ``name`` of a record."""
+        paths = dict(zip(self._settings.order_columns, self._settings.order, strict=True))
+        row = self._fields(self._envelope.row) if self._envelope else ()
+        if self._envelope is None or name not in row or name in RECORD:
+            path = name if name in self._kinds else paths.get(name, name)
+            return self._path(path if path in self._kinds else path.split("."))
+        value = self._path([self._envelope.row, name])
+        if name in self._settings.key and name in self._fields(self._envelope.before):
+            before = self._path([self._envelope.before, name])
+            value = f"CASE WHEN {self.deleted} THEN {before} ELSE {value} END"
+        return value
+
+    def _fields(self, column: str) -> tuple[str, ...]:
+        """The fields of a column that is a struct."""
+        return tuple(field.name for field in getattr(self._kinds.get(column), "fields", ()))
+
+    def _path(self, names: str | list[str]) -> str:
+        return ".".join(map(self._quote, [names] if isinstance(names, str) else names))
+
+    def _quote(self, name: str) -> str:
+        return f"{self._quoted}{name}{self._quoted}"
 
 
 def _relation(engine: Engine, url: str, name: str) -> str:
@@ -100,28 +172,3 @@ def _since(ledger: StateLedger) -> list[str]:
         f"kafka_incarnation > {newest}",
         f"kafka_incarnation = {newest} AND kafka_partition > {last}",
     ]
-
-
-def _changes(table: StateTable, appended: DeltaTable, names: list[str], quote: str) -> tuple[str, str]:
-    """The state's columns of a record, and the condition that it deletes its key."""
-    topic = table.of.topic
-    assert topic.state is not None
-    debezium = topic.state.envelope == "debezium"
-    kinds: dict[str, Any] = {field.name: field.type for field in appended.schema().fields}
-    nested = debezium and hasattr(kinds.get("after"), "fields")
-    made = [
-        f"{quote}after{quote}.{quote}{name}{quote} AS {quote}{name}{quote}"
-        if nested and name not in RECORD
-        else f"{quote}{name}{quote}"
-        for name in names
-    ]
-    deleted = f"({quote}op{quote} IS NULL OR {quote}op{quote} = 'd')" if debezium else "kafka_value IS NULL"
-    return ", ".join(made), deleted
-
-
-def _messages(table: StateTable, quote: str) -> str:
-    """The condition that leaves out Debezium's messages, which change no key."""
-    topic = table.of.topic
-    if topic.state is None or topic.state.envelope != "debezium":
-        return ""
-    return f" AND ({quote}op{quote} IS NULL OR {quote}op{quote} <> 'm')"

@@ -52,7 +52,8 @@ class Upkeep(NamedTuple):
 
     The form offers a dry run of jobs with ``dry_runs``. A job that ``deletes_raw`` runs with the AWS profile
     ``[tidemark] retention_profile``: nothing else may delete there. ``environment`` returns further variables of the
-    job's process. ``for_topic`` chooses the topics with a task. ``publishes`` sends asset events of its commits.
+    job's process. ``for_topic`` chooses the topics with a task. ``unless_named`` are arguments of runs for all topics.
+    ``publishes`` sends asset events of its commits.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Upkeep(NamedTuple):
     deletes_raw: bool = False
     environment: Callable[[], Mapping[str, str]] = dict
     for_topic: Callable[[TopicSettings], bool] = _any
+    unless_named: tuple[str, ...] = ()
     publishes: Callable[[Context, TopicTable], None] | None = None
 
 
@@ -111,8 +113,9 @@ UPKEEP: Final = (
         "state",
         "state.py",
         "10 * * * *",
-        "Brings state tables to the newest commits of their topics' tables.",
+        "Brings state tables to the newest commits of their topics' tables, those whose state.every has passed.",
         for_topic=_has_state,
+        unless_named=("--due",),
         publishes=publish_state,
     ),
     Upkeep(
@@ -157,7 +160,8 @@ class UpkeepOperator(JobOperator):
             raise AirflowSkipException(f"this run is for {params['topic']} alone")
         dated = ("--dt", _date(context).isoformat()) if self._upkeep.dated else ()
         dry = ("--dry-run",) if params.get("dry_run") else ()
-        self.submit(context, *self._upkeep.arguments, *dated, *dry)
+        due = self._upkeep.unless_named if params["topic"] == ALL else ()
+        self.submit(context, *self._upkeep.arguments, *dated, *dry, *due)
         if self._upkeep.publishes is not None:
             self._upkeep.publishes(context, settings.topic_table(self.cluster, self.topic))
 

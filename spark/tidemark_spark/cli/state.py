@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tidemark.errors import ConfigError
 from tidemark.formats.table.state_audit import PARTS
 from tidemark.formats.table.state_ledger import Leaf
+from tidemark.planning.state import is_due
 from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, run_job, show, tables_of
 from tidemark_spark.cluster.executor import Executor
@@ -45,6 +46,8 @@ def _state(options: argparse.Namespace, executor: Executor | None) -> int:
     if not tables:
         raise ConfigError("state.py", [("--topics", "no topic of the file has `state:`")])
     for table in map(StateTable.open, tables):
+        if options.due and not is_due(table.committed(), table.settings.every, table.store.now()):
+            continue
         if not options.audit:
             show(run_state(table, Rounds(removed, first, second), rebuild=options.rebuild).to_bytes().decode())
             continue
@@ -68,5 +71,6 @@ def _parser() -> argparse.ArgumentParser:
         "--audit", action="store_true", help=f"compare 1/{PARTS} of the keys with the table, and change nothing"
     )
     parser.add_argument("--part", type=int, choices=range(PARTS), help="the part to audit (default: by the date)")
+    modes.add_argument("--due", action="store_true", help="pass over topics whose state.every has not passed yet")
     modes.add_argument("--rebuild", action="store_true", help="make the state again from all rows of the table")
     return parser

@@ -15,7 +15,7 @@ from tidemark.erasure.reports import last_erasure
 from tidemark.errors import TableTampered
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, path_in_log
 from tidemark.table.log_copy import LogCopy
-from tidemark.table.state_table import VERSIONS, StateTable
+from tidemark.table.state_table import StateTable
 from tidemark.table.tampering import check_untampered
 
 
@@ -85,7 +85,7 @@ class ListedState(ListedTable):
 
     @override
     def kept(self, keep: timedelta) -> timedelta:
-        return min(keep, VERSIONS)
+        return min(keep, self._state.settings.versions)
 
     @override
     def erased_in(self) -> int:

@@ -21,7 +21,7 @@ from tidemark.formats.table.state_ledger import RECORD, Leaf
 from tidemark.store import put_over
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.state_table import StateTable
-from tidemark_spark.state.last_records import DELETED, KEY, chosen
+from tidemark_spark.state.last_records import DELETED, HASH, Ranking, chosen
 from tidemark_spark.state.leaf_files import LeafFiles, in_buckets
 from tidemark_spark.state.model import BUCKET_BITS, NewestExecute, StateJob
 from tidemark_spark.state.run import StateRun, is_touched
@@ -66,15 +66,19 @@ def audit_leaf(job: StateJob, task: LeafAuditTask) -> LeafAudit:
     files = LeafFiles(job)
     records = pa.concat_tables([files.records.empty_table(), *files.of_runs(task.leaf.hashes)])
     rows, reserve = (chosen(part, in_buckets(part, job.again)) for part in files.of_leaf(task.leaf))
-    kept = rows.select(files.columns.names)
-    return _RowComparison(kept, reserve, records, expired=task.expired).result()
+    names = [name for name in files.records.names if name not in {DELETED, HASH}]
+    return _RowComparison(rows.select(names), reserve, records, files.columns.ranking, expired=task.expired).result()
 
 
-def replayed(records: pa.Table) -> pa.Table:
+def replayed(records: pa.Table, ranking: Ranking) -> pa.Table:
     """The newest record of each key that is not deleted, by key: a sort of all last records of each partition."""
-    last = _last(records, [KEY, *RECORD[1:4]], 3)
-    newest = _last(last, [KEY, "kafka_incarnation", "kafka_timestamp", "kafka_partition"], 1)
+    last = _of_partitions(records, ranking)
+    newest = _last(last, [ranking.key, *ranking.order, "kafka_incarnation", "kafka_timestamp", "kafka_partition"], 1)
     return newest.filter(pc.invert(newest.column(DELETED)))
+
+
+def _of_partitions(records: pa.Table, ranking: Ranking) -> pa.Table:
+    return _last(records, [ranking.key, *RECORD[1:3], *ranking.order, RECORD[3]], 3)
 
 
 def _last(rows: pa.Table, names: Sequence[str], alike: int) -> pa.Table:
@@ -91,25 +95,30 @@ def _last(rows: pa.Table, names: Sequence[str], alike: int) -> pa.Table:
 class _RowComparison:
     """The rows that the state has, and those that the replay of ``records`` gives, by key."""
 
-    def __init__(self, kept: pa.Table, reserve: pa.Table, records: pa.Table, *, expired: bool) -> None:
-        self._kept, self._wanted, self._expired = kept, replayed(records).select(kept.column_names), expired
+    def __init__(
+        self, kept: pa.Table, reserve: pa.Table, records: pa.Table, ranking: Ranking, *, expired: bool
+    ) -> None:
+        self._kept, self._wanted, self._expired = kept, replayed(records, ranking).select(kept.column_names), expired
+        self._ranking, self._key = ranking, ranking.key
         self._deleted, self._records = reserve.filter(reserve.column(DELETED)), records
         self._findings: list[StateFinding] = []
 
     def result(self) -> LeafAudit:
         """Compare."""
-        at = pc.index_in(self._kept.column(KEY), value_set=self._wanted.column(KEY).combine_chunks())
+        at = pc.index_in(self._kept.column(self._key), value_set=self._wanted.column(self._key).combine_chunks())
         there = at.is_valid().to_numpy().astype(np.bool_)
         kept, wanted = chosen(self._kept, there), self._wanted.take(at.drop_null())
         same = _equal(kept, wanted)
         missing = self._wanted.filter(
-            pc.invert(pc.is_in(self._wanted.column(KEY), value_set=self._kept.column(KEY).combine_chunks()))
+            pc.invert(pc.is_in(self._wanted.column(self._key), value_set=self._kept.column(self._key).combine_chunks()))
         )
         other, unknown = chosen(kept, ~same), chosen(self._kept, ~there)
         lost = 0
         if self._expired:
             deleted = self._deleted.select(kept.column_names)
-            deleted = deleted.filter(pc.is_in(deleted.column(KEY), value_set=missing.column(KEY).combine_chunks()))
+            deleted = deleted.filter(
+                pc.is_in(deleted.column(self._key), value_set=missing.column(self._key).combine_chunks())
+            )
             lost = self._newer(pa.concat_tables([other, unknown, deleted]))
         different = len(other) + len(unknown) + len(missing) - lost
         if different:
@@ -119,21 +128,18 @@ class _RowComparison:
 
     def _newer(self, rows: pa.Table) -> int:
         """The number of keys with one of the ``rows`` newer than all that the table still has in its partition."""
-        last: dict[tuple[Any, ...], int] = {}
-        for key, incarnation, partition, offset in _places(self._records):
-            at = key, incarnation, partition
-            last[at] = max(offset, last.get(at, -1))
-        return len({key for key, inc, part, offset in _places(rows) if offset > last.get((key, inc, part), -1)})
+        last = _of_partitions(pa.concat_tables([self._records.select(rows.column_names), rows]), self._ranking)
+        newer = {*self._places(last)} & {*self._places(rows)} - {*self._places(self._records)}
+        return len({key for key, *_ in newer})
 
     def _tell(self, rule: str, rows: pa.Table) -> None:
-        for _, incarnation, partition, offset in _places(rows.slice(0, _SHOWN)):
+        for _, incarnation, partition, offset in self._places(rows.slice(0, _SHOWN)):
             place = {"incarnation": incarnation, "partition": partition, "offset": offset}
             self._findings.append(StateFinding(rule=rule, **place))
 
-
-def _places(rows: pa.Table) -> list[tuple[Any, ...]]:
-    """The key and the place of each row."""
-    return list(zip(*(rows.column(name).to_pylist() for name in (KEY, *RECORD[1:4])), strict=True))
+    def _places(self, rows: pa.Table) -> list[tuple[Any, ...]]:
+        """The key and the place of each row."""
+        return list(zip(*(rows.column(name).to_pylist() for name in (self._key, *RECORD[1:4])), strict=True))
 
 
 def _equal(one: pa.Table, other: pa.Table) -> NDArray[np.bool_]:

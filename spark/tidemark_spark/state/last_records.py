@@ -1,7 +1,8 @@
 """The fold of a state table: the last record of each key in each partition, and of these the newest.
 
 A partition orders its records by offset. Between the last records of a key in several partitions, the incarnation
-decides, then the record's time, then the partition. So the result depends on the set of records alone, and not on how
+decides, then the record's time, then the partition. If the settings name columns of an order, these decide before all
+of that, a missing value being the lowest. So the result depends on the set of records alone, and not on how
 they are divided, repeated or ordered: the fold of folds is the fold of all. That needs all last records of a key, also
 those that delete it, and those that another partition's outranks: a state table keeps them in its reserve.
 """
@@ -24,7 +25,17 @@ DELETED: Final = "_deleted"
 KEY: Final = "kafka_key"
 _INCARNATION, _PARTITION, _OFFSET, _TIME = "kafka_incarnation", "kafka_partition", "kafka_offset", "kafka_timestamp"
 
+_NUMBERS: Final = {HASH, _INCARNATION, _PARTITION, _OFFSET}
+"""The columns of numbers that are never null; those of an order may have any type."""
+
 _Mask = NDArray[np.bool_]
+
+
+class Ranking(NamedTuple):
+    """The column ``key`` that tells keys apart, and the columns of the ``order``, which may be empty."""
+
+    key: str = KEY
+    order: tuple[str, ...] = ()
 
 
 class Newest(NamedTuple):
@@ -35,62 +46,65 @@ class Newest(NamedTuple):
     moved_keys: int
 
 
-def with_hash(rows: pa.Table) -> pa.Table:
+def with_hash(rows: pa.Table, ranking: Ranking) -> pa.Table:
     """``rows`` with the hashes of their keys in a last column."""
-    keys = rows.column(KEY).combine_chunks()
+    keys = rows.column(ranking.key).combine_chunks()
     hashes = key_hashes(keys.cast(pa.binary()))
     return rows.append_column(pa.field(HASH, pa.uint64(), nullable=False), array(pa.uint64(), hashes))
 
 
-def last_records(rows: pa.Table) -> pa.Table:
+def last_records(rows: pa.Table, ranking: Ranking) -> pa.Table:
     """The last record of each key in each partition of ``rows``, ordered by hash and key."""
-    rows, same_key = _sorted(rows, (_INCARNATION, _PARTITION, _OFFSET))
+    rows, same_key = _sorted(rows, ranking.key, (_INCARNATION, _PARTITION, *ranking.order, _OFFSET))
     followed = same_key & _same(rows, _INCARNATION) & _same(rows, _PARTITION)
     return chosen(rows, ~_of_all(rows, followed))
 
 
-def newest(rows: pa.Table) -> Newest:
+def newest(rows: pa.Table, ranking: Ranking) -> Newest:
     """The newest of the last records of each key; ``rows`` may have any records, in any order."""
-    rows, same_key = _sorted(last_records(rows), (_INCARNATION, _TIME, _PARTITION))
+    deciding = (*ranking.order, _INCARNATION)
+    rows, same_key = _sorted(last_records(rows, ranking), ranking.key, (*deciding, _TIME, _PARTITION))
     winner = ~_of_all(rows, same_key)
     deleted = _flags(rows, DELETED)
-    # A record of an older incarnation is outranked for ever.
+    # A record that is lower in the order, or of an older incarnation, is outranked for ever.
     winners = np.flatnonzero(winner)
     above = winners[np.searchsorted(winners, np.arange(len(rows)))]
-    incarnations = _values(rows, _INCARNATION)
-    current = incarnations == incarnations[above]
-    outranked = current & ~winner
+    outranked = ~winner
+    for name in deciding:
+        values = _values(rows, name)
+        outranked &= values == values[above]
     moved = len(np.unique(above[outranked]))
     return Newest(chosen(rows, winner & ~deleted), chosen(rows, (winner & deleted) | outranked), moved)
 
 
-def merged(rows: pa.Table, changes: pa.Table) -> Newest:
+def merged(rows: pa.Table, changes: pa.Table, ranking: Ranking) -> Newest:
     """The :func:`newest` of both; ``rows`` are those of a state, in order, and most are of keys without ``changes``.
 
     Of ``changes``, which are a reserve and runs, the rows may have any order.
     """
     if not len(rows):
-        return newest(changes)
+        return newest(changes, ranking)
     hashes, changed = _values(rows, HASH), np.unique(_values(changes, HASH))
     touched = np.zeros(len(rows), np.bool_)
     if len(changed):
         touched = changed[np.minimum(np.searchsorted(changed, hashes), len(changed) - 1)] == hashes
-    found = newest(pa.concat_tables([chosen(rows, touched), changes]))
+    found = newest(pa.concat_tables([chosen(rows, touched), changes]), ranking)
     kept = np.flatnonzero(~touched)
     places = np.searchsorted(hashes[kept], _values(found.rows, HASH))
     order = np.insert(kept, places, len(rows) + np.arange(len(found.rows)))
     return found._replace(rows=pa.concat_tables([rows, found.rows]).take(array(pa.int64(), order)))
 
 
-def _sorted(rows: pa.Table, names: tuple[str, ...]) -> tuple[pa.Table, _Mask]:
+def _sorted(rows: pa.Table, key: str, names: tuple[str, ...]) -> tuple[pa.Table, _Mask]:
     """``rows`` by hash, key and the columns ``names``, and for each but the last whether the next has the same key."""
     rows = rows.combine_chunks()
     order = _order(rows, names)
     found = rows.take(array(pa.int64(), order))
-    same_hash, same_key = _same(found, HASH), _same_keys(found)
+    same_hash, same_key = _same(found, HASH), _same_keys(found, key)
     if (same_hash & ~same_key).any():  # two keys of one hash: their rows may be mixed
-        found = rows.sort_by([(name, "ascending") for name in (HASH, KEY, *names)]).combine_chunks()
-        same_key = _same_keys(found)
+        columns = [(name, "ascending", "at_start") for name in (HASH, key, *names)]
+        found = rows.take(pc.sort_indices(rows, sort_keys=columns)).combine_chunks()  # type: ignore[arg-type]  # the stubs are older
+        same_key = _same_keys(found, key)
     return found, same_key
 
 
@@ -106,7 +120,8 @@ def _order(rows: pa.Table, names: tuple[str, ...]) -> NDArray[np.int64]:
     if same.any():
         alike = np.flatnonzero(np.append(same, False) | np.append(False, same))
         chosen = order[alike]
-        columns = [_values(rows, name)[chosen] for name in reversed(names)]
+        few = rows.select(names).take(array(pa.int64(), chosen)).combine_chunks()
+        columns = [_values(few, name) for name in reversed(names)]
         order[alike] = chosen[np.lexsort([*columns, hashes[alike]])]
     return order
 
@@ -117,23 +132,26 @@ def _same(rows: pa.Table, name: str) -> _Mask:
     return same
 
 
-def _same_keys(rows: pa.Table) -> _Mask:
+def _same_keys(rows: pa.Table, key: str) -> _Mask:
     """For each row but the last whether the next has the same key."""
     same = _same(rows, HASH)
     at = np.flatnonzero(same)
     if len(at):
-        keys = rows.column(KEY)
+        keys = rows.column(key)
         equal = pc.equal(keys.take(array(pa.int64(), at)), keys.take(array(pa.int64(), at + 1)))
         same[at] = equal.to_numpy()
     return same
 
 
 def _values(rows: pa.Table, name: str) -> NDArray[Any]:
-    """The values of a column of numbers or times; a missing time comes before all others."""
+    """Numbers in the order of a column's values; a missing value comes before all others."""
     column = rows.column(name)
-    if pa.types.is_timestamp(column.type):
+    if name == _TIME:
         present = column.is_valid().to_numpy()
         return np.where(present, column.cast(pa.int64()).to_numpy(), np.iinfo(np.int64).min)
+    if name not in _NUMBERS:
+        keys = [(name, "ascending", "at_start")]
+        return np.asarray(pc.rank(column, keys, tiebreaker="dense"))  # type: ignore[arg-type]  # the stubs are older
     values: NDArray[Any] = column.to_numpy()
     return values
 

@@ -19,8 +19,9 @@ from tidemark.planning.common import Key
 from tidemark.store import Store, open_store
 from tidemark_spark.convert.stored_file import StoredFile
 from tidemark_spark.convert.upload import upload_once
-from tidemark_spark.state.last_records import DELETED, HASH, KEY, with_hash
-from tidemark_spark.state.model import BUCKET_BITS, StateJob, StoredFileName, run_schema, state_schema
+from tidemark_spark.state.last_records import HASH, KEY, with_hash
+from tidemark_spark.state.model import BUCKET_BITS, StateJob, StoredFileName
+from tidemark_spark.state.record_columns import RecordColumns, in_columns
 
 _GROUP_ROWS: Final = 65536
 """Rows of a row group of runs and leaves: the second round reads those with hashes of its leaf."""
@@ -31,7 +32,8 @@ class LeafFiles:
 
     def __init__(self, job: StateJob) -> None:
         self._job, self._store = job, open_store(job.lake_store, job.options)
-        self.columns, self.records = state_schema(job.topic), run_schema(job.topic)
+        self.columns = RecordColumns(job.topic)
+        self.records = self.columns.records
 
     def of_leaf(self, leaf: Leaf) -> tuple[pa.Table, pa.Table]:
         """The rows of a leaf, and its reserve, both with the columns of records.
@@ -42,10 +44,8 @@ class LeafFiles:
         """
         rows = reserve = self.records.empty_table()
         if leaf.path:
-            rows = with_hash(self._read(f"{self._job.root}/{leaf.path}", self.columns))
-            there = pa.repeat(pa.scalar(False), len(rows))
-            rows = rows.add_column(len(self.columns), pa.field(DELETED, pa.bool_(), nullable=False), there)
-            rows = rows.cast(self.records)
+            rows = self.columns.of_leaf(self._read(f"{self._job.root}/{leaf.path}", self.columns.table))
+            rows = with_hash(rows, self.columns.ranking).cast(self.records)
         if leaf.reserve:
             reserve = self._read(leaf.reserve, self.records)
         whole = (len(rows), len(reserve)) == (leaf.rows, leaf.reserve_rows)
@@ -106,17 +106,6 @@ class LeafFiles:
         except (pa.ArrowException, OSError, ValueError) as error:
             rule = f"cannot be read: {' '.join(str(error).split())}; rebuild the state by state.py --rebuild"
             raise FormatError(key, rule) from error
-
-
-def in_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """``rows`` in the columns of ``schema``; missing columns are null."""
-    columns = [
-        rows.column(field.name).cast(field.type)
-        if field.name in rows.column_names
-        else pa.chunked_array([pa.nulls(len(rows), field.type)])
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def write_sorted(store: Store, key: str, rows: pa.Table) -> StoredFileName:

@@ -29,13 +29,13 @@ from tidemark.formats.table.state_ledger import PREFIX_BITS, Leaf, SourceCommit,
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key
 from tidemark.planning.maintenance.vacuum import RUN_OVER, TOMBSTONES
-from tidemark.planning.state import StateChange, made_again, state_change, still_holds
+from tidemark.planning.state import Meaning, StateChange, made_again, state_change, still_holds
 from tidemark.planning.unseen_deletions import uncertain_offsets
 from tidemark.store import put_once
 from tidemark.table.delta_table import committed_ledger, ledger_of, open_delta, path_in_log
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import read_evidence
-from tidemark.table.state_table import VERSIONS, StateTable
+from tidemark.table.state_table import StateTable
 from tidemark_spark.run.delta_log import milliseconds, naming
 from tidemark_spark.state.model import (
     BUCKET_BITS,
@@ -46,9 +46,10 @@ from tidemark_spark.state.model import (
     NewestTask,
     SortedRun,
     StateJob,
+    StoppingRecord,
     StoredFileName,
-    state_schema,
 )
+from tidemark_spark.state.record_columns import RecordColumns
 from tidemark_spark.state.status import tell_committed, tell_stopped
 
 _INPUT: Final = 64 << 20
@@ -96,7 +97,7 @@ def run_state(table: StateTable, rounds: Rounds, *, rebuild: bool = False) -> St
 
     Raises:
         ConfigError: the topic's columns do not fit its ``state``.
-        StateStopped: the state cannot be made again, or the source table was truncated.
+        StateStopped: the state cannot be made again, or must stop at a record.
         ContinuityError: a file has other rows than its ledger says.
         PublishError: the commit's outcome is unknown; run it again.
         FormatError, StoreError: an object cannot be read.
@@ -118,8 +119,8 @@ class StateRun:
         """Read both ledgers. Raises ConfigError if the topic's columns do not fit its ``state``."""
         self._table = table
         self._topic = table.of.topic
-        self._schema = state_schema(self._topic)
-        self._settings = _digest(table)
+        self._schema = RecordColumns(self._topic).table
+        self._meaning = _meaning(table, self._schema)
         self.attempt = new_attempt()
         source = open_delta(table.of)
         self._source_files = _source_files(source) if source is not None else []
@@ -129,26 +130,28 @@ class StateRun:
 
     def change(self, *, rebuild: bool = False) -> StateChange:
         """The change of the topic's table since the state's commit; see :func:`state_change`."""
-        return state_change(self._table.of, self.ledger, self.state, self._settings, rebuild=rebuild)
+        return state_change(self._table.of, self.ledger, self.state, self._meaning, rebuild=rebuild)
 
     def done(self, rounds: Rounds, *, rebuild: bool) -> tuple[StateResult, StateLedger | None]:
         """Bring the state to the newest commit, whose ledger is returned too; see :func:`run_state`."""
         change = self.change(rebuild=rebuild)
         if change.kind == "nothing":
+            if self.state is not None:
+                self._vacuum(self.state)
             return self._result("empty", change), self.state
         replayed = self._replayed(change)
         if replayed is None and self.state is not None:
             why = "replayed rows were merged into other files since"
-            change = made_again(self._table.of, self.ledger, self.state, self._settings, why)
+            change = made_again(self._table.of, self.ledger, self.state, self._meaning, why)
         before = self.state.leaves if change.keeps and self.state else ()
         job = self.job(change.bounds, change.removed)
         if change.kind == "merge" and change.removed:
             job = replace(job, again=frozenset().union(*rounds.removed(job, before)))
         runs = rounds.first(job, self.first_tasks(change, job.again, replayed or ()))
         files = tuple(run.file for run in runs if run.file)
-        if truncated := [run.truncated for run in runs if run.truncated]:
+        if stops := [run.stop for run in runs if run.stop]:
             self.delete(files)
-            raise self._stopped_at(min(truncated))
+            raise self._stopped_at(min(stops))
         tasks = self._leaf_tasks(change, runs, job.again)
         made = rounds.second(replace(job, runs=files), tasks)
         replaced = {leaf for task in tasks for leaf in task.old}
@@ -164,13 +167,12 @@ class StateRun:
         lost = sum(each.lost_keys for each in made) if change.expired else 0
         return self._result("committed", change, runs, ledger).model_copy(update={"lost_keys": lost}), ledger
 
-    def _stopped_at(self, place: tuple[int, int, int]) -> StateStopped:
-        incarnation, partition, offset = place
+    def _stopped_at(self, stop: StoppingRecord) -> StateStopped:
+        incarnation, partition, offset = stop.place
         return StateStopped(
             f"{self._table.url}: the record at offset {offset} of partition {partition}, incarnation {incarnation}, "
-            f"truncates the source table, and records of other partitions have no order with it; the state stays at "
-            f"commit {self.state.n if self.state else 0}: give a topic with a new snapshot a state of its own",
-            place,
+            f"{stop.rule}; the state stays at commit {self.state.n if self.state else 0}",
+            stop.place,
         )
 
     def job(
@@ -229,8 +231,7 @@ class StateRun:
 
         A rebuild that keeps records makes each leaf.
         """
-        assert self._topic.state is not None
-        target, touched = self._topic.state.leaf, {bucket for run in runs for bucket in run.buckets} | {*again}
+        target, touched = self._table.settings.leaf, {bucket for run in runs for bucket in run.buckets} | {*again}
         if change.keeps and self.state is not None:
             every = change.kind == "rebuild"
             tasks = _joined(self.state.leaves, target)
@@ -264,7 +265,8 @@ class StateRun:
                 for known in source.partitions
             ),
             leaves=leaves,
-            settings=self._settings,
+            settings=self._meaning.settings,
+            columns=self._meaning.columns,
             quarantined=sum(evidence.rows_by_date("quarantined").values()),
             committed_at=self._table.store.now(),
         )
@@ -333,30 +335,37 @@ class StateRun:
         delta.create_write_transaction(actions, "append", delta.schema(), [], commit_properties=properties)
 
     def _vacuum(self, ledger: StateLedger) -> None:
-        """Delete the files and ledgers that no commit of the last day names, and that no running run may have.
+        """Delete the files and ledgers of commits older than ``versions``, and those that no running run may have.
 
         Commits that a catalog still lists count too, as long as the files of other tables would stay.
         """
         table, keys = self._table, self._table.of.keys
-        now, needed, read = table.store.now(), set[str](), ledger
-        listed = self._oldest_listed()
-        ledgers = {keys.state_ledger(ledger.n, ledger.attempt)}
-        while True:
-            needed |= {f"{table.root}/{leaf.path}" for leaf in read.leaves}
-            needed |= {leaf.reserve for leaf in read.leaves}
+        now, listed = table.store.now(), self._oldest_listed()
+        needed, old, young = set[str](), set[str](), True
+        for read in self._commits(ledger):
+            files = {f"{table.root}/{leaf.path}" for leaf in read.leaves} | {leaf.reserve for leaf in read.leaves}
+            if not young:
+                old |= files
+                continue
+            needed |= {*files, keys.state_ledger(read.n, read.attempt)}
             age = now - read.committed_at
-            if read.parent is None or (age > VERSIONS and (read.n <= listed or age > TOMBSTONES)):
-                break
-            ledgers.add(key := keys.state_ledger(read.parent.n, read.parent.attempt))
-            try:
-                read = StateLedger.load(table.store, key)
-            except NotFound:
-                break
+            young = age <= table.settings.versions or (read.n > listed and age <= TOMBSTONES)
         for folder in (f"{table.root}/", keys.state_folder):
             for info in table.store.list(folder):
-                data = not info.key.startswith((f"{table.root}/_", keys.state_audits))
-                if data and info.key not in needed | ledgers and info.modified < now - RUN_OVER:
+                data = not info.key.startswith((f"{table.root}/_", keys.state_audits)) and info.key not in needed
+                if data and (info.key in old or info.modified < now - RUN_OVER):
                     table.store.delete(info.key)
+
+    def _commits(self, ledger: StateLedger) -> Iterator[StateLedger]:
+        """The ledgers of ``ledger`` and of the commits before it, the newest first, as far as they are there."""
+        yield ledger
+        while ledger.parent is not None:
+            try:
+                key = self._table.of.keys.state_ledger(ledger.parent.n, ledger.parent.attempt)
+                ledger = StateLedger.load(self._table.store, key)
+            except NotFound:
+                return
+            yield ledger
 
     def _oldest_listed(self) -> int:
         """The number of the oldest commit that a catalog lists; larger than all if none lists one."""
@@ -470,9 +479,7 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
-def _digest(table: StateTable) -> str:
-    """The identity of the settings and columns that the state's rows depend on: 16 hexadecimal digits."""
-    state = table.of.topic.state
-    assert state is not None
-    parts = f"{state.envelope}\n{table.of.topic.state_table}\n{state_schema(table.of.topic)}"
-    return hashlib.sha256(parts.encode()).hexdigest()[:16]
+def _meaning(table: StateTable, columns: pa.Schema) -> Meaning:
+    state = table.settings
+    settings = f"{state.key}\n{state.framing}\n{state.order}\n{state.envelope}\n{table.of.topic.state_table}"
+    return Meaning(*(hashlib.sha256(part.encode()).hexdigest()[:16] for part in (settings, str(columns))))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.formats.table.state_ledger import PREFIX_BITS, RECORD, Leaf, range_of
-from tidemark_spark.state.last_records import KEY, chosen, merged
+from tidemark_spark.state.last_records import chosen, merged
 from tidemark_spark.state.leaf_files import LeafFiles, buckets_of, removed_from, within
 from tidemark_spark.state.model import LeafTask, MadeLeaves, StateJob
 
@@ -50,22 +50,22 @@ def merged_leaf(job: StateJob, task: LeafTask) -> MadeLeaves:
         before = pa.concat_tables([rows, reserve])
         rows, reserve = (chosen(part, ~removed_from(part, job.removed)) for part in (rows, reserve))
         gone = chosen(before, removed_from(before, job.removed))
-        lost = _lost(gone, pa.concat_tables([rows, reserve, *runs]))
+        lost = _lost(gone, pa.concat_tables([rows, reserve, *runs]), files.columns.ranking.key)
     return MadeLeaves(_written(job, files, task.prefix, rows, pa.concat_tables([reserve, *runs])), lost)
 
 
-def _lost(removed: pa.Table, records: pa.Table) -> int:
+def _lost(removed: pa.Table, records: pa.Table, key: str) -> int:
     """The number of keys with a record among ``removed``, and none of the same partition among ``records``."""
-    place = [*RECORD[:3]]
+    place = [key, *RECORD[1:3]]
     left = removed.select(place).join(records.select(place), place, join_type="left anti", use_threads=False)
-    return len(left.column(KEY).unique())
+    return len(left.column(key).unique())
 
 
 def _written(job: StateJob, files: LeafFiles, prefix: str, old: pa.Table, changes: pa.Table) -> list[Leaf]:
     """Write a leaf of ``old`` rows and of ``changes``; two of longer prefixes if it is too large."""
     assert job.topic.state is not None
-    found = merged(old, changes)
-    rows = found.rows.select(files.columns.names)
+    found = merged(old, changes, files.columns.ranking)
+    rows = found.rows.select(files.columns.table.names)
     if rows.nbytes > _SPLIT_AT * job.topic.state.leaf and len(prefix) < PREFIX_BITS and len(rows) > 1:
         halves = (prefix + bit for bit in "01")
         return [leaf for half in halves for leaf in _written(job, files, half, _part(old, half), _part(changes, half))]

@@ -76,7 +76,7 @@ def test_the_others_find_what_is_due(called: Path, name: str) -> None:
     run(name)
     [upkeep] = [one for one in UPKEEP if one.name == name]
     assert arguments(called)[0] == upkeep.job
-    assert arguments(called)[9:] == list(upkeep.arguments)
+    assert arguments(called)[9:] == [*upkeep.arguments, *upkeep.unless_named]
 
 
 def test_the_form_may_ask_for_a_dry_run_of_erasure(called: Path) -> None:
@@ -141,3 +141,10 @@ def test_only_the_pass_of_erasure_has_its_secret_and_its_role(called: Path, monk
 def without_static_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_PROFILE", *STATIC_KEYS):
         monkeypatch.delenv(name, raising=False)
+
+
+def test_a_run_for_all_topics_leaves_out_states_that_are_not_due(called: Path) -> None:
+    run("state")
+    assert arguments(called)[-1] == "--due"
+    run("state", topic=f"{CLUSTER}/orders")
+    assert "--due" not in arguments(called)

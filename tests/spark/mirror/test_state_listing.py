@@ -22,12 +22,13 @@ from tidemark.errors import ConfigError
 from tidemark.formats.table.mirror_status import MirrorState
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.table.delta_table import open_topic_table
-from tidemark.table.state_table import VERSIONS, StateTable
+from tidemark.table.state_table import StateTable
 from tidemark.topics import load_topics
 from tidemark_spark.mirror import mirror as mirror_module
 from tidemark_spark.mirror.cluster import mirror_cluster
 
 pytestmark = [pytest.mark.usefixtures("kind"), pytest.mark.sampled(1)]
+VERSIONS = timedelta(days=1)
 HOUR = timedelta(hours=1)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ from tidemark.formats.table.state_status import StateStatus
 from tidemark.planning import write_plan
 from tidemark.planning.maintenance.retention import plan_retain
 from tidemark.table.state_table import StateTable
+from tidemark.topics import StateSettings
 from tidemark_spark.run.driver import run
 from tidemark_spark.state.audit import LeafAudit, LeafAuditTask, audit_leaf
 from tidemark_spark.state.first_round import last_of_files
@@ -61,18 +62,61 @@ def expire(world: World, at: datetime) -> None:
     assert run(world.table, plan, in_process).status in {"landed", "empty"}
 
 
-def replayed(rows: list[dict[str, Any]]) -> dict[bytes, dict[str, Any]]:
-    """The newest record of each key of ``rows``, in the order of the records, without deleted keys."""
-    last: dict[bytes, dict[tuple[int, int], dict[str, Any]]] = {}
-    for row in sorted(rows, key=lambda row: (row["kafka_incarnation"], row["kafka_partition"], row["kafka_offset"])):
-        if row["kafka_key"] is not None:
-            last.setdefault(row["kafka_key"], {})[row["kafka_incarnation"], row["kafka_partition"]] = row
-    found: dict[bytes, dict[str, Any]] = {}
+Row = dict[str, Any]
+DEFAULTS = StateSettings()
+_SETS = {"debezium": {"c", "u", "r"}, "maxwell": {"insert", "update", "bootstrap-insert"}}
+_OP = {"debezium": "op", "maxwell": "type"}
+_DELETES = {"debezium": "d", "maxwell": "delete"}
+
+
+def identity(row: Row, state: StateSettings) -> Any:
+    """The key of a row; None if it has none."""
+    if state.framing and row["kafka_key"] and row["kafka_key"][:1] == b"\0" and len(row["kafka_key"]) >= 5:
+        return row["kafka_key"][5:]
+    if state.key == ("kafka_key",):
+        return row["kafka_key"]
+    values = tuple(row[name] for name in state.key)
+    return None if None in values else values
+
+
+def _deletes(row: Row, state: StateSettings) -> bool | None:
+    """True if the record deletes its key, None if it changes no key."""
+    if state.envelope == "none":
+        return row["kafka_value"] is None
+    op = row[_OP[state.envelope]]
+    if op is None:
+        return None if state.order or state.key != ("kafka_key",) else True
+    return op == _DELETES[state.envelope] or (False if op in _SETS[state.envelope] else None)
+
+
+def _order(row: Row, state: StateSettings) -> tuple[Any, ...]:
+    return tuple((row[name] is not None, row[name] or 0) for name in state.order)
+
+
+def rivals(rows: Iterable[Row], state: StateSettings) -> dict[Any, list[Row]]:
+    """By key the last records of partitions that no other outranks for ever; the newest is the last of them."""
+    last: dict[Any, dict[tuple[int, int], Row]] = {}
+    for row in sorted(rows, key=lambda row: (_order(row, state), row["kafka_offset"])):
+        if _deletes(row, state) is not None and (key := identity(row, state)) is not None:
+            last.setdefault(key, {})[row["kafka_incarnation"], row["kafka_partition"]] = row
+    found: dict[Any, list[Row]] = {}
     for key, by_partition in last.items():
-        at = max(by_partition, key=lambda at: (at[0], by_partition[at]["kafka_timestamp"], at[1]))
-        if by_partition[at]["kafka_value"] is not None:
-            found[key] = by_partition[at]
+        few = sorted(
+            by_partition.values(),
+            key=lambda row: (
+                _order(row, state),
+                *(row[f"kafka_{name}"] for name in ("incarnation", "timestamp", "partition")),
+            ),
+        )
+        top = _order(few[-1], state), few[-1]["kafka_incarnation"]
+        found[key] = [row for row in few if (_order(row, state), row["kafka_incarnation"]) == top]
     return found
+
+
+def replayed(rows: Iterable[Row], state: StateSettings = DEFAULTS) -> dict[Any, Row]:
+    """The newest record of each key of ``rows``, without deleted keys."""
+    newest = {key: few[-1] for key, few in rivals(rows, state).items()}
+    return {key: row for key, row in newest.items() if not _deletes(row, state)}
 
 
 def state_rows(world: World) -> list[dict[str, Any]]:
@@ -92,15 +136,21 @@ def status_of(world: World) -> StateStatus:
     return StateStatus.load(world.table.store, world.table.keys.deployment.state_status(world.table.topic.topic))
 
 
-def check(world: World, outlived: Sequence[dict[str, Any]] = (), unsure: Collection[bytes] = ()) -> None:
+def check(world: World, outlived: Sequence[Row] = (), unsure: Collection[Any] = ()) -> None:
     """The state equals the replay of all rows of the table, and of ``outlived`` rows, each key once.
 
     About ``unsure`` keys it may differ.
     """
+    state = world.table.topic.state
+    assert state is not None
     rows = state_rows(world)
-    found = {row["kafka_key"]: row for row in rows if row["kafka_key"] not in unsure}
-    assert len(found) == len([row for row in rows if row["kafka_key"] not in unsure]), "a key twice"
-    wanted = {key: row for key, row in replayed([*world.rows(), *outlived]).items() if key not in unsure}
-    assert found == {key: {name: row[name] for name in found.get(key, row)} for key, row in wanted.items()}
+    sure = [row for row in rows if identity(row, state) not in unsure]
+    found = {identity(row, state): row for row in sure}
+    assert len(found) == len(sure), "a key twice"
+    wanted = replayed([*world.rows(), *outlived], state)
+    names = {*rows[0]} if rows else set()
+    assert found == {
+        key: {name: row[name] for name in row if name in names} for key, row in wanted.items() if key not in unsure
+    }
     ledger = StateTable.open(world.table).committed()
     assert (ledger.rows if ledger else 0) == len(rows)

@@ -6,6 +6,7 @@ retention removed, as far as they were the last of their key and partition when 
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,19 +18,25 @@ import pytest
 from tests.spark.erasing.masked import killed
 from tests.spark.erasing.test_schedules import Schedule
 from tests.spark.run.test_truncation import FUNCTION
-from tests.spark.state.replay import advance, check, compare, expire, first
+from tests.spark.state.replay import Row, advance, check, compare, expire, first, identity, rivals
 from tests.spark.state.test_removed import PAST_T0
 from tests.spark.test_vacuum import Died
 from tidemark.errors import ContinuityError
 from tidemark.formats.table.state_audit import PARTS
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay
 from tidemark.table.state_table import StateTable
+from tidemark.topics import StateSettings
 from tidemark_spark.state.audit import audit_state
 
 STATE: Final = "state: {leaf: 1KiB}"
 SETTINGS: Final = ((STATE,), (STATE, FUNCTION), (STATE, FUNCTION, "compaction: {files: 3}"))
+COLUMNS: Final = "parser: {kind: json, columns: [{name: rank, type: int64}, {name: id, type: string}]}"
+CHANGES: Final = (
+    "parser: {kind: json, columns: [{name: type, type: string}, {name: xid, type: int64}, "
+    "{name: id, type: int64, path: data.id}, {name: name, type: string, path: data.name}]}"
+)
+"""Maxwell's."""
 
-Row = dict[str, Any]
 Place = tuple[int, int, int]
 
 
@@ -41,13 +48,13 @@ def place(row: Row) -> Place:
 class StateSchedule(Schedule):
     """A topic of two partitions, its table, and its state table."""
 
-    settings_of = SETTINGS
-    values = (b"fine!", b"bad", b"", b"longer than others", None, None)
+    settings_of: tuple[tuple[str, ...], ...] = SETTINGS
+    values: tuple[bytes | None, ...] = (b"fine!", b"bad", b"", b"longer than others", None, None)
     retention = "{erased: 0s, table: 30d, apply: true}"
 
     def __init__(self, root: Path, rng: random.Random) -> None:
         super().__init__(root, rng)
-        self.seen: set[Place] = set()
+        self.kept: set[Place] = set()
         self.outlived: dict[Place, Row] = {}
         self.masked: set[tuple[int, int]] = set()
         self.expired = False
@@ -56,14 +63,18 @@ class StateSchedule(Schedule):
         """A run of the state, after which it equals the replay."""
         result = advance(self.world, rebuild=self.rng.random() < 0.1)
         assert result.status in {"committed", "empty"}
-        rows = self.world.rows()
-        self.seen = {place(row) for row in rows}
-        unsure = {row["kafka_key"] for at, row in self.outlived.items() if at[:2] in self.masked}
-        check(self.world, [row for at, row in self.outlived.items() if at not in self.seen], unsure)
-        last: dict[tuple[bytes, int], Place] = {}
-        for row in sorted([*rows, *self.outlived.values()], key=place):
-            last[row["kafka_key"], row["kafka_partition"]] = place(row)
-        self.outlived = {at: row for at, row in self.outlived.items() if at in last.values()}
+        state = self.world.table.topic.state
+        assert state is not None
+        here = {place(row) for row in self.world.rows()}
+        unsure = {identity(row, state) for at, row in self.outlived.items() if at[:2] in self.masked}
+        check(self.world, [row for at, row in self.outlived.items() if at not in here], unsure)
+        self._keep(state)
+        self.outlived = {at: row for at, row in self.outlived.items() if at in self.kept}
+
+    def _keep(self, state: StateSettings) -> None:
+        """Note the records that the state keeps of all those that it sees now."""
+        known = {place(row): row for row in (*self.outlived.values(), *self.world.rows())}
+        self.kept = {place(row) for few in rivals(known.values(), state).values() for row in few}
 
     def land(self) -> None:
         """Land all; what was cut off is gone for the state, too."""
@@ -94,11 +105,12 @@ class StateSchedule(Schedule):
         expire(self.world, PAST_T0 - timedelta(days=self.rng.randrange(2)))
         self.expired = True
         gone = before.keys() - {place(row) for row in self.world.rows()}
-        self.outlived |= {at: before[at] for at in gone & self.seen if before[at]["kafka_key"] is not None}
+        self.outlived |= {at: before[at] for at in gone & self.kept}
 
     def expire_unseen(self) -> None:
         """Retention removes dates while a run of the state has their rows."""
-        self.seen = {place(row) for row in self.world.rows()}
+        assert self.world.table.topic.state is not None
+        self._keep(self.world.table.topic.state)
         self.expire()
 
     def die(self) -> None:
@@ -139,9 +151,9 @@ class StateSchedule(Schedule):
         self.rng.choice(steps)()
 
 
-def run_schedule(root: Path, rng: random.Random) -> None:
+def run_schedule(root: Path, rng: random.Random, kind: type[StateSchedule]) -> None:
     """A schedule of random length, and at its end an audit of a part of the keys."""
-    schedule = StateSchedule(root, rng)
+    schedule = kind(root, rng)
     schedule.produce()
     for _ in range(rng.randint(6, 16)):
         schedule.step()
@@ -152,9 +164,43 @@ def run_schedule(root: Path, rng: random.Random) -> None:
     assert audit_state(StateTable.open(schedule.world.table), part, first, compare).findings == ()
 
 
+class OrderedSchedule(StateSchedule):
+    """The order is that of a column, which some records lack; none is deleted."""
+
+    settings_of = (
+        ("state: {leaf: 1KiB, order: [rank]}", COLUMNS),
+        ("state: {leaf: 1KiB, key: id, order: rank}", COLUMNS),
+    )
+    values = tuple(
+        json.dumps({"rank": rank, "id": name}).encode() for rank in (None, 1, 2, 3, 4) for name in ("a", "b", None)
+    )
+
+
+class MaxwellSchedule(StateSchedule):
+    """Envelopes of Maxwell's, with keys by record and by column, and with an order or without one."""
+
+    settings_of = tuple(
+        (f"state: {{leaf: 1KiB, envelope: maxwell{more}}}", CHANGES)
+        for more in ("", ", key: [id]", ", key: [id, name]", ", key: id, order: xid", ", order: [xid]")
+    )
+    values = (
+        None,
+        *(
+            json.dumps({"type": word, "xid": xid, "data": {"id": xid % 3, "name": name}}).encode()
+            for word in ("insert", "update", "update", "delete", "bootstrap-start")
+            for xid in range(5)
+            for name in ("ada", "bob")
+        ),
+        json.dumps({"type": "bootstrap-insert", "data": {"id": 1, "name": "ada"}}).encode(),
+    )
+
+
+KINDS: Final = (StateSchedule, StateSchedule, OrderedSchedule, MaxwellSchedule)
+
+
 @pytest.mark.parametrize("number", range(4))
 def test_every_schedule_leaves_what_a_replay_leaves(
     tmp_path: Path, rng: random.Random, full: bool, number: int
 ) -> None:
     for turn in range(250 if full else 1):
-        run_schedule(tmp_path / str(turn), rng)
+        run_schedule(tmp_path / str(turn), rng, KINDS[number])

@@ -29,7 +29,7 @@ from tidemark.planning.maintenance.compaction import plan_compaction
 from tidemark.planning.maintenance.vacuum import RUN_OVER, TOMBSTONES
 from tidemark.store.local import LocalStore
 from tidemark.table.delta_table import open_topic_table
-from tidemark.table.state_table import VERSIONS, StateTable
+from tidemark.table.state_table import StateTable
 from tidemark.topics import load_topics
 from tidemark_spark.cli.state import main
 from tidemark_spark.cluster.executor import Common, Executor, Given, Made
@@ -41,6 +41,7 @@ from tidemark_spark.state.run import Rounds, run_state
 from tidemark_spark.state.second_round import placeholders
 from tidemark_spark.vacuum import vacuum
 
+VERSIONS = timedelta(days=1)
 KEYS = tuple(b"key-%d" % number for number in range(12))
 JSON = (
     "parser: {kind: json, columns: [{name: op, type: string}, {name: id, type: int64, path: after.id}, "

@@ -20,7 +20,7 @@ from tidemark.cli.app import app
 from tidemark.onboarding.options import byte_rate
 from tidemark.store import LocalStore
 from tidemark.topics import load_topics
-from tidemark_spark.state.model import state_schema
+from tidemark_spark.state.record_columns import RecordColumns
 
 TOPICS = """# the deployment
 raw: {url: 'file://ROOT/raw'}
@@ -105,7 +105,7 @@ def test_debeziums_changes_get_a_state_table(place: Path, with_schema: bool) -> 
     assert {each["name"]: each["path"] or each["name"] for each in json.loads(text)["parser"]["columns"]} == {
         "op": f"{above}op", "id": f"{above}after.id", "op_2": f"{above}after.op", "name": f"{above}after.name",
     }  # fmt: skip
-    assert state_schema(topic).names[-3:] == ["id", "op_2", "name"]
+    assert RecordColumns(topic).table.names[-3:] == ["id", "op_2", "name"]
     assert "the state table orders_current has the newest record of each key" in " ".join(json.loads(text)["notes"])
 
 

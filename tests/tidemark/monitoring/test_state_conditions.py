@@ -77,6 +77,9 @@ def test_doubts_are_told_until_people_accept_them() -> None:
     doubts = status(moved_keys=12, uncertain=340)
     assert keys(doubts) == ["moved_keys", "uncertain"]
 
+    ordered = TopicSettings.model_validate({**TOPIC.model_dump(), "state": {"order": "lsn"}})
+    assert keys(doubts, ordered) == ["uncertain"], "the source's own order decides"
+
     def accepted(**counts: int) -> list[str]:
         return keys(doubts, TopicSettings.model_validate({**TOPIC.model_dump(), "state": {"accept": counts}}))
 

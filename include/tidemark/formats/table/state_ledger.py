@@ -91,8 +91,9 @@ class SourceCommit(Model):
 class StateLedger(StoredObject):
     """The state table after its commit ``n``: for each key the newest record of the topic's table at commit ``of``.
 
-    ``settings`` is the digest of the settings that the rows depend on. ``quarantined`` counts the records below the
-    vector that are in quarantine: the state lacks them until they are replayed.
+    ``settings`` is the digest of the settings that choose a key's record, ``columns`` that of the columns.
+    ``quarantined`` counts the records below the vector that are in quarantine: the state lacks them until they are
+    replayed.
     """
 
     most_bytes: ClassVar[int] = object_sizes.LEDGER
@@ -108,6 +109,7 @@ class StateLedger(StoredObject):
     through: tuple[Through, ...]
     leaves: tuple[Leaf, ...]
     settings: str
+    columns: str = ""
     quarantined: int = Field(default=0, ge=0)
     committed_at: AwareDatetime
 

@@ -1,0 +1,35 @@
+"""The envelopes of change records: the columns that a parser makes of them, and the words in them.
+
+A record of an envelope without its operation is the tombstone that follows a deletion.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Envelope(NamedTuple):
+    """The column ``op`` names the operation, one of ``sets`` or ``deletes``; records of others change no row.
+
+    The column ``row`` has the row after the change, if the parser makes a struct of it, and ``before`` that before.
+    Records of ``truncates`` remove all rows.
+    """
+
+    op: str
+    row: str
+    before: str
+    sets: frozenset[str]
+    deletes: str
+    truncates: str = ""
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """The operations that change the row of a key."""
+        return (*sorted(self.sets), self.deletes)
+
+
+ENVELOPES: Final = {
+    "debezium": Envelope("op", "after", "before", frozenset("cru"), "d", "t"),
+    "maxwell": Envelope("type", "data", "data", frozenset({"insert", "update", "bootstrap-insert"}), "delete"),
+}
+"""By ``state.envelope``."""
