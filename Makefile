@@ -32,11 +32,14 @@ export UV_PYTHON_DOWNLOADS := never
 export UV_COMPILE_BYTECODE := 1
 export PYTHONDONTWRITEBYTECODE :=
 # uv does not read pip's configuration: hand it the index that pip is set up with, if any.
-UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(BUILD)/bin/pip config get global.index-url 2>/dev/null || true)}" $(BUILD)/bin/uv
+INDEX = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(BUILD)/bin/pip config get global.index-url 2>/dev/null || true)}"
+UV = $(INDEX) $(BUILD)/bin/uv
+# Packages without a wheel, which are pure Python.
+SOURCES := pure-sasl pyspark pyspark-client
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels requirements lint style types house format test test-containers test-kubernetes test-full mutants screenshots bench soak demo down clean
+.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels release-check surface version requirements lint style types house format test test-containers test-kubernetes test-full mutants screenshots bench soak demo down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +64,8 @@ $(DONE)/wheel: pyproject.toml hatch_build.py $(DONE)/build
 	@touch $@
 
 $(DONE)/airflow: requirements/pytest.txt requirements/axe.txt requirements/airflow-lineage.txt
+$(DONE)/dev: requirements/release.txt
+EXTRA_dev := requirements/release.txt
 EXTRA_airflow := requirements/pytest.txt requirements/axe.txt requirements/airflow-lineage.txt
 
 $(ENVS:%=$(DONE)/%): $(DONE)/%: requirements/%.txt $(DONE)/wheel
@@ -109,13 +114,24 @@ dist: $(DONE)/build ## Build wheel and source distribution into dist/, with the 
 		for env in agent spark airflow object-store; do cp requirements/$$env.txt dist/requirements-$$env.txt; done; \
 		rm -f dist/.gitignore; ls dist)
 
-# The images' Python and C library; nothing is installed, and of each wheel no more than its metadata is fetched. Three
-# packages are sources of pure Python wherever they are installed.
+# The images' Python and C library; nothing is installed, and of each wheel no more than its metadata is fetched.
 image-wheels: $(DONE)/build ## Check that each pin of the images has a wheel for arm64
 	$(call step,wheels for arm64,for env in agent spark airflow; do \
-		$(UV) pip install --quiet --dry-run --no-deps --only-binary :all: $(addprefix --no-binary ,pure-sasl pyspark pyspark-client) \
+		$(UV) pip install --quiet --dry-run --no-deps --only-binary :all: $(addprefix --no-binary ,$(SOURCES)) \
 			--require-hashes --python-version 3.11 --python $(BUILD)/bin/python --python-platform aarch64-manylinux_2_36 --target $(STATE)/arm64 \
 			--requirement requirements/$$env.txt; done)
+
+# Only what a network can answer is not checked without one, and make says Error 3.
+release-check: env-dev ## Build the release reproducibly into dist/, install it on each Python, list licences and materials
+	@echo "== release"; $(INDEX) $(DEV) -m release $(SOURCES)
+
+# The JSON of commands is listed by the tests that run them: TIDEMARK_ANSWERS=write adds what is new.
+surface: env-dev env-airflow ## List settings, commands, metrics, columns, DAGs and Python names in tests/golden
+	$(DEV) -m tests.golden.surface
+	AIRFLOW__LOGGING__LOGGING_LEVEL=ERROR $(AIRFLOW) -m tests.dags.surface
+
+version: env-dev ## Change the version everywhere to VERSION
+	$(DEV) -m release.version $(VERSION)
 
 # To resolve is to unpack sources of 1 GB that nobody needs any more.
 requirements: $(DONE)/build ## Recompile requirements/*.txt from pyproject.toml
@@ -135,7 +151,7 @@ types: env-dev env-airflow ## Check types only
 	@mkdir -p $(MYPY)
 	$(call step,mypy without and with Airflow,\
 		flock $(MYPY)/without.lock $(DEV) -m mypy --cache-dir $(MYPY)/without --exclude '^tests/(plugins|dags)/' \
-			$(wildcard include/tidemark uploader_agent spark/tidemark_spark spark/jobs tests bench demo docs/examples) & without=$$!; \
+			$(wildcard include/tidemark uploader_agent spark/tidemark_spark spark/jobs tests bench demo release docs/examples) & without=$$!; \
 		flock $(MYPY)/with.lock $(DEV) -m mypy --cache-dir $(MYPY)/with \
 			--python-executable $(AIRFLOW) $(wildcard plugins dags tests/plugins tests/dags) & with=$$!; \
 		wait $$without && wait $$with)

@@ -12,14 +12,14 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from bench import agent, convert, erasure, fetch_peer, idle, live_many, parsing, remote_reader, stack
+from bench import agent, convert, erasure, fetch_peer, idle, live_many, parsing, remote_reader, stack, state
 from bench.data import HOME, Data, Topic, data
 from bench.measure import Row, table
 from demo.steps import Steps
 from tests.support.s3 import S3Server
 
 PARTS = ("data", "agent", "idle", "fetch", "fetch-idle", "orchestration", "consumer", "convert", "erasure")
-LONG = ("fetch-peer", "live-many")
+LONG = ("fetch-peer", "live-many", "state")
 """Parts that run only when they are named."""
 
 
@@ -69,6 +69,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "consumer": lambda: remote_reader.measure(s3),
             "fetch-peer": lambda: fetch_peer.measure(s3),
             "live-many": live_many.measure,
+            "state": state.measure,
         }
         with_data: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {
             "agent": (agent.TOPICS, lambda made: agent.backlog(made, s3) + agent.latency(made.cluster, s3)),

@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 from typing import Final
 
 from bench.agent import AGENT, REPETITIONS
 from bench.data import HOME, Topic, agent_file, produce
 from bench.measure import MB, Row, TreeMeter, Usage, run
-from tests.support.jars import class_path
-from tests.support.java import java
+from tests.support.connect import connect
 from tests.support.kafka import KafkaCluster
-from tests.support.kafka_config import write_properties
-from tests.support.ports import HOST, free_port
-from tests.support.process import ManagedProcess
 from tests.support.s3 import S3Server
 
 FOLDER: Final = HOME / "fetch-peer"
@@ -82,13 +77,9 @@ def _sink(cluster: KafkaCluster, s3: S3Server, name: str, records: int) -> Usage
     control, table = f"control-{name}", name.replace("-", "_")
     cluster.create_topic(control)
     worker = {
-        "bootstrap.servers": cluster.bootstrap,
-        "listeners": f"http://{HOST}:{free_port()}",
-        "offset.storage.file.filename": str(folder / "offsets"),
         "key.converter": _BYTES,
         "value.converter": _BYTES,
         "offset.flush.interval.ms": "1000",  # an idle topic's task hears of a commit no sooner
-        "plugin.discovery": "service_load",
         "consumer.max.poll.records": "5000",
     }
     sink = {
@@ -114,12 +105,7 @@ def _sink(cluster: KafkaCluster, s3: S3Server, name: str, records: int) -> Usage
         "iceberg.catalog.s3.endpoint": s3.endpoint,
         "iceberg.catalog.s3.path-style-access": "true",
     }
-    write_properties(folder / "worker.properties", worker)
-    write_properties(folder / "sink.properties", sink)
-    command: list[str | Path] = [java(), *_JVM, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
-    command += ["-cp", class_path("connect-iceberg"), "org.apache.kafka.connect.cli.ConnectStandalone"]
-    command += [folder / "worker.properties", folder / "sink.properties"]
-    process = ManagedProcess("connect", command, log=folder / "connect.log", env=s3.env(), cwd=folder)
+    process = connect("connect-iceberg", folder, cluster.bootstrap, worker, [sink], jvm=_JVM, env=s3.env())
     with process, TreeMeter(process.pid, interval=0.5) as meter:
         process.wait_until(lambda: _rows(s3, f"{name}/bench/{table}/metadata/") == records, timeout=300)
     return Usage(0.0, meter.cpu, meter.peak)

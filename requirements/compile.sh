@@ -13,6 +13,7 @@ compile dev pyproject.toml --extra agent --extra lineage --extra onboarding --ex
 compile pytest --group pytest --constraint requirements/airflow.txt
 compile axe --group axe --no-deps
 compile java --group java
+compile release --group release --constraint requirements/dev.txt
 compile spark-4.1 --group spark-4.1
 compile object-store pyproject.toml --extra object-store --constraint requirements/agent.txt
 compile airflow-lineage pyproject.toml --extra airflow-lineage --constraint requirements/airflow.txt

@@ -82,7 +82,7 @@ FLOORS = {
         "plugin",
     ),
 }
-OURS = {"tidemark", "uploader_agent", "tidemark_spark", "tidemark_airflow", "tests", "demo", "bench"}
+OURS = {"tidemark", "uploader_agent", "tidemark_spark", "tidemark_airflow", "tests", "demo", "bench", "release"}
 HEAVY = ["pyspark", "airflow", "pandas", "numpy", "pyarrow", "numba", "deltalake", "boto3", "botocore", "obstore"]
 
 

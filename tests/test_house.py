@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ("include", "uploader_agent", "spark", "plugins", "dags")
-PROGRAMS = (*SOURCES, "demo", "bench")
+PROGRAMS = (*SOURCES, "demo", "bench", "release")
 
 MOST_WORDS = 43_500
 """Of all documents."""

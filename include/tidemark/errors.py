@@ -4,6 +4,7 @@
   x ConfigError           a file that a person wrote is wrong: file, field, rule
   x FormatError           an object in the store or a file of the broker does not parse: name, field, rule
     + SegmentError        ... and it is a log segment: also the byte position and offset of the bad batch
+    + LaterFormat         ... because a later version of Tidemark wrote it: it is whole, and must not be replaced
   x StoreError            the store did not do as requested
     + NotFound            the object is not there
     + PreconditionFailed  If-Match or If-None-Match did not hold: somebody else was there first
@@ -21,6 +22,7 @@
   x ContinuityError       an offset is missing, or is claimed twice
     + GapError            ... and the gap is known: the offsets that are missing, and why
     + OutOfRange          ... because older records are removed, or nothing is there yet
+    + StateStopped        ... so a state table keeps its last commit until a person acts
   x NeverSeen             no agent was ever seen for a topic: its name or place is wrong, or no agent runs
   x WakeupError           a consumer's `wakeup` was called: nothing is wrong
   x PublishError          a commit to a table was not made
@@ -72,6 +74,10 @@ class SegmentError(FormatError):
         self.position = position
         self.offset = offset
         self.detail = rule
+
+
+class LaterFormat(FormatError):
+    """An object of a later format than this version reads. It is not damaged, so this version must not replace it."""
 
 
 class StoreError(TidemarkError):
@@ -178,6 +184,17 @@ class OutOfRange(ContinuityError):
             f"{topic}-{partition}: offset {offset} is not in the remote tier, which has {start} to {end - 1}; "
             f"read from {start} on, or elsewhere"
         )
+
+
+class StateStopped(ContinuityError):
+    """A state table cannot follow its topic's table, and keeps its last commit until a person acts.
+
+    ``place`` is the (incarnation, partition, offset) of the record that it stops at, None if no record is the cause.
+    """
+
+    def __init__(self, message: str, place: tuple[int, int, int] | None = None) -> None:
+        self.place = place
+        super().__init__(message)
 
 
 class NeverSeen(TidemarkError):

@@ -1,4 +1,4 @@
-"""The files of an installation that are not modules: DAG files, Spark's programs, deploy/.
+"""An installation: its version, and its files that are not modules: DAG files, Spark's programs, deploy/.
 
 A wheel carries them below ``tidemark/shipped`` in the checkout's layout (``hatch_build.py``). An editable installation
 has none of them there, and uses the checkout's own. :func:`need` reports packages of an extra that are missing.
@@ -6,10 +6,15 @@ has none of them there, and uses the checkout's own. :func:`need` reports packag
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 from tidemark.errors import ConfigError
+
+VERSION: Final = version("tidemark-kafka")
+"""The installed version."""
 
 _PACKAGE = Path(__file__).resolve().parent
 FILES = {

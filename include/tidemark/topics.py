@@ -79,16 +79,27 @@ class QuarantineAlert(Settings):
     over: Duration = Field(default=timedelta(hours=1), ge=timedelta(minutes=1))
 
 
+class AcceptedDoubts(Settings):
+    """Numbers of ``moved_keys`` and of ``uncertain`` offsets of a state table that people have accepted."""
+
+    moved_keys: int = Field(default=0, ge=0)
+    uncertain: int = Field(default=0, ge=0)
+
+
 class StateSettings(Settings):
     """The state table of a topic: one row for each key, by default ``<table>_current``.
 
     ``envelope`` says which records delete a key: of ``none`` those without a value; of ``debezium`` also those whose
     ``op`` is ``d``, and the columns of the table are then the fields of ``after``. A leaf has about ``leaf`` bytes.
+    ``delete_retention`` is the topic's ``delete.retention.ms`` in Kafka. Up to the counts in ``accept``, people have
+    looked into keys that moved and deletions that may be missing, and get no incident.
     """
 
     table: str | None = Field(default=None, pattern=TABLE)
     envelope: Literal["none", "debezium"] = "none"
     leaf: Size = Field(default=32 << 20, ge=1 << 10, le=1 << 30)
+    delete_retention: Duration = Field(default=timedelta(days=1), ge=timedelta(0))
+    accept: AcceptedDoubts = AcceptedDoubts()
 
 
 class WorkLimits(Settings):
@@ -288,9 +299,10 @@ class Deployment(Settings):
                 rule = f"{unknown[0]} is not one of the catalogs of the file; {hint(unknown[0], names)}"
                 raise ValueError(f"topic {topic.cluster}/{topic.topic}: catalogs: {rule}")
         for catalog in self.catalogs:
-            listed = [catalog_table(topic.table) for topic in self.topics]
+            tables = [table for topic in self.topics for table in topic.tables]
+            listed = [catalog_table(table) for table in tables]
             if catalog.delta_suffix is not None:
-                listed += [delta_table(topic.table, catalog.delta_suffix) for topic in self.topics]
+                listed += [delta_table(table, catalog.delta_suffix) for table in tables]
             twice = sorted({name for name in listed if listed.count(name) > 1})
             if twice:
                 raise ValueError(f"catalogs: two tables would have the name {', '.join(twice)} there; rename one")

@@ -22,7 +22,7 @@ class Option(NamedTuple):
 
     def described(self) -> dict[str, Any]:
         """The option in Airflow's schema of providers."""
-        fields = self._asdict() | {"version_added": "0.1.0"}
+        fields = self._asdict() | {"version_added": "1.0.0"}
         del fields["name"]
         return fields
 

@@ -227,6 +227,19 @@ def test_state_tables_have_a_dag_with_a_task_for_each(world: World, monkeypatch:
         assert dag.params.get_param("topic").schema["enum"] == ["all", "kafka-1/customers", "kafka-2/users"]
         [task] = dag.tasks
         assert task.is_mapped
+        assert bool(getattr(task, "partial_kwargs", {})["on_failure_callback"]) is (name != "tidemark_state"), (
+            "incidents"
+        )
+    backfill = bag.dags["tidemark_backfill"]
+    assert {task.task_id: set(task.downstream_task_ids) for task in backfill.tasks} == {
+        **BACKFILL,
+        "approve": {"convert", "result", "state"},
+        "convert": {"result", "state"},
+        "state": set(),
+    }
+    assert backfill.get_task("state").trigger_rule == "all_done", "another topic may have failed"
+    again = DagSerialization.deserialize_dag(json.loads(json.dumps(DagSerialization.serialize_dag(backfill))))
+    assert again.task_dict["state"].is_mapped
 
 
 def test_live_topics_are_compacted_every_hour(live: DagBag) -> None:
@@ -237,7 +250,10 @@ def test_live_topics_are_compacted_every_hour(live: DagBag) -> None:
 
 
 def test_catalogs_follow_each_commit_and_the_clock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    topics = [{"topic": "orders", "cluster": "kafka-1"}, {"topic": "slow", "cluster": "kafka-2", "catalogs": []}]
+    topics = [
+        {"topic": "orders", "cluster": "kafka-1", "state": {}},
+        {"topic": "slow", "cluster": "kafka-2", "catalogs": [], "state": {}},
+    ]
     catalogs = [{"name": "main", "kind": "rest", "uri": "http://127.0.0.1:1", "namespace": "kafka"}]
     lake = f"file://{world.root}/lake"
     world.write_topics(raw={"url": f"file://{world.root}/raw"}, lake=lake, topics=topics, catalogs=catalogs)
@@ -250,7 +266,8 @@ def test_catalogs_follow_each_commit_and_the_clock(world: World, monkeypatch: py
     again = DagSerialization.deserialize_dag(serialized)
     assert again.task_dict["mirror"].is_mapped
     text = json.dumps(serialized)
-    assert "orders" in text
+    assert "lake/orders" in text
+    assert "lake/orders_current" in text
     assert "slow" not in text
 
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,8 @@ def credentials(s3: S3Server) -> Iterator[None]:
 class SmallDeployment:
     """Topics of one test: ``prefix`` keeps its objects apart from other tests' on the shared server.
 
-    ``more`` are further topics, as the topics file has them, of which the agent knows nothing.
+    ``more`` are further topics, as the topics file has them, of which the agent knows nothing. ``settings`` are further
+    settings of one of ``topics``. ``bucket`` is that of raw data.
     """
 
     folder: Path
@@ -54,10 +55,12 @@ class SmallDeployment:
     topics: tuple[str, ...]
     tail_after: str = "0s"
     more: Sequence[Mapping[str, Any]] = ()
+    bucket: str = "raw"
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         store = {"endpoint_url": self.s3.endpoint, "region": "us-east-1", "path_style": True}
-        raw = {"url": f"s3://raw/{self.prefix}", "entropy_bits": ENTROPY_BITS}
+        raw = {"url": f"s3://{self.bucket}/{self.prefix}", "entropy_bits": ENTROPY_BITS}
         self.topics_file = self._write(
             "topics.yaml",
             {
@@ -66,7 +69,8 @@ class SmallDeployment:
                 "lake": f"s3://lake/{self.prefix}",
                 "store": store,
                 "defaults": {"batch": {"age": "4s"}},  # what an agent finds at its start is one run
-                "topics": [{"topic": topic} for topic in self.topics] + [dict(one) for one in self.more],
+                "topics": [{"topic": topic, **self.settings.get(topic, {})} for topic in self.topics]
+                + [dict(one) for one in self.more],
             },
         )
         self.agent_file = self._write(
@@ -110,13 +114,13 @@ class SmallDeployment:
             check=False,
         )
 
-    def running_agent(self) -> ManagedProcess:
-        """The agent as it runs beside a broker; start it with ``with``."""
+    def running_agent(self, keys: Mapping[str, str] | None = None) -> ManagedProcess:
+        """The agent as it runs beside a broker; start it with ``with``. ``keys`` say where its credentials are."""
         return ManagedProcess(
             "agent",
             [env_bin("agent", "tidemark-agent"), "run", "--config", self.agent_file],
             log=self.folder / "agent.log",
-            env=self.s3.env() | {"PATH": "/usr/bin:/bin"},
+            env={**(self.s3.env() if keys is None else keys), "PATH": "/usr/bin:/bin"},
         )
 
     def upload(self) -> None:

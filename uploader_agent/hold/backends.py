@@ -20,7 +20,7 @@ from typing import Protocol
 import structlog
 from typing_extensions import override
 
-from tidemark.errors import FormatError
+from tidemark.errors import FormatError, LaterFormat
 from uploader_agent.hold.record import HeldSegment
 
 logger = structlog.get_logger(__name__)
@@ -151,7 +151,10 @@ class HardLinkBackend(HoldBackend):
 
 
 def read_back(parent: Path) -> Iterator[tuple[HeldSegment, HardLinkBackend]]:
-    """Read the sets that a former agent left below ``parent``. Incomplete or changed sets are removed."""
+    """Read the sets that a former agent left below ``parent``. Incomplete or changed sets are removed.
+
+    A set that a later version of the agent has described stays for that version.
+    """
     try:
         folders = sorted(path for path in parent.iterdir() if path.is_dir())
     except FileNotFoundError:
@@ -159,6 +162,8 @@ def read_back(parent: Path) -> Iterator[tuple[HeldSegment, HardLinkBackend]]:
     for folder in folders:
         try:
             yield _read(folder)
+        except LaterFormat as error:
+            logger.warning("held_set_not_read", folder=str(folder), error=str(error))
         except (OSError, FormatError) as error:
             logger.warning("held_set_dropped", folder=str(folder), error=str(error))
             shutil.rmtree(folder, ignore_errors=True)

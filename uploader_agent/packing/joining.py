@@ -11,7 +11,7 @@ from functools import partial
 
 import structlog
 
-from tidemark.errors import FormatError
+from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats.raw import head as format_
 from tidemark.formats.raw.head import Head, HeadEntry
 from uploader_agent.packs.broker_head import BrokerHead
@@ -55,6 +55,8 @@ def _read_head(head: BrokerHead, broker: int, heads: dict[int, Head | Exception 
     try:
         version = format_.load(head.store, head.control, broker)
         heads[broker] = version.value if version else None
+    except LaterFormat as error:
+        heads[broker] = error
     except FormatError as error:
         logger.warning("head_not_read", broker=broker, error=str(error))
         heads[broker] = None

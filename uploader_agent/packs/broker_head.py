@@ -90,6 +90,7 @@ class BrokerHead:
         A missing head is made again, too, if this process knows it, or there are packs that no seal holds.
 
         Raises:
+            LaterFormat: a later version of the agent wrote it, or an object from which it is made.
             StoreError: the store failed, or something else was faster; the next call decides again.
         """
         if self._known:

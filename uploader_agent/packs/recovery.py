@@ -18,7 +18,7 @@ from typing import NamedTuple
 import structlog
 from pydantic import ValidationError
 
-from tidemark.errors import FormatError, NotFound
+from tidemark.errors import FormatError, LaterFormat, NotFound
 from tidemark.formats.base import describe
 from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.raw.head import MOST_ENTRY_BYTES, EntryKey, HeadEntry, PartitionOfId
@@ -109,7 +109,7 @@ class PackedTails:
         self._runtime = runtime
 
     def entries(self, store: Store, control: ControlKeys, named: bool) -> HeadEntries:
-        """The entries of a head that names all ranges, or has ``named`` them before. Raises StoreError.
+        """The entries of a head that names all ranges, or has ``named`` them before. Raises LaterFormat and StoreError.
 
         Ranges of compacted topics that no head may have named are left out: a seal may lack records of them. Damaged
         packs are left out: their ranges are packed again from the disk, or sealed from there.
@@ -153,6 +153,9 @@ class _Found:
             ranges = [*_lines(self._store, self._control, info)]
             names = {_name(range_): range_ for range_, _ in ranges}
             sealed = {name: self._sealed_of(range_) for name, range_ in names.items() if name not in self._sealed}
+        except LaterFormat as error:
+            self.failure = error  # a head without its ranges would lose them
+            return
         except (FormatError, NotFound) as error:
             logger.warning("pack_not_read", key=info.key, error=str(error))
             return
@@ -172,6 +175,8 @@ class _Found:
         try:
             _, store, keys = self._resolve(tp, range_.topic_id)
             stored = watermark.read(store, keys)
+        except LaterFormat:
+            raise
         except FormatError as error:
             logger.warning("offset_wm_not_read", partition=str(tp), error=str(error))
             stored = None

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 import structlog
 
-from tidemark.errors import FormatError
+from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats.raw import head as format_
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import PackedPart
@@ -56,6 +56,7 @@ class PackedSources:
         soon, and a seal without it may lack records that only packs have.
 
         Raises:
+            LaterFormat: a later version of the agent wrote a head.
             FormatError: this broker's head is damaged.
             StoreError: the store failed.
         """
@@ -64,7 +65,7 @@ class PackedSources:
             try:
                 head = format_.load(route.store, route.keys.control, broker)
             except FormatError as error:
-                if broker == route.broker:
+                if broker == route.broker or isinstance(error, LaterFormat):
                     raise
                 logger.warning("head_not_read", partition=str(route.tp), error=str(error))
                 continue
@@ -78,6 +79,8 @@ class PackedSources:
         """The ranges of a chain; none of a damaged chain: its packs then prove nothing, and stay."""
         try:
             return known_ranges(route.store, route.keys.control, [entry], lineage, start)
+        except LaterFormat:
+            raise
         except FormatError as error:
             logger.warning("chain_not_read", partition=str(route.tp), error=str(error))
             return []

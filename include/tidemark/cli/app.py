@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
 import typer
@@ -25,6 +24,7 @@ from tidemark.cli.restore import restore
 from tidemark.cli.schema import schema_app
 from tidemark.cli.state import state_app
 from tidemark.cli.topics import topics_app
+from tidemark.cli.verify_copy import verify_copy
 from tidemark.monitoring.judgement import exit_code
 from tidemark.terminal import Output
 
@@ -42,7 +42,7 @@ app.add_typer(topics_app, name="topics")
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(version("tidemark-kafka"))
+        typer.echo(installation.VERSION)
         raise typer.Exit
 
 
@@ -117,6 +117,8 @@ app.command(
     epilog="Example: tidemark restore orders --to-topic orders-again --create --bootstrap broker-1:9092 "
     "--from 2026-11-20 --to 2026-11-21 --verify"
 )(restore)
+
+app.command("verify-copy", epilog="Example: tidemark verify-copy --topics restored.yaml --renew")(verify_copy)
 
 
 def commands(group: typer.Typer, prefix: str = "") -> Iterator[tuple[str, Callable[..., None]]]:

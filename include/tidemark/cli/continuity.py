@@ -10,6 +10,7 @@ import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, iso_dates
 from tidemark.cli.read_models import opened
+from tidemark.formats.table.state_status import DOUBTS
 from tidemark.inspection.offset_accounting import CLASSES, DATED
 from tidemark.monitoring.continuity import continuity_of
 from tidemark.monitoring.judgement import exit_code
@@ -54,10 +55,21 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
             yield f"{name}: gap {gap['from']} to {gap['to']}: {gap['reason']}, since {gap['detected_at']}"
         for held in partition["held_by"]:
             yield f"{name}: held by the open transaction of producer {held['producer_id']} from {held['first_offset']}"
+    if report["state_table"]:
+        yield _state(report["state_table"])
     for date in report["dates"]:
         counts = {kind: sum(part[kind] for part in date["partitions"]) for kind in DATED}
         counted = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count or kind != "expired")
         yield f"{date['dt']}: {counted}" + ("" if date["balanced"] else f"; and the ledger says {date['rows']} rows")
+
+
+def _state(state: dict[str, Any]) -> str:
+    """A line about the state table: its commit, its doubts, and the age of its proof."""
+    doubts = [f"{label}: {state[name]}" for name, label in DOUBTS.items() if state[name]]
+    stopped = f"; stopped: {state['stopped']['reason']}" if state["stopped"] else ""
+    proof = f"every key was audited since {state['proved_at']}" if state["proved_at"] else "not yet audited as a whole"
+    name = f"{state['table']}: commit {state['n']} of ledger {state['of']}, {state['rows']} rows"
+    return "; ".join([name, *doubts, proof]) + stopped
 
 
 def _partitions(partitions: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -1,8 +1,10 @@
 """The base of every JSON object in the store: versioned, immutable, with canonical bytes and errors that name the key.
 
-Readers ignore fields that they do not know, so that a newer agent and an older job can share a store. A change that an
-older reader would misread raises ``format`` instead. Times are UTC, offsets are integers, and ``[start, end)`` is
-half-open.
+An object states its ``format``. A reader reads its own and each earlier released format, and refuses a later one with
+:class:`~tidemark.errors.LaterFormat`. Within a format, readers ignore fields that they do not know, so that a newer
+agent and an older job can share a store. See docs/compatibility.md for the rules.
+
+Times are UTC, offsets are integers, and ``[start, end)`` is half-open.
 
 Any bytes under a key give an object or a FormatError when they are read, within a limit of memory: an object is not
 read beyond the size that its kind may have, numbers have at most 64 bits, and the first wrong item of a list ends its
@@ -12,13 +14,15 @@ check.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, Self, TypeVar
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, from_json
 
-from tidemark.errors import FormatError
+from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats import object_sizes
 
 if TYPE_CHECKING:
@@ -30,6 +34,8 @@ _MOST_PROBLEMS: Final = 5
 """Most problems that the error of an object names."""
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+
+_VERSION: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,2}")
 
 
 def _limited(schema: Any) -> Any:
@@ -58,25 +64,43 @@ class Model(BaseModel):
         return limited
 
 
-class StoredObject(Model):
+class Versioned(Model):
+    """A piece of the store that states its format. The type of ``format`` lists the formats that this version reads."""
+
+    format: Literal[1] = 1
+
+    @classmethod
+    def newest_format(cls) -> int:
+        """The highest format that this version reads."""
+        formats: tuple[int, ...] = get_args(cls.model_fields["format"].annotation)
+        return max(formats)
+
+    @classmethod
+    def refuse_later(cls, fields: object, key: str) -> None:
+        """Raise LaterFormat if ``fields``, the plain values of the object under ``key``, state a later format."""
+        if isinstance(fields, dict):
+            check_format(key, cls.__name__, fields.get("format"), cls.newest_format(), fields.get("needs"))
+
+    @classmethod
+    def from_bytes(cls, body: bytes, key: str) -> Self:
+        """Parse ``body``. Raises FormatError naming ``key``, the field and the rule that it breaks, or LaterFormat."""
+        try:
+            return cls.model_validate_json(body)
+        except ValidationError as error:
+            problems = describe(error)
+        cls.refuse_later(_plain(body), key)
+        raise FormatError(key, problems)
+
+
+class StoredObject(Versioned):
     """One JSON object in the store."""
 
     most_bytes: ClassVar[int] = object_sizes.SMALL
     """A larger object is not read; see :mod:`tidemark.formats.object_sizes`."""
 
-    format: Literal[1] = 1
-
     def to_bytes(self) -> bytes:
         """Canonical JSON (sorted keys, no spaces, UTF-8): the same object gives the same bytes."""
         return canonical(self.model_dump(mode="json", by_alias=True))
-
-    @classmethod
-    def from_bytes(cls, body: bytes, key: str) -> Self:
-        """Parse ``body``. Raises FormatError naming ``key``, the field and the rule that it breaks."""
-        try:
-            return cls.model_validate_json(body)
-        except ValidationError as error:
-            raise FormatError(key, describe(error)) from error
 
     @classmethod
     def load(cls, store: Store, key: str, *, if_match: str | None = None) -> Self:
@@ -101,6 +125,27 @@ class Version(NamedTuple, Generic[Object]):
 
     value: Object
     etag: str
+
+
+def check_format(key: str, kind: str, stated: object, newest: int, needs: object = None) -> None:
+    """Raise LaterFormat if ``stated`` is a later format of ``kind`` than ``newest``, the last one known here.
+
+    ``needs`` is the version that reads the object, as its writer gives it.
+    """
+    if not isinstance(stated, int) or stated <= newest:
+        return
+    known = isinstance(needs, str) and _VERSION.fullmatch(needs)
+    remedy = f"install Tidemark {needs} or newer" if known else "install the version that wrote it, or a newer one"
+    reads = f"Tidemark {version('tidemark-kafka')} reads formats up to {newest}"
+    raise LaterFormat(key, f"has format {stated} of {kind}, and {reads}: {remedy}")
+
+
+def _plain(body: bytes) -> Any:
+    """The plain values of a JSON object; None if it is none."""
+    try:
+        return from_json(body, allow_inf_nan=False)
+    except ValueError:
+        return None
 
 
 def parse_json(body: bytes, key: str) -> Any:

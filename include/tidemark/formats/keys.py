@@ -436,9 +436,10 @@ class TableKeys:
         """The folder of the reports of audits of the state table."""
         return self._state("state", "audits") + "/"
 
-    def state_reserve(self, name: str) -> str:
-        """A file of the reserve of the state table."""
-        return self._state("state", "reserve", name)
+    @property
+    def state_reserve(self) -> str:
+        """The folder of the files of the state table's reserve."""
+        return self._state("state", "reserve") + "/"
 
     @property
     def published(self) -> str:
@@ -569,6 +570,15 @@ class DeploymentKeys:
     def unread(self, topic: str) -> str:
         """The status of the unreadable parts of a topic's live end."""
         return f"{self.all_unread}{check_topic(topic)}.json"
+
+    @property
+    def state_statuses(self) -> str:
+        """The folder of the statuses of state tables, one object a topic."""
+        return f"{self._under('_states')}/"
+
+    def state_status(self, topic: str) -> str:
+        """The status of a topic's state table."""
+        return f"{self.state_statuses}{check_topic(topic)}.json"
 
     @property
     def mirrors(self) -> str:

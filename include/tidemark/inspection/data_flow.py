@@ -13,7 +13,7 @@ from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound
 from tidemark.formats.base import Model
 from tidemark.formats.raw.lineage import Dataset
-from tidemark.formats.table.mirror_status import MirrorState, MirrorStatus
+from tidemark.formats.table.mirror_status import MirrorKey, MirrorState, MirrorStatus
 from tidemark.kafka_log.batch import HEADER_SIZE, PREFIX_SIZE, check_prefix, read_header
 from tidemark.openlineage import naming
 from tidemark.raw import objects
@@ -241,5 +241,5 @@ def _listings(table: TopicTable, ledger_n: int) -> Iterator[Listing]:
     except NotFound:
         known = {}
     for catalog in catalogs:
-        state = known.get((topic.topic, catalog.name))
+        state = known.get(MirrorKey(topic.topic, catalog.name))
         yield Listing(catalog=catalog.name, state=state, behind=max(0, ledger_n - (state.ledger_n if state else 0)))

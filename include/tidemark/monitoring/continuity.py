@@ -15,6 +15,7 @@ from tidemark.monitoring.judgement import exit_code, sentence, state_of_partitio
 from tidemark.monitoring.topic_now import outside_tables, topic_now
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.state_table import state_status
 
 _END: Final = 1 << 63
 
@@ -25,7 +26,7 @@ def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, A
     ``lost`` and ``corrupt`` offsets lie above a partition's ``next_offset``, and hold it there unless they are
     acknowledged; ``leaving`` ones are landed and will be cut off once the new branch is there. ``lag`` counts the
     log's offsets that have no class yet; an open transaction may hold some of them back, and ``held_by`` has its first
-    offset. ``sound`` is false if the topic's state needs a person.
+    offset. ``sound`` is false if the topic's state needs a person. ``state_table`` is the status of its state table.
 
     Raises:
         StoreError: a store did not answer.
@@ -47,7 +48,17 @@ def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, A
             for incident in now.incidents
         ],
         "partitions": partitions,
+        "state_table": _state_table(table),
     }
+
+
+def _state_table(table: TopicTable) -> dict[str, Any] | None:
+    status = state_status(table)
+    if status is None:
+        return None
+    proved = status.proved_at
+    known = status.model_dump(mode="json", exclude={"format", "cluster", "topic", "audits"})
+    return known | {"proved_at": proved.isoformat() if proved else None}
 
 
 def _partition(health: PartitionHealth, account: dict[str, Any] | None) -> dict[str, Any]:

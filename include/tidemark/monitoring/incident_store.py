@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from tidemark.endpoints import resolver_of
-from tidemark.errors import FormatError, NotFound, StoreError
+from tidemark.errors import FormatError, LaterFormat, NotFound, StoreError
 from tidemark.monitoring import overview
 from tidemark.monitoring.incidents import Incidents, merge
 from tidemark.monitoring.observe_cluster import ClusterLook, look
@@ -45,12 +45,14 @@ def read_incidents(deployment: Deployment, cluster: str) -> KnownIncidents:
 
 
 def _read_to_change(deployment: Deployment, cluster: str) -> KnownIncidents:
-    """The stored incidents like :func:`read_incidents`, except that an object that does not parse counts as empty.
+    """The stored incidents like :func:`read_incidents`, except that a damaged object counts as empty.
 
     The open incidents are found and reported again then. Otherwise a person would have to remove the object first.
     """
     try:
         return read_incidents(deployment, cluster)
+    except LaterFormat:
+        raise
     except FormatError:
         log.exception("the incidents are begun again")
         store, key = lake_store(deployment), deployment.deployment_keys(cluster).incidents

@@ -22,6 +22,7 @@ IncidentKind = Literal[
     "retention_near",
     "scan",
     "schema",
+    "state",
     "stuck",
     "topics_file",
     "unmeasured",
@@ -39,6 +40,7 @@ Source = Literal[
     "objects",  # any object that could not be read
     "scan",  # the triggerer's report of its scan
     "schema",  # the registry's schema of a topic's columns
+    "state",  # the status of a topic's state table
     "sightings",  # the agents that ever reported a topic
     "topics file",
     "unread",  # the parts of a topic's live end that its runs could not read
@@ -73,6 +75,7 @@ KINDS: Final[Mapping[IncidentKind, Kind]] = {
     "retention_near": _kind("leaders"),
     "scan": _kind("scan"),
     "schema": _kind("schema"),
+    "state": _kind("state"),
     "stuck": _kind("leaders"),
     "topics_file": _kind("topics file"),
     "unmeasured": _kind("agents", "leaders"),

@@ -91,6 +91,8 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
     for tp, leader in (brokers.led or {}).items():
         by_topic.setdefault(tp.topic, {})[tp.partition] = leader
     topics = [topic for topic in deployment.topics if topic.cluster == cluster]
+    has_states = any(topic.state for topic in topics)
+    states = {info.key: info.etag for info in store.list(keys.state_statuses)} if has_states else {}
 
     def around(topic: str) -> Around:
         return Around(
@@ -99,6 +101,7 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
             committed=committed.get(keys.committed_ledger(topic), ""),
             verdict=verdicts.get(keys.verdict(topic), ""),
             unread=unread.get(keys.unread(topic), ""),
+            state=states.get(keys.state_status(topic), ""),
             scanned_at=status.at if status else None,
         )
 

@@ -12,9 +12,10 @@ from tidemark.errors import FormatError, NeverSeen, TidemarkError
 from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.formats.table.audit_report import AuditVerdict
 from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.state_status import StateStatus
 from tidemark.formats.table.unread_status import UnreadStatus
 from tidemark.inspection.agent_sightings import check_seen
-from tidemark.monitoring import promise_conditions, schema_conditions, topic_conditions
+from tidemark.monitoring import promise_conditions, schema_conditions, state_conditions, topic_conditions
 from tidemark.monitoring.deployment_conditions import unreadable, unseen
 from tidemark.monitoring.health import TopicHealth, WaitingSince, marked, topic_health
 from tidemark.monitoring.incidents import Condition, Unknown
@@ -33,8 +34,8 @@ class Around(NamedTuple):
     """Facts about a topic from outside its table.
 
     ``led`` is by partition, None if the watermark indexes could not be read. ``gone`` are brokers without an agent.
-    ``committed``, ``verdict`` and ``unread`` are the ETags of these objects, empty if they do not exist. ``scanned_at``
-    is when the triggerer last reported its scan.
+    ``committed``, ``verdict``, ``unread`` and ``state`` are the ETags of these objects, empty if they do not exist.
+    ``scanned_at`` is when the triggerer last reported its scan.
     """
 
     led: Mapping[int, LeaderEntry] | None
@@ -42,6 +43,7 @@ class Around(NamedTuple):
     committed: str = ""
     verdict: str = ""
     unread: str = ""
+    state: str = ""
     scanned_at: datetime | None = None
 
 
@@ -73,6 +75,7 @@ def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now:
         (_verdict, "verdict"),
         (_unread, "unread"),
         (_schema, "schema"),
+        (_state, "state"),
     )
     for step, source in steps:
         try:
@@ -243,3 +246,16 @@ def _unread(
     status = UnreadStatus.load(table.store, table.keys.deployment.unread(table.topic.topic))
     all_read = "" if status.messages else around.unread
     return list(topic_conditions.unread(status)), before.model_copy(update={"all_read": all_read})
+
+
+def _state(
+    table: TopicTable, around: Around, before: TopicSighting, now: datetime
+) -> tuple[list[Condition], TopicSighting]:
+    """Conditions of the topic's state table; its status is read when it has changed."""
+    if table.topic.state is None or not around.state:
+        return [], before.model_copy(update={"state": None, "state_etag": ""})
+    status = before.state
+    if status is None or around.state != before.state_etag:
+        status = StateStatus.load(table.store, table.keys.deployment.state_status(table.topic.topic))
+    found = list(state_conditions.of(table.topic, status, now))
+    return found, before.model_copy(update={"state": status, "state_etag": around.state})

@@ -14,6 +14,7 @@ from pydantic import AwareDatetime, Field
 from tidemark.erasure.progress import TopicState
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
+from tidemark.formats.table.state_status import StateStatus
 from tidemark.monitoring.health import WaitingSince
 from tidemark.monitoring.overview import TopicSummary
 
@@ -36,8 +37,8 @@ class TopicSighting(Model):
     of those that wait for the upload. ``samples`` are of the runs up to ledger ``n``, as far back as the quarantine's
     rate looks. ``quiet`` identifies the ledger and the watermarks with which nothing was wrong or waiting: while they
     are unchanged, the ledger need not be read. ``read_at`` is when the ledger was last read. ``passed`` is the ETag of
-    a verdict without a failure, ``all_read`` that of an unread status without a finding. ``summary`` is the topic's
-    state when its ledger was read.
+    a verdict without a failure, ``all_read`` that of an unread status without a finding. ``state`` is the status of the
+    topic's state table, ``state_etag`` its ETag. ``summary`` is the topic's state when its ledger was read.
     """
 
     marks: tuple[WaitingSince, ...] = ()
@@ -49,6 +50,8 @@ class TopicSighting(Model):
     read_at: AwareDatetime | None = None
     passed: str = ""
     all_read: str = ""
+    state: StateStatus | None = None
+    state_etag: str = ""
     summary: TopicSummary | None = None
 
 

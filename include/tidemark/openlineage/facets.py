@@ -6,17 +6,18 @@ Tidemark's facet is ``tidemark_runs``; ``docs/lineage/TidemarkRunsRunFacet.json`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import JsonValue
+
+from tidemark.installation import VERSION
 
 if TYPE_CHECKING:
     from deltalake import Schema
 
     from tidemark.formats.raw.lineage import Facets
 
-PRODUCER: Final = f"urn:tidemark:{version('tidemark-kafka')}"
+PRODUCER: Final = f"urn:tidemark:{VERSION}"
 """The producer of the metadata, a URI as OpenLineage wants it."""
 
 _SPEC: Final = "https://openlineage.io/spec/facets"

@@ -204,15 +204,14 @@ def _found_before(known: KnownPartition, pieces: list[SegmentPiece]) -> tuple[Ga
         return known.state.gaps if again else None
     if pieces[0].start != known.start:
         return None
-    uploaded_at = pieces[0].segment.uploaded_at
-    same = any(gap.start == known.start and uploaded_at <= gap.detected_at for gap in known.state.gaps)
+    same = any(gap.start == known.start and _read_before(gap, pieces[:1]) for gap in known.state.gaps)
     return known.state.gaps if same else None
 
 
 def _read_before(gap: Gap, pieces: list[SegmentPiece]) -> bool:
-    """True if the bytes with the gap's first offset are older than the gap."""
+    """True if a task has read the bytes that should have the gap's first offset. Others came late, as to a copy."""
     at = (piece for piece in pieces if piece.start <= gap.start < piece.end)
-    return any(piece.segment.uploaded_at <= gap.detected_at for piece in at)
+    return gap.read and any(piece.segment.uploaded_at <= gap.detected_at for piece in at)
 
 
 def _decided(known: KnownPartition, pieces: list[SegmentPiece], lineage: Lineage, end: int) -> _DecidedEnd:

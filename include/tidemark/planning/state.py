@@ -1,35 +1,51 @@
-"""The decision about a run of a state table: what has landed since its last commit, and whether that can be merged.
+"""The decision about a run of a state table: what has landed since its last commit, and which records went away.
 
-Rows that were added can be merged. If rows may have been removed or changed, by a rebuild, a repair, an erasure or a
-cut at an unclean election, the state is made again from the whole table. The chain of ledgers tells which.
+Added rows are merged. Where an erasure or a cut at an unclean election took rows away, the state drops its records of
+them, and reads the rows of their keys again. After a rebuild, a repair or new settings all rows are read again. The
+state outlives rows that retention removed: of its own records it keeps those that evidence says have expired.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from tidemark.errors import ContinuityError, NotFound
+from tidemark.errors import NotFound, StateStopped
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.state_ledger import StateLedger
+from tidemark.intervals import Intervals
+from tidemark.planning.common import Key, masked_offsets
+from tidemark.raw.topic import RawTopic
 from tidemark.table.delta_table import TopicTable
+from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.evidence_reader import EvidenceReader
 
 _ADDING: Final = {"ingest", "replay"}
 _KEEPING: Final = {"compact", "fold", "retain"}
 """Kinds of runs that change no row, or that the state outlives."""
+
+_END: Final = (1 << 63) - 1
 
 
 class StateChange(NamedTuple):
     """The change of a topic's table since the last commit of its state, or ``rebuild`` with the reason ``why``.
 
     ``bounds`` are by (incarnation, partition) the offsets ``[from, to)`` that landed since; the rows of ``replays``,
-    which are attempts, lie below.
+    which are attempts, lie below. The state's records at ``removed`` offsets do not count any more; those at others
+    stay, but a rebuild without ``removed`` keeps none. If ``expired``, retention has removed rows of the table.
     """
 
     kind: Literal["nothing", "merge", "rebuild"]
-    bounds: dict[tuple[int, int], tuple[int, int]]
+    bounds: dict[Key, tuple[int, int]]
     replays: tuple[int, ...] = ()
     why: str = ""
+    removed: Mapping[Key, Intervals] = {}
+    expired: bool = False
+
+    @property
+    def keeps(self) -> bool:
+        """True if records of the old state stay."""
+        return self.kind == "merge" or bool(self.removed)
 
 
 def state_change(
@@ -40,69 +56,137 @@ def state_change(
     With ``rebuild``, and without a state, it is all rows of the table.
 
     Raises:
-        ContinuityError: the state must be made again, but retention has removed rows of the table.
+        StateStopped: the settings have changed, but retention has removed rows of the table.
     """
-    if state is None or rebuild:
-        why = "it was asked for" if rebuild else "there is none yet"
-        return from_all_rows(table, ledger, why) if ledger.rows else StateChange("nothing", {})
-    since = list(_since(table, ledger, state))
-    if why := _obstacle(ledger, state, settings, since):
-        return from_all_rows(table, ledger, why)
-    return _added(ledger, state, since)
+    if state is None:
+        return _all_rows(ledger, "there is none yet") if ledger.rows else StateChange("nothing", {})
+    if rebuild:
+        return made_again(table, ledger, state, settings, "it was asked for")
+    if state.settings != settings:
+        return made_again(table, ledger, state, settings, "the topic's settings have changed")
+    chain = _chain(table, ledger, state)
+    if chain is None:
+        return made_again(table, ledger, state, settings, "the ledgers since then are gone")
+    if others := {since.kind for since in chain} - _ADDING - _KEEPING - {"erase"}:
+        return made_again(table, ledger, state, settings, f"a run of the kind {min(others)} has changed the table")
+    return _merge(table, ledger, state, chain)
 
 
-def from_all_rows(table: TopicTable, ledger: Ledger, why: str) -> StateChange:
-    """The change that makes the state again, for the reason ``why``.
+def made_again(table: TopicTable, ledger: Ledger, state: StateLedger, settings: str, why: str) -> StateChange:
+    """The change that makes ``state`` again, for the reason ``why``: all rows of the table, and what has expired.
 
     Raises:
-        ContinuityError: the table lacks rows that retention removed: keys would be missing in the state.
+        StateStopped: what has expired has a place in the state by other settings.
     """
-    expired = sorted(dt for dt, known in ledger.dates.items() if known.state == "expired")
-    if expired:
-        raise ContinuityError(
-            f"{table.url}: the state must be made again ({why}), but retention has removed the rows of "
-            f"{len(expired)} dates, {expired[0]} the first, and with them keys; nothing was changed"
+    standing = EffectiveEvidence.of(table)
+    expired = _expired(standing)
+    change = _all_rows(ledger, why)
+    if not expired:
+        return change
+    if state.settings != settings:
+        raise StateStopped(
+            f"{table.url}: the state must be made again ({why}), but retention has removed rows of the table, and with "
+            "them keys; nothing was changed: take the change back, or begin another state by another state.table"
         )
+    for gone in (_masked(table, ledger), _cuts(table, ledger, state)):
+        expired |= {key: expired.get(key, Intervals()) - offsets for key, offsets in gone.items()}
+    removed = {through.key: Intervals([(0, _END)]) - expired.get(through.key, Intervals()) for through in state.through}
+    return change._replace(removed=removed, expired=True)
+
+
+def _all_rows(ledger: Ledger, why: str) -> StateChange:
     return StateChange("rebuild", {known.key: (0, known.next_offset) for known in ledger.partitions}, why=why)
 
 
-def _obstacle(ledger: Ledger, state: StateLedger, settings: str, chain: Sequence[Ledger | None]) -> str:
-    """The reason that the changes since ``state`` cannot be merged; empty if they can."""
-    if state.settings != settings:
-        return "the topic's settings have changed"
-    branches = {through.key: through.branch for through in state.through}
-    if any(known.branch != branches.get(known.key, known.branch) for known in ledger.partitions):
-        return "an unclean election has cut off records"
-    for since in chain:
-        if since is None:
-            return "the ledgers since then are gone"
-        if since.kind not in _ADDING | _KEEPING:
-            return f"a run of the kind {since.kind} has changed the table"
-    return ""
+def _expired(standing: EffectiveEvidence) -> dict[Key, Intervals]:
+    """The offsets that retention removed from the table; those that are known to be of other classes are not.
+
+    A row of evidence may stand for more offsets than it has rows: then classes share its offsets.
+    """
+    gone: dict[Key, list[tuple[int, int]]] = {}
+    others: dict[Key, list[tuple[int, int]]] = {}
+    for row in standing.evidence():
+        if row.offset_class == "expired":
+            gone.setdefault(row.key, []).append((row.first, row.next))
+        elif row.rows == row.next - row.first:
+            others.setdefault(row.key, []).append((row.first, row.next))
+    return {key: Intervals(spans) - Intervals(others.get(key, ())) for key, spans in gone.items()}
 
 
-def _since(table: TopicTable, ledger: Ledger, state: StateLedger) -> Iterator[Ledger | None]:
-    """The ledgers from the newest back to the one that ``state`` equals, exclusive; None where the chain breaks."""
-    while ledger.n > state.of.n:
-        yield ledger
-        if ledger.parent is None:
-            break
+def _masked(table: TopicTable, ledger: Ledger) -> dict[Key, Intervals]:
+    """The offsets of all masks, of any leader epoch, since the state's records have none.
+
+    So a record of another branch at the offset of an erased one goes as well, and is read again unless it has expired.
+    """
+    masks = RawTopic(table).masks_of(ledger, pending=False)
+    offsets = {key: masked_offsets(table, stored) for key, stored in masks.items()}
+    return {key: Intervals((offset, offset + 1) for offset in masked) for key, masked in offsets.items()}
+
+
+def _chain(table: TopicTable, ledger: Ledger, state: StateLedger) -> list[Ledger] | None:
+    """The ledgers since the one that ``state`` equals, from the newest back; None if one of them is gone."""
+    since: list[Ledger] = []
+    while ledger.n > state.of.n and ledger.parent is not None:
+        since.append(ledger)
         try:
             ledger = Ledger.load(table.store, table.keys.ledger(ledger.parent.n, ledger.parent.attempt))
         except NotFound:
-            break
-    if (ledger.n, ledger.attempt) != (state.of.n, state.of.attempt):
-        yield None
+            return None
+    return since if (ledger.n, ledger.attempt) == (state.of.n, state.of.attempt) else None
 
 
-def _added(ledger: Ledger, state: StateLedger, chain: Sequence[Ledger | None]) -> StateChange:
+def _merge(table: TopicTable, ledger: Ledger, state: StateLedger, chain: Sequence[Ledger]) -> StateChange:
     before = {through.key: through.next_offset for through in state.through}
-    ends = {known.key: (before.get(known.key, 0), known.next_offset) for known in ledger.partitions}
-    replays = tuple(since.attempt for since in chain if since and since.kind == "replay")
-    bounds = {key: (start, end) for key, (start, end) in ends.items() if end > start or replays}
-    return StateChange("merge" if bounds else "nothing", bounds, replays)
+    removed = _cuts(table, ledger, state)
+    before |= {key: cut.parts[0].start for key, cut in removed.items()}
+    if any(since.kind == "erase" for since in chain):
+        for key, masked in _masked(table, ledger).items():
+            removed[key] = removed.get(key, Intervals()) | masked
+    replays = tuple(since.attempt for since in chain if since.kind == "replay")
+    ends = {
+        known.key: (min(before.get(known.key, 0), known.next_offset), known.next_offset) for known in ledger.partitions
+    }
+    bounds = {key: (start, end) for key, (start, end) in ends.items() if end > start or replays or removed}
+    expired = bool(removed) and bool(EffectiveEvidence.of(table).rows_by_date("expired"))
+    return StateChange("merge" if bounds else "nothing", bounds, replays, removed=removed, expired=expired)
+
+
+def _left(ledger: Ledger, state: StateLedger) -> set[Key]:
+    """The partitions that have left a branch since ``state``."""
+    branches = {through.key: through.branch for through in state.through}
+    return {known.key for known in ledger.partitions if known.branch != branches.get(known.key, known.branch)}
+
+
+def _cuts(table: TopicTable, ledger: Ledger, state: StateLedger) -> dict[Key, Intervals]:
+    """The offsets of ``state`` whose rows were cut off since, by the evidence of the runs since.
+
+    Where the ledgers since are gone, each cut of the partition counts.
+
+    Raises:
+        StateStopped: the evidence of one of these runs is gone.
+    """
+    import pyarrow.compute as pc
+
+    left = _left(ledger, state)
+    if not left:
+        return {}
+    chain = _chain(table, ledger, state)
+    attempts = {*ledger.landed} if chain is None else {since.attempt for since in chain}
+    cuts: dict[Key, int] = {}
+    for attempt, evidence in EvidenceReader().read(table, ledger.landed):
+        if evidence is None and attempt in attempts:
+            rule = "is gone: which records an unclean election cut off is unknown; begin a state by another state.table"
+            raise StateStopped(f"{table.url}: the evidence of attempt {attempt} {rule}")
+        cut_off = pc.is_null(pc.field("file")) & (pc.field("class") == "superseded")
+        for row in evidence.filter(cut_off).to_pylist() if evidence is not None else ():
+            key = row["incarnation"], row["partition"]
+            if key in left and (chain is None or row["attempt"] in attempts):
+                cuts[key] = min(row["first"], cuts.get(key, row["first"]))
+    ends = {through.key: through.next_offset for through in state.through}
+    return {key: Intervals([(first, ends[key])]) for key, first in cuts.items() if first < ends.get(key, 0)}
 
 
 def still_holds(table: TopicTable, ledger: Ledger, state: StateLedger) -> bool:
     """True if the rows that ``state`` was made of are still those of the table, whose newest ledger is ``ledger``."""
-    return ledger.n >= state.of.n and not _obstacle(ledger, state, state.settings, list(_since(table, ledger, state)))
+    chain = _chain(table, ledger, state)
+    return chain is not None and not _left(ledger, state) and {since.kind for since in chain} <= _ADDING | _KEEPING

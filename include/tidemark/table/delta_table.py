@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from tidemark import retry
 from tidemark.errors import ConfigError, FormatError, TableTampered
 from tidemark.formats.keys import TableKeys
-from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
+from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger, StoredLedger
 from tidemark.formats.table.partitioning import DT
 from tidemark.schemas.adopted import with_adopted
 from tidemark.store import Store, StoreOptions, open_store
@@ -154,12 +154,17 @@ def _check_ours(table: TopicTable, delta: DeltaTable) -> None:
 
 def ledger_of(table: TopicTable, delta: DeltaTable | None) -> Ledger:
     """The ledger that this version of the table names; the genesis if it names none."""
+    return stored_ledger(table, delta).value
+
+
+def stored_ledger(table: TopicTable, delta: DeltaTable | None) -> StoredLedger:
+    """The result of :func:`ledger_of`, with its reference."""
     n = delta.transaction_version(LEDGER_TRANSACTION) if delta is not None else None
     attempt = delta.transaction_version(ATTEMPT_TRANSACTION) if delta is not None else None
     if n is None or attempt is None:
-        return Ledger.genesis(table.topic.cluster, table.topic.topic, table.topic.table)
+        return StoredLedger(Ledger.genesis(table.topic.cluster, table.topic.topic, table.topic.table), None)
     key = table.keys.ledger(n, attempt)
-    return Ledger.load(table.store, key)
+    return StoredLedger.parse(table.store.get(key, limit=Ledger.most_bytes).body, key)
 
 
 def oldest_ledger_in_log(table: TopicTable) -> int:

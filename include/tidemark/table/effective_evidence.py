@@ -128,6 +128,10 @@ class EffectiveEvidence:
             counts[row.day] = counts.get(row.day, 0) + row.rows
         return counts
 
+    def of_class(self, offset_class: OffsetClass) -> Iterator[EvidenceRow]:
+        """The effective rows of a class, with all columns."""
+        return self._effective(_Only(classes=(offset_class,)), columns=None)
+
     def told(self, wanted: Callable[[str, str], bool]) -> Told:
         """The content of the landed, quarantined and filtered rows with a ``wanted`` (date, file).
 

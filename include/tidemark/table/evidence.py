@@ -28,6 +28,8 @@ and without ``truncated`` ones.
 Retention writes a row of class ``expired`` for each row of a date that it removes from the table, with all of its
 values except the file. Its hash is null once a record around it was erased.
 
+The object states its format in the metadata of its schema, under :data:`FORMAT_KEY`.
+
 ``hash128`` is :func:`tidemark.decode.rowhash.row_hash_sum` of the rows, 16 bytes, big-endian; it is 0 for batches that
 cannot be decoded, and null for rows that are not landed, quarantined, filtered or expired. ``segment`` with its bytes
 is null if no segment holds the offsets. ``dt`` of quarantined and filtered rows is the date of the record's
@@ -43,6 +45,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from tidemark.formats import object_sizes
+from tidemark.formats.base import check_format
 from tidemark.table.delta_table import TopicTable
 
 if TYPE_CHECKING:
@@ -74,6 +77,12 @@ PARSED: Final[tuple[Kept, ...]] = ("landed", "quarantined", "filtered")
 """The classes of records; another parser may change a record's class to another of these."""
 
 MAX_RUNS: Final = 256
+
+FORMAT: Final = 1
+"""The last format of evidence that this version reads. A new class of offsets is a new format, too."""
+
+FORMAT_KEY: Final = b"tidemark.format"
+"""The name of the format in the metadata of the schema. An object without it has the first format."""
 
 
 class EvidenceRow(NamedTuple):
@@ -184,8 +193,14 @@ def to_parquet(
 
 
 def read_evidence(table: TopicTable, attempt: int) -> pa.Table:
-    """The evidence of one attempt, even if it does not count. Raises NotFound if it wrote none."""
-    return parse_evidence(table.store.get(evidence_key(table, attempt), limit=object_sizes.EVIDENCE).body)
+    """The evidence of one attempt, even if it does not count.
+
+    Raises:
+        NotFound: it wrote none.
+        LaterFormat: a later version wrote it.
+    """
+    key = evidence_key(table, attempt)
+    return parse_evidence(table.store.get(key, limit=object_sizes.EVIDENCE).body, key)
 
 
 def to_bytes(table: pa.Table) -> bytes:
@@ -193,12 +208,16 @@ def to_bytes(table: pa.Table) -> bytes:
     import pyarrow.parquet as pq
 
     sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd", compression_level=1)
+    stated = table.replace_schema_metadata({FORMAT_KEY: str(FORMAT)})
+    pq.write_table(stated, sink, compression="zstd", compression_level=1)
     return sink.getvalue()
 
 
-def parse_evidence(body: bytes) -> pa.Table:
-    """The rows of an evidence object."""
+def parse_evidence(body: bytes, key: str) -> pa.Table:
+    """The rows of the evidence object ``key``. Raises LaterFormat."""
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(io.BytesIO(body)).read()
+    file = pq.ParquetFile(io.BytesIO(body))
+    stated = (file.schema_arrow.metadata or {}).get(FORMAT_KEY, b"1")
+    check_format(key, "evidence", int(stated), FORMAT)
+    return file.read().replace_schema_metadata(None)

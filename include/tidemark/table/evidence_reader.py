@@ -55,7 +55,7 @@ class EvidenceReader:
             )
         ) as bodies:
             for attempt, body in zip(attempts, bodies, strict=True):
-                yield attempt, None if body is None else parse_evidence(body)
+                yield attempt, None if body is None else parse_evidence(body, evidence_key(table, attempt))
 
     def _sizes(self, table: TopicTable, attempts: Sequence[int]) -> Mapping[str, int]:
         """The listed sizes of objects that are not kept; empty, without a request, if that is at most one object."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tidemark.errors import ConfigError
+from tidemark.errors import ConfigError, NotFound
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
 from tidemark.formats.table.state_ledger import StateLedger
+from tidemark.formats.table.state_status import StateStatus
 from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.log_copy import LogCopy
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
+VERSIONS: Final = timedelta(days=1)
+"""Time for which the files of an older commit stay, for queries that began before the next."""
 
 
 class StateTable(NamedTuple):
@@ -70,3 +75,18 @@ class StateTable(NamedTuple):
     def committed(self) -> StateLedger | None:
         """The ledger of the newest version; None if nothing was committed."""
         return self.ledger(self.delta())
+
+
+def state_status(table: TopicTable) -> StateStatus | None:
+    """The status that the last run or audit of the topic's state table left; None without a state, or before the first.
+
+    Raises:
+        FormatError: it does not parse.
+        StoreError: the store did not answer.
+    """
+    if table.topic.state is None:
+        return None
+    try:
+        return StateStatus.load(table.store, table.keys.deployment.state_status(table.topic.topic))
+    except NotFound:
+        return None

@@ -1,15 +1,17 @@
-"""Notifies other DAGs about a table: events of two assets, a partition key per date, at least once.
+"""Notifies other DAGs about tables: events of two assets, a partition key per date, and of state tables, at least once.
 
 ==================  ===================================================================================================
 ``<table>``         a date's rows have changed: they landed, were rebuilt, or were removed by retention; or, without a
                     partition key, the table has new columns, because its schema follows a registry
 ``<table>.final``   a date is closed, with these rows: when it first closes, when it closes again after late rows, and
                     when it is rebuilt while it is closed
+``<state table>``   a topic's state table has a new commit: no partition key
 ==================  ===================================================================================================
 
 ``extra`` has ``cluster``, ``topic``, the newest ``ledger`` of the event and its ``attempt``, the table's ``rows``, and
 ``columns_added`` if there are any. Events of ``<table>.final`` also have ``incomplete``, their dates that closed with
-offsets outstanding.
+offsets outstanding. Those of a state table have its own ``ledger`` and ``attempt``, and ``of``, the ledger of the
+topic's table that it equals.
 
 Airflow stores the events of a task together with its success, in one transaction. The stored events are read back
 before they count as sent, see :mod:`tidemark_airflow.assets.outbox`.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow.sdk import Asset
@@ -58,6 +61,12 @@ def assets_of(deployment: Deployment, topic: TopicSettings) -> Assets:
     )
 
 
+def state_asset(deployment: Deployment, topic: TopicSettings) -> Asset:
+    """The asset of a topic's state table."""
+    keys = replace(deployment.table_keys(topic), table=topic.state_table)
+    return Asset(name=topic.state_table, uri=f"{deployment.lake_store}/{keys.root}", group="tidemark")
+
+
 def stored_commits(assets: Collection[Asset]) -> set[Commit]:
     """The commits named by the newest events in Airflow's record of these assets."""
     record = InletEventsAccessors(list(assets))
@@ -90,6 +99,31 @@ def publish(context: Context, table: TopicTable, planned: Planned) -> bool:
     outlets = announced(context, table, committed_ledger(table))
     set_outlets(context, outlets or ())
     return outlets is not None
+
+
+def publish_state(context: Context, table: TopicTable) -> None:
+    """Have Airflow send an event of the state table's newest commit when the task succeeds, unless it has one.
+
+    The task's outlets are set here, whatever topics its declared ones are of: Airflow knows only declared assets. A
+    commit that was sent is found in Airflow's record of events, so that a kill repeats events and loses none.
+    """
+    from tidemark.table.state_table import StateTable
+
+    set_outlets(context, ())
+    ledger = StateTable.open(table).committed() if table.topic.state else None
+    asset = state_asset(table.deployment, table.topic)
+    if ledger is None or Commit(ledger.n, ledger.attempt) in stored_commits([asset]):
+        return
+    set_outlets(context, [asset])
+    context["outlet_events"][asset].extra = {
+        "cluster": table.topic.cluster,
+        "topic": table.topic.topic,
+        "ledger": ledger.n,
+        "attempt": str(ledger.attempt),
+        "of": ledger.of.n,
+        "rows": ledger.rows,
+    }
+    log.info("commit %d of %s: an event", ledger.n, asset.name)
 
 
 def set_outlets(context: Context, outlets: Collection[Asset]) -> None:

@@ -7,6 +7,7 @@
 | `compare` | lists the rows that would change, one by one | raw or a file cannot be read |
 | `approve` | asks a person if more than `approve_above_gib` or a month is rewritten | nobody answers in a day |
 | `convert` | Spark makes the dates again, in one commit a topic | the job failed; its log is this task's |
+| `state` | brings the topics' state tables up to date, if any topic has one | the state is stopped, or the job failed |
 | `result` | puts the rows before and after into the report | nothing was landed |
 
 A dry run ends after `preview`. The link *Report* of each task leads to the report of its topic.
@@ -28,6 +29,7 @@ from tidemark_airflow.dag_factories import task_defaults
 from tidemark_airflow.operators.approval import ApproveOperator
 from tidemark_airflow.operators.backfill import CompareOperator, PreviewOperator, ResultOperator, by_topic
 from tidemark_airflow.operators.spark_job import RunPlanOperator
+from tidemark_airflow.operators.state import StateOperator
 
 DAG_ID = "tidemark_backfill"
 _RUNS = 16
@@ -136,6 +138,10 @@ def form(deployment: Deployment) -> dict[str, Param]:
     }
 
 
+def _topic_of(previewed: dict[str, Any]) -> dict[str, Any]:
+    return {"cluster": previewed["cluster"], "topic": previewed["topic"]}
+
+
 def backfill_dag(deployment: Deployment) -> DAG:
     """The DAG; it is started by its form, by REST or from the command line."""
     with DAG(
@@ -164,4 +170,8 @@ def backfill_dag(deployment: Deployment) -> DAG:
         ).expand_kwargs(approve.output)
         compare >> approve
         convert >> result
+        if any(topic.state for topic in deployment.topics):
+            # Also after a failed run of another topic.
+            state = StateOperator.partial(task_id="state", trigger_rule=TriggerRule.ALL_DONE, **job)
+            convert >> state.expand_kwargs(approve.output.map(_topic_of))
     return dag

@@ -12,7 +12,7 @@ from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable
 
 from tidemark.topics import Deployment
 from tidemark_airflow import settings
-from tidemark_airflow.assets.events import assets_of
+from tidemark_airflow.assets.events import assets_of, state_asset
 from tidemark_airflow.dag_factories import task_defaults
 from tidemark_airflow.operators.mirror import MirrorOperator
 
@@ -28,7 +28,10 @@ def catalog_dags(deployment: Deployment) -> Iterator[DAG]:
         dag_id="tidemark_catalogs",
         schedule=AssetOrTimeSchedule(
             timetable=CronTriggerTimetable("*/10 * * * *", timezone="UTC"),
-            assets=AssetAny(*(assets_of(deployment, topic).rows for topic in topics)),
+            assets=AssetAny(
+                *(assets_of(deployment, topic).rows for topic in topics),
+                *(state_asset(deployment, topic) for topic in topics if topic.state),
+            ),
         ),
         start_date=task_defaults.START,
         catchup=False,

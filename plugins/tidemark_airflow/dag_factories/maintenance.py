@@ -20,6 +20,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import settings
+from tidemark_airflow.assets.events import publish_state, state_asset
 from tidemark_airflow.dag_factories import task_defaults
 from tidemark_airflow.operators.spark_job import ClusterJobOperator, JobOperator
 from tidemark_airflow.submitters.environment import erasure_environment, retention_environment
@@ -27,13 +28,15 @@ from tidemark_airflow.submitters.environment import erasure_environment, retenti
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from tidemark.table.delta_table import TopicTable
+
 ALL: Final = "all"
 _AT_A_TIME: Final = 2
 _RETRIES: Final = 2
 """Fewer retries than other tasks have: an audit repeats its findings."""
 
-_TELLS: Final[dict[str, dict[str, Any]]] = {"audit": {"on_failure_callback": None}}
-"""A failed audit opens an incident, which is reported once."""
+_TELLS: Final[dict[str, dict[str, Any]]] = {name: {"on_failure_callback": None} for name in ("audit", "state")}
+"""A failed audit opens an incident, which is reported once; so does a state that is stopped or late."""
 
 
 def _any(_: TopicSettings) -> bool:
@@ -49,7 +52,7 @@ class Upkeep(NamedTuple):
 
     The form offers a dry run of jobs with ``dry_runs``. A job that ``deletes_raw`` runs with the AWS profile
     ``[tidemark] retention_profile``: nothing else may delete there. ``environment`` returns further variables of the
-    job's process. ``for_topic`` chooses the topics with a task.
+    job's process. ``for_topic`` chooses the topics with a task. ``publishes`` sends asset events of its commits.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Upkeep(NamedTuple):
     deletes_raw: bool = False
     environment: Callable[[], Mapping[str, str]] = dict
     for_topic: Callable[[TopicSettings], bool] = _any
+    publishes: Callable[[Context, TopicTable], None] | None = None
 
 
 UPKEEP: Final = (
@@ -109,6 +113,7 @@ UPKEEP: Final = (
         "10 * * * *",
         "Brings state tables to the newest commits of their topics' tables.",
         for_topic=_has_state,
+        publishes=publish_state,
     ),
     Upkeep(
         "state_audit",
@@ -153,6 +158,8 @@ class UpkeepOperator(JobOperator):
         dated = ("--dt", _date(context).isoformat()) if self._upkeep.dated else ()
         dry = ("--dry-run",) if params.get("dry_run") else ()
         self.submit(context, *self._upkeep.arguments, *dated, *dry)
+        if self._upkeep.publishes is not None:
+            self._upkeep.publishes(context, settings.topic_table(self.cluster, self.topic))
 
 
 class ClusterUpkeepOperator(ClusterJobOperator):
@@ -238,6 +245,7 @@ def _topic_dags(deployment: Deployment) -> Iterator[DAG]:
                 map_index_template="{{ task.cluster }}/{{ task.topic }}",
                 execution_timeout=task_defaults.CONVERT_TIMEOUT,
                 retries=_RETRIES,
+                outlets=[state_asset(deployment, topic) for topic in topics] if upkeep.publishes else None,
             ).expand_kwargs([{"cluster": topic.cluster, "topic": topic.topic} for topic in topics])
         yield dag
 

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from importlib.metadata import version
 from typing import NamedTuple
 
 from tidemark.concurrency import in_parallel
@@ -154,6 +155,7 @@ class IndexScanner:
             failing_since=self._last.failing_since,
             error=self._last.failure,
             failures=self._failures,
+            version=version("tidemark-kafka"),
         )
         before = self._reported
         same = before is not None and before.failing_since == status.failing_since

@@ -128,6 +128,22 @@ class SchemaNow(BaseModel):
     waits: list[str]
 
 
+class StateTableNow(BaseModel):
+    """A topic's state table: its commit ``n``, as of the commit ``of`` of the topic's table, and its ``doubts``.
+
+    ``proved_at`` is the time since which an audit has compared every key; None before the first has compared all.
+    """
+
+    table: str
+    n: int
+    of: int
+    rows: int
+    committed_at: AwareDatetime | None
+    doubts: list[str]
+    stopped: str
+    proved_at: AwareDatetime | None
+
+
 class TopicAnswer(BaseModel):
     """A topic now. ``counts`` has partitions by filter; ``failure`` is the reason why watermark indexes cannot be read.
 
@@ -159,6 +175,7 @@ class TopicAnswer(BaseModel):
     failure: str
     may_acknowledge: bool
     followed: SchemaNow | None
+    state_table: StateTableNow | None
     incidents: list[IncidentNow]
 
 

@@ -11,11 +11,12 @@ import logging
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, TidemarkError
-from tidemark.formats.base import canonical, parse_json
+from tidemark.formats.base import StoredObject, canonical, parse_json
 from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.raw.head import Head, parse_head
 from tidemark.formats.raw.watermark_index import LeaderEntry, WatermarkIndex, leaders, parse_index
@@ -47,12 +48,12 @@ class PackedIndexes:
         default = resolver_of(deployment.raw).default()
         self._folder = ControlKeys(default.prefix, cluster).indexes
         store = open_store(default.store, deployment.store)
-        self._indexes = IndexCache(store, self._folder, _pack, on_failure=log_failures(log))
+        self._indexes = IndexCache(store, self._folder, partial(_pack, WatermarkIndex), on_failure=log_failures(log))
         self._heads = [
             IndexCache(
                 open_store(endpoint.store, deployment.store),
                 ControlKeys(endpoint.prefix, cluster).heads,
-                _pack,
+                partial(_pack, Head),
                 limit=Head.most_bytes,
                 on_failure=log_failures(log),
             )
@@ -93,8 +94,10 @@ class PackedIndexes:
         return leaders([index for packed in self._indexes.kept.values() if (index := _unpack(packed))])
 
 
-def _pack(body: bytes, info: ObjectInfo) -> _Packed:
-    return _Packed(info, _topics(parse_json(body, info.key), info.key), zlib.compress(body, 1))
+def _pack(kind: type[StoredObject], body: bytes, info: ObjectInfo) -> _Packed:
+    index = parse_json(body, info.key)
+    kind.refuse_later(index, info.key)
+    return _Packed(info, _topics(index, info.key), zlib.compress(body, 1))
 
 
 def _unpack(packed: _Packed, topic: str | None = None) -> WatermarkIndex | None:

@@ -20,6 +20,7 @@ from tidemark.formats.raw.gaps import Acknowledgement
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.schema_state import SchemaState
+from tidemark.formats.table.state_status import StateStatus
 from tidemark.inspection.data_flow import DataFlow, data_flow
 from tidemark.inspection.gap_acknowledgement import words_of
 from tidemark.monitoring import overview
@@ -33,6 +34,7 @@ from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence_reader import EvidenceReader
+from tidemark.table.state_table import state_status
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import settings
@@ -92,7 +94,8 @@ class Kept(Generic[Key, Value]):
 class TopicNow(NamedTuple):
     """State of a topic in ledger and watermark indexes ``at`` one time; ``failure`` if the indexes cannot be read.
 
-    ``followed`` is the state of the schema that it follows, if it follows and has adopted one.
+    ``followed`` is the state of the schema that it follows, if it follows and has adopted one; ``state_table`` the
+    status of its state table, if it has one.
     """
 
     at: datetime
@@ -102,6 +105,7 @@ class TopicNow(NamedTuple):
     health: TopicHealth
     failure: str
     followed: SchemaState | None
+    state_table: StateStatus | None = None
 
 
 class BrokersetsNow(NamedTuple):
@@ -253,6 +257,7 @@ class Reader:
             topic_health(table.topic, ledger, entries, at, brokers=brokers),
             indexes.failure_of(table.topic.topic),
             _followed(table),
+            state_status(table),
         )
 
     def _count_quarantined(self, key: tuple[str, str, int, int]) -> dict[str, int]:

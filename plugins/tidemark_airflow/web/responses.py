@@ -12,6 +12,7 @@ from tidemark.formats.raw.gaps import Acknowledgement, Gap
 from tidemark.formats.table.ledger import DateState
 from tidemark.formats.table.partitioning import names_of
 from tidemark.formats.table.schema_state import SchemaChange, SchemaState
+from tidemark.formats.table.state_status import DOUBTS, StateStatus
 from tidemark.inspection.offset_lineage import Derivation
 from tidemark.monitoring.health import Key, PartitionHealth
 from tidemark.monitoring.incidents import Incident
@@ -33,6 +34,7 @@ from tidemark_airflow.web.models import (
     PartitionFilter,
     PartitionRow,
     SchemaNow,
+    StateTableNow,
     TopicAnswer,
     TopicRow,
     TopicsAnswer,
@@ -158,6 +160,7 @@ def topic_answer(
         failure=now.failure,
         may_acknowledge=may_acknowledge,
         followed=_followed(now.followed) if now.followed else None,
+        state_table=_state_table(now.state_table) if now.state_table else None,
         incidents=_open(still),
     )
 
@@ -189,6 +192,19 @@ def _followed(state: SchemaState) -> SchemaNow:
         changes=[_in_words(change) for change in state.adopted.changes],
         waiting_version=proposal.version if proposal else None,
         waits=[_in_words(change) for change in proposal.changes] if proposal else [],
+    )
+
+
+def _state_table(status: StateStatus) -> StateTableNow:
+    return StateTableNow(
+        table=status.table,
+        n=status.n,
+        of=status.of,
+        rows=status.rows,
+        committed_at=status.committed_at,
+        doubts=[f"{label}: {getattr(status, name):,}" for name, label in DOUBTS.items() if getattr(status, name)],
+        stopped=status.stopped.reason if status.stopped else "",
+        proved_at=status.proved_at,
     )
 
 

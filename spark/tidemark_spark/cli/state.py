@@ -6,16 +6,17 @@ import argparse
 from collections.abc import Sequence
 
 from tidemark.errors import ConfigError
+from tidemark.formats.table.state_audit import PARTS
 from tidemark.formats.table.state_ledger import Leaf
 from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, run_job, show, tables_of
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
-from tidemark_spark.state.audit import PARTS, LeafAudit, LeafAuditTask, audit_leaf, audit_state
+from tidemark_spark.state.audit import LeafAudit, LeafAuditTask, audit_leaf, audit_state
 from tidemark_spark.state.first_round import last_of_files
-from tidemark_spark.state.model import LeafTask, NewestTask, SortedRun, StateJob
+from tidemark_spark.state.model import LeafTask, MadeLeaves, NewestTask, SortedRun, StateJob
 from tidemark_spark.state.run import Rounds, run_state
-from tidemark_spark.state.second_round import merged_leaf
+from tidemark_spark.state.second_round import merged_leaf, removed_buckets
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
@@ -30,7 +31,10 @@ def _state(options: argparse.Namespace, executor: Executor | None) -> int:
     def first(job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRun]:
         return executor.on_each(last_of_files, job, tasks) if tasks else []
 
-    def second(job: StateJob, tasks: Sequence[LeafTask]) -> list[list[Leaf]]:
+    def removed(job: StateJob, leaves: Sequence[Leaf]) -> list[frozenset[int]]:
+        return executor.on_each(removed_buckets, job, leaves) if leaves else []
+
+    def second(job: StateJob, tasks: Sequence[LeafTask]) -> list[MadeLeaves]:
         return executor.on_each(merged_leaf, job, tasks) if tasks else []
 
     def compare(job: StateJob, tasks: Sequence[LeafAuditTask]) -> list[LeafAudit]:
@@ -42,7 +46,7 @@ def _state(options: argparse.Namespace, executor: Executor | None) -> int:
         raise ConfigError("state.py", [("--topics", "no topic of the file has `state:`")])
     for table in map(StateTable.open, tables):
         if not options.audit:
-            show(run_state(table, Rounds(first, second), rebuild=options.rebuild).to_bytes().decode())
+            show(run_state(table, Rounds(removed, first, second), rebuild=options.rebuild).to_bytes().decode())
             continue
         part = table.store.now().toordinal() % PARTS if options.part is None else options.part
         audit = audit_state(table, part, first, compare)

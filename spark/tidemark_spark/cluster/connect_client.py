@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from tidemark.errors import SparkUnavailable
-from tidemark_spark.cluster.executor import Common, Given, Made, in_worker, worker_error
+from tidemark_spark.cluster.executor import Common, Given, Made, Shipment, in_worker, worker_error
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -66,7 +66,7 @@ class Connected:
         Raises:
             TaskFailed: a task failed for good with one of Tidemark's errors.
         """
-        packed = _pack((pickle.dumps((work, common)), [pickle.dumps(task) for task in tasks]))
+        packed = _pack(tuple(Shipment.of(work, common, tasks)))
         numbers = self._session.range(0, len(tasks), numPartitions=len(tasks))
         try:
             made = numbers.mapInArrow(lambda batches: _carry_out(packed, batches), "task long, made binary").toArrow()
@@ -106,19 +106,18 @@ def _await(remote: str) -> None:
 
 def _carry_out(packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Results of the tasks with the requested numbers, computed in a worker."""
-    (work, common), tasks = _shared(packed)
+    driver, shared, tasks = _shipped(packed)
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            task = pickle.loads(tasks[cast("int", number)])  # noqa: S301 # of on_each, see _unpack
-            made = _pack(in_worker(work, common, task))
+            made = _pack(in_worker(driver, shared, tasks[cast("int", number)]))
             yield pa.RecordBatch.from_pydict({"task": [number], "made": [made]}, schema=_OUTCOME)
 
 
 @lru_cache(maxsize=1)
-def _shared(packed: bytes) -> tuple[Any, list[bytes]]:
-    """The packed work and tasks. A worker process unpacks the shared part once, and each task where it runs."""
-    shared, tasks = _unpack(packed)
-    return pickle.loads(shared), tasks  # noqa: S301 # likewise
+def _shipped(packed: bytes) -> tuple[str, bytes, list[bytes]]:
+    """The fields of a shipment, which a worker process unpacks once: plain values, which all versions can read."""
+    driver, shared, tasks = _unpack(packed)
+    return driver, shared, tasks
 
 
 def _pack(content: object) -> bytes:

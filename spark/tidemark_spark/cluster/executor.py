@@ -1,15 +1,22 @@
-"""The interface of executors of tasks, and the code around a task in a worker."""
+"""The interface of executors of tasks, and the code around a task in a worker.
+
+What a driver sends is pickled, so a worker of another version would read it wrongly, or not at all. Each task names the
+driver's version, and a worker compares it with its own before it unpickles anything.
+"""
 
 from __future__ import annotations
 
 import gc
+import pickle
 import re
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
-from typing import Final, Protocol, TypeVar
+from functools import cache, lru_cache
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from tidemark.errors import TaskFailed
+from tidemark.errors import ConfigError, TaskFailed
+from tidemark.installation import VERSION
 from tidemark_spark.convert.guard import guarded
 from tidemark_spark.model import Job
 
@@ -37,8 +44,42 @@ def worker_error(report: str) -> TaskFailed | None:
     return TaskFailed(f"{errors[-1][0]}: {errors[-1][1]}") if errors else None
 
 
-def in_worker(work: Callable[[Common, Given], Made], common: Common, task: Given) -> Made:
-    """Result of ``work`` for one task, in a process that Spark reuses."""
+class Shipment(NamedTuple):
+    """Work and tasks on their way to workers, pickled each for itself; ``driver`` is the driver's version."""
+
+    driver: str
+    shared: bytes
+    tasks: list[bytes]
+
+    @classmethod
+    def of(cls, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> Shipment:
+        """The shipment of ``tasks``, which share ``work`` and ``common``."""
+        return cls(VERSION, pickle.dumps((work, common)), [pickle.dumps(task) for task in tasks])
+
+
+def in_worker(driver: str, shared: bytes, task: bytes) -> Any:
+    """Result of a :class:`Shipment`'s work for one task, in a process that Spark reuses.
+
+    Its parameters stay as they are in all versions, so that workers of other versions can refuse.
+
+    Raises:
+        ConfigError: this worker has another version than the driver.
+    """
+    if driver != VERSION:
+        rule = f"this worker has version {VERSION}, and the driver {driver}: install the driver's in its environment"
+        raise ConfigError(f"Tidemark on {socket.gethostname()}", [("", rule)])
+    work, common = _unpickled(shared)
+    return _bounded_work(work, common, pickle.loads(task))  # noqa: S301 # the driver's, of this version
+
+
+@lru_cache(maxsize=1)
+def _unpickled(shared: bytes) -> tuple[Callable[[Any, Any], Any], Any]:
+    """Work and common part of a shipment, unpickled once in a worker process."""
+    work, common = pickle.loads(shared)  # noqa: S301 # likewise
+    return work, common
+
+
+def _bounded_work(work: Callable[[Common, Given], Made], common: Common, task: Given) -> Made:
     with bounded(common) if isinstance(common, Job) else nullcontext():
         made = work(common, task)
     _spare_collector()

@@ -13,7 +13,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
 from tidemark.errors import SparkUnavailable
-from tidemark_spark.cluster.executor import Common, Executor, Given, Made, in_worker, worker_error
+from tidemark_spark.cluster.executor import Common, Executor, Given, Made, Shipment, in_worker, worker_error
 from tidemark_spark.cluster.target import ClusterTarget
 
 _SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
@@ -86,10 +86,11 @@ class Classic:
         Raises:
             TaskFailed: a task failed for good with one of Tidemark's errors.
         """
-        shared = self.context.broadcast(common)
+        driver, packed, pickled = Shipment.of(work, common, tasks)
+        shared = self.context.broadcast(packed)
         try:
-            partitioned = self.context.parallelize(tasks, len(tasks))
-            return partitioned.map(lambda task: in_worker(work, shared.value, task)).collect()
+            partitioned = self.context.parallelize(pickled, len(pickled))
+            return partitioned.map(lambda task: in_worker(driver, shared.value, task)).collect()
         except Py4JJavaError as error:
             if failure := worker_error(str(error)):
                 raise failure from error

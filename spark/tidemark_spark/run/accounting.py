@@ -105,7 +105,6 @@ def _stays(plan: RunPlan, part: PartitionPlan, cut: BranchCut, stop: Stop) -> Ta
     """The change of a partition that keeps its branch, because raw no longer holds the offsets below the cut."""
     if stop.kind in {"moved", "unread"}:
         return TableChange((), (), ())
-    gap = {"from": stop.offset, "to": cut.old_next, "reason": "unclean_election", "detected_at": plan.created_at}
     state = PartitionState(
         incarnation=part.incarnation,
         topic_id=part.topic_id,
@@ -116,7 +115,7 @@ def _stays(plan: RunPlan, part: PartitionPlan, cut: BranchCut, stop: Stop) -> Ta
         leader_epoch=cut.leader_epoch,
         branch=part.branch,
         lineage=cut.lineage,
-        gaps=(Gap.model_validate(gap),),
+        gaps=(_gap(plan, stop.offset, cut.old_next, "unclean_election"),),
     )
     return TableChange((), (), (state,))
 
@@ -188,8 +187,7 @@ def _state(plan: RunPlan, part: PartitionPlan, at: int, stop: Stop | None) -> Pa
     gaps = list(part.gaps)
     reason: dict[str, GapReason] = {"lost": "unknown", "corrupt": "corrupt"}
     if stop and stop.kind in reason:
-        fields = {"from": stop.offset, "to": stop.end, "reason": reason[stop.kind], "detected_at": plan.created_at}
-        gaps.insert(0, Gap.model_validate(fields))
+        gaps.insert(0, _gap(plan, stop.offset, stop.end, reason[stop.kind]))
     return PartitionState(
         incarnation=part.incarnation,
         topic_id=part.topic_id,
@@ -204,6 +202,12 @@ def _state(plan: RunPlan, part: PartitionPlan, at: int, stop: Stop | None) -> Pa
         held_by=() if stop else part.held_by,
         as_of=None if stop else part.as_of,
     )
+
+
+def _gap(plan: RunPlan, start: int, end: int, reason: GapReason) -> Gap:
+    """The offsets that a task of ``plan`` did not find in the bytes that should have them."""
+    fields = {"from": start, "to": end, "reason": reason, "detected_at": plan.created_at, "read": True}
+    return Gap.model_validate(fields)
 
 
 def _without_segment(part: PartitionPlan, offset_class: EvidenceClass, start: int, end: int) -> EvidenceRow:

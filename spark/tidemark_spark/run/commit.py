@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
+from importlib.metadata import version
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from tidemark.formats.table.plan import RUN_LIMIT, RunPlan
 from tidemark.planning.maintenance.fold import has_landed
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.store import put_once
-from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files
+from tidemark.table.delta_table import LiveFile, TopicTable, live_files, stored_ledger
 from tidemark.table.tampering import check_untampered, files_digest
 from tidemark.timestamps import utc_now
 from tidemark_spark.convert.field_ids import disagree, numbered
@@ -54,7 +55,7 @@ def publish(table: TopicTable, plan: RunPlan, change: TableChange) -> Ledger:
     while True:
         try:
             delta = open_or_create(table, whole=plan.whole)
-            current = ledger_of(table, delta)
+            current, reference = stored_ledger(table, delta)
             if has_landed(table, current, plan):
                 return current
             seen, failures = current.n, failures if current.n == seen else 0
@@ -71,7 +72,8 @@ def publish(table: TopicTable, plan: RunPlan, change: TableChange) -> Ledger:
             if schema is not None and len(removed) < len(live):
                 raise StaleRun("rows of the narrower type have landed since the plan")
             field_ids = check_field_ids(table, delta, current, plan)
-            ledger = rebased(current, plan, change, live).model_copy(update={"field_ids": field_ids})
+            told = {"field_ids": field_ids, "parent": reference}
+            ledger = rebased(current, plan, change, live).model_copy(update=told)
             closed = {dt for dt in closed_by(current, plan) if ledger.dates[dt] == plan.closes[dt].after}
             touched = set(ledger.dates_changed) - closed
             take_away(table, [dt for dt in touched if dt in current.dates and current.dates[dt].state != "open"])
@@ -178,7 +180,6 @@ def rebased(current: Ledger, plan: RunPlan, change: TableChange, live: Iterable[
     return Ledger(
         n=current.n + 1,
         attempt=plan.attempt,
-        parent=current.as_parent(),
         cluster=plan.cluster,
         topic=plan.topic,
         table=plan.table,
@@ -195,6 +196,7 @@ def rebased(current: Ledger, plan: RunPlan, change: TableChange, live: Iterable[
         masks={**current.masks, **plan.masks} if plan.kind == "erase" or current.n == 0 else current.masks,
         configuration=plan.configuration,
         code=plan.code,
+        version=version("tidemark-kafka"),
         committed_at=utc_now(),
     )
 
@@ -282,13 +284,13 @@ def _check_file(table: TopicTable, file: DataFile) -> None:
 
 
 def _written(table: TopicTable, ledger: Ledger) -> Ledger:
-    """``ledger`` as stored; an earlier try of this attempt may have written it with another time."""
+    """``ledger`` as stored; an earlier try of this attempt may have written it, at another time, by another version."""
     key = table.keys.ledger(ledger.n, ledger.attempt)
     try:
         put_once(table.store, key, ledger.to_bytes())
     except PreconditionFailed:
         stored = Ledger.load(table.store, key)
-        if stored.model_copy(update={"committed_at": ledger.committed_at}) != ledger:
+        if stored.model_copy(update={"committed_at": ledger.committed_at, "version": ledger.version}) != ledger:
             raise
         return stored
     return ledger

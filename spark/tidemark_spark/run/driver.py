@@ -6,6 +6,7 @@ made.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -32,6 +33,8 @@ from tidemark_spark.run.accounting import TableChange, account
 from tidemark_spark.run.commit import check_fresh, check_hands, publish
 from tidemark_spark.run.delta_log import check_columns
 from tidemark_spark.run.success_markers import update_markers
+
+log = logging.getLogger(__name__)
 
 _PARSING: Final = {"ingest", "rebuild", "replay", "repair"}
 
@@ -76,6 +79,7 @@ def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> tuple[RunResult,
         outcomes = execute(Job.of(table, plan), plan.tasks) if plan.tasks else []
     with _timed(seconds, "publish"):
         change = account(plan, outcomes)
+        _log_moved(plan, outcomes)
         if plan.kind == "retain":
             change = change._replace(evidence=tuple(_expired(table, plan)))
         elif plan.kind == "repair":
@@ -190,6 +194,20 @@ def _moves(plan: RunPlan, change: TableChange) -> bool:
         or starts[state.key].start == starts[state.key].end
         for state in change.partitions
     )
+
+
+def _log_moved(plan: RunPlan, outcomes: Iterable[Outcome]) -> None:
+    """Log where partitions wait for objects that their manifests name and the store does not have."""
+    for stop, partition in ((outcome.stop, outcome.partition) for outcome in outcomes):
+        if stop and stop.kind == "moved":
+            log.warning(
+                "%s/%s partition %d waits at offset %d: %s; if this raw is a copy, run tidemark verify-copy",
+                plan.cluster,
+                plan.topic,
+                partition,
+                stop.offset,
+                stop.detail,
+            )
 
 
 def _unread(plan: RunPlan, outcomes: Iterable[Outcome]) -> tuple[str, ...]:

@@ -8,63 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import AwareDatetime, Field
 
 from tidemark.errors import ContinuityError
-from tidemark.formats import object_sizes
-from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.table.state_ledger import HASH_BITS, RECORD, HashRange, Leaf
+from tidemark.formats.table.state_audit import PARTS, StateAudit, StateFinding
+from tidemark.formats.table.state_ledger import RECORD, Leaf
 from tidemark.store import put_over
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.state_table import StateTable
 from tidemark_spark.state.last_records import DELETED, KEY, chosen
-from tidemark_spark.state.leaf_files import LeafFiles, within
-from tidemark_spark.state.model import NewestExecute, StateJob
-from tidemark_spark.state.run import StateRun
+from tidemark_spark.state.leaf_files import LeafFiles, in_buckets
+from tidemark_spark.state.model import BUCKET_BITS, NewestExecute, StateJob
+from tidemark_spark.state.run import StateRun, is_touched
+from tidemark_spark.state.status import tell_audited
 
-PARTS: Final = 16
 _SHOWN: Final = 20
 
 
-class StateFinding(Model):
-    """A key whose row is not that of the replay, told by the place of its record, never by the key."""
-
-    rule: str
-    incarnation: int
-    partition: int
-    offset: int
-
-
-class StateAudit(StoredObject):
-    """``state/audits/<part>.json``: the comparison of a part of the keys, at ``at``, of the state's commit ``n``.
-
-    ``rows`` were equal. ``unproved`` rows are of records that retention has removed from the table. ``different``
-    counts all findings, of which the first are listed.
-    """
-
-    most_bytes: ClassVar[int] = object_sizes.REPORT
-
-    cluster: str
-    topic: str
-    part: int = Field(ge=0, lt=PARTS)
-    at: AwareDatetime
-    n: int = Field(ge=0)
-    rows: int = Field(default=0, ge=0)
-    unproved: int = Field(default=0, ge=0)
-    different: int = Field(default=0, ge=0)
-    findings: tuple[StateFinding, ...] = ()
-
-
 class LeafAuditTask(NamedTuple):
-    """The keys of ``leaf`` with ``hashes`` to compare; with ``expired`` dates, the table may lack their records."""
+    """The keys of ``leaf`` to compare that are in the job's buckets; if ``expired``, the table may lack records."""
 
     leaf: Leaf
-    hashes: HashRange
     expired: bool
 
 
@@ -80,10 +49,10 @@ class LeafAudit(NamedTuple):
 LeafAuditExecute = Callable[[StateJob, Sequence[LeafAuditTask]], list[LeafAudit]]
 
 
-def hashes_of(part: int) -> HashRange:
-    """The hashes of the keys of ``part``."""
-    width = (1 << HASH_BITS) // PARTS
-    return HashRange(part * width, (part + 1) * width)
+def buckets_of(part: int) -> range:
+    """The buckets of the keys of ``part``."""
+    width = (1 << BUCKET_BITS) // PARTS
+    return range(part * width, (part + 1) * width)
 
 
 def audit_leaf(job: StateJob, task: LeafAuditTask) -> LeafAudit:
@@ -94,12 +63,11 @@ def audit_leaf(job: StateJob, task: LeafAuditTask) -> LeafAudit:
         ContinuityError: the leaf has other rows than its ledger says.
         StoreError: the store failed.
     """
-    files, leaf = LeafFiles(job), task.leaf.hashes
-    hashes = HashRange(max(task.hashes.start, leaf.start), min(task.hashes.end, leaf.end))
-    records = pa.concat_tables([files.records.empty_table(), *files.of_runs(hashes)])
-    rows, _ = files.of_leaf(task.leaf)
-    kept = rows.filter(within(rows, hashes)).select(files.columns.names)
-    return _RowComparison(kept, replayed(records), records, expired=task.expired).result()
+    files = LeafFiles(job)
+    records = pa.concat_tables([files.records.empty_table(), *files.of_runs(task.leaf.hashes)])
+    rows, reserve = (chosen(part, in_buckets(part, job.again)) for part in files.of_leaf(task.leaf))
+    kept = rows.select(files.columns.names)
+    return _RowComparison(kept, reserve, records, expired=task.expired).result()
 
 
 def replayed(records: pa.Table) -> pa.Table:
@@ -121,11 +89,11 @@ def _last(rows: pa.Table, names: Sequence[str], alike: int) -> pa.Table:
 
 
 class _RowComparison:
-    """The rows that the state has, and those that the replay gives, by key."""
+    """The rows that the state has, and those that the replay of ``records`` gives, by key."""
 
-    def __init__(self, kept: pa.Table, wanted: pa.Table, records: pa.Table, *, expired: bool) -> None:
-        self._kept, self._wanted, self._expired = kept, wanted.select(kept.column_names), expired
-        self._records = records
+    def __init__(self, kept: pa.Table, reserve: pa.Table, records: pa.Table, *, expired: bool) -> None:
+        self._kept, self._wanted, self._expired = kept, replayed(records).select(kept.column_names), expired
+        self._deleted, self._records = reserve.filter(reserve.column(DELETED)), records
         self._findings: list[StateFinding] = []
 
     def result(self) -> LeafAudit:
@@ -138,7 +106,11 @@ class _RowComparison:
             pc.invert(pc.is_in(self._wanted.column(KEY), value_set=self._kept.column(KEY).combine_chunks()))
         )
         other, unknown = chosen(kept, ~same), chosen(self._kept, ~there)
-        lost = self._newer(pa.concat_tables([other, unknown])) if self._expired else 0
+        lost = 0
+        if self._expired:
+            deleted = self._deleted.select(kept.column_names)
+            deleted = deleted.filter(pc.is_in(deleted.column(KEY), value_set=missing.column(KEY).combine_chunks()))
+            lost = self._newer(pa.concat_tables([other, unknown, deleted]))
         different = len(other) + len(unknown) + len(missing) - lost
         if different:
             for rule, rows in (("is not the newest record", other), ("no key has", unknown), ("is missing", missing)):
@@ -146,12 +118,12 @@ class _RowComparison:
         return LeafAudit(int(same.sum()), lost, different, tuple(self._findings[:_SHOWN]))
 
     def _newer(self, rows: pa.Table) -> int:
-        """The number of ``rows`` that are newer than all that the table still has of their key and partition."""
+        """The number of keys with one of the ``rows`` newer than all that the table still has in its partition."""
         last: dict[tuple[Any, ...], int] = {}
         for key, incarnation, partition, offset in _places(self._records):
             at = key, incarnation, partition
             last[at] = max(offset, last.get(at, -1))
-        return sum(offset > last.get((key, inc, part), -1) for key, inc, part, offset in _places(rows))
+        return len({key for key, inc, part, offset in _places(rows) if offset > last.get((key, inc, part), -1)})
 
     def _tell(self, rule: str, rows: pa.Table) -> None:
         for _, incarnation, partition, offset in _places(rows.slice(0, _SHOWN)):
@@ -182,22 +154,22 @@ def audit_state(table: StateTable, part: int, first: NewestExecute, compare: Lea
         ContinuityError: since the state's commit a run has changed rows, or added some below its vector.
         FormatError, StoreError: an object cannot be read.
     """
-    run, hashes = StateRun(table), hashes_of(part)
+    run, buckets = StateRun(table), buckets_of(part)
     state, topic = run.state, table.of.topic
     if state is None:
         return StateAudit(cluster=topic.cluster, topic=topic.topic, part=part, at=table.store.now(), n=0)
     change = run.change()
-    if change.kind == "rebuild" or change.replays:
+    if change.kind == "rebuild" or change.replays or change.removed:
         raise ContinuityError(
             f"{table.url}: the table has changed since the state's commit {state.n}: run state.py first"
         )
-    whole = change._replace(bounds={through.key: (0, through.next_offset) for through in state.through})
-    job = replace(run.job(whole.bounds), hashes=hashes)
-    files = tuple(made.file for made in first(job, run.first_tasks(whole)) if made.file)
-    expired = any(known.state == "expired" for known in run.ledger.dates.values())
-    near = [leaf for leaf in state.leaves if leaf.hashes.start < hashes.end and leaf.hashes.end > hashes.start]
+    ends = {through.key: (through.next_offset, through.next_offset) for through in state.through}
+    job = replace(run.job(ends), again=frozenset(buckets))
+    files = tuple(made.file for made in first(job, run.first_tasks(change, job.again)) if made.file)
+    expired = bool(EffectiveEvidence.of(table.of).rows_by_date("expired"))
+    near = [leaf for leaf in state.leaves if is_touched(leaf.prefix, buckets)]
     try:
-        found = compare(replace(job, runs=files), [LeafAuditTask(leaf, hashes, expired) for leaf in near])
+        found = compare(replace(job, runs=files), [LeafAuditTask(leaf, expired) for leaf in near])
     finally:
         run.delete(files)
     report = StateAudit(
@@ -212,4 +184,5 @@ def audit_state(table: StateTable, part: int, first: NewestExecute, compare: Lea
         findings=tuple(finding for each in found for finding in each.findings)[:_SHOWN],
     )
     put_over(table.store, table.of.keys.state_audit(part), report.to_bytes())
+    tell_audited(table, report)
     return report

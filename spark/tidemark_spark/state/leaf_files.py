@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import tempfile
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from tidemark.errors import ContinuityError, FormatError
-from tidemark.formats.table.state_ledger import RECORD, HashRange, Leaf
+from tidemark.formats.table.state_ledger import HASH_BITS, RECORD, HashRange, Leaf
+from tidemark.intervals import Intervals
+from tidemark.planning.common import Key
 from tidemark.store import Store, open_store
 from tidemark_spark.convert.stored_file import StoredFile
 from tidemark_spark.convert.upload import upload_once
 from tidemark_spark.state.last_records import DELETED, HASH, KEY, with_hash
-from tidemark_spark.state.model import StateJob, StoredFileName, run_schema, state_schema
+from tidemark_spark.state.model import BUCKET_BITS, StateJob, StoredFileName, run_schema, state_schema
 
 _GROUP_ROWS: Final = 65536
 """Rows of a row group of runs and leaves: the second round reads those with hashes of its leaf."""
@@ -76,18 +80,32 @@ class LeafFiles:
             ContinuityError: other rows are read back.
         """
         file = write_sorted(self._store, key, rows)
-        if not self._read(key, rows.schema).equals(rows):
+        if not self._has(key, rows):
             raise ContinuityError(f"{key}: other rows are read back than were written; the state was not changed")
         return file.size
 
+    def _has(self, key: str, rows: pa.Table) -> bool:
+        """True if the file ``key`` has exactly ``rows``; it is read group by group."""
+        start = 0
+        for part in self._parts(key, rows.schema):
+            if not part.equals(rows.slice(start, len(part))):
+                return False
+            start += len(part)
+        return start == len(rows)
+
     def _read(self, key: str, schema: pa.Schema) -> pa.Table:
+        return pa.concat_tables([schema.empty_table(), *self._parts(key, schema)])
+
+    def _parts(self, key: str, schema: pa.Schema) -> Iterator[pa.Table]:
+        """The row groups of the file ``key``."""
         body = self._store.get(key).body
         try:
-            rows = pq.ParquetFile(io.BytesIO(body)).read()
+            parquet = pq.ParquetFile(pa.BufferReader(body))
+            for group in range(parquet.num_row_groups):
+                yield in_columns(parquet.read_row_group(group, use_threads=False), schema)
         except (pa.ArrowException, OSError, ValueError) as error:
             rule = f"cannot be read: {' '.join(str(error).split())}; rebuild the state by state.py --rebuild"
             raise FormatError(key, rule) from error
-        return in_columns(rows, schema)
 
 
 def in_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -123,6 +141,30 @@ def within(rows: pa.Table, hashes: HashRange) -> Any:
     values = rows.column(HASH)
     last = pa.scalar(hashes.end - 1, pa.uint64())
     return pc.and_(pc.greater_equal(values, pa.scalar(hashes.start, pa.uint64())), pc.less_equal(values, last))
+
+
+def buckets_of(rows: pa.Table) -> NDArray[np.uint64]:
+    """The bucket of each row's key."""
+    hashes: NDArray[np.uint64] = rows.column(HASH).to_numpy()
+    return hashes >> np.uint64(HASH_BITS - BUCKET_BITS)
+
+
+def in_buckets(rows: pa.Table, buckets: Collection[int]) -> NDArray[np.bool_]:
+    """For each row whether its key is in one of the ``buckets``."""
+    named = np.zeros(1 << BUCKET_BITS, np.bool_)
+    named[[*buckets]] = True
+    return named[buckets_of(rows)]
+
+
+def removed_from(rows: pa.Table, removed: Mapping[Key, Intervals]) -> NDArray[np.bool_]:
+    """For each row whether its record is one of the ``removed``."""
+    incarnations, partitions, offsets = (rows.column(name).to_numpy() for name in RECORD[1:4])
+    mask = np.zeros(len(rows), np.bool_)
+    for (incarnation, partition), gone in removed.items():
+        edges = np.array(gone.parts, np.int64).ravel()  # an offset inside follows an odd number of edges
+        inside = np.searchsorted(edges, offsets, "right") % 2 == 1
+        mask |= inside & (incarnations == incarnation) & (partitions == partition)
+    return mask
 
 
 def _may_have(parquet: pq.ParquetFile, group: int, hashes: HashRange) -> bool:

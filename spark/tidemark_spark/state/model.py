@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from tidemark.decode import SCHEMA
 from tidemark.errors import ConfigError
-from tidemark.formats.table.state_ledger import RECORD, HashRange, Leaf
+from tidemark.formats.table.state_ledger import RECORD, Leaf
+from tidemark.intervals import Intervals
+from tidemark.planning.common import Key
 from tidemark.store import StoreOptions
 from tidemark.topics import TopicSettings
 from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.state.last_records import DELETED, HASH
-
-Key = tuple[int, int]
-"""(incarnation, partition)."""
 
 OP: Final = "op"
 AFTER: Final = "after"
@@ -36,8 +35,8 @@ class StateJob:
     """The parts of a run that all its tasks share.
 
     ``bounds`` are the offsets ``[from, to)`` of each partition whose rows the first round takes; other partitions have
-    no new rows; with ``hashes`` it takes only keys with these. ``runs`` are the first round's files, ``root`` is the
-    state table's folder.
+    no new rows. Of keys with a hash in one of the buckets ``again`` it takes the rows below, too. ``runs`` are the
+    first round's files, ``root`` is the state table's folder. Records of the state at ``removed`` offsets do not count.
     """
 
     topic: TopicSettings
@@ -49,7 +48,8 @@ class StateJob:
     reserve_folder: str
     bounds: dict[Key, tuple[int, int]]
     runs: tuple[StoredFileName, ...] = ()
-    hashes: HashRange | None = None
+    again: frozenset[int] = frozenset()
+    removed: Mapping[Key, Intervals] = field(default_factory=dict)
 
 
 class NewestTask(NamedTuple):
@@ -64,13 +64,14 @@ class NewestTask(NamedTuple):
 
 
 BUCKET_BITS: Final = 12
-"""Bits of a hash by which a run tells which leaves it touches."""
+"""Bits of a hash that name the *bucket* of a key: by buckets, runs tell which leaves they touch."""
 
 
 class SortedRun(NamedTuple):
     """The file that a task of the first round wrote; None if it found no row. ``keyless`` rows have no key.
 
-    ``buckets`` are the first BUCKET_BITS bits of the hashes of its keys.
+    ``buckets`` are those of its keys. ``truncated`` is the (incarnation, partition, offset) of a record that truncates
+    the source table, the first of them.
     """
 
     file: StoredFileName | None
@@ -78,6 +79,7 @@ class SortedRun(NamedTuple):
     read: int
     keyless: int
     buckets: frozenset[int]
+    truncated: tuple[int, int, int] | None = None
 
 
 class LeafTask(NamedTuple):
@@ -87,8 +89,16 @@ class LeafTask(NamedTuple):
     old: tuple[Leaf, ...]
 
 
+class MadeLeaves(NamedTuple):
+    """The leaves that a task made; ``lost_keys`` had a removed record, and the table has no older one in its place."""
+
+    leaves: list[Leaf]
+    lost_keys: int
+
+
+BucketExecute = Callable[[StateJob, Sequence[Leaf]], list[frozenset[int]]]
 NewestExecute = Callable[[StateJob, Sequence[NewestTask]], list[SortedRun]]
-LeafExecute = Callable[[StateJob, Sequence[LeafTask]], list[list[Leaf]]]
+LeafExecute = Callable[[StateJob, Sequence[LeafTask]], list[MadeLeaves]]
 
 
 def state_schema(topic: TopicSettings) -> pa.Schema:

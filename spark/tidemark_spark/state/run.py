@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -20,20 +21,25 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from tidemark.errors import NotFound, PreconditionFailed, PublishError, StaleRun, StoreError
+from tidemark.errors import NotFound, PreconditionFailed, PublishError, StaleRun, StateStopped, StoreError
 from tidemark.formats.base import StoredObject
 from tidemark.formats.table.ledger import new_attempt
+from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.formats.table.state_ledger import PREFIX_BITS, Leaf, SourceCommit, StateLedger, Through
-from tidemark.planning.maintenance.vacuum import RUN_OVER
-from tidemark.planning.state import StateChange, from_all_rows, state_change, still_holds
+from tidemark.intervals import Intervals
+from tidemark.planning.common import Key
+from tidemark.planning.maintenance.vacuum import RUN_OVER, TOMBSTONES
+from tidemark.planning.state import StateChange, made_again, state_change, still_holds
+from tidemark.planning.unseen_deletions import uncertain_offsets
 from tidemark.store import put_once
 from tidemark.table.delta_table import committed_ledger, ledger_of, open_delta, path_in_log
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import read_evidence
-from tidemark.table.state_table import StateTable
+from tidemark.table.state_table import VERSIONS, StateTable
 from tidemark_spark.run.delta_log import milliseconds, naming
 from tidemark_spark.state.model import (
     BUCKET_BITS,
-    Key,
+    BucketExecute,
     LeafExecute,
     LeafTask,
     NewestExecute,
@@ -43,18 +49,18 @@ from tidemark_spark.state.model import (
     StoredFileName,
     state_schema,
 )
+from tidemark_spark.state.status import tell_committed, tell_stopped
 
 _INPUT: Final = 64 << 20
 """Bytes of the topic's table that a task of the first round reads, at least a file."""
-
-VERSIONS: Final = timedelta(days=1)
-"""Time for which the files of an older commit stay, for queries that began before the next."""
 
 
 class StateResult(StoredObject):
     """The result of a run: ``empty`` if nothing had changed, ``stale`` if another run was first or rows went away.
 
     ``changed`` counts the last records that the first round found, ``keyless`` the new rows without a key.
+    ``lost_keys`` lost their last record of a partition to an erasure or a cut, and retention may have removed an older.
+    The other counts are those of the state's ledger.
     """
 
     cluster: str
@@ -69,13 +75,18 @@ class StateResult(StoredObject):
     changed: int = 0
     keyless: int = 0
     moved_keys: int = 0
+    lost_keys: int = 0
+    quarantined: int = 0
+    unavailable: int = 0
+    uncertain: int = 0
     leaves: int = 0
     bytes_read: int = 0
 
 
 class Rounds(NamedTuple):
-    """The two functions that run the tasks of a round, anywhere."""
+    """The functions that run the tasks of a round, anywhere; ``removed`` finds the buckets of removed records."""
 
+    removed: BucketExecute
     first: NewestExecute
     second: LeafExecute
 
@@ -85,11 +96,19 @@ def run_state(table: StateTable, rounds: Rounds, *, rebuild: bool = False) -> St
 
     Raises:
         ConfigError: the topic's columns do not fit its ``state``.
-        ContinuityError: the state cannot be made again, or a file has other rows than its ledger says.
+        StateStopped: the state cannot be made again, or the source table was truncated.
+        ContinuityError: a file has other rows than its ledger says.
         PublishError: the commit's outcome is unknown; run it again.
         FormatError, StoreError: an object cannot be read.
     """
-    return StateRun(table).done(rounds, rebuild=rebuild)
+    try:
+        result, ledger = StateRun(table).done(rounds, rebuild=rebuild)
+    except StateStopped as stop:
+        tell_stopped(table, stop)
+        raise
+    if result.status != "stale":
+        tell_committed(table, ledger)
+    return result
 
 
 class StateRun:
@@ -112,33 +131,52 @@ class StateRun:
         """The change of the topic's table since the state's commit; see :func:`state_change`."""
         return state_change(self._table.of, self.ledger, self.state, self._settings, rebuild=rebuild)
 
-    def done(self, rounds: Rounds, *, rebuild: bool) -> StateResult:
-        """Bring the state to the newest commit; see :func:`run_state`."""
+    def done(self, rounds: Rounds, *, rebuild: bool) -> tuple[StateResult, StateLedger | None]:
+        """Bring the state to the newest commit, whose ledger is returned too; see :func:`run_state`."""
         change = self.change(rebuild=rebuild)
         if change.kind == "nothing":
-            return self._result("empty", change)
+            return self._result("empty", change), self.state
         replayed = self._replayed(change)
-        if replayed is None:
-            change = from_all_rows(self._table.of, self.ledger, "replayed rows were merged into other files since")
-        runs = rounds.first(self.job(change.bounds), self.first_tasks(change, replayed or ()))
+        if replayed is None and self.state is not None:
+            why = "replayed rows were merged into other files since"
+            change = made_again(self._table.of, self.ledger, self.state, self._settings, why)
+        before = self.state.leaves if change.keeps and self.state else ()
+        job = self.job(change.bounds, change.removed)
+        if change.kind == "merge" and change.removed:
+            job = replace(job, again=frozenset().union(*rounds.removed(job, before)))
+        runs = rounds.first(job, self.first_tasks(change, job.again, replayed or ()))
         files = tuple(run.file for run in runs if run.file)
-        tasks = self._leaf_tasks(change, runs)
-        merged = rounds.second(replace(self.job(change.bounds), runs=files), tasks) if tasks else []
+        if truncated := [run.truncated for run in runs if run.truncated]:
+            self.delete(files)
+            raise self._stopped_at(min(truncated))
+        tasks = self._leaf_tasks(change, runs, job.again)
+        made = rounds.second(replace(job, runs=files), tasks)
         replaced = {leaf for task in tasks for leaf in task.old}
-        before = self.state.leaves if change.kind == "merge" and self.state else ()
-        made = [leaf for leaves in ([leaf for leaf in before if leaf not in replaced], *merged) for leaf in leaves]
-        ledger = self._next(change, tuple(sorted(made, key=lambda leaf: leaf.hashes)) or (Leaf(prefix=""),))
+        leaves = [leaf for leaf in before if leaf not in replaced] + [leaf for each in made for leaf in each.leaves]
+        ledger = self._next(change, tuple(sorted(leaves, key=lambda leaf: leaf.hashes)) or (Leaf(prefix=""),))
         try:
             self._commit(change, ledger)
         except StaleRun as error:
-            return self._result("stale", change._replace(why=str(error)), runs)
+            return self._result("stale", change._replace(why=str(error)), runs), self.state
         finally:
             self.delete(files)
         self._vacuum(ledger)
-        return self._result("committed", change, runs, ledger)
+        lost = sum(each.lost_keys for each in made) if change.expired else 0
+        return self._result("committed", change, runs, ledger).model_copy(update={"lost_keys": lost}), ledger
 
-    def job(self, bounds: Mapping[Key, tuple[int, int]]) -> StateJob:
-        """The job of a first round over the rows in ``bounds``."""
+    def _stopped_at(self, place: tuple[int, int, int]) -> StateStopped:
+        incarnation, partition, offset = place
+        return StateStopped(
+            f"{self._table.url}: the record at offset {offset} of partition {partition}, incarnation {incarnation}, "
+            f"truncates the source table, and records of other partitions have no order with it; the state stays at "
+            f"commit {self.state.n if self.state else 0}: give a topic with a new snapshot a state of its own",
+            place,
+        )
+
+    def job(
+        self, bounds: Mapping[Key, tuple[int, int]], removed: Mapping[Key, Intervals] = MappingProxyType({})
+    ) -> StateJob:
+        """The job of a run over the rows in ``bounds``, without the ``removed`` records."""
         table = self._table
         return StateJob(
             topic=self._topic,
@@ -147,8 +185,9 @@ class StateRun:
             attempt=self.attempt,
             root=table.root,
             run_folder=table.of.keys.state_run(self.attempt),
-            reserve_folder=table.of.keys.state_reserve(""),
+            reserve_folder=table.of.keys.state_reserve,
             bounds=dict(bounds),
+            removed=dict(removed),
         )
 
     def delete(self, files: Iterable[StoredFileName]) -> None:
@@ -169,26 +208,33 @@ class StateRun:
             files |= {file for kind, file in rows if kind == "landed" and file}
         return tuple(sorted(files)) if files <= live else None
 
-    def first_tasks(self, change: StateChange, replayed: Sequence[str] = ()) -> list[NewestTask]:
-        """The tasks of the first round: the files that may have rows of ``change``, and the ``replayed`` files."""
-        fresh = [file for file in self._source_files if file.may_have(change)]
-        again = [file for file in self._source_files if file.path in {*replayed}]
-        groups = [(group, False) for group in _grouped(fresh)] + [(group, True) for group in _grouped(again)]
+    def first_tasks(
+        self, change: StateChange, again: Collection[int] = (), replayed: Sequence[str] = ()
+    ) -> list[NewestTask]:
+        """The tasks of the first round: the files that may have rows of ``change``, and the ``replayed`` files.
+
+        All files may have rows of keys in a bucket that is read ``again``.
+        """
+        fresh = [file for file in self._source_files if again or file.may_have(change)]
+        below = [file for file in self._source_files if file.path in {*replayed}]
+        groups = [(group, False) for group in _grouped(fresh)] + [(group, True) for group in _grouped(below)]
         root = self._table.of.keys.root
         return [
-            NewestTask(
-                number, tuple(StoredFileName(f"{root}/{file.path}", file.size) for file in group), replayed=again
-            )
-            for number, (group, again) in enumerate(groups)
+            NewestTask(number, tuple(StoredFileName(f"{root}/{file.path}", file.size) for file in group), whole)
+            for number, (group, whole) in enumerate(groups)
         ]
 
-    def _leaf_tasks(self, change: StateChange, runs: Sequence[SortedRun]) -> list[LeafTask]:
-        """The leaves to make: in a merge those that have new records, or join; else as many as there are bytes."""
+    def _leaf_tasks(self, change: StateChange, runs: Sequence[SortedRun], again: Collection[int]) -> list[LeafTask]:
+        """The leaves to make: in a merge those that get or lose records, or join; else as many as there are bytes.
+
+        A rebuild that keeps records makes each leaf.
+        """
         assert self._topic.state is not None
-        target, touched = self._topic.state.leaf, {bucket for run in runs for bucket in run.buckets}
-        if change.kind == "merge" and self.state is not None:
+        target, touched = self._topic.state.leaf, {bucket for run in runs for bucket in run.buckets} | {*again}
+        if change.keeps and self.state is not None:
+            every = change.kind == "rebuild"
             tasks = _joined(self.state.leaves, target)
-            return [task for task in tasks if len(task.old) > 1 or _is_touched(task.prefix, touched)]
+            return [task for task in tasks if every or len(task.old) > 1 or is_touched(task.prefix, touched)]
         depth, size = 0, sum(run.file.size for run in runs if run.file)
         while size >> depth > target and depth < PREFIX_BITS:
             depth += 1
@@ -196,6 +242,8 @@ class StateRun:
 
     def _next(self, change: StateChange, leaves: tuple[Leaf, ...]) -> StateLedger:
         source, state = self.ledger, self.state
+        evidence = EffectiveEvidence.at(self._table.of, source, ())  # which decide about landed rows alone
+        uncertain = uncertain_offsets(self._table.of, evidence, state)
         return StateLedger(
             n=state.n + 1 if state else 1,
             attempt=self.attempt,
@@ -211,11 +259,13 @@ class StateRun:
                     partition=known.partition,
                     next_offset=known.next_offset,
                     branch=known.branch,
+                    uncertain=uncertain.get(known.key, 0),
                 )
                 for known in source.partitions
             ),
             leaves=leaves,
             settings=self._settings,
+            quarantined=sum(evidence.rows_by_date("quarantined").values()),
             committed_at=self._table.store.now(),
         )
 
@@ -283,14 +333,19 @@ class StateRun:
         delta.create_write_transaction(actions, "append", delta.schema(), [], commit_properties=properties)
 
     def _vacuum(self, ledger: StateLedger) -> None:
-        """Delete the files and ledgers that no commit of the last day names, and that no running run may have."""
+        """Delete the files and ledgers that no commit of the last day names, and that no running run may have.
+
+        Commits that a catalog still lists count too, as long as the files of other tables would stay.
+        """
         table, keys = self._table, self._table.of.keys
         now, needed, read = table.store.now(), set[str](), ledger
+        listed = self._oldest_listed()
         ledgers = {keys.state_ledger(ledger.n, ledger.attempt)}
         while True:
             needed |= {f"{table.root}/{leaf.path}" for leaf in read.leaves}
             needed |= {leaf.reserve for leaf in read.leaves}
-            if read.parent is None or read.committed_at < now - VERSIONS:
+            age = now - read.committed_at
+            if read.parent is None or (age > VERSIONS and (read.n <= listed or age > TOMBSTONES)):
                 break
             ledgers.add(key := keys.state_ledger(read.parent.n, read.parent.attempt))
             try:
@@ -299,9 +354,21 @@ class StateRun:
                 break
         for folder in (f"{table.root}/", keys.state_folder):
             for info in table.store.list(folder):
-                ours = "/_delta_log/" not in info.key and not info.key.startswith(keys.state_audits)
-                if ours and info.key not in needed | ledgers and info.modified < now - RUN_OVER:
+                data = not info.key.startswith((f"{table.root}/_", keys.state_audits))
+                if data and info.key not in needed | ledgers and info.modified < now - RUN_OVER:
                     table.store.delete(info.key)
+
+    def _oldest_listed(self) -> int:
+        """The number of the oldest commit that a catalog lists; larger than all if none lists one."""
+        table = self._table
+        if not table.of.deployment.catalogs_of(self._topic):
+            return sys.maxsize
+        try:
+            status = MirrorStatus.load(table.store, table.of.keys.deployment.mirrors)
+        except NotFound:
+            return sys.maxsize
+        ours = (mirror for mirror in status.tables if mirror.topic == self._topic.topic and mirror.state)
+        return min((mirror.oldest_ledger for mirror in ours if mirror.oldest_ledger is not None), default=sys.maxsize)
 
     def _result(
         self,
@@ -324,6 +391,9 @@ class StateRun:
             changed=sum(run.rows for run in runs),
             keyless=sum(run.keyless for run in runs),
             moved_keys=ledger.moved_keys if ledger else 0,
+            quarantined=ledger.quarantined if ledger else 0,
+            unavailable=ledger.unavailable if ledger else 0,
+            uncertain=ledger.uncertain if ledger else 0,
             leaves=len(ledger.leaves) if ledger else 0,
             bytes_read=sum(run.read for run in runs),
         )
@@ -381,7 +451,7 @@ def _joined(leaves: Sequence[Leaf], target: int) -> list[LeafTask]:
     return [LeafTask(prefix, old) for prefix, old in sorted(groups.items())]
 
 
-def _is_touched(prefix: str, buckets: Collection[int]) -> bool:
+def is_touched(prefix: str, buckets: Collection[int]) -> bool:
     """True if keys with one of the ``buckets`` may belong to the leaf ``prefix``."""
     if len(prefix) >= BUCKET_BITS:
         return int(prefix[:BUCKET_BITS], 2) in buckets

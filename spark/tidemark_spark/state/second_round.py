@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tidemark.formats.table.state_ledger import PREFIX_BITS, Leaf, range_of
-from tidemark_spark.state.last_records import newest
-from tidemark_spark.state.leaf_files import LeafFiles, within
-from tidemark_spark.state.model import LeafTask, StateJob
+from tidemark.formats.table.state_ledger import PREFIX_BITS, RECORD, Leaf, range_of
+from tidemark_spark.state.last_records import KEY, chosen, merged
+from tidemark_spark.state.leaf_files import LeafFiles, buckets_of, removed_from, within
+from tidemark_spark.state.model import LeafTask, MadeLeaves, StateJob
+
+_UNAVAILABLE: Final = "__debezium_unavailable_value"
+"""Debezium's word for a value that the database's log lacks, such as a long one that a change left as it was."""
 
 _SPLIT_AT: Final = 2
 """A leaf of this multiple of its size becomes two."""
 
 
-def merged_leaf(job: StateJob, task: LeafTask) -> list[Leaf]:
+def removed_buckets(job: StateJob, leaf: Leaf) -> frozenset[int]:
+    """The buckets of the keys of a leaf with a record that the job has ``removed``.
+
+    Raises:
+        FormatError: a file cannot be read.
+        ContinuityError: the leaf has other rows than its ledger says.
+        StoreError: the store failed.
+    """
+    records = pa.concat_tables(LeafFiles(job).of_leaf(leaf))
+    return frozenset(np.unique(buckets_of(records)[removed_from(records, job.removed)]).tolist())
+
+
+def merged_leaf(job: StateJob, task: LeafTask) -> MadeLeaves:
     """Carry out ``task``, and return the new leaves; it may be repeated.
 
     Raises:
@@ -24,19 +41,36 @@ def merged_leaf(job: StateJob, task: LeafTask) -> list[Leaf]:
         StoreError: the store failed.
     """
     files = LeafFiles(job)
-    parts = [part for leaf in task.old for part in files.of_leaf(leaf)]
-    return _written(job, files, task.prefix, pa.concat_tables([*parts, *files.of_runs(range_of(task.prefix))]))
+    old = [files.of_leaf(leaf) for leaf in task.old]
+    rows = pa.concat_tables([files.records.empty_table(), *(part for part, _ in old)])
+    reserve = pa.concat_tables([files.records.empty_table(), *(part for _, part in old)])
+    runs = files.of_runs(range_of(task.prefix))
+    lost = 0
+    if job.removed:
+        before = pa.concat_tables([rows, reserve])
+        rows, reserve = (chosen(part, ~removed_from(part, job.removed)) for part in (rows, reserve))
+        gone = chosen(before, removed_from(before, job.removed))
+        lost = _lost(gone, pa.concat_tables([rows, reserve, *runs]))
+    return MadeLeaves(_written(job, files, task.prefix, rows, pa.concat_tables([reserve, *runs])), lost)
 
 
-def _written(job: StateJob, files: LeafFiles, prefix: str, records: pa.Table) -> list[Leaf]:
-    """Write a leaf of ``records``; two of longer prefixes if it is too large."""
+def _lost(removed: pa.Table, records: pa.Table) -> int:
+    """The number of keys with a record among ``removed``, and none of the same partition among ``records``."""
+    place = [*RECORD[:3]]
+    left = removed.select(place).join(records.select(place), place, join_type="left anti", use_threads=False)
+    return len(left.column(KEY).unique())
+
+
+def _written(job: StateJob, files: LeafFiles, prefix: str, old: pa.Table, changes: pa.Table) -> list[Leaf]:
+    """Write a leaf of ``old`` rows and of ``changes``; two of longer prefixes if it is too large."""
     assert job.topic.state is not None
-    found = newest(records)
+    found = merged(old, changes)
     rows = found.rows.select(files.columns.names)
     if rows.nbytes > _SPLIT_AT * job.topic.state.leaf and len(prefix) < PREFIX_BITS and len(rows) > 1:
         halves = (prefix + bit for bit in "01")
-        return [leaf for half in halves for leaf in _written(job, files, half, _part(records, half))]
-    leaf = Leaf(prefix=prefix, moved_keys=found.moved_keys)
+        return [leaf for half in halves for leaf in _written(job, files, half, _part(old, half), _part(changes, half))]
+    unavailable = placeholders(rows) if job.topic.state.envelope == "debezium" else 0
+    leaf = Leaf(prefix=prefix, moved_keys=found.moved_keys, unavailable=unavailable)
     name = f"{prefix or 'all'}-{job.attempt}.parquet"
     if len(rows):
         size = files.write(f"{job.root}/{name}", rows)
@@ -46,6 +80,21 @@ def _written(job: StateJob, files: LeafFiles, prefix: str, records: pa.Table) ->
         size = files.write(key, found.reserve)
         leaf = leaf.model_copy(update={"reserve": key, "reserve_rows": len(found.reserve), "reserve_size": size})
     return [leaf]
+
+
+def placeholders(rows: pa.Table) -> int:
+    """The number of values in ``rows``, also within lists and structs, that stand for ones Debezium did not know."""
+    return sum(_placeholders(column.combine_chunks()) for column in rows.columns)
+
+
+def _placeholders(values: Any) -> int:
+    if isinstance(values.type, pa.StructType):
+        return sum(map(_placeholders, values.flatten()))
+    if isinstance(values.type, pa.ListType):
+        return _placeholders(values.flatten())
+    if not (pa.types.is_string(values.type) or pa.types.is_binary(values.type)):
+        return 0
+    return int(pc.sum(pc.equal(values, pa.scalar(_UNAVAILABLE).cast(values.type)), min_count=0).as_py())
 
 
 def _part(records: pa.Table, prefix: str) -> pa.Table:

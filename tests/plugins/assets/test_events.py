@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,8 +14,10 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from tests.plugins.world import CLUSTER, DATE, World, commit, run_job, state
 from tidemark.formats.table.ledger import DateState, Ledger
+from tidemark.formats.table.state_ledger import SourceCommit
 from tidemark.planning import plan_ingest
-from tidemark_airflow.assets.events import assets_of, named_by, publish
+from tidemark.table.state_table import StateTable
+from tidemark_airflow.assets.events import assets_of, named_by, publish, publish_state
 from tidemark_airflow.assets.outbox import Commit, read_published
 from tidemark_airflow.planned import Planned, write_planned
 
@@ -145,3 +148,44 @@ def test_the_assets_of_a_table_have_names_that_no_other_table_has(world: World) 
 )
 def test_an_event_of_a_persons_making_names_no_commit(extra: dict[str, Any] | None) -> None:
     assert named_by(extra) is None
+
+
+@pytest.fixture
+def state_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(tmp_path / "with_state", "orders", state={})
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__TOPICS", str(world.topics_file))
+    return world
+
+
+def committed(monkeypatch: pytest.MonkeyPatch, n: int, attempt: int = 7) -> None:
+    """The state table has this commit."""
+    ledger = SimpleNamespace(n=n, attempt=attempt, of=SourceCommit(n=40, attempt=1), rows=3)
+    monkeypatch.setattr(StateTable, "committed", lambda _: ledger if n else None)
+
+
+def state_events(world: World) -> list[tuple[str, dict[str, Any]]]:
+    """The events of a task that publishes the state, by asset."""
+    accessors, task = OutletEventAccessors(), SimpleNamespace(outlets=["as declared"])
+    context = {"ti": SimpleNamespace(task=task), "outlet_events": accessors}
+    publish_state(cast("Context", context), world.table())
+    return [(asset.name, dict(accessors[asset].extra)) for asset in cast("Sequence[Any]", task.outlets)]
+
+
+def test_a_state_sends_an_event_of_each_commit_until_it_is_stored(
+    state_world: World, stored: set[Commit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed(monkeypatch, 0)
+    assert state_events(state_world) == []
+    committed(monkeypatch, 3)
+    [(name, extra)] = state_events(state_world)
+    assert name == "orders_current"
+    assert extra == {"cluster": CLUSTER, "topic": "orders", "ledger": 3, "attempt": "7", "of": 40, "rows": 3}
+    assert len(state_events(state_world)) == 1, "after a kill it is sent again"
+    stored.add(cast("Commit", named_by(extra)))
+    assert state_events(state_world) == []
+    committed(monkeypatch, 4, attempt=8)
+    assert [extra["ledger"] for _, extra in state_events(state_world)] == [4]
+
+
+def test_a_topic_without_a_state_sends_no_event_of_one(world: World) -> None:
+    assert state_events(world) == []

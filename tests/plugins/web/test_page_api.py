@@ -24,12 +24,15 @@ from tidemark.cli.app import app
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.schema_state import Definition, SchemaChange, SchemaState, SchemaVersion
+from tidemark.formats.table.state_audit import PARTS
+from tidemark.formats.table.state_status import AuditedPart, StateStatus, StateStop
 from tidemark.monitoring.health import topic_health
 from tidemark.monitoring.judgement import STATES
 from tidemark.monitoring.overview import Overview, TopicSummary, record
 from tidemark.timestamps import utc_now
 from tidemark_airflow.web.app import page_app
 from tidemark_airflow.web.auth import REQUEST_HEADER
+from tidemark_airflow.web.models import StateTableNow
 from tidemark_airflow.web.reader import TopicNow, reader
 from tidemark_airflow.web.responses import topic_answer
 
@@ -251,6 +254,32 @@ def test_the_schema_that_a_topic_follows_is_shown_with_what_waits(server: PageSe
     assert shown is not None
     assert (shown.subject, shown.version, shown.waiting_version) == ("orders-value", 1, 2)
     assert (shown.changes, shown.waits) == (["vip: boolean"], ["id: int becomes long"])
+
+
+def test_a_state_table_is_shown_with_its_doubts_and_the_age_of_its_proof(server: PageServer) -> None:
+    table = server.world.table("orders")
+    ledger = Ledger.genesis(CLUSTER, "orders", "orders")
+    now = utc_now()
+    health = topic_health(table.topic, ledger, (), now)
+    audits = {part: AuditedPart(at=now - timedelta(hours=part), n=4) for part in range(PARTS)}
+    status = StateStatus(
+        cluster=CLUSTER, topic="orders", table="orders_current", at=now, n=4, of=9, rows=7, quarantined=3, audits=audits
+    )
+
+    def shown(known: StateStatus | None) -> StateTableNow | None:
+        topic = TopicNow(now, table, ledger, {}, health, "", None, known)
+        return topic_answer(topic, None, (), may_acknowledge=False).state_table
+
+    assert shown(None) is None
+    told = shown(status)
+    assert told is not None
+    assert (told.table, told.n, told.of, told.rows, told.stopped) == ("orders_current", 4, 9, 7, "")
+    assert told.doubts == ["records in quarantine: 3"]
+    assert told.proved_at == now - timedelta(hours=15), "that of the part which was audited the longest ago"
+    del audits[7]
+    told = shown(status.model_copy(update={"audits": audits, "stopped": StateStop(since=now, reason="truncated")}))
+    assert told is not None
+    assert (told.proved_at, told.stopped) == (None, "truncated")
 
 
 def test_a_partition_is_a_strip_without_holes(ann: httpx.Client) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from tests.spark.cli.programs import Programs
 from tests.spark.cluster.test_executors import ATTEMPT, JOB, PARSERS, UNRULY, Runs, data
+from tests.spark.cluster.test_versions import REFUSAL
 from tests.spark.compaction.test_compaction import delta_rows, piecemeal
 from tests.spark.run.test_runs import spread
 from tests.spark.world import World
@@ -237,3 +238,16 @@ def test_a_server_is_named_by_its_url_which_no_message_repeats(url: str, monkeyp
     with pytest.raises(ConfigError, match="must be sc://host:port") as raised:
         where()
     assert "opens-everything" not in str(raised.value)
+
+
+def test_workers_of_a_server_of_another_version_refuse(server: ConnectServer) -> None:
+    done = subprocess.run(
+        [env_python("spark"), "-m", "tests.spark.cluster.other_version", "0.0.1", server.url],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=HUNG,
+    )
+    assert done.stdout == f"ConfigError: {REFUSAL}", done.stderr

@@ -34,6 +34,8 @@ def _level(options: list[str]) -> str:
 
 def main() -> None:
     """Say the levels of the driver's JVM and of an executor's."""
+    from tests.spark.cluster.test_jvms import of_my_jvm  # which workers can import, unlike this program's
+
     spark = Classic.start("tests", None if "PYSPARK_GATEWAY_PORT" in os.environ else _MASTER)
     jvm = spark.context._jvm
     assert jvm is not None

@@ -19,7 +19,7 @@ from tidemark.errors import NotFound, PreconditionFailed, UnknownOutcome
 from tidemark.formats.table.ledger import new_attempt
 from tidemark.formats.table.plan import Aborted, PartitionPlan, SegmentRange
 from tidemark.store import StoreOptions, open_store
-from tidemark_spark.cluster.executor import in_worker
+from tidemark_spark.cluster.executor import Shipment, in_worker
 from tidemark_spark.convert.classify import BatchVerdict, PartitionRules, judge
 from tidemark_spark.convert.date_partitioner import LocalDates
 from tidemark_spark.convert.partition_columns import hours_of
@@ -187,8 +187,9 @@ def test_an_upload_that_never_gets_an_answer_fails(tmp_path: Path) -> None:
 def test_a_worker_spares_the_collector_what_stays_after_the_first_task() -> None:
     frozen = []
     try:
-        for task in range(3):
-            assert in_worker(lambda common, given: (common, given), "job", task) == ("job", task)
+        for task in range(1, 4):
+            driver, shared, [sent] = Shipment.of(divmod, 7, [task])
+            assert in_worker(driver, shared, sent) == divmod(7, task)
             frozen.append(gc.get_freeze_count())
     finally:
         gc.unfreeze()

@@ -47,7 +47,7 @@ def telling(world: World, offsets: list[int]) -> list[tuple[str, int, str]]:
     return [
         (info.key, row["first"], row["class"])
         for info in world.table.store.list(world.table.keys.evidence)
-        for row in parse_evidence(world.table.store.get(info.key).body).to_pylist()
+        for row in parse_evidence(world.table.store.get(info.key).body, info.key).to_pylist()
         if row["hash128"] is not None
         and any(row["first"] <= offset < row["next"] for offset in offsets)
         and (row["class"] == "superseded" or (row["first"], row["file"]) not in held)

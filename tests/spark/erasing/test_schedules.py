@@ -58,10 +58,11 @@ class Schedule:
 
     settings_of: tuple[tuple[str, ...], ...] = SETTINGS
     values: tuple[bytes | None, ...] = VALUES
+    retention: str = "{erased: 0s}"
 
     def __init__(self, root: Path, rng: random.Random) -> None:
         self.rng, self.root = rng, root
-        self.settings = (*rng.choice(self.settings_of), "retention: {erased: 0s}")
+        self.settings = (*rng.choice(self.settings_of), f"retention: {self.retention}")
         self.world = World(root, *self.settings)
         self.whole = not any(line.startswith("keep") for line in self.settings)
         if not self.whole:
@@ -274,7 +275,7 @@ class Schedule:
                 assert not {(at[0], epoch, at[1]) for epoch in epochs} <= self.doomed, (key, at)
         held = {(row["file"], row["first"]) for row in self.world.holding()}
         for info in table.store.list(table.keys.evidence):
-            for row in parse_evidence(table.store.get(info.key).body).to_pylist():
+            for row in parse_evidence(table.store.get(info.key).body, info.key).to_pylist():
                 around = any(row["first"] <= offset < row["next"] for offset in masked.get(row["partition"], ()))
                 kept = (row["file"], row["first"]) in held and row["class"] != "superseded"
                 kept |= any(key.endswith(f"/{row['file']}") for key in stored)

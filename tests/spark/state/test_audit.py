@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.spark.state.replay import advance, first
+from tests.spark.state.replay import advance, compare, expire, first, state_rows
+from tests.spark.state.test_removed import DAY, PAST_T0
 from tests.spark.state.test_state import KEYS, Here, produce, put
 from tests.spark.world import World
 from tidemark.errors import ContinuityError
-from tidemark.formats.table.ledger import DateState
+from tidemark.formats.table.state_audit import PARTS, StateAudit
 from tidemark.formats.table.state_ledger import StateLedger
 from tidemark.planning.state import state_change
-from tidemark.table.delta_table import ledger_of
 from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.state import main
 from tidemark_spark.state import run as state_run
-from tidemark_spark.state.audit import PARTS, LeafAudit, LeafAuditTask, StateAudit, audit_leaf, audit_state
-from tidemark_spark.state.model import StateJob
-
-
-def compare(job: StateJob, tasks: Sequence[LeafAuditTask]) -> list[LeafAudit]:
-    return [audit_leaf(job, task) for task in tasks]
+from tidemark_spark.state.audit import audit_state
 
 
 def audited(world: World) -> list[StateAudit]:
@@ -89,7 +84,7 @@ def with_column(rows: pa.Table, name: str, first_value: Any) -> pa.Table:
     [
         ("is missing", lambda rows: rows.slice(1)),
         ("is not the newest record", lambda rows: with_column(rows, "kafka_value", b"another")),
-        ("is not the newest record", lambda rows: with_column(rows, "kafka_offset", 0)),
+        ("is not the newest record", lambda rows: with_column(rows, "kafka_offset", 1 << 40)),
     ],
 )
 def test_a_wrong_row_is_found(world: World, rule: str, how: Callable[[pa.Table], pa.Table]) -> None:
@@ -113,19 +108,22 @@ def test_a_key_that_was_deleted_is_found(world: World) -> None:
     assert [finding.rule for audit in audited(world) for finding in audit.findings] == ["no key has"]
 
 
-def test_rows_of_expired_dates_are_not_proved(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table has lost the records, which the state outlives."""
-
-    def expired(*arguments: Any) -> Any:
-        return ledger_of(*arguments).model_copy(update={"dates": {"2026-02-02": DateState(rows=0, state="expired")}})
-
-    monkeypatch.setattr(state_run, "ledger_of", expired)
-    monkeypatch.setattr(state_run.StateRun, "first_tasks", lambda *_: [])
-    ledger = StateTable.open(world.table).committed()
-    assert ledger is not None
+def test_rows_of_expired_dates_are_not_proved(tmp_path: Path, rng: random.Random) -> None:
+    """The table has lost their records, which the state outlives; deletions among them as well."""
+    world = World(tmp_path, "state: {leaf: 1KiB}", "retention: {table: 30d, apply: true}")
+    put(world, b"stays", b"there", time=40 * DAY)
+    put(world, b"gone", b"deleted later, as the offset says", time=40 * DAY)
+    produce(world, rng, count=20, partitions=2)
+    world.land()
+    put(world, b"gone", None)
+    advance(world)
+    rows = len(state_rows(world))
+    expire(world, PAST_T0)
     audits = audited(world)
-    assert sum(audit.unproved for audit in audits) == ledger.rows
-    assert not any(audit.different or audit.rows for audit in audits)
+    assert not any(audit.different for audit in audits)
+    proved = sum(audit.rows for audit in audits)
+    assert proved == 1
+    assert sum(audit.unproved for audit in audits) == rows - proved + 1, "and the deleted key"
 
 
 def test_a_state_that_is_behind_is_not_compared(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

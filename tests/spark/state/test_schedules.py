@@ -1,26 +1,41 @@
 """Random schedules of records, elections, replays, rebuilds, erasures, compactions and runs that die at any write.
 
-The state equals an independent replay of the topic's table after every run that commits.
+The state equals an independent replay after every run that commits: of the rows that the table has, and of those that
+retention removed, as far as they were the last of their key and partition when the state last saw them.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from tests.spark.erasing.masked import killed
 from tests.spark.erasing.test_schedules import Schedule
 from tests.spark.run.test_truncation import FUNCTION
-from tests.spark.state.replay import advance, check
+from tests.spark.state.replay import advance, check, compare, expire, first
+from tests.spark.state.test_removed import PAST_T0
 from tests.spark.test_vacuum import Died
+from tidemark.errors import ContinuityError
+from tidemark.formats.table.state_audit import PARTS
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay
+from tidemark.table.state_table import StateTable
+from tidemark_spark.state.audit import audit_state
 
 STATE: Final = "state: {leaf: 1KiB}"
 SETTINGS: Final = ((STATE,), (STATE, FUNCTION), (STATE, FUNCTION, "compaction: {files: 3}"))
+
+Row = dict[str, Any]
+Place = tuple[int, int, int]
+
+
+def place(row: Row) -> Place:
+    """Partition, offset and leader epoch, which name one record of any branch."""
+    return row["kafka_partition"], row["kafka_offset"], row["kafka_leader_epoch"]
 
 
 class StateSchedule(Schedule):
@@ -28,12 +43,63 @@ class StateSchedule(Schedule):
 
     settings_of = SETTINGS
     values = (b"fine!", b"bad", b"", b"longer than others", None, None)
+    retention = "{erased: 0s, table: 30d, apply: true}"
+
+    def __init__(self, root: Path, rng: random.Random) -> None:
+        super().__init__(root, rng)
+        self.seen: set[Place] = set()
+        self.outlived: dict[Place, Row] = {}
+        self.masked: set[tuple[int, int]] = set()
+        self.expired = False
 
     def advance(self) -> None:
-        """A run of the state, after which it equals the replay of the table."""
+        """A run of the state, after which it equals the replay."""
         result = advance(self.world, rebuild=self.rng.random() < 0.1)
         assert result.status in {"committed", "empty"}
-        check(self.world)
+        rows = self.world.rows()
+        self.seen = {place(row) for row in rows}
+        unsure = {row["kafka_key"] for at, row in self.outlived.items() if at[:2] in self.masked}
+        check(self.world, [row for at, row in self.outlived.items() if at not in self.seen], unsure)
+        last: dict[tuple[bytes, int], Place] = {}
+        for row in sorted([*rows, *self.outlived.values()], key=place):
+            last[row["kafka_key"], row["kafka_partition"]] = place(row)
+        self.outlived = {at: row for at, row in self.outlived.items() if at in last.values()}
+
+    def land(self) -> None:
+        """Land all; what was cut off is gone for the state, too."""
+        super().land()
+        self._forget()
+
+    def carry_out(self) -> None:
+        """The same with what was erased."""
+        super().carry_out()
+        self.masked |= self.erased
+        self._forget()
+
+    def _forget(self) -> None:
+        for at in [at for at in self.outlived if self.log.get(at[:2], (None, -1))[1] != at[2] or at[:2] in self.erased]:
+            del self.outlived[at]
+
+    def again(self, planned: Callable[[], Any]) -> None:
+        """The same; a date that expired and was reopened cannot be rebuilt, since its older rows would come back."""
+        try:
+            super().again(planned)
+        except ContinuityError as error:
+            if "made again" not in str(error) or not self.expired:
+                raise
+
+    def expire(self) -> None:
+        """Retention removes one or two of the three dates."""
+        before = {place(row): row for row in self.world.rows()}
+        expire(self.world, PAST_T0 - timedelta(days=self.rng.randrange(2)))
+        self.expired = True
+        gone = before.keys() - {place(row) for row in self.world.rows()}
+        self.outlived |= {at: before[at] for at in gone & self.seen if before[at]["kafka_key"] is not None}
+
+    def expire_unseen(self) -> None:
+        """Retention removes dates while a run of the state has their rows."""
+        self.seen = {place(row) for row in self.world.rows()}
+        self.expire()
 
     def die(self) -> None:
         """A run that dies at any write, or ends."""
@@ -47,7 +113,7 @@ class StateSchedule(Schedule):
     def race(self) -> None:
         """A run that another overtakes, or whose rows are taken away before it commits."""
         self.land()
-        change = self.rng.choice((self.carry_out, lambda: advance(self.world), self.land))
+        change = self.rng.choice((self.carry_out, lambda: advance(self.world), self.land, self.expire_unseen))
         assert advance(self.world, meanwhile=change).status in {"committed", "stale", "empty"}
         self.advance()
 
@@ -65,6 +131,7 @@ class StateSchedule(Schedule):
             self.advance,
             self.die,
             self.race,
+            self.expire,
             lambda: self.again(lambda: plan_rebuild(table, None)),
             lambda: self.again(lambda: plan_compaction(table)),
             lambda: self.again(lambda: plan_replay(table)),
@@ -72,15 +139,22 @@ class StateSchedule(Schedule):
         self.rng.choice(steps)()
 
 
+def run_schedule(root: Path, rng: random.Random) -> None:
+    """A schedule of random length, and at its end an audit of a part of the keys."""
+    schedule = StateSchedule(root, rng)
+    schedule.produce()
+    for _ in range(rng.randint(6, 16)):
+        schedule.step()
+    schedule.produce()
+    schedule.land()
+    schedule.advance()
+    part = rng.randrange(PARTS)
+    assert audit_state(StateTable.open(schedule.world.table), part, first, compare).findings == ()
+
+
 @pytest.mark.parametrize("number", range(4))
 def test_every_schedule_leaves_what_a_replay_leaves(
     tmp_path: Path, rng: random.Random, full: bool, number: int
 ) -> None:
     for turn in range(250 if full else 1):
-        schedule = StateSchedule(tmp_path / str(turn), rng)
-        schedule.produce()
-        for _ in range(rng.randint(6, 16)):
-            schedule.step()
-        schedule.produce()
-        schedule.land()
-        schedule.advance()
+        run_schedule(tmp_path / str(turn), rng)

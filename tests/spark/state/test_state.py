@@ -17,26 +17,29 @@ import pytest
 from typing_extensions import override
 
 from tests.spark.erasing.masked import erase, take_out
-from tests.spark.state.replay import advance, check, first, second, state_rows
+from tests.spark.state.replay import advance, check, first, removed, second, state_rows, status_of
 from tests.spark.test_vacuum import as_of
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
-from tidemark.errors import ConfigError, ContinuityError, FormatError, PublishError, StoreError
-from tidemark.formats.table.ledger import DateState
-from tidemark.formats.table.state_ledger import Leaf, StateLedger, range_of
+from tidemark.errors import ConfigError, ContinuityError, FormatError, PublishError, StateStopped, StoreError
+from tidemark.formats.table.mirror_status import MirrorState, MirrorStatus
+from tidemark.formats.table.state_ledger import StateLedger, range_of
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
-from tidemark.planning.maintenance.vacuum import RUN_OVER
+from tidemark.planning.maintenance.compaction import plan_compaction
+from tidemark.planning.maintenance.vacuum import RUN_OVER, TOMBSTONES
 from tidemark.store.local import LocalStore
-from tidemark.table.delta_table import ledger_of
-from tidemark.table.state_table import StateTable
+from tidemark.table.delta_table import open_topic_table
+from tidemark.table.state_table import VERSIONS, StateTable
+from tidemark.topics import load_topics
 from tidemark_spark.cli.state import main
 from tidemark_spark.cluster.executor import Common, Executor, Given, Made
 from tidemark_spark.run.driver import run
 from tidemark_spark.state import last_records, leaf_files
-from tidemark_spark.state import run as state_run
 from tidemark_spark.state.leaf_files import write_sorted
-from tidemark_spark.state.model import LeafTask, StateJob
-from tidemark_spark.state.run import VERSIONS, Rounds, run_state
+from tidemark_spark.state.model import LeafTask, MadeLeaves, StateJob
+from tidemark_spark.state.run import Rounds, run_state
+from tidemark_spark.state.second_round import placeholders
+from tidemark_spark.vacuum import vacuum
 
 KEYS = tuple(b"key-%d" % number for number in range(12))
 JSON = (
@@ -94,7 +97,7 @@ class Here(Executor):
         return 0
 
 
-def put(world: World, key: bytes, value: bytes | None, time: int = 0, partition: int = 0) -> None:
+def put(world: World, key: bytes | None, value: bytes | None, time: int = 0, partition: int = 0) -> None:
     """A record, landed."""
     end = world.raw.partition(partition).end
     world.raw.segment([batch(end, [Record(0, T0 + time, key, value)])], partition)
@@ -262,23 +265,6 @@ def test_new_rows_meanwhile_do_not_hinder_a_run(world: World, rng: random.Random
     check(world)
 
 
-def test_a_state_is_not_made_again_without_rows_that_retention_removed(
-    world: World, rng: random.Random, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    produce(world, rng)
-    world.land()
-    advance(world)
-    before = state_rows(world)
-
-    def expired(*arguments: Any) -> Any:
-        return ledger_of(*arguments).model_copy(update={"dates": {"2026-02-02": DateState(rows=0, state="expired")}})
-
-    monkeypatch.setattr(state_run, "ledger_of", expired)
-    with pytest.raises(ContinuityError, match=r"retention has removed the rows of 1 dates, 2026-02-02 the first"):
-        advance(world, rebuild=True)
-    assert state_rows(world) == before
-
-
 def test_a_replay_lands_records_below_the_vector(tmp_path: Path) -> None:
     function = (
         "parser: {kind: function, function: 'tests.spark.convert.parsing:%s', columns: [{name: size, type: int32}]}"
@@ -319,9 +305,71 @@ def test_debeziums_envelope(tmp_path: Path, parser: str, encoded: Callable[[dict
     assert [row["name"] for row in state_rows(world)] == ["Ada L."]
     changes((b"2", {"op": "c", "after": bob}))
     assert sorted(row["name"] for row in state_rows(world)) == ["Ada L.", "Bob"]
-    with pytest.raises(ContinuityError, match="truncates the source table"):
-        changes((b"1", {"op": "t", "after": None}))
-    assert sorted(row["name"] for row in state_rows(world)) == ["Ada L.", "Bob"]
+
+
+def test_a_truncation_stops_the_state_before_it(tmp_path: Path) -> None:
+    """It has no key. Nothing that landed after the last commit is in the state, and each run is refused."""
+    world = World(tmp_path, "state: {envelope: debezium}", JSON)
+    ada = json.dumps({"op": "c", "after": {"id": 1, "name": "Ada"}}).encode()
+    put(world, b"1", ada)
+    advance(world)
+    before = state_rows(world)
+    put(world, b"2", ada)
+    put(world, None, json.dumps({"op": "t", "after": None}).encode())
+    put(world, b"3", ada)
+    for _ in range(2):
+        with pytest.raises(StateStopped, match="offset 2 of partition 0, incarnation 0, truncates the source table"):
+            advance(world)
+        assert state_rows(world) == before
+        assert not [info for info in world.table.store.list(world.table.keys.state_folder) if "/runs/" in info.key]
+    stopped = status_of(world).stopped
+    assert stopped is not None
+    assert (stopped.incarnation, stopped.partition, stopped.offset) == (0, 0, 2)
+    assert (status_of(world).n, status_of(world).rows) == (1, 1)
+
+
+def test_values_that_debezium_did_not_know_are_kept_and_counted(tmp_path: Path) -> None:
+    world = World(tmp_path, "state: {envelope: debezium}", JSON)
+
+    def change(key: bytes, name: str) -> int:
+        put(world, key, json.dumps({"op": "u", "after": {"id": 1, "name": name}}).encode())
+        result = advance(world)
+        assert result.unavailable == status_of(world).unavailable
+        return result.unavailable
+
+    assert change(b"1", "Ada") == 0
+    assert change(b"1", "__debezium_unavailable_value") == 1
+    assert change(b"2", "__debezium_unavailable_value") == 2
+    assert {row["name"] for row in state_rows(world)} == {"__debezium_unavailable_value"}
+    assert change(b"1", "Ada") == 1
+
+
+def test_placeholders_within_lists_and_structs_count() -> None:
+    word = "__debezium_unavailable_value"
+    rows = pa.table(
+        {
+            "bytes": pa.array([word.encode(), None]),
+            "list": pa.array([[word, "a"], [word]]),
+            "struct": pa.array([{"a": word, "n": 1}, None], pa.struct([("a", pa.string()), ("n", pa.int32())])),
+        }
+    )
+    assert placeholders(rows) == 4
+    assert placeholders(rows.slice(1)) == 1
+
+
+def test_records_in_quarantine_are_counted_until_they_are_replayed(tmp_path: Path) -> None:
+    """The count is that of the state's commit: it ends when the state has the replayed rows."""
+    function = (
+        "parser: {kind: function, function: 'tests.spark.convert.parsing:%s', columns: [{name: size, type: int32}]}"
+    )
+    world = World(tmp_path, "state: {}", function % "sizes")
+    world.raw.segment([batch(0, [Record(0, T0, b"a", b"fine!"), Record(1, T0, b"b", b"bad")])])
+    world.land()
+    assert advance(world).quarantined == status_of(world).quarantined == 1
+    again = World(tmp_path, "state: {}", function % "all_sizes")
+    write_plan(again.table, plan := plan_replay(again.table))
+    assert run(again.table, plan, in_process).status == "landed"
+    assert advance(again).quarantined == status_of(again).quarantined == 0
 
 
 @pytest.mark.parametrize(
@@ -355,7 +403,9 @@ def test_a_leaf_that_has_lost_rows_is_noticed(world: World, rng: random.Random) 
     body = table.store.get(f"{table.root}/{leaf.path}").body
     pq.write_table(pq.read_table(pa.BufferReader(body)).slice(1), short)
     table.store.put(f"{table.root}/{leaf.path}", short.getvalue().to_pybytes())
-    produce(world, rng)
+    end = world.raw.partition().end
+    again = [Record(delta, T0, key, b"new") for delta, key in enumerate(KEYS)]
+    world.raw.segment([batch(end, again)])
     world.land()
     with pytest.raises(ContinuityError, match="has other rows than its ledger says"):
         advance(world)
@@ -433,6 +483,68 @@ def test_files_that_no_recent_commit_names_go(world: World, rng: random.Random) 
     check(world)
 
 
+@pytest.mark.parametrize(("listed", "stay"), [(1, True), (None, False), (99, False)])
+def test_files_stay_as_long_as_a_catalog_lists_them(tmp_path: Path, listed: int | None, stay: bool) -> None:
+    """But no longer than those of other tables; the catalogs' own metadata stays in any case."""
+    catalog = "{name: ice, kind: sql, uri: 'sqlite://', namespace: kafka}"
+    world = World(tmp_path, "state: {}")
+    world.topics_file.write_text(f"catalogs: [{catalog}]\n" + world.topics_file.read_text())
+    world.table = open_topic_table(deployment := load_topics(world.topics_file), deployment.topic("orders"))
+    table = StateTable.open(world.table)
+    put(world, b"a", b"1")
+    advance(world)
+    ledger = table.committed()
+    assert ledger is not None
+    [old] = [leaf.path for leaf in ledger.leaves]
+    table.store.put(metadata := f"{table.root}/_iceberg/ice/metadata/v1.metadata.json", b"{}")
+    state = {"topic": "orders", "catalog": "ice", "identifier": "kafka.orders_current", "oldest_ledger": listed}
+    other = MirrorState(topic="orders", catalog="ice", identifier="kafka.orders", oldest_ledger=1)
+    told = (other, MirrorState.model_validate({**state, "state": True}))
+    status = MirrorStatus(cluster="east", at=table.store.now(), tables=told)
+    table.store.put(world.table.keys.deployment.mirrors, status.to_bytes())
+
+    def is_there(after: timedelta) -> bool:
+        with as_of(world, after):
+            put(world, b"a", b"2")
+            advance(world)
+        assert table.store.get(metadata).body == b"{}"
+        return any(info.key == f"{table.root}/{old}" for info in table.store.list(f"{table.root}/"))
+
+    assert is_there(timedelta(minutes=1))
+    assert is_there(RUN_OVER + VERSIONS + timedelta(hours=1)) is stay
+    assert not is_there(TOMBSTONES + RUN_OVER + VERSIONS)
+
+
+def test_the_tables_own_jobs_leave_the_state_alone(world: World, rng: random.Random) -> None:
+    """The daily vacuum and compaction, also long after all of its files were written, and with those of a dead run."""
+    for _ in range(3):
+        produce(world, rng)
+        world.land()
+        advance(world)
+    table, keys = StateTable.open(world.table), world.table.keys
+    table.store.put(f"{table.root}/0-7.parquet", b"of a dead run")
+    table.store.put(f"{keys.state_run(7)}0.parquet", b"of a dead run")
+
+    def objects() -> dict[str, str]:
+        folders = (f"{table.root}/", keys.state_folder)
+        return {info.key: info.etag for folder in folders for info in table.store.list(folder)}
+
+    before = objects()
+    write_plan(world.table, plan := plan_compaction(world.table, files=2))
+    assert run(world.table, plan, in_process).status == "landed"
+    with as_of(world, timedelta(days=30)):
+        report = vacuum(world.table)
+        assert report.removed
+        assert not report.unknown
+    assert objects() == before
+    with as_of(world, timedelta(days=30)):
+        assert advance(world).status == "empty"
+        put(world, b"x", b"y")
+        advance(world)
+        assert not {key for key in objects() if "dead" in str(table.store.get(key).body)}, "a run removes them"
+    check(world)
+
+
 def test_the_job_brings_all_states_to_their_tables(
     world: World, rng: random.Random, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -452,13 +564,13 @@ def test_runs_that_find_no_key_commit_the_vector(tmp_path: Path) -> None:
     put(world, b"a", b"1")
     advance(world)
 
-    def no_second(job: StateJob, tasks: Sequence[LeafTask]) -> list[list[Leaf]]:
+    def no_second(job: StateJob, tasks: Sequence[LeafTask]) -> list[MadeLeaves]:
         assert not tasks
         return second(job, tasks)
 
     world.raw.segment([batch(1, [Record(0, T0, None, b"no key")])])
     world.land()
-    result = run_state(StateTable.open(world.table), Rounds(first, no_second))
+    result = run_state(StateTable.open(world.table), Rounds(removed, first, no_second))
     assert (result.status, result.keyless) == ("committed", 1)
     assert advance(world).status == "empty"
     check(world)

@@ -11,12 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.spark.state.replay import advance, first
+from tests.spark.state.test_audit import compare
 from tests.spark.world import World
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional
 from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.state_audit import PARTS
+from tidemark.formats.table.state_status import StateStatus
 from tidemark.table.evidence import evidence_key, read_evidence
+from tidemark.table.state_table import StateTable
+from tidemark_spark.state.audit import audit_state
 
 
 def report(world: World, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, dict[str, Any]]:
@@ -168,3 +174,25 @@ def test_a_table_that_is_not_there_yet_says_what_waits(tmp_path: Path, capsys: p
     [only] = found["partitions"]
     assert (code, found["state"], found["rows"], only["next_offset"], only["lag"]) == (0, "behind", 0, 0, 3)
     assert found["verdict"] == "Behind: offsets wait to be landed; 3 offsets behind"
+
+
+def test_a_state_table_is_told_with_its_doubts_and_the_age_of_its_proof(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path, "state: {}")
+    world.raw.segment([batch(0, [Record(0, T0, b"a", b"1"), Record(1, T0, b"b", b"2")])])
+    world.land()
+    assert report(world, capsys)[1]["state_table"] is None
+    advance(world)
+    told = report(world, capsys)[1]["state_table"]
+    assert (told["table"], told["n"], told["of"], told["rows"], told["proved_at"]) == ("orders_current", 1, 1, 2, None)
+    assert (told["moved_keys"], told["quarantined"], told["unavailable"], told["uncertain"]) == (0, 0, 0, 0)
+    audits = [audit_state(StateTable.open(world.table), part, first, compare) for part in range(PARTS)]
+    key = world.table.keys.deployment.state_status("orders")
+    status = StateStatus.load(world.table.store, key)
+    assert report(world, capsys)[1]["state_table"]["proved_at"] == audits[0].at.isoformat()
+    world.table.store.put(key, status.model_copy(update={"moved_keys": 2, "quarantined": 3}).to_bytes())
+    _, text, _ = call(capsys, "continuity", "orders", "--topics", world.topics_file)
+    [line] = [line for line in text.splitlines() if line.startswith("orders_current")]
+    assert line.startswith("orders_current: commit 1 of ledger 1, 2 rows; keys that moved between partitions: 2; ")
+    assert "records in quarantine: 3; every key was audited since 20" in line

@@ -139,6 +139,33 @@ def test_six_bytes_take_no_gibibyte(tmp_path: Path) -> None:
     assert all("takes so few bytes" in one for one in bounded(work, memory=64 << 20, seconds=10))
 
 
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [
+        ("boolean", 1),
+        ("float", 4),
+        ("double", 8),
+        ({"type": "fixed", "name": "F", "size": 3}, 3),
+        (["null", "double"], 9),
+        (
+            {"type": "record", "name": "S", "fields": [{"name": "d", "type": "double"}, {"name": "n", "type": "null"}]},
+            8,
+        ),
+    ],
+)
+def test_a_record_that_ends_in_a_field_that_is_passed_over_is_refused_if_it_is_cut(
+    tmp_path: Path, kind: Any, size: int
+) -> None:
+    (tmp_path / "ids").mkdir()
+    (tmp_path / "ids" / "1.avsc").write_text(json.dumps(record(kind)))
+    whole = b"\x02" + (b"\x02" if isinstance(kind, list) else b"\0") + b"\0" * (size - 1)
+    parser = avro(tmp_path, V2, "framing: confluent\nschemas: ids")
+    parsed = parser.parse(rows_of([framed(1, whole[:end]) for end in range(1, len(whole) + 1)]))
+    assert set(parsed.refused) == {*range(size)}
+    assert all("ends too early" in reason for reason in parsed.refused.values())
+    assert records(parsed)[-1] == {"a": 1}
+
+
 def test_decimals_are_exact_and_bounded(tmp_path: Path) -> None:
     """Of 38 digits, padded or not; and megabytes of digits end at once."""
     kind = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 2}

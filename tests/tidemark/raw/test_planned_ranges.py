@@ -202,13 +202,24 @@ def test_acknowledged_offsets_are_passed() -> None:
 
 
 def test_what_a_task_found_holds_until_another_copy_comes() -> None:
-    found = Gap.model_validate({"from": 40, "to": 50, "reason": "corrupt", "detected_at": NOON + timedelta(hours=1)})
+    fields = {"from": 40, "to": 50, "reason": "corrupt", "detected_at": NOON + timedelta(hours=1)}
+    found = Gap.model_validate({**fields, "read": True})
     same = KnownPartition(0, 0, watermark(100), state(40, gaps=(found,)), [segment(0, 100)])
     plan, pieces, _ = decide(same)
     assert (plan.end, plan.gaps, pieces) == (40, (found,), [])
     assert not changes_anything(plan, same.state)
     fresh = segment(0, 100, uploaded_at=NOON + timedelta(hours=2))
     plan, *_ = decide(KnownPartition(0, 0, watermark(100), same.state, [fresh]))
+    assert (plan.end, plan.gaps) == (100, ())
+
+
+def test_a_hole_ends_with_a_segment_that_is_older_than_its_gap() -> None:
+    """Its manifest was late in a copy of raw, or a person has restored it."""
+    known = KnownPartition(0, 0, watermark(100), state(40), [segment(0, 40), segment(60, 100)])
+    hole = decide(known).plan.gaps
+    assert [(gap.start, gap.end, gap.read) for gap in hole] == [(40, 60, False)]
+    there = [segment(0, 40), segment(40, 60, uploaded_at=hole[0].detected_at - timedelta(hours=1)), segment(60, 100)]
+    plan, *_ = decide(KnownPartition(0, 0, watermark(100), state(40, gaps=hole), there))
     assert (plan.end, plan.gaps) == (100, ())
 
 

@@ -111,4 +111,4 @@ def test_large_objects_are_not_all_in_memory(table: TopicTable, monkeypatch: pyt
 
 
 def test_a_fold_has_all_rows_in_order(table: TopicTable) -> None:
-    assert parse_evidence(folded(table, ATTEMPTS))["attempt"].to_pylist() == list(ATTEMPTS)
+    assert parse_evidence(folded(table, ATTEMPTS), "k")["attempt"].to_pylist() == list(ATTEMPTS)

@@ -25,7 +25,7 @@ from tidemark.intervals import Intervals
 from uploader_agent.disk.log_dirs import find_segments
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged
 from uploader_agent.hold import Hold, backends, discovery
-from uploader_agent.hold.backends import HEADROOM, MOST, budget
+from uploader_agent.hold.backends import HEADROOM, MOST, NOTE, budget, read_back
 from uploader_agent.hold.eviction import Cost, Space, to_evict
 from uploader_agent.hold.held_segments import HeldKey
 from uploader_agent.hold.taking import ends_at
@@ -800,3 +800,12 @@ def test_a_worker_sees_no_hole_while_the_loop_looks(world: World, monkeypatch: p
         assert led.look()
         assert [one.base_offset for one in led.segments] == [0, 100, 200]
     assert seen == [Intervals()]
+
+
+def test_a_set_that_a_later_agent_has_described_stays(tmp_path: Path) -> None:
+    """After a return to the former version; a damaged one counts as not finished."""
+    for name, body in (("later", b'{"format":2,"needs":"1.4"}'), ("damaged", b"{}")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / NOTE).write_bytes(body)
+    assert list(read_back(tmp_path)) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["later"]

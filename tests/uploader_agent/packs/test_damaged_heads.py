@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from crc32c import crc32c
 
 from tests.tidemark.kafka_log.build import transactional
 from tests.uploader_agent.fakes import ID, T, World, records
@@ -33,6 +34,7 @@ from tidemark.errors import AccessDenied, UnknownOutcome
 from tidemark.formats import object_sizes
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.head import HeadEntry
+from tidemark.formats.raw.pack import TRAILER_SIZE
 from tidemark.formats.raw.watermark import render
 from uploader_agent.broker.admin import Led
 
@@ -53,7 +55,6 @@ DAMAGES: dict[str, Damage] = {
     "hardly anything": lambda _: b'{"format": 1}',
     "another broker's": changed(broker=2, entries=[]),
     "another cluster's": changed(cluster="elsewhere"),
-    "too new": changed(format=2),
     "too large": lambda _: b" " * (object_sizes.HEAD + 1),
     "removed": lambda _: None,
 }
@@ -452,6 +453,42 @@ def test_an_offset_wm_that_is_damaged_holds_up_no_other_partition(world: World) 
     with world.agent(freshness=FRESHNESS) as agent:
         look_after_heads(agent)
     assert [(one.partition, one.tail_end) for one in entries(world)] == [(0, 30), (1, 20)], "that one may need it, too"
+
+
+def later_pack(world: World) -> str:
+    """Give the pack of the head's only entry a later version; returns its key."""
+    [key] = {packed.key for packed in packs(world)}
+    body = world.store.inner.get(key).body
+    start = body[-TRAILER_SIZE:-4].replace(b"TMPACK\0\1", b"TMPACK\0\2")
+    world.store.inner.put(key, body[:-TRAILER_SIZE] + start + crc32c(start).to_bytes(4))
+    return key
+
+
+def later_watermark(world: World) -> str:
+    key = world.keys().watermark
+    line = {"format": 2, "needs": "1.4"}
+    world.store.inner.put(key, b"0" * 20 + b"\n" + json.dumps(line).encode())
+    return key
+
+
+def test_a_head_of_a_later_version_is_left_alone(begun: World) -> None:
+    """It is whole: what that version said in it would be lost."""
+    body = spoil(begun, changed(format=2, needs="1.4"))
+    with begun.agent(freshness=FRESHNESS) as agent:
+        look_after_heads(agent)
+        tick(agent)
+    assert begun.store.inner.get(begun.control.head(1)).body == body
+    assert kept(begun) == []
+
+
+@pytest.mark.parametrize("later", [later_pack, later_watermark])
+def test_no_head_is_made_from_objects_of_a_later_version(begun: World, later: Callable[[World], str]) -> None:
+    """Without what they say it would leave out ranges that it has named."""
+    later(begun)
+    body = spoil(begun)
+    with begun.agent(freshness=FRESHNESS) as agent:
+        look_after_heads(agent)
+    assert begun.store.inner.get(begun.control.head(1)).body == body
 
 
 @pytest.mark.parametrize("request_", [("list", "_tails/"), ("get", "offset.wm")], ids=["packs", "offset.wm"])

@@ -15,7 +15,7 @@ from typing import ClassVar, Final, NamedTuple, Self
 from pydantic import AwareDatetime, Field, model_validator
 from typing_extensions import override
 
-from tidemark.errors import FormatError, NotFound, PreconditionFailed
+from tidemark.errors import FormatError, LaterFormat, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject, Version, canonical, canonical_list, joined_list
 from tidemark.formats.keys import ControlKeys
@@ -146,8 +146,11 @@ class DamagedVersion(NamedTuple):
 def find(store: Store, control: ControlKeys, broker: int) -> Version[Head] | DamagedVersion | None:
     """The object under the key of the head of ``broker``; None if there is nothing.
 
-    It is damaged if it is too large, does not parse, or belongs to another broker or cluster than its key. Raises
-    StoreError.
+    It is damaged if it is too large, does not parse, or belongs to another broker or cluster than its key.
+
+    Raises:
+        LaterFormat: a later version wrote it.
+        StoreError: the store failed.
     """
     key = control.head(broker)
     try:
@@ -161,6 +164,8 @@ def find(store: Store, control: ControlKeys, broker: int) -> Version[Head] | Dam
         return DamagedVersion(info.etag, error)
     try:
         head = Head.from_bytes(body, key)
+    except LaterFormat:
+        raise
     except FormatError as error:
         return DamagedVersion(etag, error)
     if (head.cluster, head.broker) != (control.cluster, broker):

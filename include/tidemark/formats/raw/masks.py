@@ -74,12 +74,17 @@ class Mask(StoredObject):
 
     @property
     def digest(self) -> str:
-        """The digest of the content, which is in the key."""
-        return hashlib.sha256(self.to_bytes()).hexdigest()[:16]
+        """The digest of a new mask's content, which is in the key."""
+        return digest_of(self.to_bytes())
 
-    def key(self, control: ControlKeys) -> str:
-        """The key of the mask."""
-        return control.mask(self.place, self.partition, self.start, self.end, self.digest)
+    def key(self, control: ControlKeys, digest: str | None = None) -> str:
+        """The key of a new mask, or of one that was read with this ``digest``."""
+        return control.mask(self.place, self.partition, self.start, self.end, digest or self.digest)
+
+
+def digest_of(body: bytes) -> str:
+    """The digest of a mask's bytes: the writer's, whose version may have other fields than the reader's."""
+    return hashlib.sha256(body).hexdigest()[:16]
 
 
 class MaskName(Model):
@@ -164,7 +169,8 @@ def read_mask(store: Store, key: str) -> Mask:
         FormatError: it does not parse, or its content is not that of its key.
         StoreError: the store failed, or the mask is gone, without which no record may be delivered.
     """
-    mask = Mask.load(store, key)
-    if not key.endswith(mask.key(ControlKeys("", mask.cluster))):
+    body = store.get(key, limit=Mask.most_bytes).body
+    mask = Mask.from_bytes(body, key)
+    if not key.endswith(mask.key(ControlKeys("", mask.cluster), digest_of(body))):
         raise FormatError(key, "has another content than its key names: restore its first version")
     return mask

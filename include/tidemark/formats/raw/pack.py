@@ -26,10 +26,10 @@ from struct import Struct
 from typing import Annotated, Final, NamedTuple, Self
 
 from crc32c import crc32c
-from pydantic import AfterValidator, AwareDatetime, Field, ValidationError, model_validator
+from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 
-from tidemark.errors import FormatError
-from tidemark.formats.base import Model, canonical, describe
+from tidemark.errors import FormatError, LaterFormat
+from tidemark.formats.base import Model, Versioned, canonical, check_format
 from tidemark.formats.keys import ControlKeys, PackName, TopicPartition, check_topic
 from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction, PackedPart
 from tidemark.formats.table.plan import Aborted
@@ -150,8 +150,11 @@ class RangeContent(Model):
         return f"{TopicPartition(self.topic, self.partition)} from {self.first} to {self.next}"
 
 
-class Range(RangeContent):
-    """A line of the footer: the range, and its ``size`` bytes, which lie in the pack at ``position``."""
+class Range(Versioned, RangeContent):
+    """A line of the footer: the range, and its ``size`` bytes, which lie in the pack at ``position``.
+
+    A line is also read alone. So it would state a later ``format`` than the first, which is left out.
+    """
 
     position: int = Field(ge=0, le=MOST_BYTES)
     size: int = Field(ge=1, le=MOST_BYTES)
@@ -374,15 +377,13 @@ class _Trailer(NamedTuple):
 
 
 def _trailer(raw: bytes, key: str, size: int) -> _Trailer:
-    """The trailer of a pack of ``size`` bytes. Magic and version come first: later versions may differ."""
+    """The trailer of a pack of ``size`` bytes. In each version magic and version come first, and a CRC32C last."""
     if len(raw) < TRAILER_SIZE or not raw.startswith(_MAGIC):
         raise _damaged(key, "trailer: is not that of a pack: cut short, or something else wrote it")
     _, version, *fields = _TRAILER.unpack_from(raw)
-    if version != _VERSION:
-        rule = f"trailer: version {version} is not {_VERSION}: written by a newer agent than this reader knows"
-        raise FormatError(key, f"{rule}: upgrade the reader; or it is damaged")
     if crc32c(raw[: _TRAILER.size]) != int.from_bytes(raw[_TRAILER.size :]):
         raise _damaged(key, "trailer: its CRC32C is not the one at its end")
+    check_format(key, "packs", version, _VERSION)
     trailer = _Trailer(*fields)
     if not trailer.position <= MOST_BYTES or not trailer.length <= MOST_FOOTER:
         rule = f"{trailer.length} bytes at {trailer.position}, and may have {MOST_FOOTER} at most at {MOST_BYTES}"
@@ -404,9 +405,11 @@ def _parse(line: bytes, key: str, place: str) -> Range:
     if len(line) >= MOST_LINE:
         raise _damaged(key, f"{place}: has {len(line) + 1} bytes, and may have {MOST_LINE}")
     try:
-        return Range.model_validate_json(line)
-    except ValidationError as error:
-        raise _damaged(key, f"{place}: {describe(error)}") from error
+        return Range.from_bytes(line, key)
+    except LaterFormat:
+        raise
+    except FormatError as error:
+        raise _damaged(key, f"{place}: {error.rule}") from error
 
 
 def _damaged(key: str, rule: str) -> FormatError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterable
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import AwareDatetime, Field
 
@@ -108,7 +108,7 @@ class Ledger(StoredObject):
     see :mod:`tidemark.table.tampering`. ``superseded`` gives by date (empty for rows without one) the last commit that
     superseded quarantined or filtered rows: of two runs that are to do so, one is stale. ``field_ids`` are the ids of
     the table's columns, by path; they never change. ``masks`` is, by place of an incarnation, the number of the last
-    mask whose records the table has no more.
+    mask whose records the table has no more. ``version`` is that of the driver that committed, empty for the genesis.
     """
 
     most_bytes: ClassVar[int] = object_sizes.LEDGER
@@ -133,6 +133,7 @@ class Ledger(StoredObject):
     masks: dict[str, int] = Field(default_factory=dict)
     configuration: str = ""
     code: str = ""
+    version: str = ""
     committed_at: AwareDatetime
 
     @classmethod
@@ -148,11 +149,19 @@ class Ledger(StoredObject):
         """Partition states by (incarnation, partition)."""
         return {state.key: state for state in self.partitions}
 
-    def as_parent(self) -> Parent | None:
-        """The reference to this ledger in the next one; None for the genesis, which has no object."""
-        if self.n == 0:
-            return None
-        return Parent(n=self.n, attempt=self.attempt, sha256=hashlib.sha256(self.to_bytes()).hexdigest())
+
+class StoredLedger(NamedTuple):
+    """A ledger, and the reference to its object in the next ledger; None for the genesis, which has no object."""
+
+    value: Ledger
+    reference: Parent | None
+
+    @classmethod
+    def parse(cls, body: bytes, key: str) -> StoredLedger:
+        """The ledger in ``body``, whose writer may have other fields than this version. Raises FormatError."""
+        ledger = Ledger.from_bytes(body, key)
+        sha256 = hashlib.sha256(body).hexdigest()
+        return cls(ledger, Parent(n=ledger.n, attempt=ledger.attempt, sha256=sha256))
 
 
 class Published(StoredObject):

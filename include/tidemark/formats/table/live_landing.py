@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import AwareDatetime, Field
 
-from tidemark.errors import FormatError, NotFound
+from tidemark.errors import FormatError, LaterFormat, NotFound
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.store import Store
@@ -73,13 +73,15 @@ class StoredLanding(NamedTuple):
 
 
 def read_landing(store: Store, key: str) -> StoredLanding:
-    """The landing under ``key``. One that does not parse counts as none, and is replaced. Raises StoreError."""
+    """The landing under ``key``. A damaged one counts as none, and is replaced. Raises LaterFormat and StoreError."""
     try:
         fetched = store.get(key, limit=LiveLanding.most_bytes)
     except NotFound:
         return StoredLanding(None, None)
     try:
         return StoredLanding(LiveLanding.from_bytes(fetched.body, key), fetched.etag)
+    except LaterFormat:
+        raise
     except FormatError:
         return StoredLanding(None, fetched.etag)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from pydantic import AwareDatetime, Field
 
@@ -10,8 +10,16 @@ from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 
 
+class MirrorKey(NamedTuple):
+    """A topic's table, or its ``state`` table, in a catalog."""
+
+    topic: str
+    catalog: str
+    state: bool = False
+
+
 class MirrorState(Model):
-    """One table in one catalog: ``identifier`` is its name there.
+    """One table in one catalog: ``identifier`` is its name there. ``state`` is true of a topic's state table.
 
     ``ledger_n`` and ``delta_version`` are the newest that the catalog lists, as ``snapshot_id``, since ``at``; None
     while nothing is listed. ``oldest_ledger`` is the oldest that a snapshot there lists, 0 if another program made one,
@@ -22,6 +30,7 @@ class MirrorState(Model):
     topic: str
     catalog: str
     identifier: str
+    state: bool = False
     ledger_n: int = Field(default=0, ge=0)
     delta_version: int | None = None
     snapshot_id: int | None = None
@@ -32,9 +41,9 @@ class MirrorState(Model):
     error: str = ""
 
     @property
-    def key(self) -> tuple[str, str]:
-        """(topic, catalog)."""
-        return self.topic, self.catalog
+    def key(self) -> MirrorKey:
+        """The identity of the table and its catalog."""
+        return MirrorKey(self.topic, self.catalog, self.state)
 
 
 class MirrorStatus(StoredObject):
@@ -47,6 +56,6 @@ class MirrorStatus(StoredObject):
     tables: tuple[MirrorState, ...] = ()
 
     @property
-    def by_key(self) -> dict[tuple[str, str], MirrorState]:
-        """The states by (topic, catalog)."""
+    def by_key(self) -> dict[MirrorKey, MirrorState]:
+        """The states of all tables."""
         return {table.key: table for table in self.tables}

@@ -11,6 +11,7 @@ class ScanStatus(StoredObject):
     """``_tidemark/_scan/<cluster>.json``: the last scan, its duration, and the numbers of objects listed and read.
 
     While scans fail, ``failing_since`` is their start, ``error`` the reason, and ``failures`` their number in a row.
+    ``version`` is the triggerer's.
     """
 
     cluster: str
@@ -21,3 +22,4 @@ class ScanStatus(StoredObject):
     failing_since: AwareDatetime | None = None
     error: str = ""
     failures: int = 0
+    version: str = ""

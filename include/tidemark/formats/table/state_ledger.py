@@ -24,12 +24,17 @@ PREFIX_BITS: Final = 32
 
 
 class Through(Model):
-    """The part of the vector: all rows of a partition below ``next_offset`` are in the state, on that ``branch``."""
+    """The part of the vector: all rows of a partition below ``next_offset`` are in the state, on that ``branch``.
+
+    ``uncertain`` counts the offsets below that compaction had removed before they were stored, and that may have been
+    deletions: see :mod:`tidemark.planning.unseen_deletions`.
+    """
 
     incarnation: int = Field(ge=0)
     partition: int = Field(ge=0)
     next_offset: int = Field(ge=0)
     branch: int = Field(default=0, ge=0)
+    uncertain: int = Field(default=0, ge=0)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -50,7 +55,7 @@ class Leaf(Model):
     The *reserve* has the last records of keys that the table does not show: deletions, and those of partitions other
     than the one whose record is the newest. ``path`` is relative to the state table, ``reserve`` is a key of the lake's
     store; each is empty if there is no such row. ``moved_keys`` counts the keys with records in several partitions of
-    one incarnation, whose order is that of the records' times.
+    one incarnation, whose order is that of the records' times, ``unavailable`` the values that Debezium did not know.
     """
 
     prefix: str = Field(pattern=rf"^[01]{{0,{PREFIX_BITS}}}$")
@@ -61,6 +66,7 @@ class Leaf(Model):
     reserve_rows: int = Field(default=0, ge=0)
     reserve_size: int = Field(default=0, ge=0)
     moved_keys: int = Field(default=0, ge=0)
+    unavailable: int = Field(default=0, ge=0)
 
     @property
     def hashes(self) -> HashRange:
@@ -85,7 +91,8 @@ class SourceCommit(Model):
 class StateLedger(StoredObject):
     """The state table after its commit ``n``: for each key the newest record of the topic's table at commit ``of``.
 
-    ``settings`` is the digest of the settings that the rows depend on.
+    ``settings`` is the digest of the settings that the rows depend on. ``quarantined`` counts the records below the
+    vector that are in quarantine: the state lacks them until they are replayed.
     """
 
     most_bytes: ClassVar[int] = object_sizes.LEDGER
@@ -101,6 +108,7 @@ class StateLedger(StoredObject):
     through: tuple[Through, ...]
     leaves: tuple[Leaf, ...]
     settings: str
+    quarantined: int = Field(default=0, ge=0)
     committed_at: AwareDatetime
 
     @model_validator(mode="after")
@@ -119,6 +127,16 @@ class StateLedger(StoredObject):
     def moved_keys(self) -> int:
         """The number of keys with records in several partitions of one incarnation."""
         return sum(leaf.moved_keys for leaf in self.leaves)
+
+    @property
+    def unavailable(self) -> int:
+        """The number of values that Debezium did not know, such as long ones that a change left as they were."""
+        return sum(leaf.unavailable for leaf in self.leaves)
+
+    @property
+    def uncertain(self) -> int:
+        """The number of offsets that may have been deletions which nobody has seen."""
+        return sum(through.uncertain for through in self.through)
 
     def as_parent(self) -> Parent:
         """The reference to this ledger in the next one."""

@@ -60,12 +60,12 @@ def check_bounded(schema: Any, named: dict[str, Any]) -> None:
 
 
 def skips_blindly(schema: Any, named: dict[str, Any]) -> bool:
-    """True if skipping a record of ``schema`` may continue past its end, as often as an array claims to have items.
+    """True if skipping a record of ``schema`` may continue past its end: by its last value, or by an array's items.
 
     fastavro 1.13.1 skips a boolean, a float, a double and a fixed without a check of the end. All other types begin
     with a number, and its end is checked. fastavro skips the fields that the table's schema does not have.
     """
-    return any(_is_blind(items, named) for items in _items(schema, named, set()))
+    return _ends_blindly(schema, named) or any(_is_blind(items, named) for items in _items(schema, named, set()))
 
 
 def _items(schema: Any, named: dict[str, Any], seen: set[str]) -> Iterator[Any]:
@@ -102,6 +102,25 @@ def _is_blind(schema: Any, named: dict[str, Any]) -> bool:
     if kind in {"record", "error"}:
         return all(_is_blind(field["type"], named) for field in schema["fields"])
     return kind in {"null", "boolean", "float", "double", "fixed"}
+
+
+def _ends_blindly(schema: Any, named: dict[str, Any]) -> bool:
+    """True if the last bytes of a value of ``schema`` may be of a type that is skipped without a check of the end."""
+    if isinstance(schema, list):
+        return any(_ends_blindly(branch, named) for branch in schema)
+    kind = schema if isinstance(schema, str) else schema["type"]
+    if not isinstance(kind, str):
+        return _ends_blindly(kind, named)
+    if kind in named:
+        return _ends_blindly(named[kind], named)
+    if kind in {"record", "error"}:
+        for field in reversed(schema["fields"]):
+            if _ends_blindly(field["type"], named):
+                return True
+            if not _is_blind(field["type"], named):  # it takes bytes: those before it are no end
+                return False
+        return False
+    return kind in {"boolean", "float", "double", "fixed"}
 
 
 class _Costs:

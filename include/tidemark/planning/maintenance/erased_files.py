@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.mirror_status import MirrorState, MirrorStatus
+from tidemark.formats.table.mirror_status import MirrorKey, MirrorState, MirrorStatus
 from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.planning.common import masked_offsets
 from tidemark.raw.topic import RawTopic
@@ -94,7 +94,7 @@ def erased_rows(table: TopicTable, ledger: Ledger) -> ErasedRows | None:
         {partition: sorted(masked) for partition, masked in offsets.items()},
         numbers,
         table.topic.retention.erased,
-        {name: states.get((table.topic.topic, name)) for name in names},
+        {name: states.get(MirrorKey(table.topic.topic, name)) for name in names},
     )
 
 

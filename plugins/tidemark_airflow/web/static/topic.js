@@ -50,6 +50,7 @@ function head(at, now, openBackfill) {
     ["Dates in", now.time_zone],
     ...(now.partition_by.length === 1 ? [] : [["Partitioned by", now.partition_by.join(", ")]]),
     ...(now.followed === null ? [] : [["Schema", followed(now.followed)]]),
+    ...(now.state_table === null ? [] : [["State table", stateTable(now.state_table)]]),
   ];
   return el(
     "div",
@@ -76,6 +77,13 @@ function followed(schema) {
   const changes = schema.changes.length ? ` (${schema.changes.join("; ")})` : "";
   const waits = schema.waits.length ? `. Version ${schema.waiting_version} waits: ${schema.waits.join("; ")}` : "";
   return [`${schema.subject}, version ${schema.version}, since `, time(schema.adopted_at), changes, waits];
+}
+
+// One row for each key: which commit it equals, what it may lack, and since when an audit has compared every key.
+function stateTable(state) {
+  const proved = state.proved_at ? ["the oldest audit of a key: ", time(state.proved_at)] : "not yet audited as a whole";
+  const words = [`${state.table}, ${plural(state.rows, "row")}, as of ledger ${number(state.of)}`, ...state.doubts, state.stopped && "stopped"];
+  return [words.filter(Boolean).join("; "), "; ", proved];
 }
 
 // What a topic with a freshness promises, from the append on, and how long the oldest byte has waited for the store.

@@ -1,0 +1,74 @@
+"""How a topic's state table fares: its last run and its audits, for readers of many topics and for the page."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar, Final
+
+from pydantic import AwareDatetime, Field
+
+from tidemark.formats import object_sizes
+from tidemark.formats.base import Model, StoredObject
+from tidemark.formats.table.state_audit import PARTS
+
+DOUBTS: Final = {
+    "moved_keys": "keys that moved between partitions",
+    "quarantined": "records in quarantine",
+    "unavailable": "values that Debezium did not know",
+    "uncertain": "offsets that may have been deletions",
+}
+"""What a state may lack or have too much: the names of the counts, and their labels."""
+
+
+class StateStop(Model):
+    """The reason for which a state table keeps its last commit, ``since`` its first run that could not go on.
+
+    ``partition`` and ``offset`` are those of the record that it stops at; None if no record is the cause.
+    """
+
+    since: AwareDatetime
+    reason: str
+    incarnation: int | None = None
+    partition: int | None = None
+    offset: int | None = None
+
+
+class AuditedPart(Model):
+    """The last audit of a part of the keys: ``different`` rows differ; ``since`` the first audit in a row with some."""
+
+    at: AwareDatetime
+    n: int
+    different: int = 0
+    since: AwareDatetime | None = None
+    first: str = ""
+
+
+class StateStatus(StoredObject):
+    """``_tidemark/_states/<cluster>/<topic>.json``: the state table after the run or audit ``at`` that time.
+
+    ``n`` is its last commit, which equals the commit ``of`` of the topic's table; the counts are those of its ledger.
+    ``followed_at`` is the time of the last run that ended well, even if nothing had changed.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.SMALL
+
+    cluster: str
+    topic: str
+    table: str
+    at: AwareDatetime
+    n: int = 0
+    of: int = 0
+    committed_at: AwareDatetime | None = None
+    followed_at: AwareDatetime | None = None
+    rows: int = 0
+    moved_keys: int = 0
+    quarantined: int = 0
+    unavailable: int = 0
+    uncertain: int = 0
+    stopped: StateStop | None = None
+    audits: dict[int, AuditedPart] = Field(default_factory=dict)
+
+    @property
+    def proved_at(self) -> datetime | None:
+        """The time since which every part of the keys was audited; None before all were."""
+        return min(part.at for part in self.audits.values()) if len(self.audits) == PARTS else None

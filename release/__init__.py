@@ -1,0 +1,1 @@
+"""The checks that a release must pass: ``make release-check``."""
