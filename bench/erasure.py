@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
@@ -69,7 +68,7 @@ def worker() -> Iterator[Worker]:
     """A new process, which has loaded what it needs and nothing else."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         for task in (search, convert, rewrite):
-            pool.submit(import_module, task.__module__).result()
+            pool.submit(callable, task).result()  # which imports its module
         yield Worker(pool)
 
 

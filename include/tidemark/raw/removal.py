@@ -14,14 +14,25 @@ def remove(store: Store, keys: PartitionKeys, name: SegmentName, manifest_etag: 
 
     False if its manifest was replaced: then all stays.
     """
+    manifest = keys.manifest(name)
     try:
-        store.delete(keys.manifest(name), if_match=manifest_etag)
+        store.delete(manifest, if_match=manifest_etag)
     except NotFound:
         pass  # another run beside this one was faster
     except PreconditionFailed:
-        return False
+        if _exists(store, manifest):
+            return False
     for file, etag in etags.items():
         delete_version(store, keys.file(file), etag)
+    return True
+
+
+def _exists(store: Store, key: str) -> bool:
+    """Some servers answer 412 and not 404 to a conditional deletion of an object that is gone."""
+    try:
+        store.head(key)
+    except NotFound:
+        return False
     return True
 
 

@@ -59,4 +59,5 @@ def _by_offset(file: pq.ParquetFile, rows: int) -> Iterator[pa.RecordBatch]:
         if file.metadata.row_group(group).sorting_columns:
             yield from file.read_row_group(group).sort_by("kafka_offset").to_batches(max_chunksize=rows)
         else:
-            yield from file.iter_batches(rows, row_groups=[group])
+            yield from file.iter_batches(rows, row_groups=[group], use_threads=False)  # a task has one core
+        pa.default_memory_pool().release_unused()  # else it keeps several times as much as the rows take

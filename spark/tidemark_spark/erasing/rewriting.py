@@ -6,7 +6,7 @@ bytes are read back, and kept and erased records have number and hash of those b
 
 from __future__ import annotations
 
-import mmap
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -38,7 +38,7 @@ from tidemark_spark.convert.row_checksums import Account
 ADOPTED: Final = timedelta(days=1)
 """Age of objects without a manifest, which a killed pass has left, up to which another pass goes on with them."""
 
-_COMPARED: Final = 16 << 20
+_COMPARED: Final = 4 << 20
 """Bytes of rewritten batches that are decoded and compared at a time."""
 
 
@@ -101,13 +101,11 @@ class _Rewriting:
         log = self._fetched(before)
         if not log.size:
             return SealOutcome(self.task)
-        with mmap.mmap(before.fileno(), 0, access=mmap.ACCESS_READ) as old:
-            was = self._write(old, after)
-            if not self.gone:
-                return SealOutcome(self.task)
-            after.flush()
-            with mmap.mmap(after.fileno(), 0, access=mmap.ACCESS_READ) as new:
-                now, indexes = self._scanned(new, was)
+        was = self._write(before, log.size, after)
+        if not self.gone:
+            return SealOutcome(self.task)
+        after.flush()
+        now, indexes = self._scanned(after, was)
         others = self._others(indexes)
         for number in count(self.task.number):
             sums = self._stored(self.manifest.name.rewritten(number), after, now, others)
@@ -140,14 +138,14 @@ class _Rewriting:
         file.flush()
         return log
 
-    def _write(self, old: mmap.mmap, after: IO[bytes]) -> SegmentSummary:
-        """Write the batches of ``old`` to ``after``, without the masked records."""
+    def _write(self, before: IO[bytes], size: int, after: IO[bytes]) -> SegmentSummary:
+        """Write the batches of ``before`` to ``after``, without the masked records."""
         scanner = SegmentScanner(self.manifest.log_name, self.manifest.base_offset)
         compared = _Comparison(self.mask, self.manifest)
         expected = self.manifest.base_offset
-        for start in range(0, len(old), PIECE_BYTES):
-            for header in scanner.batches(old[start : start + PIECE_BYTES]):
-                batch = old[header.position : header.end]
+        for start in range(0, size, PIECE_BYTES):
+            for header in scanner.batches(_bytes_of(before, start, start + PIECE_BYTES)):
+                batch = _bytes_of(before, header.position, header.end)
                 wanted = self.mask.of_epoch(header.leader_epoch, min(expected, header.base_offset), header.next_offset)
                 expected = header.next_offset
                 if not len(wanted) or header.is_control:
@@ -169,13 +167,13 @@ class _Rewriting:
             compared.add(batch, new, gone)
         return new
 
-    def _scanned(self, new: mmap.mmap, was: SegmentSummary) -> tuple[SegmentSummary, dict[str, bytes]]:
+    def _scanned(self, after: IO[bytes], was: SegmentSummary) -> tuple[SegmentSummary, dict[str, bytes]]:
         """The summary of the ``new`` bytes, which have all batches of those before, and their indexes."""
-        base = self.manifest.base_offset
-        scanner, indexes = SegmentScanner(self.manifest.log_name, base), DerivedIndexes(base, len(new))
-        for start in range(0, len(new), PIECE_BYTES):
-            for header in scanner.batches(new[start : start + PIECE_BYTES]):
-                indexes.add(header, lambda: new[header.position : header.end])  # noqa: B023 - called at once
+        base, size = self.manifest.base_offset, os.fstat(after.fileno()).st_size
+        scanner, indexes = SegmentScanner(self.manifest.log_name, base), DerivedIndexes(base, size)
+        for start in range(0, size, PIECE_BYTES):
+            for header in scanner.batches(_bytes_of(after, start, start + PIECE_BYTES)):
+                indexes.add(header, lambda: _bytes_of(after, header.position, header.end))  # noqa: B023 - at once
         now = scanner.finish()
         if _shape(now) != _shape(was):
             raise CannotRewrite("would have other batches: nothing was written")
@@ -252,6 +250,11 @@ class _Rewriting:
         if len(body) > SegmentManifest.most_bytes:
             raise CannotRewrite(f"has {len(self.gone)} batches with masked records, too many for a manifest")
         return body
+
+
+def _bytes_of(file: IO[bytes], start: int, end: int) -> bytes:
+    """The bytes of ``file`` from ``start`` up to ``end``, or to its end. A map would count as the worker's memory."""
+    return os.pread(file.fileno(), end - start, start)
 
 
 _BY_POSITION: Final = ("index", "timeindex")

@@ -144,7 +144,7 @@ def _search_file(common: SearchJob, task: FileSearch, wanted: Sequence[Matcher],
                 return
             identity = ["kafka_offset", *([_EPOCH] if exact else [])]
             columns = [*identity, *dict.fromkeys(top for top in tops.values() if top)]
-            for rows in parquet.iter_batches(_ROWS, columns=columns):
+            for rows in parquet.iter_batches(_ROWS, columns=columns, use_threads=False):
                 found.rows += len(rows)
                 offsets = numbers(rows.column("kafka_offset"))
                 for matcher in wanted:
@@ -163,6 +163,7 @@ def _search_file(common: SearchJob, task: FileSearch, wanted: Sequence[Matcher],
             raise FormatError(key, f"cannot be searched: {reason}; audit its date, and rebuild it") from error
         finally:
             found.bytes_read = file.bytes_read
+            pa.default_memory_pool().release_unused()
 
 
 def _epochs(rows: pa.RecordBatch) -> NDArray[np.int32]:

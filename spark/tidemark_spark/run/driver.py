@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, StaleRun
 from tidemark.formats.raw.hashsum import combine
@@ -25,7 +25,7 @@ from tidemark.store import put_once, put_over
 from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence, Told
 from tidemark.table.evidence import PARSED, EvidenceRow, evidence_key, read_evidence, to_parquet
-from tidemark.table.evidence_reader import folded
+from tidemark.table.evidence_reader import evidence_that_counts, folded, rows_of
 from tidemark_spark.compaction.worker import evidence_of_merged
 from tidemark_spark.erasing.evidence import evidence_of_erasure
 from tidemark_spark.model import Execute, Job, Outcome
@@ -169,10 +169,19 @@ def _landed_before(table: TopicTable, plan: RunPlan, ledger: Ledger) -> RunResul
         EvidenceRow(
             row["incarnation"], row["partition"], row["first"], row["next"], row["class"], row["rows"], file=row["file"]
         )
-        for row in read_evidence(table, plan.attempt).to_pylist()
+        for row in _evidence_of(table, plan, ledger)
         if row["attempt"] == plan.attempt
     ]
     return _summed(plan, _landed_as(table, ledger, plan.attempt), rows, 0, {})
+
+
+def _evidence_of(table: TopicTable, plan: RunPlan, ledger: Ledger) -> Iterator[dict[str, Any]]:
+    """The evidence of a landed attempt, among that of others if a fold has taken it over and its own is deleted."""
+    try:
+        yield from rows_of(read_evidence(table, plan.attempt))
+    except NotFound:
+        for _, evidence in evidence_that_counts(table, ledger.landed):
+            yield from rows_of(evidence)
 
 
 def _moves(plan: RunPlan, change: TableChange) -> bool:

@@ -95,7 +95,7 @@ class Lake:
         found = set()
         for key, body in self.versions():
             if "/evidence/" in key:
-                rows = [row for row in parse_evidence(body).to_pylist() if row["hash128"] is not None]
+                rows = [row for row in parse_evidence(body, key).to_pylist() if row["hash128"] is not None]
                 around = [row for row in rows if any(row["first"] <= at < row["next"] for at in (0, 4, 5))]
                 if any((row["first"], row["file"]) not in held or row["class"] == "superseded" for row in around):
                     found.add(key)

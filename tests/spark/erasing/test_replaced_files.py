@@ -15,11 +15,12 @@ from tests.spark.retention.test_table import KEPT, LATER, drop, made, records
 from tests.spark.test_vacuum import OLD, OLDER, Died, age_all, as_of, die, files
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
+from tidemark.errors import NotFound
 from tidemark.formats.table.mirror_status import MirrorState, MirrorStatus
 from tidemark.planning import plan_compaction, plan_rebuild, write_plan
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.table.delta_table import open_topic_table
-from tidemark.table.evidence import parse_evidence
+from tidemark.table.evidence import parse_evidence, read_evidence
 from tidemark.topics import load_topics
 from tidemark_spark.erasing.seals import erase_seals
 from tidemark_spark.rebuild.affected_dates import moves
@@ -205,6 +206,25 @@ def test_a_vacuum_that_dies_at_any_write_is_completed_by_the_next(tmp_path: Path
             assert writes > 5
             return
     pytest.fail("the vacuum never ends")
+
+
+def test_an_attempt_that_is_run_again_has_landed_although_its_result_and_evidence_are_gone(tmp_path: Path) -> None:
+    world = World(tmp_path, AT_ONCE)
+    landed(world)
+    world.raw.segment([simple(12)])
+    world.raw.publish()
+    plan = world.plan()
+    before = run(world.table, plan, in_process)
+    erase(world, [12])
+    take_out(world)
+    vacuum(world.table)
+    vacuum(world.table)
+    with pytest.raises(NotFound):
+        read_evidence(world.table, plan.attempt)
+    world.table.store.delete(world.table.keys.result(plan.attempt))
+    again = run(world.table, plan, in_process)
+    assert (again.status, again.rows, again.ledger_n) == ("landed", before.rows, before.ledger_n)
+    world.check()
 
 
 def test_rows_that_retention_removed_before_are_erased_as_well(tmp_path: Path) -> None:
