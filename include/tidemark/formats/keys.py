@@ -436,9 +436,10 @@ class TableKeys:
         """The folder of the reports of audits of the state table."""
         return self._state("state", "audits") + "/"
 
-    def state_reserve(self, name: str) -> str:
-        """A file of the reserve of the state table."""
-        return self._state("state", "reserve", name)
+    @property
+    def state_reserve(self) -> str:
+        """The folder of the files of the state table's reserve."""
+        return self._state("state", "reserve") + "/"
 
     @property
     def published(self) -> str:

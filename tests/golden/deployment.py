@@ -1,0 +1,68 @@
+"""The topics file of the corpus's deployment: for those who make it, and for those who read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tidemark.topics import Deployment, load_topics
+
+CLUSTER: Final = "golden"
+CLUSTER_39: Final = "golden-39"
+PREFIX: Final = "golden"
+RAW: Final = {"url": f"s3://raw/{PREFIX}", "entropy_bits": 3}
+LAKE: Final = f"s3://lake/{PREFIX}"
+
+JSON: Final = {
+    "kind": "json",
+    "columns": [{"name": "id", "type": "int64", "required": True}, {"name": "city", "type": "string"}],
+}
+
+
+def topics_file(folder: Path, endpoint: str, registry: str) -> Path:
+    """The topics file, written into ``folder``; ``registry`` is the address of the schema registry."""
+    avro = {
+        "kind": "avro",
+        "framing": "confluent",
+        "schema": {"registry": {"url": registry}, "subject": "payments-value"},
+    }
+    topics: list[dict[str, Any]] = [
+        {"topic": "orders", "parser": JSON, "state": {}, "catalogs": ["local"]},
+        {"topic": "payments", "parser": avro, "partition_by": ["dt", "hour"], "catalogs": ["local"]},
+        {"topic": "clicks"},
+        {"topic": "again"},
+        {"topic": "events", "retention": {"table": "30d", "raw": "30d", "apply": True}},
+        {"topic": "legacy", "cluster": CLUSTER_39},
+        {"topic": "fetched"},
+        {"topic": "live", "freshness": "10s"},
+        {"topic": "lost"},
+    ]
+    path = folder / "topics.yaml"
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "cluster": CLUSTER,
+                "raw": RAW,
+                "lake": LAKE,
+                "store": {"endpoint_url": endpoint, "region": "us-east-1", "path_style": True},
+                "catalogs": [
+                    {
+                        "name": "local",
+                        "kind": "sql",
+                        "uri": f"sqlite:///{folder}/catalog.db",
+                        "warehouse": LAKE,
+                        "namespace": "kafka",
+                    }
+                ],
+                "topics": topics,
+            }
+        )
+    )
+    return path
+
+
+def deployment_of(topics: Path) -> Deployment:
+    """The topics file, read."""
+    return load_topics(topics)
