@@ -30,7 +30,7 @@ from tests.support.s3 import S3Server
 from tests.support.spark import jars_env, spark_submit
 from tidemark.table.state_table import StateTable
 from tidemark_spark.mirror.catalog import open_catalog
-from tidemark_spark.mirror.listed_table import ListedTable
+from tidemark_spark.mirror.listed_table import ListedState, ListedTable
 from tidemark_spark.mirror.mirror import mirror
 from tidemark_spark.mirror.mirrored_table import MirroredTable
 from tidemark_spark.state.run import run_state
@@ -104,7 +104,9 @@ def landed(kafka: KafkaCluster, s3_server: S3Server, tmp_path_factory: pytest.Te
         small.upload()
         assert small.land(TOPIC).rows == 300
         settings = sql_catalog(small.folder, name="analytics")
-        mirror(ListedTable(table), settings, MirroredTable(table, settings, open_catalog(table.deployment, settings)))
+        catalog = open_catalog(table.deployment, settings)
+        for listing in (ListedTable(table), ListedState(table)):
+            mirror(listing, settings, MirroredTable(listing.table, settings, catalog))
         yield Landed(small, sorted(last), _newest(first), _newest(first + last))
 
 

@@ -22,6 +22,7 @@ _PLANNING: Final = "tests.tidemark.raw.test_planned_ranges"
 _PROOFS: Final = "tests.spark.retention.test_packs"
 _PUBLISH: Final = "tests.spark.run.test_commit"
 _RETENTION: Final = "tests.tidemark.planning.test_retention"
+_STATE: Final = "tests.spark.state.test_state"
 _STORE: Final = "tests.tidemark.store.test_store"
 _TRANSACTIONS: Final = "tests.tidemark.kafka_log.test_transactions"
 _VERSIONS: Final = "tests.tidemark.store.test_versions"
@@ -336,6 +337,49 @@ CONTRACT: Final = (
         "request.id in finished or asked.withdrawal or",
         "request.id in finished or",
         ("tests.spark.erasing.test_job::test_a_withdrawn_request_is_not_carried_out",),
+    ),
+    # -- state tables ------------------------------------------------------------------------------------------------
+    Mutant(
+        "a state remembers deletions",
+        "spark/tidemark_spark/state/last_records.py",
+        "chosen(rows, (winner & deleted) | outranked)",
+        "chosen(rows, outranked)",
+        (f"{_STATE}::test_a_deletion_counts_against_older_records_that_come_later",),
+    ),
+    Mutant(
+        "records of a key have an order of their own, and not that of their arrival",
+        "spark/tidemark_spark/state/last_records.py",
+        "columns = [_values(rows, name)[chosen] for name in reversed(names)]",
+        "columns = []",
+        (f"{_STATE}::test_a_deletion_counts_against_older_records_that_come_later",),
+    ),
+    Mutant(
+        "a state's vector is not ahead of its rows",
+        "spark/tidemark_spark/state/run.py",
+        "next_offset=known.next_offset,",
+        "next_offset=known.next_offset + 1,",
+        (f"{_STATE}::test_a_partitions_last_record_counts_although_its_time_is_older",),
+    ),
+    Mutant(
+        "a key that is merged again has one row",
+        "spark/tidemark_spark/state/last_records.py",
+        "kept = np.flatnonzero(~touched)",
+        "kept = np.arange(len(rows))",
+        (f"{_STATE}::test_each_run_leaves_what_a_replay_leaves[1]",),
+    ),
+    Mutant(
+        "of two runs at once, one commits",
+        "spark/tidemark_spark/state/run.py",
+        "if table.ledger(delta) != self.state:",
+        "if False:",
+        (f"{_STATE}::test_a_run_is_stale_if_the_table_or_the_state_has_moved_on[committed]",),
+    ),
+    Mutant(
+        "a state is not made of rows that were removed meanwhile",
+        "spark/tidemark_spark/state/run.py",
+        "if not still_holds(table.of, committed_ledger(table.of), ledger):",
+        "if False:",
+        (f"{_STATE}::test_a_run_is_stale_if_the_table_or_the_state_has_moved_on[erased]",),
     ),
     # -- the store ---------------------------------------------------------------------------------------------------
     Mutant(
