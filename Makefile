@@ -39,7 +39,7 @@ SOURCES := pure-sasl pyspark pyspark-client
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels release-check version requirements lint style types house format test test-containers test-kubernetes test-full mutants screenshots golden bench soak demo down clean
+.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels release-check surface version requirements lint style types house format test test-containers test-kubernetes test-full mutants screenshots golden bench soak demo down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -124,6 +124,11 @@ image-wheels: $(DONE)/build ## Check that each pin of the images has a wheel for
 # Only what a network can answer is not checked without one, and make says Error 3.
 release-check: env-dev ## Build the release reproducibly into dist/, install it on each Python, list licences and materials
 	@echo "== release"; $(INDEX) $(DEV) -m release $(SOURCES)
+
+# The JSON of commands is listed by the tests that run them: TIDEMARK_ANSWERS=write adds what is new.
+surface: env-dev env-airflow ## List settings, commands, metrics, columns, DAGs and Python names in tests/golden
+	$(DEV) -m tests.golden.surface
+	AIRFLOW__LOGGING__LOGGING_LEVEL=ERROR $(AIRFLOW) -m tests.dags.surface
 
 version: env-dev ## Change the version everywhere to VERSION
 	$(DEV) -m release.version $(VERSION)

@@ -37,9 +37,9 @@ from tidemark.topics import load_topics
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run.driver import run
 from tidemark_spark.state.first_round import last_of_files
-from tidemark_spark.state.model import LeafTask, NewestTask, SortedRun, StateJob
+from tidemark_spark.state.model import LeafTask, MadeLeaves, NewestTask, SortedRun, StateJob
 from tidemark_spark.state.run import Rounds, StateResult, run_state
-from tidemark_spark.state.second_round import merged_leaf
+from tidemark_spark.state.second_round import merged_leaf, removed_buckets
 from tidemark_spark.worker import convert
 
 _PARTITIONS: Final = 4
@@ -57,6 +57,7 @@ _COLUMNS: Final = {
     "active": "boolean",
     "seen": "timestamp(ms)",
 }
+_BEYOND: Final = "beyond what it has loaded"
 _SUMS: Final = "SELECT country, count(*), sum(visits) FROM ({}) GROUP BY ALL ORDER BY ALL"
 _REPLAY: Final = """
 SELECT * FROM records WHERE kafka_key IS NOT NULL QUALIFY row_number() OVER (
@@ -103,7 +104,8 @@ class _Worker:
 
     def __init__(self, pool: ProcessPoolExecutor) -> None:
         self._pool = pool
-        self.rounds = Rounds(self._first, self._second)
+        self._loaded = pool.submit(_memory, "VmRSS").result()
+        self.rounds = Rounds(self._removed, self._first, self._second)
 
     def land(self, history: History, stage: int) -> TopicTable:
         """The topic's table, with all stages to ``stage`` landed."""
@@ -119,9 +121,9 @@ class _Worker:
         usage = metered(lambda: results.append(run_state(StateTable.open(table), self.rounds)))
         return results[0], usage
 
-    def peak(self) -> int:
-        """The largest memory that the process has had, in bytes."""
-        return self._pool.submit(_peak).result()
+    def peak(self) -> float:
+        """The largest memory of the process beyond what it had loaded when it began, in MB."""
+        return (self._pool.submit(_memory, "VmHWM").result() - self._loaded) / MB
 
     def _convert(self, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:  # whose memory is not the state's
@@ -130,7 +132,10 @@ class _Worker:
     def _first(self, job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRun]:
         return list(self._pool.map(partial(last_of_files, job), tasks))
 
-    def _second(self, job: StateJob, tasks: Sequence[LeafTask]) -> list[list[Leaf]]:
+    def _removed(self, job: StateJob, leaves: Sequence[Leaf]) -> list[frozenset[int]]:
+        return list(self._pool.map(partial(removed_buckets, job), leaves))
+
+    def _second(self, job: StateJob, tasks: Sequence[LeafTask]) -> list[MadeLeaves]:
         return list(self._pool.map(partial(merged_leaf, job), tasks))
 
 
@@ -140,9 +145,9 @@ def _worker() -> Iterator[_Worker]:
         yield _Worker(pool)
 
 
-def _peak() -> int:
-    """VmHWM of this process; the kernel's ru_maxrss would count what it was before it was replaced, too."""
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
+def _memory(name: str) -> int:
+    """Memory of this process by a line of its status; the kernel's ru_maxrss would count its parent's, too."""
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:")]
     return int(line.split()[1]) << 10
 
 
@@ -151,16 +156,15 @@ def _runs(worker: _Worker) -> list[Row]:
     result, usage = worker.advance(table)
     note = f"{result.rows:,} keys, {result.leaves} leaves"
     rows = [Row("state", "from all rows", "million rows/CPU-s", (result.rows / 1e6 / usage.cpu,), note)]
-    rows.append(Row("state", "from all rows: peak memory of a worker", "MB", (worker.peak() / MB,)))
+    rows.append(Row("state", "from all rows: peak memory of a worker", "MB", (worker.peak(),), _BEYOND))
     rates: list[float] = []
     peaks: list[float] = []
     idle: list[float] = []
     for stage in range(1, MANY_KEYS.stages + 1):
         table = worker.land(MANY_KEYS, stage)
         with _worker() as fresh:
-            fresh.peak()  # it has started
             result, usage = fresh.advance(table)
-            peaks.append(fresh.peak() / MB)
+            peaks.append(fresh.peak())
         rates.append(result.rows / 1e6 / usage.cpu)
         nothing, waited = worker.advance(table)
         if (result.kind, nothing.status) != ("merge", "empty"):
@@ -170,7 +174,7 @@ def _runs(worker: _Worker) -> list[Row]:
     return [
         *rows,
         Row("state", "1 % of the keys changed", "million rows of the state/CPU-s", tuple(rates), changed),
-        Row("state", "1 % changed: peak memory of a worker", "MB", tuple(peaks), "with its libraries"),
+        Row("state", "1 % changed: peak memory of a worker", "MB", tuple(peaks), _BEYOND),
         Row("state", "nothing changed", "s", tuple(idle), "no commit"),
     ]
 
@@ -221,7 +225,7 @@ def _raw(history: History) -> Path:
         return folder
     making = folder.with_suffix(".making")
     shutil.rmtree(making, ignore_errors=True)
-    with KafkaCluster(HOME / "state-kafka", common={"log.roll.ms": str(10**12)}) as cluster:
+    with KafkaCluster(HOME / f"{history.name}-kafka", common={"log.roll.ms": str(10**12)}) as cluster:
         cluster.create_topic(history.name, partitions=_PARTITIONS, config={"segment.bytes": str(256 << 20)})
         for stage in range(history.stages + 1):
             _produce(cluster.bootstrap, history, stage)

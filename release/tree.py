@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from release import version
 from release.results import CheckOutcome, Result, run
@@ -16,6 +17,7 @@ def checked(space: Workspace) -> Iterator[Result]:
     tags = run("git", "tag", "--points-at", "HEAD", "v*", cwd=space.root).split()
     yield _commit(space, release, commit, tags)
     yield _version(release, sorted(version.mentions(space.root)))
+    yield _listings(space, release)
     notes = version.notes((space.root / "CHANGELOG.md").read_text(encoding="utf-8"), release)
     (space.dist / "release-notes.md").write_text(notes, encoding="utf-8")
     detail = f"its section {release} is in {space.dist.name}/release-notes.md, {len(notes.splitlines())} lines"
@@ -25,7 +27,8 @@ def checked(space: Workspace) -> Iterator[Result]:
 def _commit(space: Workspace, release: str, commit: str, tags: list[str]) -> Result:
     changed = run("git", "status", "--porcelain", cwd=space.root).splitlines()
     if changed:
-        detail = f"{len(changed)} files differ from {commit}, {changed[0][3:]} for example; commit or remove them"
+        others = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        detail = f"{changed[0][3:]}{others} not as in {commit}; commit or remove what has changed"
         return Result("commit", CheckOutcome.failed, detail)
     if tags and tags != [f"v{release}"]:
         return Result("commit", CheckOutcome.failed, f"{commit} is of version {release}, but tagged {', '.join(tags)}")
@@ -39,3 +42,21 @@ def _version(release: str, mentions: list[version.Mention]) -> Result:
         return Result("version", CheckOutcome.failed, detail)
     paths = dict.fromkeys(mention.path for mention in mentions)
     return Result("version", CheckOutcome.passed, f"{release} in {', '.join(paths)}")
+
+
+def _listings(space: Workspace, release: str) -> Result:
+    """The listings of formats and of the public surface: later versions are compared with those of this release."""
+    golden = space.root / "tests" / "golden"
+    kept = golden / release.rpartition(".")[0]
+    paths = sorted(golden.glob("*.json"))
+    wrong = [path.name for path in paths if not _equal(path, kept / path.name)]
+    if wrong:
+        place = kept.relative_to(space.root)
+        detail = f"{place} lacks the present {', '.join(wrong)}; run cp tests/golden/*.json {place}"
+        return Result("formats and surface", CheckOutcome.failed, detail)
+    names = ", ".join(path.name for path in paths)
+    return Result("formats and surface", CheckOutcome.passed, f"kept for later versions: {names}")
+
+
+def _equal(path: Path, kept: Path) -> bool:
+    return kept.exists() and path.read_bytes() == kept.read_bytes()

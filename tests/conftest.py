@@ -17,6 +17,7 @@ import pytest
 from tests.support.fixtures import (
     FULL,
     SEED,
+    answers_are_listed,
     full,
     inner_sessions_apart,
     kafka,
@@ -24,6 +25,7 @@ from tests.support.fixtures import (
     models_read_once,
     no_kafka_client_left,
     no_power_cut,
+    observed_answers,
     quick_retries,
     rng,
     s3,
@@ -38,6 +40,7 @@ from tests.support.orphans import OrphanWatch
 from tests.support.paths import roomy_memory
 
 __all__ = [
+    "answers_are_listed",
     "full",
     "inner_sessions_apart",
     "kafka",
@@ -45,6 +48,7 @@ __all__ = [
     "models_read_once",
     "no_kafka_client_left",
     "no_power_cut",
+    "observed_answers",
     "quick_retries",
     "rng",
     "s3",

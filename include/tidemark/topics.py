@@ -299,9 +299,10 @@ class Deployment(Settings):
                 rule = f"{unknown[0]} is not one of the catalogs of the file; {hint(unknown[0], names)}"
                 raise ValueError(f"topic {topic.cluster}/{topic.topic}: catalogs: {rule}")
         for catalog in self.catalogs:
-            listed = [catalog_table(topic.table) for topic in self.topics]
+            tables = [table for topic in self.topics for table in topic.tables]
+            listed = [catalog_table(table) for table in tables]
             if catalog.delta_suffix is not None:
-                listed += [delta_table(topic.table, catalog.delta_suffix) for topic in self.topics]
+                listed += [delta_table(table, catalog.delta_suffix) for table in tables]
             twice = sorted({name for name in listed if listed.count(name) > 1})
             if twice:
                 raise ValueError(f"catalogs: two tables would have the name {', '.join(twice)} there; rename one")

@@ -114,13 +114,13 @@ class SmallDeployment:
             check=False,
         )
 
-    def running_agent(self) -> ManagedProcess:
-        """The agent as it runs beside a broker; start it with ``with``."""
+    def running_agent(self, keys: Mapping[str, str] | None = None) -> ManagedProcess:
+        """The agent as it runs beside a broker; start it with ``with``. ``keys`` say where its credentials are."""
         return ManagedProcess(
             "agent",
             [env_bin("agent", "tidemark-agent"), "run", "--config", self.agent_file],
             log=self.folder / "agent.log",
-            env=self.s3.env() | {"PATH": "/usr/bin:/bin"},
+            env={**(self.s3.env() if keys is None else keys), "PATH": "/usr/bin:/bin"},
         )
 
     def upload(self) -> None:

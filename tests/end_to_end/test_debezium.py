@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from kafka import KafkaConsumer, TopicPartition
 
 from tests.end_to_end.deployment import SmallDeployment
-from tests.spark.state.replay import first, second
+from tests.spark.state.replay import ROUNDS
 from tests.support.connect import connect
 from tests.support.kafka import KafkaCluster
 from tests.support.postgres import Postgres, PostgresNotFound
@@ -25,7 +25,7 @@ from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.state_table import StateTable
-from tidemark_spark.state.run import Rounds, StateResult, run_state
+from tidemark_spark.state.run import StateResult, run_state
 
 TABLES = ("customers", "documents")
 COLUMNS = ("id", "name", "amount", "at", "note")
@@ -189,7 +189,7 @@ def small(kafka: KafkaCluster, s3_server: S3Server, tmp_path: Path, mark: str) -
 def advance(small: SmallDeployment, topic: str) -> StateResult:
     """Land what is uploaded, and bring the state to it."""
     assert small.land(topic).status in {"landed", "empty"}
-    return run_state(StateTable.open(small.table(topic)), Rounds(first, second))
+    return run_state(StateTable.open(small.table(topic)), ROUNDS)
 
 
 def read(table: TopicTable, url: str, columns: Sequence[str]) -> pa.Table:

@@ -8,13 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import duckdb_extension_avro
 import duckdb_extension_aws
+import duckdb_extension_delta
 import duckdb_extension_httpfs
 import duckdb_extension_iceberg
 import pytest
@@ -22,13 +23,17 @@ from confluent_kafka import Producer
 
 from tests.end_to_end.deployment import SmallDeployment, credentials
 from tests.spark.mirror.catalogs import sql_catalog
+from tests.spark.state.replay import ROUNDS
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_bin
 from tests.support.s3 import S3Server
 from tests.support.spark import jars_env, spark_submit
+from tidemark.table.state_table import StateTable
 from tidemark_spark.mirror.catalog import open_catalog
+from tidemark_spark.mirror.listed_table import ListedTable
 from tidemark_spark.mirror.mirror import mirror
 from tidemark_spark.mirror.mirrored_table import MirroredTable
+from tidemark_spark.state.run import run_state
 
 DAY = 86_400_000
 NOON = 1_794_960_000_000 - 1_794_960_000_000 % DAY + DAY // 2  # of 2026-11-18
@@ -37,19 +42,29 @@ Rows = list[list[Any]]
 """Partition, offset, key, value."""
 PAGE = (ROOT / "docs" / "reading.md").read_text()
 SECTIONS: dict[str, str] = dict(
-    re.findall(r"^## ([^\n]+)\n(?:(?!## ).)*?```python\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
+    re.findall(r"^###? ([^\n]+)\n(?:(?!^##).)*?```python\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
 )
 VARIABLES = set(re.findall(r"^export (\w+)=", PAGE, re.MULTILINE))
 SERVER = "http://127.0.0.1:8333"
 """What the page says in the place of a server of one's own."""
+EXTENSIONS = (
+    duckdb_extension_avro,
+    duckdb_extension_aws,
+    duckdb_extension_delta,
+    duckdb_extension_httpfs,
+    duckdb_extension_iceberg,
+)
 SPARK = [name for name in SECTIONS if name.startswith("Spark, ")]
+STATE, NEWER = ", the state", ", the state and newer records"
+"""How the names of sections end that read the state table, and it with what has landed since."""
 ELSEWHERE = ["Spark 4.1, by catalog"]
 """What ``tests/spark/mirror`` runs, which has that Spark."""
 _PRINT = """
 import json, os, sys
 for method in ("to_arrow_table", "to_arrow"):
     found = getattr(found, method, lambda: found)()
-assert {str(one) for one in found["dt"].to_pylist()} == {"2026-11-20"}
+if "dt" in found.schema.names:
+    assert {str(one) for one in found["dt"].to_pylist()} == {"2026-11-20"}
 columns = [found[name].to_pylist() for name in ("kafka_partition", "kafka_offset", "kafka_key", "kafka_value")]
 rows = [[partition, offset, key.decode(), value.decode()] for partition, offset, key, value in zip(*columns)]
 json.dump(sorted(rows), sys.stdout)
@@ -58,39 +73,66 @@ os._exit(0)  # threads of an engine may abort the interpreter's own end
 """
 
 
+class Landed(NamedTuple):
+    """The page's table, and the rows that its readers must find: of the last day, of the state, and of the view."""
+
+    small: SmallDeployment
+    of_the_date: Rows
+    state: Rows
+    newer: Rows
+
+    def expected(self, section: str) -> Rows:
+        """The rows that a section of the page finds."""
+        if section.endswith(NEWER):
+            return self.newer
+        return self.state if section.endswith(STATE) else self.of_the_date
+
+
 @pytest.fixture(scope="module")
-def landed(
-    kafka: KafkaCluster, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[SmallDeployment, Rows]]:
-    """The page's table, with 300 records a day on three days, and the rows of the last one."""
+def landed(kafka: KafkaCluster, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Landed]:
+    """300 records a day on three days, of 400 keys; the state table has the first two days'."""
     with credentials(s3_server):
-        small = SmallDeployment(tmp_path_factory.mktemp("reading"), kafka, s3_server, "tables", (TOPIC,))
+        folder = tmp_path_factory.mktemp("reading")
+        small = SmallDeployment(folder, kafka, s3_server, "tables", (TOPIC,), settings={TOPIC: {"state": {}}})
         kafka.create_topic(TOPIC, partitions=2)
-        producer = Producer({"bootstrap.servers": kafka.bootstrap, "compression.type": "zstd"})
-        expected: Rows = []
-
-        def delivered(error: object, message: Any) -> None:
-            assert error is None
-            if message.timestamp()[1] >= NOON + 2 * DAY:
-                expected.append(
-                    [message.partition(), message.offset(), message.key().decode(), message.value().decode()]
-                )
-
-        for number in range(900):
-            at = NOON + number // 300 * DAY
-            producer.produce(TOPIC, b"value %d" % number, b"%d" % number, timestamp=at, on_delivery=delivered)
-        assert producer.flush(60) == 0
+        table = small.table(TOPIC)
+        first = _sent(kafka, range(600))
         small.upload()
-        assert small.land(TOPIC).rows == 900
-        table, settings = small.table(TOPIC), sql_catalog(small.folder, name="analytics")
-        mirror(table, settings, MirroredTable(table, settings, open_catalog(table.deployment, settings)))
-        yield small, sorted(expected)
+        assert small.land(TOPIC).rows == 600
+        assert run_state(StateTable.open(table), ROUNDS).rows == 400
+        last = _sent(kafka, range(600, 900))
+        small.upload()
+        assert small.land(TOPIC).rows == 300
+        settings = sql_catalog(small.folder, name="analytics")
+        mirror(ListedTable(table), settings, MirroredTable(table, settings, open_catalog(table.deployment, settings)))
+        yield Landed(small, sorted(last), _newest(first), _newest(first + last))
+
+
+def _sent(kafka: KafkaCluster, numbers: Iterable[int]) -> Rows:
+    """Records of the page's topic, as they are in Kafka."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "compression.type": "zstd"})
+    rows: Rows = []
+
+    def delivered(error: object, message: Any) -> None:
+        assert error is None
+        rows.append([message.partition(), message.offset(), message.key().decode(), message.value().decode()])
+
+    for number in numbers:
+        at = NOON + number // 300 * DAY
+        producer.produce(TOPIC, b"value %d" % number, b"%d" % (number % 400), timestamp=at, on_delivery=delivered)
+    assert producer.flush(60) == 0
+    return rows
+
+
+def _newest(rows: Rows) -> Rows:
+    """The last row of each key, which is always in the same partition."""
+    return sorted({row[2]: row for row in sorted(rows)}.values())
 
 
 @pytest.fixture(scope="module")
-def env(landed: tuple[SmallDeployment, Rows]) -> Mapping[str, str]:
+def env(landed: Landed) -> Mapping[str, str]:
     """The variables that the page names, and what a person has installed."""
-    small, _ = landed
+    small = landed.small
     told = {
         **{name: value for name, value in small.s3.env().items() if name in VARIABLES},
         "AWS_ALLOW_HTTP": "true",
@@ -110,23 +152,20 @@ def install_extensions(home: Path) -> None:
     """Put DuckDB's extensions, which come as wheels, where DuckDB puts those that it fetches."""
     [[platform]] = duckdb.sql("PRAGMA platform").fetchall()
     folder = home / ".duckdb" / "extensions" / f"v{duckdb.__version__}" / platform
-    for package in (duckdb_extension_avro, duckdb_extension_aws, duckdb_extension_httpfs, duckdb_extension_iceberg):
+    for package in EXTENSIONS:
         [wheel] = package.__path__
         shutil.copytree(f"{wheel}/extensions/v{duckdb.__version__}", folder, dirs_exist_ok=True)
 
 
 def program(name: str) -> str:
     """The section's code, after the code of the one whose session it continues."""
-    assert "2026-11-20" in SECTIONS[name] or "2026, 11, 20" in SECTIONS[name]
+    assert name.endswith((STATE, NEWER)) or "2026-11-20" in SECTIONS[name] or "2026, 11, 20" in SECTIONS[name]
     before = SECTIONS["DuckDB"] if name.startswith("DuckDB, ") else ""
     return before + SECTIONS[name]
 
 
 @pytest.mark.parametrize("name", [name for name in SECTIONS if name not in {*SPARK, *ELSEWHERE}])
-def test_each_engine_reads_the_same_rows(
-    name: str, landed: tuple[SmallDeployment, Rows], env: Mapping[str, str]
-) -> None:
-    _, expected = landed
+def test_each_engine_reads_the_same_rows(name: str, landed: Landed, env: Mapping[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program(name) + _PRINT],
         env=env,
@@ -136,13 +175,14 @@ def test_each_engine_reads_the_same_rows(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == expected
-    assert len(expected) == 300
+    assert json.loads(done.stdout) == landed.expected(name)
+    assert len(landed.of_the_date) == 300
+    assert len(landed.state) == len(landed.newer) == 400
+    assert landed.state != landed.newer
 
 
-def test_spark_reads_the_same_rows(landed: tuple[SmallDeployment, Rows], env: Mapping[str, str]) -> None:
-    small, expected = landed
-    conf = dict(re.findall(r"^(spark\.\S+) +(\S+)$", PAGE.replace(SERVER, small.s3.endpoint), re.MULTILINE))
+def test_spark_reads_the_same_rows(landed: Landed, env: Mapping[str, str]) -> None:
+    conf = dict(re.findall(r"^(spark\.\S+) +(\S+)$", PAGE.replace(SERVER, landed.small.s3.endpoint), re.MULTILINE))
     printed = spark_submit(
         Path(__file__).with_name("read_with_spark.py"),
         json.dumps([SECTIONS[name] for name in SPARK]),
@@ -150,8 +190,8 @@ def test_spark_reads_the_same_rows(landed: tuple[SmallDeployment, Rows], env: Ma
         env={**env, **jars_env("spark-s3a", "delta-spark")},
     )
     found = [json.loads(line.removeprefix("ROWS ")) for line in printed.splitlines() if line.startswith("ROWS ")]
-    assert found == [expected] * len(SPARK)
-    assert len(SPARK) == 2
+    assert found == [landed.expected(name) for name in SPARK]
+    assert len(SPARK) == 4
 
 
 def test_all_recipes_are_found() -> None:

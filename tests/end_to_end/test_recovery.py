@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.end_to_end.deployment import SmallDeployment
+from tests.end_to_end.deployment import SmallDeployment, credentials
 from tests.end_to_end.rows import consumed, landed
 from tests.end_to_end.test_whole_path import SMALL, plain, transactional
 from tests.spark.test_copies import in_a_part
 from tests.support.paths import ROOT
-from tests.support.s3 import S3Server
+from tests.support.s3 import Credentials, S3Server, allow
 from tests.support.spark import spark_submit
 from tidemark.cli.app import app
 from tidemark.formats.raw.hashsum import combine
@@ -123,6 +123,11 @@ def watermarks(small: SmallDeployment, topic: str) -> dict[int, int]:
     return {part.keys.partition: found.next_offset for part in parts if (found := raw.watermark(part))}
 
 
+def stored(small: SmallDeployment, topic: str) -> int:
+    """The number of offsets that the agent says are stored."""
+    return sum(entry.least_stored_end for entry in RawTopic(small.table(topic)).entries.values())
+
+
 def bucket_of(s3: S3Server, name: str) -> S3Client:
     """A client, and the bucket ``name``."""
     client = s3.client()
@@ -137,14 +142,15 @@ def test_raw_moves_to_another_bucket_between_two_runs_of_the_agent(
     client, seen = bucket_of(small.s3, bucket), dict[str, str]()
     small.kafka.create_topic(topic, partitions=3, config=SMALL)
     plain(bootstrap, topic, "zstd", rng)
+    small.upload()
+    assert small.land(topic).status == "landed"
     with small.running_agent() as agent:
-        agent.wait_until(lambda: [*map(bool, watermarks(small, topic).values())] == [True] * 3, what="seals")
-        moved(client, "raw", bucket, small.prefix, seen, in_parts=False)
-        assert small.land(topic).status == "landed"
         plain(bootstrap, topic, "lz4", rng)
+        moved(client, "raw", bucket, small.prefix, seen, in_parts=True)
+        agent.wait_until(lambda: stored(small, topic) > 6_000, what="packs")
         agent.stop()
     plain(bootstrap, topic, "gzip", rng)  # while no agent runs
-    moved(client, "raw", bucket, small.prefix, seen, in_parts=True)
+    moved(client, "raw", bucket, small.prefix, seen, in_parts=False)
     left = watermarks(small, topic)
 
     (tmp_path / "new").mkdir()
@@ -186,3 +192,29 @@ def test_an_agent_that_begins_in_an_empty_bucket_uploads_all_that_kafka_has(
     rows = landed(new.table(topic))
     assert len(rows) == len(set(rows)) == 2 * 6_000, "offsets have their class already: no row twice"
     assert set(rows) == consumed(bootstrap, topic)
+
+
+def test_a_running_agent_takes_the_keys_that_its_credentials_file_has_now(
+    small: SmallDeployment, rng: random.Random, tmp_path: Path
+) -> None:
+    """The old key is revoked first, and the new one written then: the agent tries again until it has it."""
+    topic, file, everything = small.topics[0], tmp_path / "credentials", [allow(["s3:*"], ["arn:aws:s3:::*"])]
+    small.kafka.create_topic(topic, partitions=3, config=SMALL)
+    with S3Server(tmp_path / "s3", users={"agent": everything}) as server:
+
+        def write_keys() -> None:
+            keys = server.credentials["agent"]
+            lines = [f"aws_access_key_id = {keys.access_key}", f"aws_secret_access_key = {keys.secret_key}"]
+            file.write_text("\n".join(["[default]", *lines, ""]))
+
+        (tmp_path / "own").mkdir()
+        own = replace(small, folder=tmp_path / "own", s3=server)
+        write_keys()
+        plain(small.kafka.bootstrap, topic, "zstd", rng)
+        with credentials(server), own.running_agent({"AWS_SHARED_CREDENTIALS_FILE": str(file)}) as agent:
+            agent.wait_until(lambda: stored(own, topic) == 6_000, what="packs")
+            server.credentials["agent"] = Credentials()
+            server.add_user("agent", everything)
+            plain(small.kafka.bootstrap, topic, "zstd", rng)
+            write_keys()
+            agent.wait_until(lambda: stored(own, topic) == 12_000, what="packs under the new key")

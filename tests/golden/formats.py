@@ -18,6 +18,7 @@ import tidemark
 import tidemark_spark
 import uploader_agent
 from tests.golden import HERE
+from tests.golden.fields import CLOSED, fields_of
 from tidemark.formats.base import StoredObject, Versioned, canonical
 from tidemark.formats.raw import pack
 from tidemark.table import evidence
@@ -31,14 +32,7 @@ NEW_NUMBER: Final = (
 OPTIONAL: Final = "a new field within a format needs a default, and older versions must be able to lose it"
 GONE: Final = "objects of this kind stay in stores, so its model and its reader stay"
 
-CLOSED: Final = "closed"
-"""The mark of an object that refuses fields that it does not know: settings, within a plan or a request."""
-
-_INTEGER: Final = {"minimum": -(1 << 63), "maximum": (1 << 63) - 1}
 _PROSE: Final = {"title", "description"}
-_RULES: Final = ("format", "pattern", "minimum", "maximum", "exclusiveMinimum", "minLength", "maxLength", "minItems",
-                 "maxItems", "contentEncoding")  # fmt: skip
-
 Format = Mapping[str, Any]
 """``format``, ``digest`` and ``fields`` of a kind: the fields by path, each with its type, rules and default."""
 
@@ -111,7 +105,7 @@ def _of_model(kind: type[Versioned]) -> Format:
     definitions = schema.pop("$defs", {})
     schema["properties"].pop("format")
     digest = hashlib.sha256(canonical(_without_prose([schema, definitions]))).hexdigest()[:16]
-    fields = dict(_fields(schema, definitions, "", ()))
+    fields = fields_of(schema, definitions)
     return {"format": kind.newest_format(), "digest": digest, "fields": fields}
 
 
@@ -125,46 +119,6 @@ def _without_prose(schema: Any) -> Any:
         for name, value in schema.items()
         if name not in _PROSE or not isinstance(value, str)
     }
-
-
-def _fields(schema: Any, definitions: Any, path: str, within: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """(path, text) of everything below the object, list or mapping ``schema``."""
-    for part in schema.get("anyOf", ()):
-        yield from _fields(part, definitions, path, within)
-    if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        if name not in within:
-            yield from _fields(definitions[name], definitions, path, (*within, name))
-        return
-    required = schema.get("required", ())
-    for name, field in schema.get("properties", {}).items():
-        below = f"{path}.{name}" if path else name
-        absent = "" if name in required else f" = {json.dumps(field.get('default', '…'), ensure_ascii=False)}"
-        yield below, _type(field, definitions) + absent
-        yield from _fields(field, definitions, below, within)
-    for name, mark in (("items", "[]"), ("additionalProperties", "{}")):
-        if isinstance(schema.get(name), dict):
-            below = f"{path}{mark}"
-            yield below, _type(schema[name], definitions)
-            yield from _fields(schema[name], definitions, below, within)
-
-
-def _type(schema: Any, definitions: Any) -> str:
-    """The type of a value and its rules, in a line."""
-    if "$ref" in schema:
-        return _type(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-    if "anyOf" in schema:
-        return " or ".join(_type(part, definitions) for part in schema["anyOf"])
-    if "const" in schema:
-        return json.dumps(schema["const"])
-    if "enum" in schema:
-        return " | ".join(map(json.dumps, schema["enum"]))
-    if "prefixItems" in schema:
-        return f"[{', '.join(_type(part, definitions) for part in schema['prefixItems'])}]"
-    own = {name: schema[name] for name in _RULES if name in schema}
-    rules = [f"{name} {value}" for name, value in own.items() if _INTEGER.get(name) != value]
-    closed = [CLOSED] if schema.get("additionalProperties") is False else []
-    return " ".join([schema.get("type", "any"), *closed, *rules])
 
 
 def _below(kind: type[Versioned]) -> Iterator[type[Versioned]]:

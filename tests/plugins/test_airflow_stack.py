@@ -12,17 +12,19 @@ import psutil
 import pytest
 
 from tests.plugins.shared_stack import DAILY, STORE_SECRET, SharedStack
-from tests.plugins.world import CLUSTER, DATE, GATE, World, entry
+from tests.plugins.world import CLUSTER, DATE, GATE, World, commit, entry, state
 from tests.support.airflow_client import Json
 from tests.support.waiting import wait_until
 from tidemark.formats.table.scan_status import ScanStatus
 from tidemark.table.delta_table import committed_ledger
+from tidemark.table.state_table import StateTable
 from tidemark.timestamps import utc_now
 from tidemark_airflow.assets.outbox import read_published
 from tidemark_airflow.sensors import failure_backoff
 
 ORDERS = f"tidemark_ingest__{CLUSTER}__orders"
 CLICKS = f"tidemark_ingest__{CLUSTER}__clicks"
+STATE = "tidemark_state"
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,11 @@ def states(stack: SharedStack, dag: str, run: str) -> dict[str, str | None]:
     """State by task."""
     tasks = stack.client.get(f"/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
     return {task["task_id"]: task["state"] for task in tasks}
+
+
+def has_ended(stack: SharedStack, dag: str, run: str) -> bool:
+    """Whether the run is over."""
+    return stack.client.get(f"/dags/{dag}/dagRuns/{run}")["state"] in {"success", "failed"}
 
 
 def is_waiting(stack: SharedStack, dag: str, number: int | None = None) -> bool:
@@ -82,6 +89,24 @@ def test_a_watermark_becomes_a_published_date(stack: SharedStack, world: World) 
     # Moved by the run that waits now, which has found the event in Airflow's record.
     published = read_published(table).value
     assert (published.n, published.attempt) == (1, ledger.attempt)
+
+
+def test_a_commit_of_a_state_table_is_an_event_once(stack: SharedStack, world: World) -> None:
+    """The second run finds the event of the first in Airflow's record."""
+    if not committed_ledger(world.table("orders")).n:
+        commit(world.table("orders"), state(0, 100))
+    stack.client.wait_for_dag(STATE)
+    stack.client.unpause(STATE)
+    for _ in range(2):
+        run = stack.client.trigger(STATE)
+        wait_until(partial(has_ended, stack, STATE, run), what="the run of the state", interval=0.5)
+        assert set(states(stack, STATE, run).values()) == {"success"}
+    stack.client.pause(STATE)
+    ledger = StateTable.open(world.table("orders")).committed()
+    assert ledger is not None
+    events = stack.client.get("/assets/events", source_dag_id=STATE)["asset_events"]
+    assert [(event["extra"]["ledger"], event["extra"]["attempt"]) for event in events] == [(1, str(ledger.attempt))]
+    assert events[0]["extra"]["of"] == committed_ledger(world.table("orders")).n
 
 
 def test_a_date_that_closes_starts_the_dag_that_waits_for_it(stack: SharedStack, world: World) -> None:

@@ -37,6 +37,7 @@ from tidemark.formats.table.ledger import (
 )
 from tidemark.formats.table.live_landing import TopicLanding, read_landing, write_landing
 from tidemark.formats.table.plan import PartitionPlan, RunPlan, RunResult
+from tidemark.formats.table.state_ledger import Leaf, SourceCommit, StateLedger
 from tidemark.openlineage import hand_over
 from tidemark.openlineage.collected import Found, joined
 from tidemark.openlineage.runs import of_run
@@ -44,6 +45,7 @@ from tidemark.planning import plan_ingest, read_plan
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
+from tidemark.table.state_table import StateTable
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment, load_topics
 from tidemark_airflow.triggers.readiness import Row, row_of
@@ -279,9 +281,9 @@ def _live(row: EvidenceRow) -> AddAction:
 
 
 def run_job(argv: Sequence[str]) -> None:
-    """Carry out what spark-submit's command line names: a plan, or a live landing."""
+    """Carry out what spark-submit's command line names: a plan, a live landing, or a run of a state table."""
     at = next(number for number, word in enumerate(argv) if word.endswith(".py"))
-    jobs = {"run_plan.py": _run_plan, "land_live.py": _land_live}
+    jobs = {"run_plan.py": _run_plan, "land_live.py": _land_live, "state.py": _state}
     jobs[Path(argv[at]).name](argv[at + 1 :])
 
 
@@ -322,6 +324,43 @@ def _run_plan(argv: Sequence[str]) -> None:
     plan = read_plan(table, options.plan)
     _wait_at_the_gate(Path(options.topics).with_name(GATE))
     _hand_over(deployment, options, [_carry_out(table, plan)])
+
+
+def _state(argv: Sequence[str]) -> None:
+    """Commit a state of no key, if the topic's table has moved on."""
+    from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+    from deltalake.schema import PrimitiveType
+
+    parser = argparse.ArgumentParser()
+    for option in ("topics", "cluster", "lineage", "topic"):
+        parser.add_argument(f"--{option}", required=True)
+    options = parser.parse_args(argv)
+    deployment = load_topics(Path(options.topics))
+    table = open_topic_table(deployment, deployment.topic(options.topic, options.cluster))
+    state_table, source = StateTable.open(table), committed_ledger(table)
+    before = state_table.committed()
+    if before is not None and before.of.n == source.n:
+        return
+    ledger = StateLedger(
+        n=before.n + 1 if before else 1,
+        attempt=new_attempt(),
+        cluster=options.cluster,
+        topic=options.topic,
+        table=table.topic.state_table,
+        kind="merge",
+        of=SourceCommit(n=source.n, attempt=source.attempt),
+        through=(),
+        leaves=(Leaf(prefix=""),),
+        settings="",
+        committed_at=utc_now(),
+    )
+    table.store.put(table.keys.state_ledger(ledger.n, ledger.attempt), ledger.to_bytes())
+    Path(state_table.url.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
+    if before is None:
+        DeltaTable.create(state_table.url, Schema([Field("kafka_key", PrimitiveType("binary"))]))
+    delta = DeltaTable(state_table.url)
+    named = [Transaction(LEDGER_TRANSACTION, ledger.n), Transaction(ATTEMPT_TRANSACTION, ledger.attempt)]
+    delta.create_write_transaction([], "append", delta.schema(), commit_properties=CommitProperties(None, None, named))
 
 
 def _hand_over(deployment: Deployment, options: argparse.Namespace, told: Sequence[Found]) -> None:

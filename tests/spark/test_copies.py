@@ -198,7 +198,8 @@ def test_bytes_that_differ_are_never_renewed(copied: Copied, rng: random.Random)
     body = bytearray(store.get(f"{prefix}/{log}").body)
     body[-1] ^= 1
     store.put(f"{prefix}/{log}", bytes(body))
-    told = CliRunner().invoke(app, ["verify-copy", "--renew", "--topics", str(copied.second.topics_file)])
+    arguments = ["verify-copy", "--renew", "--topics", str(copied.second.topics_file), "--output", "json"]
+    told = CliRunner().invoke(app, arguments)
     assert told.exit_code == 1, told.output
     assert "has CRC32C" in told.output
     assert log in told.output

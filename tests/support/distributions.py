@@ -29,21 +29,23 @@ sys.addaudithook(_watch)
 """
 
 
-def distributions(folder: Path) -> Path:
-    """Build both into ``folder``, the wheel from the source distribution; returns it."""
-    _uv("build", "--no-build-isolation", "--python", env_bin("build", "python"), "--out-dir", folder, ROOT)
+def distributions(folder: Path, source: Path = ROOT) -> Path:
+    """Build both of the tree ``source`` into ``folder``, the wheel from the source distribution; returns it."""
+    _uv("build", "--no-build-isolation", "--python", env_bin("build", "python"), "--out-dir", folder, source)
     return folder
 
 
-def install(name: Installed, wheel: Path, folder: Path, log: Path) -> Path:
-    """Make an environment in ``folder`` from the pins of ``name`` and the wheel; returns its folder of programs.
+def install(name: Installed, wheel: Path, folder: Path, log: Path, source: Path = ROOT) -> Path:
+    """Make an environment in ``folder`` from the pins of ``name`` in the tree ``source``, and the wheel.
+
+    Returns its folder of programs.
 
     Each Python process of it writes a line to ``log`` for each file of the checkout that it opens.
     """
     environment = folder / name
     python = environment / "bin" / "python"
     _uv("venv", "--python", env_bin("build", "python"), environment)
-    _uv("pip", "sync", "--require-hashes", "--python", python, ROOT / "requirements" / f"{name}.txt")
+    _uv("pip", "sync", "--require-hashes", "--python", python, source / "requirements" / f"{name}.txt")
     _uv("pip", "install", "--no-deps", "--no-index", "--python", python, wheel)
     log.touch()
     [packages] = environment.glob("lib/python3.*/site-packages")

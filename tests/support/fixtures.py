@@ -18,6 +18,7 @@ import pytest
 from tests.support.journal import TRIED
 
 if TYPE_CHECKING:
+    from tests.golden.answers import ObservedAnswers
     from tests.support.kafka import KafkaCluster
     from tests.support.s3 import S3Server
     from tests.support.spark import SparkStandalone
@@ -63,6 +64,29 @@ def models_read_once() -> Iterator[None]:
             patch.setattr(reader, "load_file", staticmethod(cache(reader().load_file)))
         patch.setattr(Loader, "list_available_services", lambda _, type_name: services(type_name))
         yield
+
+
+@pytest.fixture(scope="session")
+def observed_answers() -> Iterator[ObservedAnswers]:
+    """The commands' answers of this session, beside the list of them."""
+    import typer
+
+    from tests.golden.answers import ObservedAnswers
+
+    observed = ObservedAnswers(add=os.environ.get("TIDEMARK_ANSWERS") == "write")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer, "echo", observed.echo)
+        yield observed
+    observed.write()
+
+
+@pytest.fixture(autouse=True)
+def answers_are_listed(observed_answers: ObservedAnswers) -> Iterator[None]:
+    """Fail if a command prints JSON that ``tests/golden/answers.json`` does not list: it is a public surface."""
+    observed_answers.surprises.clear()
+    yield
+    surprises = "\n".join(observed_answers.surprises)
+    assert not surprises, f"{surprises}\nCONTRIBUTING.md, The public surface, says how to list what is meant"
 
 
 @pytest.fixture(scope="module", autouse=True)

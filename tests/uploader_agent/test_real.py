@@ -122,7 +122,9 @@ def test_what_another_uploader_left_is_adopted(
         return found is not None and found.high_watermark >= last.base_offset
 
     wait_until(checkpointed, what="the broker to write its high watermarks down")
-    assert run_here(["adopt", topic, "-c", deployment.config], deployment.log, env) == 0, deployment.log.read_text()
+    assert run_here(["adopt", topic, "-c", deployment.config, "-o", "json"], deployment.log, env) == 0, (
+        deployment.log.read_text()
+    )
     assert deployment.watermark()[1].next_offset == last.base_offset
     assert deployment.run("upload-once", env) == 0, deployment.log.read_text()
     found = deployment.manifests()

@@ -196,7 +196,7 @@ def mirrors_failing(status: MirrorStatus, now: datetime) -> Iterator[Condition]:
         if table.failing_since is not None:
             yield Condition(
                 kind="mirror",
-                key=f"mirror/{status.cluster}/{table.topic}/{table.catalog}",
+                key=f"mirror/{status.cluster}/{table.topic}/{table.catalog}" + ("/state" if table.state else ""),
                 cluster=status.cluster,
                 topic=table.topic,
                 since=table.failing_since,

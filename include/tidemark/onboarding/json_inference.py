@@ -8,7 +8,7 @@ hold values of several types. A type that nearly all values have is taken, and t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +27,12 @@ _MOST_KEYS: Final = 200
 """An object with more different keys is taken for a map: its keys are values."""
 
 _MAX_DEPTH: Final = 8
+
+_OP: Final = "op"
+_AFTER: Final = "after"
+_OPERATIONS: Final = frozenset("crudtm")
+"""What Debezium's changes are: create, read by a snapshot, update, delete, truncate, message."""
+
 _INT64: Final = 1 << 63
 
 
@@ -85,8 +91,8 @@ class _SeenValues:
                 self.items.see(item)
 
 
-def infer(documents: Sequence[Mapping[str, Any]]) -> JsonColumnsFound:
-    """The columns of ``documents``, in the order in which their places are first seen.
+def infer(documents: Sequence[Mapping[str, Any]], taken: Iterable[str] = ()) -> JsonColumnsFound:
+    """The columns of ``documents``, in the order in which their places are first seen; no name is one of ``taken``.
 
     Raises:
         ConfigError: there are too many.
@@ -94,7 +100,7 @@ def infer(documents: Sequence[Mapping[str, Any]]) -> JsonColumnsFound:
     top = _SeenValues()
     for document in documents:
         top.see(document)
-    names: set[str] = set()
+    names = {*taken}
     columns: list[JsonColumnFound] = []
     left_out: dict[str, str] = {}
     for path, place in _leaves(top, ()):
@@ -108,6 +114,41 @@ def infer(documents: Sequence[Mapping[str, Any]]) -> JsonColumnsFound:
         rule = f"the records have {len(columns)} different fields, more than {MOST_COLUMNS}: state --format bytes"
         raise ConfigError("the sample", [("columns", rule)])
     return JsonColumnsFound(tuple(columns), left_out, len(documents))
+
+
+def infer_changes(documents: Sequence[Mapping[str, Any]]) -> JsonColumnsFound | None:
+    """The columns of Debezium's changes: ``op``, and the fields of ``after``; None if ``documents`` are no changes.
+
+    Their envelope is at the top, or beside its schema in ``payload``.
+
+    Raises:
+        ConfigError: there are too many.
+    """
+    for above in ((), ("payload",)):
+        changes: list[Any] = [document.get(*above) if above else document for document in documents]
+        if not all(map(_is_change, changes)):
+            continue
+        if rows := [change[_AFTER] for change in changes if change[_AFTER] is not None]:
+            found = infer(rows, taken=[_OP])
+            deleted = len(documents) - len(rows)
+            columns = [
+                column._replace(path=(*above, _AFTER, *column.path), null=column.null + deleted)
+                for column in found.columns
+            ]
+            left_out = {".".join((*above, _AFTER, name)): why for name, why in found.left_out.items()}
+            op = JsonColumnFound(_OP, "string", (*above, _OP), null=0, misfit=0, overflow=0)
+            return JsonColumnsFound((op, *columns), left_out, len(documents))
+    return None
+
+
+def _is_change(value: Any) -> bool:
+    """True if ``value`` is an envelope of Debezium."""
+    return (
+        isinstance(value, dict)
+        and value.get(_OP) in _OPERATIONS
+        and isinstance(value.get("source"), dict)
+        and isinstance(value.get(_AFTER, 0), dict | None)
+    )
 
 
 def _leaves(place: _SeenValues, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], _SeenValues]]:

@@ -19,7 +19,7 @@ from tidemark.onboarding.event_time import Candidate, candidates, setting_of
 from tidemark.onboarding.expectations import Expectation, Rate, costs, expected_freshness, sampled_rate
 from tidemark.onboarding.facts import TopicFacts
 from tidemark.onboarding.patch import FileChange
-from tidemark.onboarding.proposal import ParserProposal, ProposalHints, propose_parser
+from tidemark.onboarding.proposal import ParserProposal, ProposalHints, propose_parser, propose_state
 from tidemark.onboarding.sample import Sample, rows_of
 from tidemark.onboarding.topics_file import checked, default_cluster, with_topic
 from tidemark.onboarding.trial import Trial, tried
@@ -121,8 +121,8 @@ def onboard(
     proposal = propose_parser(request.topic, detected, sample, request.hints)
     rows = sample.rows if sample is not None else rows_of([])
 
-    def settled(parser: Mapping[str, Any] | None) -> tuple[str, TopicSettings]:
-        after = with_topic(text, request.path, _item(request, default_cluster(text), parser))
+    def settled(parser: Mapping[str, Any] | None, state: Mapping[str, Any] | None = None) -> tuple[str, TopicSettings]:
+        after = with_topic(text, request.path, _item(request, default_cluster(text), parser, state))
         return after, checked(after, request.path, before, request.topic, request.cluster)
 
     _, topic = settled(proposal.settings)
@@ -134,7 +134,8 @@ def onboard(
         if parser is None:
             raise ConfigError("--event-time", [("", "values that are kept as bytes have no columns; leave it out")])
         parser = {**parser, "event_time": dict(setting_of(setting))}
-    after, topic = settled(parser)
+    state = propose_state(topic, facts, sample, proposal, trial.parsed.columns.schema)
+    after, topic = settled(parser, state)
     trial = tried(_adopted(topic), rows, now)
     _check_trial(request, trial)
     rate = _rate(request, sample, loads)
@@ -157,11 +158,17 @@ def onboard(
     )
 
 
-def _item(request: OnboardingRequest, default: str | None, parser: Mapping[str, Any] | None) -> dict[str, Any]:
+def _item(
+    request: OnboardingRequest,
+    default: str | None,
+    parser: Mapping[str, Any] | None,
+    state: Mapping[str, Any] | None,
+) -> dict[str, Any]:
     """The topic as an item of the file. Its cluster is stated, unless it is the file's ``default``."""
     stated = {} if request.cluster == default else {"cluster": request.cluster}
     item: dict[str, Any] = {"topic": request.topic, **stated, **request.keys}
-    return item | ({"parser": dict(parser)} if parser is not None else {})
+    parts = {"state": state, "parser": parser}
+    return item | {name: dict(settings) for name, settings in parts.items() if settings is not None}
 
 
 def _adopted(topic: TopicSettings) -> TopicSettings:
@@ -218,6 +225,10 @@ def _loads(facts: TopicFacts | None, loads: list[PartitionLoad], rate: Rate | No
 
 def _notes(topic: TopicSettings, trial: Trial) -> list[str]:
     notes = []
+    if topic.state is not None:
+        notes.append(
+            f"the state table {topic.state_table} has the newest record of each key (envelope {topic.state.envelope})"
+        )
     allowed = topic.quarantine.rate
     if trial.refused > allowed * trial.rows:
         notes.append(

@@ -1,4 +1,4 @@
-"""The parser that a topic's records need: from a person's hints, else from the sample."""
+"""The parser and the state table that a topic's records need: from a person's hints, else from the sample."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import base64
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
+import pyarrow as pa
+
 from tidemark.errors import ConfigError
 from tidemark.onboarding.detection import Detected
-from tidemark.onboarding.json_inference import JsonColumnsFound, infer
+from tidemark.onboarding.facts import TopicFacts
+from tidemark.onboarding.json_inference import JsonColumnsFound, infer, infer_changes
 from tidemark.onboarding.options import Format
 from tidemark.onboarding.sample import Sample
 from tidemark.parsers.confluent_framing import split_frame, split_message
@@ -16,6 +19,7 @@ from tidemark.parsers.json.document import RefusedValue, document
 from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.schema_registry import SchemaKind, SchemaRegistry, Written
 from tidemark.parsers.settings import Registry
+from tidemark.topics import TopicSettings
 
 _KINDS: Final[dict[SchemaKind, Format]] = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
 
@@ -33,11 +37,15 @@ class ProposalHints(NamedTuple):
 
 
 class ParserProposal(NamedTuple):
-    """``settings`` are the topic's ``parser``, None for bytes; ``inferred`` are columns of JSON without a schema."""
+    """``settings`` are the topic's ``parser``, None for bytes; ``inferred`` are columns of JSON without a schema.
+
+    With ``changes`` they are those of Debezium's envelope.
+    """
 
     settings: dict[str, Any] | None
     inferred: JsonColumnsFound | None = None
     notes: tuple[str, ...] = ()
+    changes: bool = False
 
 
 def propose_parser(topic: str, detected: Detected, sample: Sample | None, hints: ProposalHints) -> ParserProposal:
@@ -65,6 +73,23 @@ def propose_parser(topic: str, detected: Detected, sample: Sample | None, hints:
         f"values are kept as bytes: they look like {detected.shape}" if detected.values else "values are kept as bytes"
     )
     return ParserProposal(None, notes=(note,))
+
+
+def propose_state(
+    topic: TopicSettings, facts: TopicFacts | None, sample: Sample | None, proposal: ParserProposal, columns: pa.Schema
+) -> dict[str, Any] | None:
+    """The ``state`` of a topic whose values become ``columns``; None if it needs no state table, or cannot have one.
+
+    It gets one if each record of the sample has a key, and Kafka compacts the topic, or its values are Debezium's.
+    """
+    if topic.state is not None or sample is None or not len(sample.rows) or sample.rows.column("kafka_key").null_count:
+        return None
+    types = {field.name: field.type for field in columns}
+    nested = types.get("op") == pa.string() and isinstance(types.get("after"), pa.StructType)
+    if proposal.changes or nested:
+        return {"envelope": "debezium"} if {"key", "timestamp"} <= {*topic.keep} else None
+    compacted = facts is not None and facts.compacted
+    return {} if compacted and {"key", "timestamp", "value"} <= {*topic.keep} else None
 
 
 def _format(topic: str, detected: Detected, hints: ProposalHints) -> Format:
@@ -95,14 +120,15 @@ def _json(topic: str, detected: Detected, sample: Sample | None, hints: Proposal
             documents += [document(content)] if content is not None else []
         except (RefusedValue, RefusedRecord):
             continue  # counted as refused when the parser is tried
-    columns = infer(documents)
+    changes = infer_changes(documents)
+    columns = changes or infer(documents)
     if not columns.columns:
         raise _unclear(topic, "the sample has no JSON object with a field, so there are no columns; state --format")
     settings: dict[str, Any] = {"kind": "json", "columns": [column.settings for column in columns.columns]}
     if detected.framing == "confluent":
         settings["framing"] = "confluent"
     notes = tuple(f"{name} {why}, and is left out" for name, why in columns.left_out.items())
-    return ParserProposal(_with_misfits(settings, hints), columns, notes)
+    return ParserProposal(_with_misfits(settings, hints), columns, notes, changes=changes is not None)
 
 
 def _registered(

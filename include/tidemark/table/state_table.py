@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidemark.errors import ConfigError, NotFound
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
@@ -14,6 +15,9 @@ from tidemark.table.log_copy import LogCopy
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
+VERSIONS: Final = timedelta(days=1)
+"""Time for which the files of an older commit stay, for queries that began before the next."""
 
 
 class StateTable(NamedTuple):

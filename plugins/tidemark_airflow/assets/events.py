@@ -104,10 +104,12 @@ def publish(context: Context, table: TopicTable, planned: Planned) -> bool:
 def publish_state(context: Context, table: TopicTable) -> None:
     """Have Airflow send an event of the state table's newest commit when the task succeeds, unless it has one.
 
-    A commit that was sent is found in Airflow's record of events, so that a kill repeats events and loses none.
+    The task's outlets are set here, whatever topics its declared ones are of: Airflow knows only declared assets. A
+    commit that was sent is found in Airflow's record of events, so that a kill repeats events and loses none.
     """
     from tidemark.table.state_table import StateTable
 
+    set_outlets(context, ())
     ledger = StateTable.open(table).committed() if table.topic.state else None
     asset = state_asset(table.deployment, table.topic)
     if ledger is None or Commit(ledger.n, ledger.attempt) in stored_commits([asset]):

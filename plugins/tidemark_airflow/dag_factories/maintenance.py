@@ -20,7 +20,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import settings
-from tidemark_airflow.assets.events import publish_state
+from tidemark_airflow.assets.events import publish_state, state_asset
 from tidemark_airflow.dag_factories import task_defaults
 from tidemark_airflow.operators.spark_job import ClusterJobOperator, JobOperator
 from tidemark_airflow.submitters.environment import erasure_environment, retention_environment
@@ -245,6 +245,7 @@ def _topic_dags(deployment: Deployment) -> Iterator[DAG]:
                 map_index_template="{{ task.cluster }}/{{ task.topic }}",
                 execution_timeout=task_defaults.CONVERT_TIMEOUT,
                 retries=_RETRIES,
+                outlets=[state_asset(deployment, topic) for topic in topics] if upkeep.publishes else None,
             ).expand_kwargs([{"cluster": topic.cluster, "topic": topic.topic} for topic in topics])
         yield dag
 

@@ -25,8 +25,13 @@ def numbered(known: Mapping[str, int], columns: Iterable[pa.Field[Any]]) -> dict
 
     A path is ``price``, ``tags.element`` or ``kafka_headers.element.key``.
     """
+    return with_columns(known, (DT, *columns))
+
+
+def with_columns(known: Mapping[str, int], columns: Iterable[pa.Field[Any]]) -> dict[str, int]:
+    """Ids by path: the ``known`` ids, and new ids for the other ``columns``, without ``dt``."""
     ids = dict(known)
-    for column in (DT, *columns):
+    for column in columns:
         new = [path for path in _paths(column.name, column.type) if path not in ids]
         first = max(ids.values(), default=0) + 1
         ids |= {path: first + place for place, path in enumerate(new)}

@@ -21,16 +21,15 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Snapshot
 
 from tidemark.catalogs import LONGEST_KEPT, CatalogSettings, delta_table
-from tidemark.erasure.reports import last_erasure
 from tidemark.errors import MirrorError, TableTampered
-from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.mirror_status import MirrorState
-from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
-from tidemark.table.tampering import check_untampered
+from tidemark.table.delta_table import TopicTable, open_delta
+from tidemark_spark.convert.field_ids import DT, with_columns
 from tidemark_spark.mirror import glue_delta, hive_delta
 from tidemark_spark.mirror.catalog import answering
 from tidemark_spark.mirror.cleanup import remove_unused
 from tidemark_spark.mirror.delta_versions import DeltaVersion, ListedFile, arrow_schema, listed_files, versions_from
+from tidemark_spark.mirror.listed_table import ListedCommit, ListedTable
 from tidemark_spark.mirror.mirrored_table import ListedVersion, MirroredTable
 
 TRIES: Final = 5
@@ -56,8 +55,8 @@ class SnapshotStep(NamedTuple):
     removed: frozenset[str]
 
 
-def mirror(table: TopicTable, settings: CatalogSettings, mirrored: MirroredTable) -> MirrorState | None:
-    """List all commits of ``table`` in its catalog; None while nothing has landed.
+def mirror(listing: ListedTable, settings: CatalogSettings, mirrored: MirroredTable) -> MirrorState | None:
+    """List all commits of the table of ``listing`` in its catalog; None while nothing has landed.
 
     May be called again after any failure, and by several processes at once.
 
@@ -72,7 +71,7 @@ def mirror(table: TopicTable, settings: CatalogSettings, mirrored: MirroredTable
     while True:
         try:
             with answering(settings):
-                return _caught_up(table, settings, mirrored)
+                return _caught_up(listing, settings, mirrored)
         except MirrorError as error:
             now = seen
             with suppress(MirrorError), answering(settings):
@@ -89,29 +88,31 @@ def _may_pass(error: MirrorError) -> bool:
     return error.__cause__ is not None
 
 
-def _caught_up(table: TopicTable, settings: CatalogSettings, mirrored: MirroredTable) -> MirrorState | None:
+def _caught_up(listing: ListedTable, settings: CatalogSettings, mirrored: MirroredTable) -> MirrorState | None:
+    table = listing.table
     delta = open_delta(table)
-    ledger = ledger_of(table, delta)
-    if delta is None or not ledger.field_ids:
-        return None  # a table of an older version gets its ids with the next commit
+    commit = listing.committed(delta) if delta is not None else None
+    if delta is None or commit is None:
+        return None
+    columns, by = arrow_schema(delta.schema()), delta.metadata().partition_columns
     if not mirrored.load():
-        mirrored.create()
+        mirrored.create(DT if by else columns.field(0), partitioned=bool(by))
     mirrored.check_retries()
+    ids = commit.field_ids if commit.field_ids is not None else with_columns(mirrored.ids(), columns)
     # No file has columns that the ledger does not know. All snapshots get the newest columns: older files lack them.
-    columns = pa.schema([field for field in arrow_schema(delta.schema()) if field.name in ledger.field_ids])
-    by = delta.metadata().partition_columns
+    columns = pa.schema([field for field in columns if field.name in ids])
     listed = mirrored.listed()
     for wanted in _steps(table, delta, listed):
         gone = _entries(mirrored, wanted) if wanted else None
-        step = wanted if wanted and gone is not None else _difference(table, delta, ledger, mirrored)
+        step = wanted if wanted and gone is not None else _difference(listing, delta, commit, mirrored)
         gone = _entries(mirrored, step) if gone is None else gone
-        mirrored.commit(step.listed, columns, ledger.field_ids, by, step.added, gone or ())
+        mirrored.commit(step.listed, columns, ids, by, step.added, gone or ())
         if not mirrored.load() or mirrored.listed() != step.listed:
             raise CommitFailedException("another process was faster")
         listed = step.listed
         if listed.version == delta.version():
             break
-    if _expire(table, settings, mirrored):
+    if _expire(listing, settings, mirrored):
         remove_unused(table, settings.name, mirrored)
     if settings.delta_suffix is not None:
         register = hive_delta.register if settings.kind == "hive" else glue_delta.register
@@ -124,6 +125,7 @@ def _caught_up(table: TopicTable, settings: CatalogSettings, mirrored: MirroredT
         topic=table.topic.topic,
         catalog=settings.name,
         identifier=mirrored.name,
+        state=listing.is_state,
         ledger_n=listed.ledger,
         delta_version=listed.version,
         snapshot_id=snapshot.snapshot_id,
@@ -184,13 +186,13 @@ def steps_of(versions: Sequence[DeltaVersion]) -> Iterator[SnapshotStep]:
         )
 
 
-def _difference(table: TopicTable, delta: DeltaTable, ledger: Ledger, mirrored: MirroredTable) -> SnapshotStep:
+def _difference(listing: ListedTable, delta: DeltaTable, commit: ListedCommit, mirrored: MirroredTable) -> SnapshotStep:
     """The snapshot that makes the catalog list the table's current files."""
-    check_untampered(table, ledger, live_files(delta))
+    listing.check(delta)
     in_catalog = mirrored.files()
     files = {file.path: file for file in listed_files(delta)}
     return SnapshotStep(
-        ListedVersion(delta.version(), ledger.n, ledger.attempt),
+        ListedVersion(delta.version(), commit.n, commit.attempt),
         tuple(file for path, file in sorted(files.items()) if path not in in_catalog),
         frozenset(in_catalog.keys() - files.keys()),
     )
@@ -200,11 +202,12 @@ def _dt(path: str) -> str:
     return path.removeprefix("dt=").partition("/")[0]
 
 
-def _expire(table: TopicTable, settings: CatalogSettings, mirrored: MirroredTable) -> bool:
+def _expire(listing: ListedTable, settings: CatalogSettings, mirrored: MirroredTable) -> bool:
     """Forget snapshots that were replaced long ago, some at a time; True if there were any.
 
     All of them are forgotten before a vacuum removes files that they name: also those that list erased rows.
     """
+    table = listing.table
     snapshots = sorted(mirrored.iceberg.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
     now = round(table.store.now().timestamp() * 1000)
 
@@ -213,11 +216,11 @@ def _expire(table: TopicTable, settings: CatalogSettings, mirrored: MirroredTabl
         return {snapshot.snapshot_id for snapshot, after in among if now - after.timestamp_ms >= least}
 
     pairs = list(pairwise(snapshots))
-    erased_in = last_erasure(table) if pairs else 0
+    erased_in = listing.erased_in() if pairs else 0
     named = {ref.snapshot_id for ref in mirrored.iceberg.metadata.refs.values()}  # also the current snapshot
     due = replaced(LONGEST_KEPT, pairs)
     due |= replaced(table.topic.retention.erased, [pair for pair in pairs if mirrored.ledger(pair[0]) < erased_in])
-    past = (replaced(settings.keep, pairs) | replaced(_LEAST, pairs[:-KEPT_SNAPSHOTS]) | due) - named
+    past = (replaced(listing.kept(settings.keep), pairs) | replaced(_LEAST, pairs[:-KEPT_SNAPSHOTS]) | due) - named
     if len(past) < _SLACK and not past & due:
         return False
     mirrored.expire(sorted(past))

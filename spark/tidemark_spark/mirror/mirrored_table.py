@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -23,7 +23,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, index_by_name
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
@@ -34,7 +34,7 @@ from pyiceberg.types import DateType, DecimalType, IcebergType, ListType, Nested
 from tidemark.catalogs import CatalogSettings, catalog_table
 from tidemark.errors import MirrorError
 from tidemark.table.delta_table import TopicTable
-from tidemark_spark.convert.field_ids import DT
+from tidemark_spark.convert.field_ids import DT, with_columns
 from tidemark_spark.mirror.delta_versions import ListedFile
 from tidemark_spark.mirror.iceberg_schema import data_file, expected_schema
 
@@ -110,8 +110,15 @@ class MirroredTable:
             )
         return True
 
-    def create(self) -> None:
-        """Create the table with ``dt`` alone; the first snapshot adds the other columns and partitions."""
+    def ids(self) -> dict[str, int]:
+        """The ids of the columns and their fields, by path."""
+        return dict(index_by_name(self.iceberg.schema()))
+
+    def create(self, first: pa.Field[Any], *, partitioned: bool) -> None:
+        """Create the table with its ``first`` column alone, and if ``partitioned``, partitioned by it.
+
+        The first snapshot adds the other columns and partitions.
+        """
         for depth in range(1, len(self.identifier)):
             try:
                 self.catalog.create_namespace(self.identifier[:depth])
@@ -123,12 +130,13 @@ class MirroredTable:
             "owner": self._table.topic.owner,
             "write.metadata.path": f"{self._table.deployment.lake_store}/{folder}",
         }
+        by_first = PartitionField(1, 1000, IdentityTransform(), first.name)
         with suppress(TableAlreadyExistsError):  # another process was faster
             self.catalog.create_table(
                 self.identifier,
-                Schema(NestedField(1, DT.name, DateType())),
+                expected_schema(pa.schema([first]), with_columns({}, [first])),
                 location=self._table.url,
-                partition_spec=PartitionSpec(PartitionField(1, 1000, IdentityTransform(), DT.name)),
+                partition_spec=PartitionSpec(*([by_first] if partitioned else [])),
                 properties=PROPERTIES | own,
             )
         if not self.load():
@@ -211,7 +219,7 @@ class MirroredTable:
                 with transaction.update_schema() as update:
                     _add_some(update, new)
             # Hive's metastore refuses another type at the place of a column, so there dt stays the first one.
-            if len(existing) == 1 and self._settings.kind != "hive":
+            if [*existing] == [DT.name] and self._settings.kind != "hive":
                 names = [field.name for field in wanted.fields]
                 with transaction.update_schema() as update:
                     update.move_after(DT.name, names[names.index(DT.name) - 1])

@@ -64,6 +64,24 @@ def newest(rows: pa.Table) -> Newest:
     return Newest(chosen(rows, winner & ~deleted), chosen(rows, (winner & deleted) | outranked), moved)
 
 
+def merged(rows: pa.Table, changes: pa.Table) -> Newest:
+    """The :func:`newest` of both; ``rows`` are those of a state, in order, and most are of keys without ``changes``.
+
+    Of ``changes``, which are a reserve and runs, the rows may have any order.
+    """
+    if not len(rows):
+        return newest(changes)
+    hashes, changed = _values(rows, HASH), np.unique(_values(changes, HASH))
+    touched = np.zeros(len(rows), np.bool_)
+    if len(changed):
+        touched = changed[np.minimum(np.searchsorted(changed, hashes), len(changed) - 1)] == hashes
+    found = newest(pa.concat_tables([chosen(rows, touched), changes]))
+    kept = np.flatnonzero(~touched)
+    places = np.searchsorted(hashes[kept], _values(found.rows, HASH))
+    order = np.insert(kept, places, len(rows) + np.arange(len(found.rows)))
+    return found._replace(rows=pa.concat_tables([rows, found.rows]).take(array(pa.int64(), order)))
+
+
 def _sorted(rows: pa.Table, names: tuple[str, ...]) -> tuple[pa.Table, _Mask]:
     """``rows`` by hash, key and the columns ``names``, and for each but the last whether the next has the same key."""
     rows = rows.combine_chunks()

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
@@ -36,7 +35,7 @@ from tidemark.store import put_once
 from tidemark.table.delta_table import committed_ledger, ledger_of, open_delta, path_in_log
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import read_evidence
-from tidemark.table.state_table import StateTable
+from tidemark.table.state_table import VERSIONS, StateTable
 from tidemark_spark.run.delta_log import milliseconds, naming
 from tidemark_spark.state.model import (
     BUCKET_BITS,
@@ -54,9 +53,6 @@ from tidemark_spark.state.status import tell_committed, tell_stopped
 
 _INPUT: Final = 64 << 20
 """Bytes of the topic's table that a task of the first round reads, at least a file."""
-
-VERSIONS: Final = timedelta(days=1)
-"""Time for which the files of an older commit stay, for queries that began before the next."""
 
 
 class StateResult(StoredObject):

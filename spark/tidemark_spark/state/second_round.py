@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.formats.table.state_ledger import PREFIX_BITS, RECORD, Leaf, range_of
-from tidemark_spark.state.last_records import KEY, chosen, newest
+from tidemark_spark.state.last_records import KEY, chosen, merged
 from tidemark_spark.state.leaf_files import LeafFiles, buckets_of, removed_from, within
 from tidemark_spark.state.model import LeafTask, MadeLeaves, StateJob
 
@@ -41,10 +41,17 @@ def merged_leaf(job: StateJob, task: LeafTask) -> MadeLeaves:
         StoreError: the store failed.
     """
     files = LeafFiles(job)
-    old = pa.concat_tables([files.records.empty_table(), *(part for leaf in task.old for part in files.of_leaf(leaf))])
-    removed = removed_from(old, job.removed)
-    records = pa.concat_tables([chosen(old, ~removed), *files.of_runs(range_of(task.prefix))])
-    return MadeLeaves(_written(job, files, task.prefix, records), _lost(chosen(old, removed), records))
+    old = [files.of_leaf(leaf) for leaf in task.old]
+    rows = pa.concat_tables([files.records.empty_table(), *(part for part, _ in old)])
+    reserve = pa.concat_tables([files.records.empty_table(), *(part for _, part in old)])
+    runs = files.of_runs(range_of(task.prefix))
+    lost = 0
+    if job.removed:
+        before = pa.concat_tables([rows, reserve])
+        rows, reserve = (chosen(part, ~removed_from(part, job.removed)) for part in (rows, reserve))
+        gone = chosen(before, removed_from(before, job.removed))
+        lost = _lost(gone, pa.concat_tables([rows, reserve, *runs]))
+    return MadeLeaves(_written(job, files, task.prefix, rows, pa.concat_tables([reserve, *runs])), lost)
 
 
 def _lost(removed: pa.Table, records: pa.Table) -> int:
@@ -54,14 +61,14 @@ def _lost(removed: pa.Table, records: pa.Table) -> int:
     return len(left.column(KEY).unique())
 
 
-def _written(job: StateJob, files: LeafFiles, prefix: str, records: pa.Table) -> list[Leaf]:
-    """Write a leaf of ``records``; two of longer prefixes if it is too large."""
+def _written(job: StateJob, files: LeafFiles, prefix: str, old: pa.Table, changes: pa.Table) -> list[Leaf]:
+    """Write a leaf of ``old`` rows and of ``changes``; two of longer prefixes if it is too large."""
     assert job.topic.state is not None
-    found = newest(records)
+    found = merged(old, changes)
     rows = found.rows.select(files.columns.names)
     if rows.nbytes > _SPLIT_AT * job.topic.state.leaf and len(prefix) < PREFIX_BITS and len(rows) > 1:
         halves = (prefix + bit for bit in "01")
-        return [leaf for half in halves for leaf in _written(job, files, half, _part(records, half))]
+        return [leaf for half in halves for leaf in _written(job, files, half, _part(old, half), _part(changes, half))]
     unavailable = placeholders(rows) if job.topic.state.envelope == "debezium" else 0
     leaf = Leaf(prefix=prefix, moved_keys=found.moved_keys, unavailable=unavailable)
     name = f"{prefix or 'all'}-{job.attempt}.parquet"

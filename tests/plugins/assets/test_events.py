@@ -165,7 +165,7 @@ def committed(monkeypatch: pytest.MonkeyPatch, n: int, attempt: int = 7) -> None
 
 def state_events(world: World) -> list[tuple[str, dict[str, Any]]]:
     """The events of a task that publishes the state, by asset."""
-    accessors, task = OutletEventAccessors(), SimpleNamespace(outlets=[])
+    accessors, task = OutletEventAccessors(), SimpleNamespace(outlets=["as declared"])
     context = {"ti": SimpleNamespace(task=task), "outlet_events": accessors}
     publish_state(cast("Context", context), world.table())
     return [(asset.name, dict(accessors[asset].extra)) for asset in cast("Sequence[Any]", task.outlets)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -33,6 +34,7 @@ def run(
     context: dict[str, Any] = {
         "params": {"topic": topic, "date": date, "dry_run": dry_run},
         "data_interval_start": start,
+        "ti": SimpleNamespace(task=operator, id="1", dag_id=name, run_id="run", task_id=name, map_index=0),
     }
     operator.execute(cast("Context", context))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,14 @@ from selenium.webdriver.common.keys import Keys
 from tests.plugins.shared_stack import SharedStack
 from tests.plugins.web.page_server import ANN, PageServer
 from tests.plugins.web.page_world import EVIL, PageWorld
-from tests.plugins.world import CLUSTER, commit, entry, state
+from tests.plugins.world import CLUSTER, World, commit, entry, state
 from tests.support.accessibility import violations
 from tests.support.browser import Browser
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.gaps import Acknowledgement
+from tidemark.formats.table.state_audit import PARTS
+from tidemark.formats.table.state_status import AuditedPart, StateStatus
+from tidemark.timestamps import utc_now
 from tidemark_airflow.web.reader import reader
 
 ORDERS = f"?topic={CLUSTER}/orders"
@@ -248,4 +252,23 @@ def test_a_thousand_topics_and_two_thousand_partitions_draw_little(browser: Brow
         browser.first(".asked", text="1999")
         browser.first(".pager", text="1,951 to 2,000 of 2,000")
         assert browser.run(nodes) < MOST_NODES
+        assert browser.console() == []
+
+
+def test_a_state_table_is_among_the_facts_with_its_doubts(browser: Browser, tmp_path: Path) -> None:
+    world = World(tmp_path / "world", "orders", state={})
+    commit(world.table(), state(0, 10))
+    now = utc_now()
+    audits = {part: AuditedPart(at=now - timedelta(days=3), n=4) for part in range(PARTS)}
+    status = StateStatus(
+        cluster=CLUSTER, topic="orders", table=EVIL, at=now, n=4, of=9, rows=7, quarantined=3, audits=audits
+    )
+    world.table().store.put(world.table().keys.deployment.state_status("orders"), status.to_bytes())
+    with PageServer(world, tmp_path) as server:
+        browser.set_cookie(server.url, "_token", server.token(ANN))
+        browser.get(f"{server.url}{ORDERS}")
+        fact = browser.first(".facts dd", text="as of ledger 9").text
+        known = f"{EVIL}, 7 rows, as of ledger 9; records in quarantine: 3"
+        assert fact == f"{known}; the oldest audit of a key: 3 days ago"
+        assert violations(browser) == []
         assert browser.console() == []

@@ -25,6 +25,7 @@ from tests.tidemark.kafka_log.build import batch
 from tidemark.catalogs import CatalogSettings
 from tidemark.formats.table.mirror_status import MirrorState
 from tidemark_spark.mirror.catalog import open_catalog
+from tidemark_spark.mirror.listed_table import ListedTable
 from tidemark_spark.mirror.mirror import mirror
 from tidemark_spark.mirror.mirrored_table import MirroredTable
 
@@ -133,7 +134,7 @@ def mirrored(world: World, settings: CatalogSettings | None = None) -> MirroredT
 def listed(world: World, settings: CatalogSettings | None = None) -> MirrorState | None:
     """List all that has landed, and hold what the catalog lists against the Delta log."""
     settings = settings or settings_of(world)
-    state = mirror(world.table, settings, mirrored(world, settings))
+    state = mirror(ListedTable(world.table), settings, mirrored(world, settings))
     if state is not None:
         check(world, settings)
     return state

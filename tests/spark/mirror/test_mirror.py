@@ -37,6 +37,7 @@ from tidemark.planning import plan_rebuild, plan_replay
 from tidemark.table.delta_table import open_delta
 from tidemark_spark.cli import audit as audit_command
 from tidemark_spark.mirror.check import check_mirror
+from tidemark_spark.mirror.listed_table import ListedTable
 from tidemark_spark.mirror.mirror import KEPT_SNAPSHOTS, mirror
 from tidemark_spark.run.delta_log import add_columns
 
@@ -231,7 +232,7 @@ def test_a_column_without_rows_yet_waits_for_the_next_commit(tmp_path: Path) -> 
     delta = open_delta(later.table)
     assert delta is not None
     assert add_columns(later.table, delta), "then the run dies"
-    mirror(later.table, settings_of(later), mirrored(later))
+    mirror(ListedTable(later.table), settings_of(later), mirrored(later))
     assert "x" not in iceberg(later).schema().column_names
     later.raw.segment([batch(1, records(b'{"id":2,"x":"b"}'))])
     later.land()

@@ -34,8 +34,10 @@ from tidemark.errors import ConfigError, MirrorError
 from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.store.local import LocalStore
 from tidemark_spark.cli import mirror as command
+from tidemark_spark.convert.field_ids import DT
 from tidemark_spark.mirror import catalog as rest
 from tidemark_spark.mirror.catalog import open_catalog
+from tidemark_spark.mirror.listed_table import ListedTable
 from tidemark_spark.mirror.mirror import TRIES, mirror
 
 DAY: Final = 86_400_000
@@ -166,7 +168,7 @@ def test_of_two_processes_each_commit_is_listed_once(tmp_path: Path) -> None:
             nonlocal inside
             if act.__name__ == "commit_table" and not inside:
                 inside = True
-                mirror(world.table, settings, mirrored(world))
+                mirror(ListedTable(world.table), settings, mirrored(world))
                 inside = False
             return act(*arguments, **options)
 
@@ -187,8 +189,8 @@ def test_two_processes_create_the_table(tmp_path: Path) -> None:
     first, second = mirrored(world), mirrored(world)
     assert not first.load()
     assert not second.load()
-    first.create()
-    second.create()
+    first.create(DT, partitioned=True)
+    second.create(DT, partitioned=True)
     listed(world)
 
 
@@ -319,7 +321,7 @@ def until_listed(world: World, settings: CatalogSettings) -> None:
     """What the DAG does: call again."""
     for _ in range(20):
         try:
-            state = mirror(world.table, settings, mirrored(world, settings))
+            state = mirror(ListedTable(world.table), settings, mirrored(world, settings))
         except MirrorError:
             continue
         assert state is not None
@@ -335,7 +337,7 @@ def test_all_snapshots_are_loaded_whatever_the_settings_say(tmp_path: Path, rest
         for number in range(2):
             world.raw.segment([batch(number, records(b"a"))])
             world.land()
-            mirror(world.table, settings, mirrored(world, settings))
+            mirror(ListedTable(world.table), settings, mirrored(world, settings))
         assert len(iceberg(world, settings).snapshots()) == 1, "as the settings ask for"
         table = mirrored(world, settings)
         assert table.load()

@@ -15,6 +15,7 @@ from tests.support.iceberg import RestCatalogs, SparkReader
 from tests.support.paths import ROOT
 from tests.tidemark.kafka_log.build import batch
 from tidemark.catalogs import CatalogSettings
+from tidemark_spark.mirror.listed_table import ListedTable
 from tidemark_spark.mirror.mirror import mirror
 
 NOON = 1_795_176_000_000
@@ -33,7 +34,7 @@ def test_the_documented_example_reads_the_date(
     [code] = re.findall(r"^## Spark 4\.1, by catalog\n\n```python\n(.*?)```", text, re.DOTALL | re.MULTILINE)
     with rest_catalogs.catalog() as uri:
         settings = CatalogSettings(name="analytics", kind="rest", uri=uri, namespace="kafka")
-        mirror(world.table, settings, mirrored(world, settings))
+        mirror(ListedTable(world.table), settings, mirrored(world, settings))
         spark_reader.know("analytics", uri)
         scope: dict[str, Any] = {"spark": spark_reader.session}
         exec(code, scope)  # noqa: S102 - the documentation's own code

@@ -35,6 +35,10 @@ def second(job: StateJob, tasks: Sequence[LeafTask]) -> list[MadeLeaves]:
     return [merged_leaf(job, task) for task in tasks]
 
 
+ROUNDS = Rounds(removed, first, second)
+"""All in this process."""
+
+
 def compare(job: StateJob, tasks: Sequence[LeafAuditTask]) -> list[LeafAudit]:
     return [audit_leaf(job, task) for task in tasks]
 

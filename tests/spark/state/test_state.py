@@ -29,7 +29,7 @@ from tidemark.planning.maintenance.compaction import plan_compaction
 from tidemark.planning.maintenance.vacuum import RUN_OVER, TOMBSTONES
 from tidemark.store.local import LocalStore
 from tidemark.table.delta_table import open_topic_table
-from tidemark.table.state_table import StateTable
+from tidemark.table.state_table import VERSIONS, StateTable
 from tidemark.topics import load_topics
 from tidemark_spark.cli.state import main
 from tidemark_spark.cluster.executor import Common, Executor, Given, Made
@@ -37,7 +37,7 @@ from tidemark_spark.run.driver import run
 from tidemark_spark.state import last_records, leaf_files
 from tidemark_spark.state.leaf_files import write_sorted
 from tidemark_spark.state.model import LeafTask, MadeLeaves, StateJob
-from tidemark_spark.state.run import VERSIONS, Rounds, run_state
+from tidemark_spark.state.run import Rounds, run_state
 from tidemark_spark.state.second_round import placeholders
 from tidemark_spark.vacuum import vacuum
 

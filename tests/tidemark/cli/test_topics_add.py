@@ -20,6 +20,7 @@ from tidemark.cli.app import app
 from tidemark.onboarding.options import byte_rate
 from tidemark.store import LocalStore
 from tidemark.topics import load_topics
+from tidemark_spark.state.model import state_schema
 
 TOPICS = """# the deployment
 raw: {url: 'file://ROOT/raw'}
@@ -80,6 +81,48 @@ def test_a_topic_of_json_is_added_with_columns_and_event_time(place: Path) -> No
     left = [one for one in (place / "lake").rglob("*") if ".tidemark-store" not in one.parts]
     assert left == [], "the probe leaves nothing but the directory's own lock"
     assert "is already in" in command(place, "east/orders")[2]
+
+
+def change(op: str, before: object, after: object) -> dict[str, object]:
+    return {"before": before, "after": after, "source": {"lsn": 7}, "op": op, "ts_ms": T0}
+
+
+@pytest.mark.parametrize("with_schema", [False, True])
+def test_debeziums_changes_get_a_state_table(place: Path, with_schema: bool) -> None:
+    ada: dict[str, object] = {"id": 1, "op": "x", "name": None}
+    changes = [change("r", None, ada), change("u", ada, ada | {"name": "Ada"}), change("d", ada, None)]
+    stored(
+        place,
+        *(json.dumps({"schema": {}, "payload": each} if with_schema else each).encode() for each in changes),
+        None,
+    )
+    code, text, told = command(place, "orders", "--write", "--output", "json")
+    assert code == 0, told
+    topic = load_topics(place / "topics.yaml").topic("orders")
+    assert topic.state is not None
+    assert topic.state.envelope == "debezium"
+    above = "payload." if with_schema else ""
+    assert {each["name"]: each["path"] or each["name"] for each in json.loads(text)["parser"]["columns"]} == {
+        "op": f"{above}op", "id": f"{above}after.id", "op_2": f"{above}after.op", "name": f"{above}after.name",
+    }  # fmt: skip
+    assert state_schema(topic).names[-3:] == ["id", "op_2", "name"]
+    assert "the state table orders_current has the newest record of each key" in " ".join(json.loads(text)["notes"])
+
+
+@pytest.mark.parametrize("wrong", [{"op": "x"}, {"source": None}, {"after": "text"}, {"after": None}])
+def test_what_is_no_change_of_debeziums_gets_no_state(place: Path, wrong: dict[str, object]) -> None:
+    stored(place, json.dumps(change("c", None, {"id": 1}) | wrong).encode())
+    assert command(place, "orders", "--write")[0] == 0
+    assert load_topics(place / "topics.yaml").topic("orders").state is None
+
+
+def test_changes_without_a_key_or_without_their_time_get_no_state(place: Path) -> None:
+    value = json.dumps(change("c", None, {"id": 1})).encode()
+    raw = RawBuilder(LocalStore(place / "raw"))
+    raw.segment(batch(0, [Record(0, T0, b"k", value), Record(1, T0, None, value)]))
+    raw.publish()
+    assert command(place, "orders", "--write")[0] == 0
+    assert load_topics(place / "topics.yaml").topic("orders").state is None
 
 
 def test_the_report_says_what_a_person_needs(place: Path) -> None:

@@ -110,6 +110,7 @@ def test_a_topic_is_added_from_kafka(place: Place) -> None:
     assert answer["freshness"]["rotation_within"] == 86400
     assert [one["outcome"] for one in answer["rights"]] == ["yes"] * 5 + ["unknown"] * 2
     assert load_topics(place.topics).topic(topic).parser.event_time is not None
+    assert load_topics(place.topics).topic(topic).state is None, "Kafka keeps all its records"
     assert place.topics.read_text().startswith("# the deployment\ncluster: east   # the only one\n")
     assert place.objects() == [], "trying rights leaves nothing behind"
 
@@ -145,11 +146,16 @@ def test_what_kafka_says_may_refuse_a_topic(place: Place, monkeypatch: pytest.Mo
     place.kafka.create_topic(topic, config={"cleanup.policy": "compact"})
     produce(place, topic, 3, 1)
     assert "cleanup.policy: is compact" in place.add(f"east/{topic}")[2]
-    assert place.add(f"east/{topic}", "--compacted")[0] == 0
     assert "the cluster has no such topic" in place.add(f"east/{place.prefix}-none")[2]
     assert "give --bootstrap" in place.add(f"west/{topic}")[2]
     monkeypatch.setitem(KafkaAdminClient.DEFAULT_CONFIG, "bootstrap_timeout_ms", 300)
     assert "check --bootstrap" in place.add(f"east/{topic}", "--bootstrap", "127.0.0.1:1")[2]
+    monkeypatch.undo()
+    place.use("admin")
+    assert place.add(f"east/{topic}", "--compacted", "--write")[0] == 0
+    added = load_topics(place.topics).topic(topic)
+    assert added.state is not None, "it has keys"
+    assert added.state.envelope == "none"
 
 
 def test_a_topic_is_created_only_if_a_person_says_so(place: Place) -> None:

@@ -1,0 +1,69 @@
+"""The fields of a pydantic model as text: each path with its type, its rules and its default."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+CLOSED: Final = "closed"
+"""The mark of an object that refuses fields that it does not know: settings, within a plan or a request."""
+
+_INTEGER: Final = {"minimum": -(1 << 63), "maximum": (1 << 63) - 1}
+_RULES: Final = ("format", "pattern", "minimum", "maximum", "exclusiveMinimum", "minLength", "maxLength", "minItems",
+                 "maxItems", "contentEncoding")  # fmt: skip
+
+
+def fields_of(schema: Any, definitions: Any) -> dict[str, str]:
+    """The fields of a JSON schema by path: ``a[]`` are items, ``a{}`` values of any key, ``a<b>`` a kind of several."""
+    return dict(_fields(schema, definitions, "", ()))
+
+
+def _fields(schema: Any, definitions: Any, path: str, within: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """(path, text) of everything below the object, list or mapping ``schema``."""
+    kinds = schema.get("discriminator", {}).get("mapping", {})
+    for name, reference in kinds.items():
+        yield from _fields({"$ref": reference}, definitions, f"{path}<{name}>", within)
+    for part in () if kinds else _parts(schema):
+        yield from _fields(part, definitions, path, within)
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        if name not in within:
+            yield from _fields(definitions[name], definitions, path, (*within, name))
+        return
+    required = schema.get("required", ())
+    for name, field in schema.get("properties", {}).items():
+        below = f"{path}.{name}" if path else name
+        absent = "" if name in required else f" = {json.dumps(field.get('default', '…'), ensure_ascii=False)}"
+        yield below, _type(field, definitions) + absent
+        yield from _fields(field, definitions, below, within)
+    for name, mark in (("items", "[]"), ("additionalProperties", "{}")):
+        if isinstance(schema.get(name), dict):
+            below = f"{path}{mark}"
+            yield below, _type(schema[name], definitions)
+            yield from _fields(schema[name], definitions, below, within)
+
+
+def _type(schema: Any, definitions: Any) -> str:
+    """The type of a value and its rules, in a line."""
+    if "$ref" in schema:
+        return _type(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    if "discriminator" in schema:
+        return " | ".join(schema["discriminator"]["mapping"])
+    if parts := _parts(schema):
+        return " or ".join(_type(part, definitions) for part in parts)
+    if "const" in schema:
+        return json.dumps(schema["const"])
+    if "enum" in schema:
+        return " | ".join(map(json.dumps, schema["enum"]))
+    if "prefixItems" in schema:
+        return f"[{', '.join(_type(part, definitions) for part in schema['prefixItems'])}]"
+    own = {name: schema[name] for name in _RULES if name in schema}
+    rules = [f"{name} {value}" for name, value in own.items() if _INTEGER.get(name) != value]
+    closed = [CLOSED] if schema.get("additionalProperties") is False else []
+    return " ".join([schema.get("type", "any"), *closed, *rules])
+
+
+def _parts(schema: Any) -> list[Any]:
+    """The alternatives of a union."""
+    return [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
