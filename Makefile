@@ -39,7 +39,7 @@ SOURCES := pure-sasl pyspark pyspark-client
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels release-check surface version requirements lint style types house format test test-containers test-kubernetes test-full mutants screenshots bench soak demo down clean
+.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels release-check surface version requirements lint style types house format test test-containers test-kubernetes test-full mutants screenshots golden bench soak demo down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -189,6 +189,9 @@ mutants: env-dev ## Break rules of the code one by one, in a copy, and show whic
 
 screenshots: env-airflow browser ## Take the README's pictures of the continuity page anew
 	$(AIRFLOW) -m tests.plugins.web.page_screenshots
+
+golden: env jars ## Make the corpus of the next release's objects anew: some three minutes
+	$(DEV) -m tests.golden
 
 bench: env jars ## Benchmarks against Spark's Kafka source
 	$(DEV) -m bench

@@ -22,7 +22,17 @@ from confluent_kafka import Producer
 from kafka import TopicPartition as KafkaPartition
 from typer.testing import CliRunner
 
-from tests.golden.deployment import CLUSTER, CLUSTER_39, PREFIX, RAW, deployment_of, topics_file
+from tests.golden.deployment import (
+    CLUSTER,
+    CLUSTER_39,
+    PREFIX,
+    RAW,
+    SCHEMA,
+    WIDER,
+    deployment_of,
+    register_schemas,
+    topics_file,
+)
 from tests.spark.inline import Inline
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import env_bin
@@ -73,16 +83,10 @@ DAY: Final = 86_400_000
 FIRST: Final = int(datetime(2026, 1, 5, 10, tzinfo=UTC).timestamp() * 1000)
 """The time of the first record."""
 
+ON_DISK: Final = ["again", "clicks", "events", "live", "lost", "orders", "payments"]
+"""The topics of the cluster that its broker's agent uploads."""
+
 SECRET: Final = "a-secret-of-the-corpus-that-hides-nothing"
-SCHEMA: Final = {
-    "type": "record",
-    "name": "Payment",
-    "fields": [{"name": "id", "type": "int"}, {"name": "sum", "type": "double"}],
-}
-WIDER: Final = {
-    **SCHEMA,
-    "fields": [{"name": "id", "type": "long"}, *SCHEMA["fields"][1:], {"name": "of", "type": "string"}],
-}
 HOURLY: Final = {"segment.ms": str(DAY // 24), "file.delete.delay.ms": "0"}
 """Kafka rolls a segment once a record is an hour later than its first: each day has a segment of its own."""
 
@@ -119,9 +123,10 @@ class Builder:
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
 
-    def agent_file(self, name: str, topics: Sequence[str], *, cluster: str = CLUSTER, **more: Any) -> Path:
-        """An agent's configuration."""
+    def agent_file(self, name: str, *, cluster: str = CLUSTER, **more: Any) -> Path:
+        """An agent's configuration: each writes about all topics of its broker, so that its index names them."""
         brokers = self.kafka if cluster == CLUSTER else self.kafka39
+        include = ["fetched"] if "fetch" in more else ["legacy"] if cluster == CLUSTER_39 else ON_DISK
         source = {} if "fetch" in more else {"broker": {"properties": str(brokers.brokers[0].properties_path)}}
         path = self.folder / f"{name}.yaml"
         path.write_text(
@@ -132,7 +137,7 @@ class Builder:
                     "raw": RAW,
                     "store": self.deployment.store.model_dump(mode="json", exclude_defaults=True),
                     "state_dir": str(self.folder / name),
-                    "include": list(topics),
+                    "include": include,
                     "tail_after": "0s",
                     "scan_interval": "1s",
                     "index": {"min_interval": "500ms"},
@@ -142,21 +147,21 @@ class Builder:
         )
         return path
 
-    def upload(self, *topics: str, cluster: str = CLUSTER, **more: Any) -> None:
-        """Upload what there is of ``topics``, active segments included."""
+    def upload(self, *, cluster: str = CLUSTER, **more: Any) -> None:
+        """Upload what there is, active segments included."""
         name = "fetching" if "fetch" in more else f"agent-{cluster}"
-        config = self.agent_file(name, topics, cluster=cluster, **more)
+        config = self.agent_file(name, cluster=cluster, **more)
         command: list[str | Path] = [env_bin("agent", "tidemark-agent"), "upload-once", "--config", config]
         done = subprocess.run(command, env=self._env(), capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
 
-    def running(self, name: str, *topics: str, **more: Any) -> ManagedProcess:
+    def running(self, name: str, **more: Any) -> ManagedProcess:
         """An agent that runs beside its broker; start it with ``with``."""
         command: list[str | Path] = [
             env_bin("agent", "tidemark-agent"),
             "run",
             "--config",
-            self.agent_file(name, topics, **more),
+            self.agent_file(name, **more),
         ]
         return ManagedProcess(name, command, log=self.folder / f"{name}.log", env=self._env())
 
@@ -216,12 +221,12 @@ class Builder:
         )
         self.send("orders", [(0, b"bad", b"no JSON", 2), (1, b"k1", None, 2), (1, None, order(7), 2)])
         self.transactions("orders", 2)
-        self.upload("orders")
+        self.upload()
         self.job(ingest.main, "--topic", "orders")
         self.job(ingest.main, "--topic", "orders")  # closes its dates
         self.job(state.main, "--topic", "orders")
         self.send("orders", [(n % 2, b"k%d" % (n % 7), order(n, "later"), 2) for n in range(30, 40)])
-        self.upload("orders")
+        self.upload()
         self.job(ingest.main, "--topic", "orders", "--cluster", CLUSTER, "--lineage", "0123456789abcdef")
         self.job(compact.main, "--topic", "orders")
         self.job(state.main, "--topic", "orders")
@@ -265,14 +270,14 @@ class Builder:
     def payments(self, registry: Registry) -> None:
         """Avro of a registry's schemas, of which the second waits for a person in part."""
         self.create("payments", partitions=1)
-        registry.register("payments-value", 1, 1, json.dumps(SCHEMA))
+        register_schemas(registry, 1)
         body = [framed(1, encoded(SCHEMA, {"id": n, "sum": n / 4})) for n in range(6)]
         self.send("payments", [(0, None, value, 0) for value in body])
-        self.upload("payments")
+        self.upload()
         self.job(ingest.main, "--topic", "payments")
-        registry.register("payments-value", 2, 2, json.dumps(WIDER))
+        register_schemas(registry, 2)
         self.send("payments", [(0, None, framed(2, encoded(WIDER, {"id": 9, "sum": 1.0, "of": "x"})), 1)])
-        self.upload("payments")
+        self.upload()
         self.job(ingest.main, "--topic", "payments")
 
     def clicks(self) -> None:
@@ -280,15 +285,15 @@ class Builder:
         self.create("clicks")
         self.send("clicks", [(n % 2, b"c", b"click %d" % n, n // 20) for n in range(40)])
         self.delete_records("clicks", 10)  # before the first upload: the logs begin there
-        self.upload("clicks")
+        self.upload()
         self.send("clicks", [(n % 2, b"c", b"click %d" % n, n // 20) for n in range(40, 80)])
         self.delete_records("clicks", 30)
-        self.upload("clicks")
+        self.upload()
         self.job(ingest.main, "--topic", "clicks")
         watch(self.deployment, CLUSTER, utc_now())
         words = ("clicks", "0", "20", "30", "--by", "ada", "--reason", "deleted by mistake", "--yes")
         self.command("acknowledge-gap", *words)
-        self.upload("clicks")
+        self.upload()
         self.job(ingest.main, "--topic", "clicks")
 
     def again(self) -> None:
@@ -296,7 +301,7 @@ class Builder:
         for life in range(2):
             self.create("again", partitions=1)
             self.send("again", [(0, b"a", b"life %d: %d" % (life, n), n // 5) for n in range(10)])
-            self.upload("again")
+            self.upload()
             if life == 0:
                 self.kafka.delete_topic("again")
         self.job(ingest.main, "--topic", "again")
@@ -305,7 +310,7 @@ class Builder:
         """Retention: a date of the table, and raw segments."""
         self.create("events", partitions=1)
         self.send("events", [(0, b"e", b"event %d" % n, n // 10) for n in range(40)])
-        self.upload("events")
+        self.upload()
         for _ in range(2):
             self.job(ingest.main, "--topic", "events")
         table = self.table("events")
@@ -325,7 +330,7 @@ class Builder:
             **{"compression.type": "lz4"},
         )
         self.transactions("legacy", 2, CLUSTER_39)
-        self.upload("legacy", cluster=CLUSTER_39)
+        self.upload(cluster=CLUSTER_39)
         self.job(ingest.main, "--topic", "legacy")
 
     def fetched(self) -> None:
@@ -339,24 +344,24 @@ class Builder:
             "slot": 0,
             "lease": "5s",
         }
-        with self.running("fetching", "fetched", fetch=fetch):
+        with self.running("fetching", fetch=fetch):
             self.until(self.raw, self.control.slot_lease(0))
-        self.upload("fetched", fetch=fetch)
+        self.upload(fetch=fetch)
         self.job(ingest.main, "--topic", "fetched")
 
     def live(self) -> None:
         """Packs, with a head that something else damages."""
         self.create("live")
         self.send("live", [(n % 2, b"v", b"live %d" % n, 0) for n in range(20)])
-        self.upload("live")
+        self.upload()
         head = self.control.head(1)
-        with self.running("packing", "live", freshness={"live": "3s"}, tail_after="1h"):
+        with self.running("packing", freshness={"live": "3s"}, tail_after="1h"):
             self.send("live", [(n % 2, b"v", b"live %d" % n, 0) for n in range(20, 40)])
             wait_until(lambda: self._packed("live") == 40, what="all to be packed")
         self._land_live()
         self.raw.put(head, b"no head")
         self.send("live", [(n % 2, b"v", b"live %d" % n, 0) for n in range(40, 60)])
-        with self.running("packing", "live", freshness={"live": "3s"}, tail_after="1h"):
+        with self.running("packing", freshness={"live": "3s"}, tail_after="1h"):
             self.until(self.raw, f"{PREFIX}/_damaged/")
             wait_until(lambda: self._packed("live") == 60, what="all to be packed, with a new head")
         parse_head(self.raw.get(head).body, head)
@@ -384,7 +389,7 @@ class Builder:
     def forget(self) -> None:
         """A word that gives up ranges of packs whose topic is gone."""
         self.create("lost", partitions=1)
-        with self.running("losing", "lost", freshness={"lost": "3s"}, tail_after="1h"):
+        with self.running("losing", freshness={"lost": "3s"}, tail_after="1h"):
             self.send("lost", [(0, b"x", b"lost %d" % n, 0) for n in range(5)])
             wait_until(lambda: self._packed("lost") == 5, what="it to be packed")
         keys = self.keys("lost")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from tests.tidemark.parsers.registry_server import Registry
 from tidemark.topics import Deployment, load_topics
 
 CLUSTER: Final = "golden"
@@ -19,6 +21,23 @@ JSON: Final = {
     "kind": "json",
     "columns": [{"name": "id", "type": "int64", "required": True}, {"name": "city", "type": "string"}],
 }
+
+
+SCHEMA: Final = {
+    "type": "record",
+    "name": "Payment",
+    "fields": [{"name": "id", "type": "int"}, {"name": "sum", "type": "double"}],
+}
+WIDER: Final = {
+    **SCHEMA,
+    "fields": [{"name": "id", "type": "long"}, *SCHEMA["fields"][1:], {"name": "of", "type": "string"}],
+}
+
+
+def register_schemas(registry: Registry, newest: int) -> None:
+    """Have the schemas of ``payments`` up to version ``newest``, each under its version as number."""
+    for version, schema in enumerate((SCHEMA, WIDER)[:newest], 1):
+        registry.register("payments-value", version, version, json.dumps(schema))
 
 
 def topics_file(folder: Path, endpoint: str, registry: str) -> Path:

@@ -34,13 +34,14 @@ from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.formats.table.scan_status import ScanStatus
 from tidemark.formats.table.schema_state import SchemaState
+from tidemark.formats.table.state_audit import StateAudit
 from tidemark.formats.table.state_ledger import StateLedger
+from tidemark.formats.table.state_status import StateStatus
 from tidemark.formats.table.unread_status import UnreadStatus
 from tidemark.monitoring.incidents import Incidents
 from tidemark.monitoring.observer_state import Sightings
 from tidemark.monitoring.overview import Overview, Samples
 from tidemark.planning.maintenance.retention_report import RetentionReport
-from tidemark_spark.state.audit import StateAudit
 
 
 class Kind(NamedTuple):
@@ -84,7 +85,7 @@ KINDS: Final = (
     Kind("ControlKeys.mask", "raw", rf"_erased/{_C}/{_TOPIC}/\d+/[^/]+\.json", Mask),
     Kind("ControlKeys.buried", "raw", rf"_erased/{_C}/{_TOPIC}/\d+/buried/.+\.json", Buried),
     Kind("ControlKeys.acknowledgement", "raw", rf"_acks/{_C}/{_TOPIC}-\d+/.+\.json", Acknowledgement),
-    Kind("TableKeys.root", "lake", r"[a-z_]+/(?:_delta_log/.+|dt=[^_].+\.parquet|[\w-]+\.parquet)"),
+    Kind("TableKeys.root", "lake", r"[a-z]+(?:_current)?/(?:_delta_log/.+|dt=[^_].+\.parquet|[\w-]+\.parquet)"),
     Kind("TableKeys.quarantine", "lake", r"[a-z]+__quarantine/dt=.+\.parquet"),
     Kind("TableKeys.catalog_metadata", "lake", r"[a-z]+/_iceberg/local/.+"),
     Kind("TableKeys.success", "lake", r"[a-z]+/dt=[0-9-]+/_SUCCESS"),
@@ -113,6 +114,7 @@ KINDS: Final = (
     Kind("DeploymentKeys.committed_ledger", "lake", rf"_tidemark/_committed/{_C}/[a-z]+\.json", Ledger),
     Kind("DeploymentKeys.verdict", "lake", rf"_tidemark/_audited/{_C}/[a-z]+\.json", AuditVerdict),
     Kind("DeploymentKeys.unread", "lake", rf"_tidemark/_unread/{_C}/[a-z]+\.json", UnreadStatus),
+    Kind("DeploymentKeys.state_status", "lake", rf"_tidemark/_states/{_C}/[a-z]+\.json", StateStatus),
     Kind("DeploymentKeys.mirrors", "lake", rf"_tidemark/_mirrors/{_C}\.json", MirrorStatus),
     Kind("DeploymentKeys.hand_over", "lake", rf"_tidemark/_lineage/{_C}/\w+\.json", JobLineage),
     Kind("DeploymentKeys.overview", "lake", rf"_tidemark/_overview/{_C}\.json", Overview),
@@ -136,7 +138,7 @@ NO_OBJECT: Final = {
         "ledgers", "attempts", "state_folder", "state_audits", "results", "all_progress", "reports", "erasures",
         "audits", "deployment",
     },
-    "DeploymentKeys": {"committed", "verdicts", "all_unread", "hand_overs", "all_samples"},
+    "DeploymentKeys": {"committed", "state_statuses", "verdicts", "all_unread", "hand_overs", "all_samples"},
 }  # fmt: skip
 """Folders and other members that name no object."""
 

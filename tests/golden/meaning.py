@@ -127,11 +127,12 @@ def of_table(table: TopicTable) -> Plain:
     quarantine = [rows_of(table.store, f"{table.keys.quarantine}/{file}") for file in refused]
     report = audit(table, examining(Inline()))
     schema = read_state(table.store, table.keys)
+    by_registry = {"other_settings"} if schema is not None else set()  # its address is a setting
     return {
         "ledger": {
             "n": ledger.n,
             "kind": ledger.kind,
-            "settings": ledger.configuration == table.topic.digest,
+            "settings": schema is not None or ledger.configuration == table.topic.digest,
             "dates": {dt: [date.state, date.rows, date.late_rows] for dt, date in ledger.dates.items()},
             "partitions": [of_state_of_partition(part.model_dump(mode="json")) for part in ledger.partitions],
             "columns": ledger.field_ids,
@@ -151,7 +152,7 @@ def of_table(table: TopicTable) -> Plain:
         "lineage": [of_lineage(table, evidence, part.key, part.next_offset) for part in ledger.partitions],
         "audit": {
             "findings": [[found.kind, found.detail] for found in report.findings],
-            "partitions": [part.model_dump(mode="json") for part in report.partitions],
+            "partitions": [part.model_dump(mode="json", exclude=by_registry) for part in report.partitions],
         },
         "published": read_published(table).value.n,
         "schema": schema
