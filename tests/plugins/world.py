@@ -37,7 +37,7 @@ from tidemark.formats.table.ledger import (
 )
 from tidemark.formats.table.live_landing import TopicLanding, read_landing, write_landing
 from tidemark.formats.table.plan import PartitionPlan, RunPlan, RunResult
-from tidemark.formats.table.state_ledger import Leaf, SourceCommit, StateLedger
+from tidemark.formats.table.state_ledger import CommitName, Leaf, StateLedger
 from tidemark.openlineage import hand_over
 from tidemark.openlineage.collected import Found, joined
 from tidemark.openlineage.runs import of_run
@@ -349,7 +349,7 @@ def _state(argv: Sequence[str]) -> None:
         topic=options.topic,
         table=table.topic.state_table,
         kind="merge",
-        of=SourceCommit(n=source.n, attempt=source.attempt),
+        of=CommitName(n=source.n, attempt=source.attempt),
         through=(),
         leaves=(Leaf(prefix=""),),
         settings="",

@@ -25,7 +25,7 @@ from tidemark.errors import NotFound, PreconditionFailed, PublishError, StaleRun
 from tidemark.formats.base import StoredObject
 from tidemark.formats.table.ledger import new_attempt
 from tidemark.formats.table.mirror_status import MirrorStatus
-from tidemark.formats.table.state_ledger import PREFIX_BITS, Leaf, SourceCommit, StateLedger, Through
+from tidemark.formats.table.state_ledger import PREFIX_BITS, CommitName, Leaf, StateLedger, Through
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key
 from tidemark.planning.maintenance.vacuum import RUN_OVER, TOMBSTONES
@@ -248,12 +248,12 @@ class StateRun:
         return StateLedger(
             n=state.n + 1 if state else 1,
             attempt=self.attempt,
-            parent=state.as_parent() if state else None,
+            parent=CommitName(n=state.n, attempt=state.attempt) if state else None,
             cluster=self._topic.cluster,
             topic=self._topic.topic,
             table=self._topic.state_table,
             kind="merge" if change.kind == "merge" else "rebuild",
-            of=SourceCommit(n=source.n, attempt=source.attempt),
+            of=CommitName(n=source.n, attempt=source.attempt),
             through=tuple(
                 Through(
                     incarnation=known.incarnation,

@@ -14,7 +14,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from tests.plugins.world import CLUSTER, DATE, World, commit, run_job, state
 from tidemark.formats.table.ledger import DateState, Ledger
-from tidemark.formats.table.state_ledger import SourceCommit
+from tidemark.formats.table.state_ledger import CommitName
 from tidemark.planning import plan_ingest
 from tidemark.table.state_table import StateTable
 from tidemark_airflow.assets.events import assets_of, named_by, publish, publish_state
@@ -159,7 +159,7 @@ def state_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def committed(monkeypatch: pytest.MonkeyPatch, n: int, attempt: int = 7) -> None:
     """The state table has this commit."""
-    ledger = SimpleNamespace(n=n, attempt=attempt, of=SourceCommit(n=40, attempt=1), rows=3)
+    ledger = SimpleNamespace(n=n, attempt=attempt, of=CommitName(n=40, attempt=1), rows=3)
     monkeypatch.setattr(StateTable, "committed", lambda _: ledger if n else None)
 
 

@@ -6,14 +6,12 @@ same transactions as a table's own ledger: see :mod:`tidemark.formats.table.ledg
 
 from __future__ import annotations
 
-import hashlib
 from typing import ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.table.ledger import Parent
 
 RECORD: Final = ("kafka_key", "kafka_incarnation", "kafka_partition", "kafka_offset", "kafka_timestamp")
 """The columns of each state table: the key, and the place and time of its newest record."""
@@ -81,8 +79,8 @@ def range_of(prefix: str) -> HashRange:
     return HashRange(start, start + (1 << width))
 
 
-class SourceCommit(Model):
-    """The commit of the topic's table whose rows the state has."""
+class CommitName(Model):
+    """A commit, of the topic's table or of its state: its number, and the attempt whose ledger it has."""
 
     n: int = Field(ge=0)
     attempt: int = Field(ge=0)
@@ -100,12 +98,12 @@ class StateLedger(StoredObject):
 
     n: int = Field(ge=0)
     attempt: int = Field(ge=0)
-    parent: Parent | None = None
+    parent: CommitName | None = None
     cluster: str
     topic: str
     table: str
     kind: Literal["merge", "rebuild"]
-    of: SourceCommit
+    of: CommitName
     through: tuple[Through, ...]
     leaves: tuple[Leaf, ...]
     settings: str
@@ -139,7 +137,3 @@ class StateLedger(StoredObject):
     def uncertain(self) -> int:
         """The number of offsets that may have been deletions which nobody has seen."""
         return sum(through.uncertain for through in self.through)
-
-    def as_parent(self) -> Parent:
-        """The reference to this ledger in the next one."""
-        return Parent(n=self.n, attempt=self.attempt, sha256=hashlib.sha256(self.to_bytes()).hexdigest())
