@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.spark.state.replay import advance, first
-from tests.spark.state.test_audit import compare
+from tests.spark.state.replay import advance, compare, first
 from tests.spark.world import World
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.cli.test_cli import call
