@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 SOURCES = ("include", "uploader_agent", "spark", "plugins", "dags")
 PROGRAMS = (*SOURCES, "demo", "bench", "release")
 
-MOST_WORDS = 43_500
+MOST_WORDS = 44_500
 """Of all documents."""
 MOST_MODULES = 20
 """Of a folder, beside its ``__init__``."""
