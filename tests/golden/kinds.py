@@ -87,7 +87,7 @@ KINDS: Final = (
     Kind("ControlKeys.acknowledgement", "raw", rf"_acks/{_C}/{_TOPIC}-\d+/.+\.json", Acknowledgement),
     Kind("TableKeys.root", "lake", r"[a-z]+(?:_current)?/(?:_delta_log/.+|dt=[^_].+\.parquet|[\w-]+\.parquet)"),
     Kind("TableKeys.quarantine", "lake", r"[a-z]+__quarantine/dt=.+\.parquet"),
-    Kind("TableKeys.catalog_metadata", "lake", r"[a-z]+/_iceberg/local/.+"),
+    Kind("TableKeys.catalog_metadata", "lake", r"[a-z]+(?:_current)?/_iceberg/local/.+"),
     Kind("TableKeys.success", "lake", r"[a-z]+/dt=[0-9-]+/_SUCCESS"),
     Kind("TableKeys.ledger", "lake", rf"{_STATE}/ledger/\d+-\d+\.json", Ledger),
     Kind("TableKeys.attempt", "lake", rf"{_STATE}/attempts/\d+\.json", RunPlan),
