@@ -21,10 +21,10 @@ from tidemark_spark.state.model import NewestTask, SortedRuns, StateJob, Stoppin
 from tidemark_spark.state.record_columns import RecordColumns
 
 _ROWS: Final = 65536
-_WAITING: Final = 32 << 20
+_WAITING: Final = 24 << 20
 """Bytes of rows that are folded at a time."""
 
-_RUN: Final = 64 << 20
+_RUN: Final = 40 << 20
 """Bytes of folded rows that become a run of their own, so that a worker holds no more, however many keys there are."""
 
 _GROUP_ROWS: Final = 16384
@@ -43,7 +43,7 @@ def last_of_files(job: StateJob, task: NewestTask) -> SortedRuns:
     for file in task.files:
         work.add(file, replayed=task.replayed)
     work.finish()
-    return SortedRuns(tuple(work.files), work.rows, work.read, work.keyless, frozenset(work.buckets), work.stop)
+    return SortedRuns(tuple(work.files), work.rows, work.memory, work.read, work.keyless, frozenset(work.buckets), work.stop)
 
 
 class _FirstRound:
@@ -54,7 +54,7 @@ class _FirstRound:
         self._waiting: list[pa.Table] = []
         self.files: list[StoredFileName] = []
         self.buckets: set[int] = set()
-        self.rows = self.read = self.keyless = 0
+        self.rows = self.memory = self.read = self.keyless = 0
         self.stop: StoppingRecord | None = None
 
     def add(self, file: StoredFileName, *, replayed: bool) -> None:
@@ -106,6 +106,7 @@ class _FirstRound:
         self._folded, self._waiting = last_records(rows, self._columns.ranking), []
         if self._folded.nbytes >= _RUN:
             self._write()
+        pa.default_memory_pool().release_unused()
 
     def finish(self) -> None:
         """Write the rows that no run has yet."""
@@ -117,5 +118,6 @@ class _FirstRound:
         key = f"{self._job.run_folder}{self._number}-{len(self.files)}.parquet"
         self.files.append(write_sorted(self._store, key, self._folded, group_rows=_GROUP_ROWS))
         self.rows += len(self._folded)
+        self.memory += self._folded.nbytes
         self.buckets.update(np.unique(buckets_of(self._folded)).tolist())
         self._folded = self._columns.records.empty_table()

@@ -71,7 +71,9 @@ class LeafFiles:
                 rows = parquet.read_row_groups(near, use_threads=False).cast(self.records)
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise FormatError(run.key, f"cannot be read: {' '.join(str(error).split())}; run it again") from error
-        return rows.filter(within(rows, hashes))
+        rows = rows.filter(within(rows, hashes))
+        pa.default_memory_pool().release_unused()  # else it keeps what the row groups took
+        return rows
 
     def write(self, key: str, rows: pa.Table) -> int:
         """Write ``rows``, and read them back; the size of the file.

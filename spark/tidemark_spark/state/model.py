@@ -60,6 +60,9 @@ class NewestTask(NamedTuple):
     replayed: bool = False
 
 
+SPLIT_AT: Final = 2
+"""A leaf whose rows take this multiple of its size in memory becomes two."""
+
 BUCKET_BITS: Final = 12
 """Bits of a hash that name the *bucket* of a key: by buckets, runs tell which leaves they touch."""
 
@@ -67,11 +70,13 @@ BUCKET_BITS: Final = 12
 class SortedRuns(NamedTuple):
     """The runs that a task of the first round wrote; none if it found no row. ``keyless`` rows have no key.
 
-    ``buckets`` are those of its keys. ``stop`` is the first record at which the state stops.
+    The runs take ``memory`` bytes when they are read; ``buckets`` are those of their keys. ``stop`` is the first record
+    at which the state stops.
     """
 
     files: tuple[StoredFileName, ...]
     rows: int
+    memory: int
     read: int
     keyless: int
     buckets: frozenset[int]

@@ -39,6 +39,7 @@ from tidemark.table.state_table import StateTable
 from tidemark_spark.run.delta_log import milliseconds, naming
 from tidemark_spark.state.model import (
     BUCKET_BITS,
+    SPLIT_AT,
     BucketExecute,
     LeafExecute,
     LeafTask,
@@ -236,8 +237,8 @@ class StateRun:
             every = change.kind == "rebuild"
             tasks = _joined(self.state.leaves, target)
             return [task for task in tasks if every or len(task.old) > 1 or is_touched(task.prefix, touched)]
-        depth, size = 0, sum(file.size for run in runs for file in run.files)
-        while size >> depth > target and depth < PREFIX_BITS:
+        depth, size = 0, sum(run.memory for run in runs)
+        while size >> depth > SPLIT_AT * target and depth < PREFIX_BITS:
             depth += 1
         return [LeafTask(f"{number:0{depth}b}" if depth else "", ()) for number in range(1 << depth)] if size else []
 

@@ -11,13 +11,10 @@ import pyarrow.compute as pc
 from tidemark.formats.table.state_ledger import PREFIX_BITS, RECORD, Leaf, range_of
 from tidemark_spark.state.last_records import chosen, merged
 from tidemark_spark.state.leaf_files import LeafFiles, buckets_of, removed_from, within
-from tidemark_spark.state.model import LeafTask, MadeLeaves, StateJob
+from tidemark_spark.state.model import SPLIT_AT, LeafTask, MadeLeaves, StateJob
 
 _UNAVAILABLE: Final = "__debezium_unavailable_value"
 """Debezium's word for a value that the database's log lacks, such as a long one that a change left as it was."""
-
-_SPLIT_AT: Final = 2
-"""A leaf of this multiple of its size becomes two."""
 
 
 def removed_buckets(job: StateJob, leaf: Leaf) -> frozenset[int]:
@@ -66,7 +63,8 @@ def _written(job: StateJob, files: LeafFiles, prefix: str, old: pa.Table, change
     assert job.topic.state is not None
     found = merged(old, changes, files.columns.ranking)
     rows = found.rows.select(files.columns.table.names)
-    if rows.nbytes > _SPLIT_AT * job.topic.state.leaf and len(prefix) < PREFIX_BITS and len(rows) > 1:
+    if rows.nbytes > SPLIT_AT * job.topic.state.leaf and len(prefix) < PREFIX_BITS and len(rows) > 1:
+        del found, rows  # memory that the halves need
         halves = (prefix + bit for bit in "01")
         return [leaf for half in halves for leaf in _written(job, files, half, _part(old, half), _part(changes, half))]
     unavailable = placeholders(rows) if job.topic.state.envelope == "debezium" else 0

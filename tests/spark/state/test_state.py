@@ -34,9 +34,9 @@ from tidemark.topics import load_topics
 from tidemark_spark.cli.state import main
 from tidemark_spark.cluster.executor import Common, Executor, Given, Made
 from tidemark_spark.run.driver import run
-from tidemark_spark.state import last_records, leaf_files
+from tidemark_spark.state import first_round, last_records, leaf_files
 from tidemark_spark.state.leaf_files import write_sorted
-from tidemark_spark.state.model import LeafTask, MadeLeaves, StateJob
+from tidemark_spark.state.model import LeafTask, MadeLeaves, NewestTask, SortedRuns, StateJob
 from tidemark_spark.state.run import Rounds, run_state
 from tidemark_spark.state.second_round import placeholders
 from tidemark_spark.vacuum import vacuum
@@ -575,3 +575,32 @@ def test_runs_that_find_no_key_commit_the_vector(tmp_path: Path) -> None:
     assert (result.status, result.keyless) == ("committed", 1)
     assert advance(world).status == "empty"
     check(world)
+
+
+def test_many_keys_become_several_runs_of_a_task(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is the same as by a run for all."""
+    monkeypatch.setattr(first_round, "_ROWS", 4)
+    monkeypatch.setattr(first_round, "_WAITING", 1)
+    found: list[SortedRuns] = []
+
+    def kept(job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRuns]:
+        found.extend(first(job, tasks))
+        return found[-len(tasks) :]
+
+    world = World(tmp_path, "state: {leaf: 1KiB}")
+    for _ in range(3):
+        produce(world, rng, count=40)
+    world.land()
+    monkeypatch.setattr(first_round, "_RUN", 200)
+    run_state(StateTable.open(world.table), Rounds(removed, kept, second))
+    check(world)
+    by_many = state_rows(world)
+    monkeypatch.setattr(first_round, "_RUN", 1 << 20)
+    run_state(StateTable.open(world.table), Rounds(removed, kept, second), rebuild=True)
+    assert state_rows(world) == by_many
+    many, single = found
+    assert len(many.files) > 1 == len(single.files)
+    assert many.rows > single.rows
+    assert many.buckets == single.buckets
