@@ -43,7 +43,9 @@ def last_of_files(job: StateJob, task: NewestTask) -> SortedRuns:
     for file in task.files:
         work.add(file, replayed=task.replayed)
     work.finish()
-    return SortedRuns(tuple(work.files), work.rows, work.memory, work.read, work.keyless, frozenset(work.buckets), work.stop)
+    return SortedRuns(
+        tuple(work.files), work.rows, work.memory, work.read, work.keyless, frozenset(work.buckets), work.stop
+    )
 
 
 class _FirstRound:
