@@ -187,7 +187,7 @@ def _search_file(common: SearchJob, task: FileSearch, wanted: Sequence[Matcher],
 
 @contextmanager
 def _opened(job: Job, key: str, size: int, found: SearchResult, remedy: str) -> Iterator[pq.ParquetFile]:
-    """The file ``key`` of the lake, whose bytes are counted. Raises FormatError with the ``remedy`` if it is damaged."""
+    """The file ``key`` of the lake, whose bytes count as read. Raises FormatError with ``remedy`` if it is damaged."""
     with StoredFile(open_store(job.lake_store, job.options), key, size) as file:
         try:
             yield pq.ParquetFile(pa.PythonFile(file, "r"), buffer_size=_CHUNK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tests.spark.retention.test_raw import remove as remove_raw
 from tests.spark.run.test_truncation import branch
 from tests.spark.state.replay import advance, compare, expire, first
 from tests.spark.state.test_removed import DAY, PAST_T0, STATE
-from tests.spark.state.test_state import JSON, put, values
+from tests.spark.state.test_state import AVRO, ENVELOPE, JSON, avro, put, values
 from tests.spark.test_vacuum import as_of
 from tests.spark.world import World
 from tests.support.raw_builder import EPOCH
@@ -48,15 +49,23 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def outlive(world: World) -> None:
-    """Of all records but a new one in each partition, only what the state has is left."""
+def write(world: World, key: bytes, value: bytes, time: int = 0, partition: int = 0) -> None:
+    """A record of the partition's present leader, landed."""
+    known = world.raw.partition(partition)
+    record = Record(0, T0 + time, key, value)
+    world.raw.segment([batch(known.end, [record], leader_epoch=known.leader_epoch)], partition)
+    world.land()
+
+
+def outlive(world: World, value: bytes = b"there") -> None:
+    """Of all records but those of a later date, only what the state has is left."""
     for partition in sorted({partition for _, partition in world.raw.partitions}):
-        put(world, b"recent", b"there", time=40 * DAY, partition=partition)
+        write(world, b"recent", value, 40 * DAY, partition)
     advance(world)
     expire(world, PAST_T0)
-    remove_raw(world, NOW + timedelta(days=90))
     assert {row["kafka_key"] for row in world.rows()} == {b"recent"}
-    assert len(bases(world)) == 1, "of the newest record"
+    remove_raw(world, NOW + timedelta(days=90))
+    assert len(bases(world)) == 1, "of the last segment"
 
 
 def stored_keys(world: World) -> set[bytes]:
@@ -70,6 +79,16 @@ def stored_keys(world: World) -> set[bytes]:
         if "kafka_key" in file.schema_arrow.names
         for key in file.read(["kafka_key"], use_threads=False).column("kafka_key").to_pylist()
     }
+
+
+def found(world: World, capsys: pytest.CaptureFixture[str], *words: str, given: str) -> tuple[dict[str, int], int]:
+    """The records by place that a dry run finds for a request of one value, and what it could not search."""
+    capsys.readouterr()
+    made = said(world, "request", "--topic", "orders", "--reason", "DSR-1", "--by", "ada", *words, given=given)
+    job(world, "--dry-run", "--json")
+    report = reported(capsys)
+    said(world, "withdraw", str(made["id"]), "--by", "ada", "--reason", "it was to count")
+    return report.requests[0].records, report.unsearchable
 
 
 def approved(world: World, *keys: str) -> str:
@@ -117,3 +136,53 @@ def test_keys_in_leaves_and_reserve_are_erased_and_then_only_the_request_is(
     ask(world, "key-1", "key-2", "key-3")
     job(world, "--dry-run", "--json")
     assert [request.records for request in reported(capsys).requests] == [{}]
+
+
+def test_a_record_that_the_table_has_as_well_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Compaction has moved the start of its epoch in the lineage, which so has another epoch there than the file."""
+    world = World(tmp_path, STATE, RETENTION)
+    branch(world, (EPOCH, 0), (EPOCH + 2, 5))
+    records = [Record(0, T0, b"past", b"1"), Record(1, T0 + 40 * DAY, b"recent", b"2"), Record(2, T0, b"last", b"3")]
+    world.raw.segment([batch(0, records, leader_epoch=EPOCH + 2)], next_offset=9, compacted=True)
+    world.land()
+    outlive(world)
+    assert found(world, capsys, given="past") == ({"state": 1}, 0)
+    assert found(world, capsys, given="recent") == ({"table": 2}, 0)
+
+
+def test_a_record_of_a_dead_branch_masks_none_of_the_new(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    put(world, b"dead", b"cut", time=40 * DAY)
+    advance(world)
+    world.raw.partition().end = end = world.raw.partition().end - 1
+    branch(world, (EPOCH, 0), (EPOCH + 2, end))
+    write(world, b"other", b"of the same offset")
+    write(world, b"recent", b"there", 40 * DAY)
+    expire(world, PAST_T0)
+    remove_raw(world, NOW + timedelta(days=90))
+    assert {row["kafka_offset"] for row in world.rows() if row["kafka_key"] == b"recent"} == {1, end - 1, end + 1}
+    assert b"dead" in values(world), "its offset has expired"
+    assert found(world, capsys, given="dead") == ({}, 0)
+    advance(world)
+    assert b"dead" not in values(world)
+
+
+@pytest.mark.parametrize(
+    ("settings", "parser", "encoded", "column"),
+    [("", JSON, lambda change: json.dumps(change).encode(), "name"), (", key: [id]", AVRO, avro, "after.name")],
+)
+def test_a_column_is_searched_where_the_state_has_it(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    settings: str,
+    parser: str,
+    encoded: Callable[[dict[str, Any]], bytes],
+    column: str,
+) -> None:
+    (tmp_path / "envelope.avsc").write_text(json.dumps(ENVELOPE))
+    world = World(tmp_path, f"state: {{envelope: debezium{settings}}}", RETENTION, parser)
+    for number, name in enumerate(("Ada", "Bob")):
+        put(world, b"k%d" % number, encoded({"op": "c", "after": {"id": number, "name": name}}))
+    outlive(world, encoded({"op": "c", "after": {"id": 9, "name": "Cy"}}))
+    assert found(world, capsys, "--column", column, given="Ada") == ({"state": 1}, 0)
+    assert found(world, capsys, given="k1") == ({"state": 1}, 0), "the key stays in the state in any case"
+    assert found(world, capsys, "--column", "op", given="d") == ({}, 2), "the state lacks it"
