@@ -22,7 +22,7 @@ from tidemark_spark.state.model import BUCKET_BITS, StateJob, StoredFileName
 from tidemark_spark.state.record_columns import RecordColumns, in_columns
 
 _GROUP_ROWS: Final = 65536
-"""Rows of a row group of runs and leaves: the second round reads those with hashes of its leaf."""
+"""Rows of a row group of a leaf."""
 
 
 class LeafFiles:
@@ -64,9 +64,9 @@ class LeafFiles:
         """Only the row groups that may have some are read."""
         with StoredFile(self._store, run.key, run.size) as stored:
             try:
-                parquet = pq.ParquetFile(pa.PythonFile(stored, "r"))
+                parquet = pq.ParquetFile(pa.PythonFile(stored, "r"), pre_buffer=True)  # else a request for each column
                 near = [group for group in range(parquet.num_row_groups) if _may_have(parquet, group, hashes)]
-                rows = parquet.read_row_groups(near).cast(self.records)
+                rows = parquet.read_row_groups(near, use_threads=False).cast(self.records)
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise FormatError(run.key, f"cannot be read: {' '.join(str(error).split())}; run it again") from error
         return rows.filter(within(rows, hashes))
@@ -106,7 +106,7 @@ class LeafFiles:
             raise FormatError(key, rule) from error
 
 
-def write_sorted(store: Store, key: str, rows: pa.Table) -> StoredFileName:
+def write_sorted(store: Store, key: str, rows: pa.Table, *, group_rows: int = _GROUP_ROWS) -> StoredFileName:
     """Write ``rows``, in their order, as the Parquet file ``key``."""
     with tempfile.TemporaryFile(prefix="tidemark-") as file:
         statistics = [name for name in (*RECORD[1:], HASH) if name in rows.column_names]
@@ -114,7 +114,7 @@ def write_sorted(store: Store, key: str, rows: pa.Table) -> StoredFileName:
         pq.write_table(
             rows,
             file,
-            row_group_size=_GROUP_ROWS,
+            row_group_size=group_rows,
             compression="zstd",
             compression_level=1,
             write_statistics=cast("Any", statistics),
