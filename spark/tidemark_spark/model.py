@@ -107,7 +107,7 @@ class Stop:
 class Outcome:
     """Result of a task: ``evidence`` has each offset of the partition's ``[from_offset, next_offset)`` once.
 
-    ``other_rows`` are rows of dates that a rebuild leaves alone. ``unknown`` sums
+    ``other_rows`` are rows that a rebuild leaves alone, by their date or since they expired. ``unknown`` sums
     :attr:`tidemark.parsers.base.Parsed.unknown` of all rows, ``other_rows`` included.
     """
 

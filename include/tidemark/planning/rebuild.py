@@ -4,19 +4,22 @@ Evidence lists the offsets in the live files of those dates, and the records of 
 filtered. All of these offsets are converted again, and any may get another class. Rows of other dates are left out. The
 job refuses the commit unless the new classes hold exactly the rows of the files that they replace. So if changed
 settings give rows another date, the dates that exchange rows are rebuilt together, or all dates are.
+
+Rows that retention removed stay away, even if their date got other rows since: see :func:`expired_rows`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date
+from types import MappingProxyType
 
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
-from tidemark.planning.common import following, spared_offsets
+from tidemark.planning.common import Key, following, spared_offsets
 from tidemark.planning.partition_plan import clipped
 from tidemark.planning.read import NO_LIMIT, deciding_for
 from tidemark.raw.byte_ranges import BatchCut, ranges_of, tasks_of
@@ -26,7 +29,7 @@ from tidemark.raw.topic import RawTopic
 from tidemark.raw.transactions import aborted_from
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark.table.evidence import EvidenceRow
+from tidemark.table.evidence import PARSED, EvidenceRow
 from tidemark.table.tampering import check_untampered
 
 
@@ -55,11 +58,13 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
     raw = RawTopic(table)
     incarnations = raw.incarnations().incarnations if landed.offsets else ()
     spared = spared_offsets(raw, standing)
+    expired = expired_rows(standing)
     planned = []
     for key, offsets in sorted(landed.offsets.items()):
         part = raw.partition(incarnations[key[0]].topic_id, incarnations[key[0]].place, *key)
         state = ledger.by_partition[key]
-        planned.append(plan_partition(raw, part, state, offsets, join=True, spared=spared.get(key)))
+        left_out = expired.get(key, {})
+        planned.append(plan_partition(raw, part, state, offsets, join=True, spared=spared.get(key), expired=left_out))
     return RunPlan(
         **(following(table, ledger, attempt) | {"generation": ledger.generation + 1}),
         kind="rebuild",
@@ -95,6 +100,28 @@ def expired_dates(ledger: Ledger) -> set[str]:
     return {dt for dt, state in ledger.dates.items() if state.state == "expired"}
 
 
+def expired_rows(standing: EffectiveEvidence, gone: Collection[str] = ()) -> dict[Key, dict[str, Intervals]]:
+    """The offsets at which retention removed rows of dates that are in the table again, by partition and date.
+
+    Between the removed rows lie rows of other dates, and now and then a row that a replay brought into the date since.
+    Evidence that covers nothing else tells such a row apart, unless its file is ``gone``.
+    """
+    away = expired_dates(standing.ledger)
+    removed: dict[tuple[Key, str], list[tuple[int, int]]] = {}
+    there: dict[tuple[Key, str], list[tuple[int, int]]] = {}
+    for row in standing.evidence():
+        if row.dt is None or row.day in away:
+            continue
+        if row.offset_class == "expired":
+            removed.setdefault((row.key, row.day), []).append((row.first, row.next))
+        elif row.offset_class in PARSED and row.rows == row.next - row.first and row.file not in gone:
+            there.setdefault((row.key, row.day), []).append((row.first, row.next))
+    found: dict[Key, dict[str, Intervals]] = {}
+    for (key, dt), spans in sorted(removed.items()):
+        found.setdefault(key, {})[dt] = Intervals(spans) - Intervals(there.get((key, dt), ()))
+    return found
+
+
 def _checked(text: str) -> str:
     try:
         return text and date.fromisoformat(text).isoformat()
@@ -110,12 +137,13 @@ def plan_partition(
     *,
     join: bool,
     spared: Intervals | None = None,
+    expired: Mapping[str, Intervals] = MappingProxyType({}),
 ) -> tuple[PartitionPlan, list[ConversionTask]]:
     """The plan to convert ``offsets`` of a partition again.
 
     With ``join``, the offsets between them in the same byte ranges are converted too, so that there are as few tasks
     and files as ingest makes of such ranges. The rows between are of other dates, and the tasks leave them out.
-    Masked offsets are left out, apart from ``spared`` ones.
+    Masked offsets are left out, apart from ``spared`` ones, and rows of a date at its ``expired`` offsets.
 
     Raises:
         ContinuityError: raw no longer holds all of the offsets.
@@ -148,6 +176,8 @@ def plan_partition(
 
     pieces = clipped(_joined(pieces, lineage, cuts) if join else pieces, end)
     ranges = [range_ for piece in pieces for range_ in ranges_of(piece, cuts(piece.segment))]
+    read = Intervals((range_.from_offset, range_.to_offset) for range_ in ranges)
+    left_out = {dt: (spans & read).parts for dt, spans in expired.items()}
     plan = PartitionPlan(
         incarnation=part.incarnation,
         topic_id=part.topic_id,
@@ -157,6 +187,7 @@ def plan_partition(
         leader_epoch=view.watermark.leader_epoch,
         lineage=lineage.entries,
         aborted=aborted_from(start, raw.aborted(deciding, newest)),
+        expired_rows={dt: parts for dt, parts in left_out.items() if parts},
     )
     plan = raw.masked(part, plan, spared)
     return plan, tasks_of(part.incarnation, part.topic_id, part.keys.partition, ranges)

@@ -8,7 +8,7 @@ These are the offsets of the lost files, with all offsets in their byte ranges. 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from tidemark.errors import ContinuityError
@@ -19,7 +19,7 @@ from tidemark.planning.common import following, spared_offsets
 from tidemark.planning.lost_files import lost_files
 from tidemark.planning.partition_plan import left_at
 from tidemark.planning.read import joined
-from tidemark.planning.rebuild import expired_dates, files_by_date, plan_partition
+from tidemark.planning.rebuild import expired_dates, expired_rows, files_by_date, plan_partition
 from tidemark.planning.unclean_election import cut_of, decided_below
 from tidemark.raw.partition import PartitionView
 from tidemark.raw.topic import RawTopic
@@ -60,7 +60,7 @@ def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
     standing = EffectiveEvidence.at(table, ledger, live)
     gone = {*unknown_files(standing), *_expired_again(standing), *(lost & {file.path for file in live})}
     try:
-        search = _RepairSearch(standing, _held(standing, gone))
+        search = _RepairSearch(standing, gone)
     except ContinuityError as error:
         raise ContinuityError(f"{error}. {_choice(table, ledger, live, gone)}") from error
     return nothing.model_copy(
@@ -107,12 +107,13 @@ class _RepairSearch:
     The next ingest lands the new branch from there.
     """
 
-    def __init__(self, standing: EffectiveEvidence, held: Mapping[_Key, list[_KeptRow]]) -> None:
-        table, ledger = standing.table, standing.ledger
+    def __init__(self, standing: EffectiveEvidence, gone: Collection[str]) -> None:
+        table, ledger, held = standing.table, standing.ledger, _held(standing, gone)
         self.planned: list[tuple[PartitionPlan, list[ConversionTask]]] = []
         self.files: set[str] = set()
         self._raw = RawTopic(table)
         self._spared = spared_offsets(self._raw, standing)
+        self._expired = expired_rows(standing, gone)
         self._incarnations = self._raw.incarnations().incarnations
         for key, state in ledger.by_partition.items():
             rows = held.get(key, [])
@@ -130,8 +131,9 @@ class _RepairSearch:
         below = [row for row in rows if row.first < end]
         wanted, files = _whole(below, offsets.clip(0, end))
         self.files |= files | {row.file for row in rows if row.file and row.first >= end}
+        spared, expired = self._spared.get(key), self._expired.get(key, {})
         plan, tasks = (
-            plan_partition(self._raw, part, state, wanted, join=False, spared=self._spared.get(key))
+            plan_partition(self._raw, part, state, wanted, join=False, spared=spared, expired=expired)
             if wanted
             else (PartitionPlan.of(state, end, end), [])
         )

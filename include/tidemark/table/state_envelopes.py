@@ -5,7 +5,10 @@ A record of an envelope without its operation is the tombstone that follows a de
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Envelope(NamedTuple):
@@ -26,6 +29,20 @@ class Envelope(NamedTuple):
     def changes(self) -> tuple[str, ...]:
         """The operations that change the row of a key."""
         return (*sorted(self.sets), self.deletes)
+
+    def unwraps(self, parsed: pa.Schema) -> bool:
+        """True if the parser, whose columns are ``parsed``, makes a struct of the row."""
+        from pyarrow import types
+
+        at = parsed.get_field_index(self.row)
+        return at >= 0 and types.is_struct(parsed.field(at).type)
+
+    def path_in_state(self, parsed: pa.Schema, column: str) -> str:
+        """The path in a state of the ``parsed`` column of the topic's table; empty if the state lacks it."""
+        top, _, path = column.partition(".")
+        if not self.unwraps(parsed):
+            return column
+        return path if top == self.row else ""
 
 
 ENVELOPES: Final = {

@@ -125,8 +125,8 @@ def _convert(job: Job, question: Rows, start: int, end: int) -> None:
     """Parse, date and write the rows with the worker's code, but store nothing."""
     rows = pa.ipc.open_stream(question.data).read_next_batch().slice(start, end - start)
     task = ConversionTask(incarnation=0, topic_id=None, partition=0, ranges=(question.part,))
-    all_dates = replace(job, dates=frozenset(), leaves=frozenset())
-    with at_most(seconds_for(job.topic.limits, rows.nbytes)), Sink(all_dates, task, cast("Store", _Nowhere())) as sink:
+    all_rows = replace(job, dates=frozenset(), leaves=frozenset(), partitions={})
+    with at_most(seconds_for(job.topic.limits, rows.nbytes)), Sink(all_rows, task, cast("Store", _Nowhere())) as sink:
         sink.rows(0, question.part, rows)
         sink.close()
 

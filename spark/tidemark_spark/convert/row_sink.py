@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Literal, NamedTuple, Self
@@ -26,7 +26,7 @@ from tidemark.parsers.unknown_fields import summed
 from tidemark.store import Store, open_store
 from tidemark.table.evidence import EvidenceRow
 from tidemark.topics import TopicSettings
-from tidemark_spark.convert.date_partitioner import RowSplitter, take, timestamps
+from tidemark_spark.convert.date_partitioner import Numbers, RowSplitter, numbers, take, timestamps
 from tidemark_spark.convert.guard import parsed
 from tidemark_spark.convert.parquet_writer import FolderFiles
 from tidemark_spark.convert.partition_columns import HOUR_COLUMN, RowPartitions, topic_parser
@@ -156,6 +156,28 @@ class _KindOutput:
             )
 
 
+class WantedRows:
+    """The rows of a task that its run wants: those of its dates that retention has not removed before."""
+
+    def __init__(self, job: Job, task: ConversionTask) -> None:
+        plan = job.partitions.get((task.incarnation, task.partition))
+        spans = plan.expired_rows if plan else {}
+        self._job = job
+        self._expired = {date.fromisoformat(dt): np.ravel(np.array(parts, np.int64)) for dt, parts in spans.items()}
+
+    def among(self, rows: pa.RecordBatch, dt: date | None, indices: Numbers) -> Numbers:
+        """The wanted ones of the rows at ``indices``, which are of ``dt``."""
+        if not self._job.wants(dt):
+            return indices[:0]
+        edges = None if dt is None else self._expired.get(dt)
+        if edges is None:
+            return indices
+        # An offset lies in an interval if it has an odd number of their ascending edges at or below it.
+        edges_below = np.searchsorted(edges, numbers(rows.column("kafka_offset"))[indices], side="right")
+        kept: Numbers = indices[edges_below % 2 == 0]
+        return kept
+
+
 class Sink:
     """Parses the rows of a task and sorts them into files. A rebuild keeps only rows of its dates.
 
@@ -166,6 +188,7 @@ class Sink:
     def __init__(self, job: Job, task: ConversionTask, store: Store | None = None) -> None:
         """Files are written to the lake's store, or to ``store``."""
         self._job, self._task = job, task
+        self._wanted = WantedRows(job, task)
         self._parser = topic_parser(job.topic)
         self._splitter = splitter_of(job.topic, self._parser)
         name_of = namer(job, task)
@@ -193,19 +216,16 @@ class Sink:
             self.unknown = summed((self.unknown, result.unknown))
         split = self._splitter.split(rows, result, part.uploaded_at)
         whole = beside(rows, result.columns, split.hours)
-        for folder, indices in split.landed:
-            if self._wanted(folder.dt, len(indices)):
-                chosen = take(whole, indices)
-                added = _added(chosen)
-                self._landed_files.add(folder, chosen.select(self._schema.names), added.first, added.last)
-                self._landed.record(folder, number, added)
-        for own, indices in split.refused:
-            if self._wanted(own.dt, len(indices)):
-                refused = refused_rows(rows, indices, split.reasons, self._origin(part))
-                self.quarantine(own, number, refused, _added(take(rows, indices)))
-        for own, indices in split.filtered:
-            if self._wanted(own.dt, len(indices)):
-                self._filtered.record(own, number, _added(take(rows, indices)))
+        for folder, indices in self._chosen(rows, split.landed):
+            chosen = take(whole, indices)
+            added = _added(chosen)
+            self._landed_files.add(folder, chosen.select(self._schema.names), added.first, added.last)
+            self._landed.record(folder, number, added)
+        for own, indices in self._chosen(rows, split.refused):
+            refused = refused_rows(rows, indices, split.reasons, self._origin(part))
+            self.quarantine(own, number, refused, _added(take(rows, indices)))
+        for own, indices in self._chosen(rows, split.filtered):
+            self._filtered.record(own, number, _added(take(rows, indices)))
 
     def batch(
         self, number: int, part: SegmentRange, header: BatchHeader, data: bytes, rule: str, span: tuple[int, int]
@@ -215,10 +235,12 @@ class Sink:
         That is the number of its records, or all of ``span`` if its header does not state a number.
         """
         rows = offsets_of(header, span)
-        if self._wanted(None, rows):
+        if self._job.wants(None):
             partition = self._task.incarnation, self._task.partition
             refused = refused_batch(header, data, rule, partition, span, self._origin(part))
             self.quarantine(DateFolder(None), number, refused, RowsAdded(rows, span[0], span[1] - 1, 0))
+        else:
+            self.other_rows += rows
         return rows
 
     def quarantine(self, own: DateFolder, number: int, refused: pa.RecordBatch, added: RowsAdded) -> None:
@@ -233,12 +255,15 @@ class Sink:
         self._filtered.close()
         return self._landed.files, self._landed.evidence + self._refused.evidence + self._filtered.evidence
 
-    def _wanted(self, dt: date | None, rows: int) -> bool:
-        """True if the run wants rows of ``dt``; otherwise they are counted."""
-        if self._job.wants(dt):
-            return True
-        self.other_rows += rows
-        return False
+    def _chosen(
+        self, rows: pa.RecordBatch, split: Iterable[tuple[DateFolder, Numbers]]
+    ) -> Iterator[tuple[DateFolder, Numbers]]:
+        """The part of ``split`` that the run wants; the other rows are counted."""
+        for folder, indices in split:
+            chosen = self._wanted.among(rows, folder.dt, indices)
+            self.other_rows += len(indices) - len(chosen)
+            if len(chosen):
+                yield folder, chosen
 
     def _origin(self, part: SegmentRange) -> Origin:
         return Origin(part.key, part.uploaded_at, self._parser.version, self._job.attempt)

@@ -32,7 +32,7 @@ from tidemark_spark.convert.date_partitioner import Numbers, numbers, take
 from tidemark_spark.convert.guard import parsed
 from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.convert.row_checksums import Cells, as_bytes
-from tidemark_spark.convert.row_sink import beside, offsets_of, splitter_of, table_schema
+from tidemark_spark.convert.row_sink import WantedRows, beside, offsets_of, splitter_of, table_schema
 from tidemark_spark.model import Job
 
 SHOWN: Final = 5
@@ -120,6 +120,7 @@ class _Comparing:
 
     def __init__(self, job: Job, task: CompareTask) -> None:
         self._job, self._at = job, (task.task.incarnation, task.task.partition)
+        self._wanted = WantedRows(job, task.task)
         self._parser = topic_parser(job.topic)
         self._splitter = splitter_of(job.topic, self._parser)
         self._names = table_schema(job.topic, self._parser).names
@@ -139,12 +140,12 @@ class _Comparing:
         whole = beside(rows, columns.columns, split.hours)
         after: dict[DiffPlace, pa.RecordBatch] = {}
         for dt, indices in _by_date(split.landed):
-            after[self._place("landed", dt)] = take(whole, indices).select(self._names)
+            after[self._place("landed", dt)] = take(whole, self._wanted.among(rows, dt, indices)).select(self._names)
         for own, indices in split.refused:
-            after[self._place("quarantined", own.dt)] = take(rows, indices)
+            after[self._place("quarantined", own.dt)] = take(rows, self._wanted.among(rows, own.dt, indices))
         for own, indices in split.filtered:
-            if self._job.wants(own.dt):
-                filtered = Difference(after=len(indices), hash128=row_hash_sum(take(rows, indices)))
+            if len(chosen := self._wanted.among(rows, own.dt, indices)):
+                filtered = Difference(after=len(chosen), hash128=row_hash_sum(take(rows, chosen)))
                 self._found(self._place("filtered", own.dt)).add(filtered)
         end = int(numbers(rows.column("kafka_offset"))[-1]) + 1
         empty = rows.slice(0, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any, Final, cast
 
 import numpy as np
@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.table.state_ledger import HASH_BITS, RECORD, HashRange, Leaf
-from tidemark.intervals import Intervals
-from tidemark.planning.common import Key
 from tidemark.store import Store, open_store
 from tidemark_spark.convert.stored_file import StoredFile
 from tidemark_spark.convert.upload import upload_once
@@ -145,17 +143,6 @@ def in_buckets(rows: pa.Table, buckets: Collection[int]) -> NDArray[np.bool_]:
     named = np.zeros(1 << BUCKET_BITS, np.bool_)
     named[[*buckets]] = True
     return named[buckets_of(rows)]
-
-
-def removed_from(rows: pa.Table, removed: Mapping[Key, Intervals]) -> NDArray[np.bool_]:
-    """For each row whether its record is one of the ``removed``."""
-    incarnations, partitions, offsets = (rows.column(name).to_numpy() for name in RECORD[1:4])
-    mask = np.zeros(len(rows), np.bool_)
-    for (incarnation, partition), gone in removed.items():
-        edges = np.array(gone.parts, np.int64).ravel()  # an offset inside follows an odd number of edges
-        inside = np.searchsorted(edges, offsets, "right") % 2 == 1
-        mask |= inside & (incarnations == incarnation) & (partitions == partition)
-    return mask
 
 
 def _may_have(parquet: pq.ParquetFile, group: int, hashes: HashRange) -> bool:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -21,7 +21,6 @@ from tests.spark.run.test_truncation import FUNCTION
 from tests.spark.state.replay import Row, advance, check, compare, expire, first, identity, rivals
 from tests.spark.state.test_removed import PAST_T0
 from tests.spark.test_vacuum import Died
-from tidemark.errors import ContinuityError
 from tidemark.formats.table.state_audit import PARTS
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay
 from tidemark.table.state_table import StateTable
@@ -57,7 +56,6 @@ class StateSchedule(Schedule):
         self.kept: set[Place] = set()
         self.outlived: dict[Place, Row] = {}
         self.masked: set[tuple[int, int]] = set()
-        self.expired = False
 
     def advance(self) -> None:
         """A run of the state, after which it equals the replay."""
@@ -91,19 +89,10 @@ class StateSchedule(Schedule):
         for at in [at for at in self.outlived if self.log.get(at[:2], (None, -1))[1] != at[2] or at[:2] in self.erased]:
             del self.outlived[at]
 
-    def again(self, planned: Callable[[], Any]) -> None:
-        """The same; a date that expired and was reopened cannot be rebuilt, since its older rows would come back."""
-        try:
-            super().again(planned)
-        except ContinuityError as error:
-            if "made again" not in str(error) or not self.expired:
-                raise
-
     def expire(self) -> None:
         """Retention removes one or two of the three dates."""
         before = {place(row): row for row in self.world.rows()}
         expire(self.world, PAST_T0 - timedelta(days=self.rng.randrange(2)))
-        self.expired = True
         gone = before.keys() - {place(row) for row in self.world.rows()}
         self.outlived |= {at: before[at] for at in gone & self.kept}
 

@@ -148,7 +148,8 @@ class PartitionPlan(Model):
     below the ledger's next offset, or at it. ``expired`` offsets were removed from raw before the table's first run.
     ``foreign_epochs`` are the watermark's: under these the ledger may be ahead, and is no later than the plan.
     ``as_of`` is the time of the observation of the high watermark that the plan reaches, if it reaches one. ``masks``
-    has the masks of its erased offsets.
+    has the masks of its erased offsets. A rebuild and a repair leave out the rows of ``expired_rows``: by date, offsets
+    at which retention removed the date's rows from the table, although the date has other rows since.
     """
 
     incarnation: int
@@ -170,6 +171,7 @@ class PartitionPlan(Model):
     foreign_epochs: tuple[int, ...] = ()
     as_of: AwareDatetime | None = None
     masks: StoredMasks | None = None
+    expired_rows: dict[str, tuple[tuple[int, int], ...]] = Field(default_factory=dict)
 
     @classmethod
     def of(cls, state: PartitionState, start: int, end: int, masks: StoredMasks | None = None) -> Self:
