@@ -38,7 +38,7 @@ from tidemark.topics import load_topics
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run.driver import run
 from tidemark_spark.state.first_round import last_of_files
-from tidemark_spark.state.model import LeafTask, MadeLeaves, NewestTask, SortedRun, StateJob
+from tidemark_spark.state.model import LeafTask, MadeLeaves, NewestTask, SortedRuns, StateJob
 from tidemark_spark.state.run import Rounds, StateResult, run_state
 from tidemark_spark.state.second_round import merged_leaf, removed_buckets
 from tidemark_spark.worker import convert
@@ -133,7 +133,7 @@ class _Worker:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:  # whose memory is not the state's
             return list(pool.map(partial(convert, job), tasks))
 
-    def _first(self, job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRun]:
+    def _first(self, job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRuns]:
         return list(self._pool.map(partial(last_of_files, job), tasks))
 
     def _removed(self, job: StateJob, leaves: Sequence[Leaf]) -> list[frozenset[int]]:

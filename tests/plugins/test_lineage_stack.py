@@ -34,6 +34,7 @@ def places(world: World, topic: str) -> dict[str, tuple[str, str]]:
         "kafka": (f"kafka://{CLUSTER}", topic),
         "raw": ("file", f"{world.root}/raw/{CLUSTER}/{topic}"),
         "table": ("file", f"{world.root}/lake/{topic}"),
+        "state": ("file", f"{world.root}/lake/{topic}_current"),
     }
 
 
@@ -116,4 +117,4 @@ def test_every_event_is_as_the_schemas_want_it_and_names_no_asset_that_is_no_dat
     assert lineage.wrong == []
     lakes = {named for named in lineage.datasets() if named[0] == "file"}
     topics = [*(one.topic for one in world.deployment.topics), ADDED]
-    assert lakes <= {places(world, one)[kind] for one in topics for kind in ("raw", "table")}
+    assert lakes <= {places(world, one)[kind] for one in topics for kind in ("raw", "table", "state")}

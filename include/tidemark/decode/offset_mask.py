@@ -1,8 +1,8 @@
-"""Marks the rows of erased records, by leader epoch and offset."""
+"""Marks rows by their place: those of erased records, by leader epoch and offset, and those at given offsets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tidemark.decode.schema import copied
 from tidemark.formats.raw.masks import Mask, MaskedEpoch
+from tidemark.intervals import Intervals
 
 
 class OffsetMask:
@@ -70,6 +71,19 @@ class OffsetMask:
         if not found:
             return _NONE, _NONE
         return np.concatenate([offsets for offsets, _ in found]), np.concatenate([epochs for _, epochs in found])
+
+
+def rows_at(rows: pa.Table | pa.RecordBatch, places: Mapping[tuple[int, int], Intervals]) -> NDArray[np.bool_]:
+    """A mask of the rows at one of the ``places``: offsets by (incarnation, partition)."""
+    incarnations, partitions, offsets = (
+        rows.column(name).to_numpy() for name in ("kafka_incarnation", "kafka_partition", "kafka_offset")
+    )
+    mask = np.zeros(len(offsets), np.bool_)
+    for (incarnation, partition), wanted in places.items():
+        edges = np.array(wanted.parts, np.int64).ravel()  # an offset inside follows an odd number of edges
+        inside = np.searchsorted(edges, offsets, "right") % 2 == 1
+        mask |= inside & (incarnations == incarnation) & (partitions == partition)
+    return mask
 
 
 def _distinct(offsets: NDArray[np.int64]) -> NDArray[np.int64]:

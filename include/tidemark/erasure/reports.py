@@ -23,7 +23,7 @@ class RequestOutcome(Model):
     ``erased``: its records are masked, and the table has none of them; for raw, see :class:`RawReport`. ``found``: a
     dry run found them. ``waiting``: a partition has not landed up to the request's end yet, or nobody has approved it.
     ``refused``: see ``detail``.
-    ``records`` counts by place (``table``, ``raw``), ``dates`` the rows of the table by date.
+    ``records`` counts by place (``table``, ``raw``, ``state``), ``dates`` the rows of the table by date.
     """
 
     id: str

@@ -97,7 +97,7 @@ def made_again(table: TopicTable, ledger: Ledger, state: StateLedger, meaning: M
             f"{table.url}: the state must be made again ({why}), but retention has removed rows of the table, and with "
             "them keys; nothing was changed: take the change back, or begin another state by another state.table"
         )
-    for gone in (_masked(table, ledger), _cuts(table, ledger, state)):
+    for gone in (_masked(table, ledger), cut_offsets(table, ledger, state)):
         expired |= {key: expired.get(key, Intervals()) - offsets for key, offsets in gone.items()}
     removed = {through.key: Intervals([(0, _END)]) - expired.get(through.key, Intervals()) for through in state.through}
     return change._replace(removed=removed, expired=True)
@@ -146,7 +146,7 @@ def _chain(table: TopicTable, ledger: Ledger, state: StateLedger) -> list[Ledger
 
 def _merge(table: TopicTable, ledger: Ledger, state: StateLedger, chain: Sequence[Ledger]) -> StateChange:
     before = {through.key: through.next_offset for through in state.through}
-    removed = _cuts(table, ledger, state)
+    removed = cut_offsets(table, ledger, state)
     before |= {key: cut.parts[0].start for key, cut in removed.items()}
     if any(since.kind == "erase" for since in chain):
         for key, masked in _masked(table, ledger).items():
@@ -166,7 +166,7 @@ def _left(ledger: Ledger, state: StateLedger) -> set[Key]:
     return {known.key for known in ledger.partitions if known.branch != branches.get(known.key, known.branch)}
 
 
-def _cuts(table: TopicTable, ledger: Ledger, state: StateLedger) -> dict[Key, Intervals]:
+def cut_offsets(table: TopicTable, ledger: Ledger, state: StateLedger) -> dict[Key, Intervals]:
     """The offsets of ``state`` whose rows were cut off since, by the evidence of the runs since.
 
     Where the ledgers since are gone, each cut of the partition counts.

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+import pyarrow as pa
+
 
 class Envelope(NamedTuple):
     """The column ``op`` names the operation, one of ``sets`` or ``deletes``; records of others change no row.
@@ -26,6 +28,18 @@ class Envelope(NamedTuple):
     def changes(self) -> tuple[str, ...]:
         """The operations that change the row of a key."""
         return (*sorted(self.sets), self.deletes)
+
+    def unwraps(self, parsed: pa.Schema) -> bool:
+        """True if the parser, whose columns are ``parsed``, makes a struct of the row."""
+        at = parsed.get_field_index(self.row)
+        return at >= 0 and pa.types.is_struct(parsed.field(at).type)
+
+    def path_in_state(self, parsed: pa.Schema, column: str) -> str:
+        """The path in a state of the ``parsed`` column of the topic's table; empty if the state lacks it."""
+        top, _, path = column.partition(".")
+        if not self.unwraps(parsed):
+            return column
+        return path if top == self.row else ""
 
 
 ENVELOPES: Final = {

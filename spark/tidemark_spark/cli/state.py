@@ -15,7 +15,7 @@ from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
 from tidemark_spark.state.audit import LeafAudit, LeafAuditTask, audit_leaf, audit_state
 from tidemark_spark.state.first_round import last_of_files
-from tidemark_spark.state.model import LeafTask, MadeLeaves, NewestTask, SortedRun, StateJob
+from tidemark_spark.state.model import LeafTask, MadeLeaves, NewestTask, SortedRuns, StateJob
 from tidemark_spark.state.run import Rounds, run_state
 from tidemark_spark.state.second_round import merged_leaf, removed_buckets
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 def _state(options: argparse.Namespace, executor: Executor | None) -> int:
     executor = executor_of(options, executor, "state")
 
-    def first(job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRun]:
+    def first(job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRuns]:
         return executor.on_each(last_of_files, job, tasks) if tasks else []
 
     def removed(job: StateJob, leaves: Sequence[Leaf]) -> list[frozenset[int]]:

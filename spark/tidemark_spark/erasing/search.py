@@ -2,12 +2,14 @@
 
 A task reads a column of one file, or decodes ranges of raw. It returns (leader epoch, offset) pairs, and no value.
 Where a file lacks the epoch, the partition's lineage has it; but not for offsets before its beginning, and not exactly
-once Kafka has compacted the log: there raw answers.
+once Kafka has compacted the log: there raw answers. A state outlives the rows of a table: where raw is gone as well,
+its files are searched, and the lineage is all that tells an epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -17,24 +19,30 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tidemark.decode import decode_batches
+from tidemark.decode.offset_mask import rows_at
 from tidemark.erasure.matcher import Matcher, matchers
 from tidemark.erasure.secret import Secret
 from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.raw.erasure import KEY_COLUMN, ErasureRequest
 from tidemark.formats.table.partitioning import DT, partition_values
 from tidemark.formats.table.plan import ConversionTask
+from tidemark.formats.table.state_ledger import RECORD
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage
 from tidemark.parsers.base import column_at
 from tidemark.planning.common import Key
 from tidemark.planning.read import plan_reading
+from tidemark.planning.state import cut_offsets
 from tidemark.raw.topic import RawTopic
 from tidemark.store import open_store
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
+from tidemark.table.state_envelopes import ENVELOPES
+from tidemark.table.state_table import StateTable
+from tidemark.topics import TopicSettings
 from tidemark_spark.convert.classify import PartitionRules
-from tidemark_spark.convert.date_partitioner import numbers
+from tidemark_spark.convert.date_partitioner import numbers, take
 from tidemark_spark.convert.guard import parsed
 from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.convert.segment_reader import judged
@@ -44,8 +52,9 @@ from tidemark_spark.model import Job
 _ROWS: Final = 65536
 _CHUNK: Final = 8 << 20
 _EPOCH: Final = "kafka_leader_epoch"
+_PLACE: Final = RECORD[1:4]
 
-Where = Literal["table", "raw"]
+Where = Literal["table", "raw", "state"]
 
 
 class FileSearch(NamedTuple):
@@ -68,15 +77,26 @@ class RawSearch(NamedTuple):
     task: ConversionTask
 
 
-SearchTask = FileSearch | RawSearch
+class StateSearch(NamedTuple):
+    """A file of the state table to search, of a leaf or of its reserve: its key in the lake, and its size."""
+
+    key: str
+    size: int
+
+
+SearchTask = FileSearch | RawSearch | StateSearch
 
 
 class SearchJob(NamedTuple):
-    """What all tasks of a search share. The secrets are not in any object."""
+    """What all tasks of a search share. The secrets are not in any object.
+
+    Of files of the state only the records at ``outlived`` offsets are searched.
+    """
 
     job: Job
     requests: tuple[ErasureRequest, ...]
     secrets: Mapping[str, Secret]
+    outlived: Mapping[Key, Intervals] = {}
 
 
 class Hit(NamedTuple):
@@ -89,6 +109,11 @@ class Hit(NamedTuple):
     offset: int
     where: Where
     dt: str = ""
+
+    @property
+    def record(self) -> tuple[str, int, int, int]:
+        """The request, and the record's place on the partition's branch."""
+        return self.request, self.incarnation, self.partition, self.offset
 
 
 @dataclass
@@ -124,6 +149,8 @@ def search(common: SearchJob, task: SearchTask) -> SearchResult:
     wanted = matchers(common.job.topic.topic, common.requests, common.secrets)
     if isinstance(task, FileSearch):
         _search_file(common, task, wanted, found)
+    elif isinstance(task, StateSearch):
+        _search_state(common, task, wanted, found)
     else:
         _search_raw(common, task, wanted, found)
     return found
@@ -134,36 +161,79 @@ def _search_file(common: SearchJob, task: FileSearch, wanted: Sequence[Matcher],
     key = f"{job.keys.root}/{task.path}"
     dt = partition_values(task.path)[DT] or ""
     rules = PartitionRules.of(job.partitions[task.incarnation, task.partition], job.options)
-    with StoredFile(open_store(job.lake_store, job.options), key, task.size) as file:
+    with _opened(job, key, task.size, found, "audit its date, and rebuild it") as parquet:
+        tops = {matcher.column: _top(matcher.column, parquet.schema_arrow.names) for matcher in wanted}
+        exact = _EPOCH in parquet.schema_arrow.names
+        if None in tops.values() or (task.compacted and not exact):
+            found.unanswered = True
+            return
+        identity = ["kafka_offset", *([_EPOCH] if exact else [])]
+        columns = [*identity, *dict.fromkeys(top for top in tops.values() if top)]
+        for rows in parquet.iter_batches(_ROWS, columns=columns, use_threads=False):
+            found.rows += len(rows)
+            offsets = numbers(rows.column("kafka_offset"))
+            for matcher in wanted:
+                for request, indices in matcher.rows(column_at(rows, matcher.column)).items():
+                    hit = offsets[indices]
+                    epochs = _epochs(rows)[indices] if exact else rules.epochs_at(hit)
+                    if epochs is None:
+                        found.hits, found.unanswered = [], True
+                        return
+                    found.hits += [
+                        Hit(request, task.incarnation, task.partition, epoch, offset, "table", dt)
+                        for epoch, offset in zip(epochs.tolist(), hit.tolist(), strict=True)
+                    ]
+
+
+@contextmanager
+def _opened(job: Job, key: str, size: int, found: SearchResult, remedy: str) -> Iterator[pq.ParquetFile]:
+    """The file ``key`` of the lake, whose bytes count as read. Raises FormatError with ``remedy`` if it is damaged."""
+    with StoredFile(open_store(job.lake_store, job.options), key, size) as file:
         try:
-            parquet = pq.ParquetFile(pa.PythonFile(file, "r"), buffer_size=_CHUNK)
-            tops = {matcher.column: _top(matcher.column, parquet.schema_arrow.names) for matcher in wanted}
-            exact = _EPOCH in parquet.schema_arrow.names
-            if None in tops.values() or (task.compacted and not exact):
-                found.unanswered = True
-                return
-            identity = ["kafka_offset", *([_EPOCH] if exact else [])]
-            columns = [*identity, *dict.fromkeys(top for top in tops.values() if top)]
-            for rows in parquet.iter_batches(_ROWS, columns=columns, use_threads=False):
-                found.rows += len(rows)
-                offsets = numbers(rows.column("kafka_offset"))
-                for matcher in wanted:
-                    for request, indices in matcher.rows(column_at(rows, matcher.column)).items():
-                        hit = offsets[indices]
-                        epochs = _epochs(rows)[indices] if exact else rules.epochs_at(hit)
-                        if epochs is None:
-                            found.hits, found.unanswered = [], True
-                            return
-                        found.hits += [
-                            Hit(request, task.incarnation, task.partition, epoch, offset, "table", dt)
-                            for epoch, offset in zip(epochs.tolist(), hit.tolist(), strict=True)
-                        ]
+            yield pq.ParquetFile(pa.PythonFile(file, "r"), buffer_size=_CHUNK)
         except (pa.ArrowException, OSError, ValueError) as error:  # pyarrow's error depends on where the damage is
             reason = " ".join(str(error).split())
-            raise FormatError(key, f"cannot be searched: {reason}; audit its date, and rebuild it") from error
+            raise FormatError(key, f"cannot be searched: {reason}; {remedy}") from error
         finally:
             found.bytes_read = file.bytes_read
             pa.default_memory_pool().release_unused()
+
+
+def _search_state(common: SearchJob, task: StateSearch, wanted: Sequence[Matcher], found: SearchResult) -> None:
+    lineages = {key: Lineage(common.job.partitions[key].lineage) for key in common.outlived}
+    with _opened(common.job, task.key, task.size, found, "rebuild the state by state.py --rebuild") as parquet:
+        names = parquet.schema_arrow.names
+        paths = {matcher.column: _path_in_state(common.job.topic, matcher.column) for matcher in wanted}
+        tops = dict.fromkeys(top for path in paths.values() if (top := _top(path, names)))
+        for whole in parquet.iter_batches(_ROWS, columns=list(dict.fromkeys((*_PLACE, *tops))), use_threads=False):
+            found.rows += len(whole)
+            rows = take(whole, np.flatnonzero(rows_at(whole, common.outlived)))
+            places = list(zip(*(rows.column(name).to_pylist() for name in _PLACE), strict=True))
+            for matcher in wanted:
+                path = paths[matcher.column]
+                values = column_at(rows, path) if _top(path, names) else pa.nulls(len(rows), pa.binary())
+                if matcher.column != KEY_COLUMN:
+                    found.unsearchable += values.null_count
+                for request, indices in matcher.rows(values).items():
+                    for incarnation, partition, offset in (places[row] for row in indices.tolist()):
+                        epoch = _epoch_of(lineages[incarnation, partition], offset)
+                        found.hits.append(Hit(request, incarnation, partition, epoch, offset, "state"))
+
+
+def _path_in_state(topic: TopicSettings, column: str) -> str:
+    """The path of a column of the topic's table in its state; empty if the state lacks it."""
+    envelope = ENVELOPES.get(topic.state.envelope) if topic.state else None
+    if envelope is None or column == KEY_COLUMN:
+        return column
+    return envelope.path_in_state(topic_parser(topic).columns, column)
+
+
+def _epoch_of(lineage: Lineage, offset: int) -> int:
+    """The epoch of a record of which only the state is left. Before the lineage's beginning it is that of its first."""
+    epoch = lineage.epoch_at(offset)
+    if epoch is None:
+        epoch = lineage.entries[0][0] if lineage.entries else -1
+    return epoch
 
 
 def _epochs(rows: pa.RecordBatch) -> NDArray[np.int32]:
@@ -260,31 +330,54 @@ def search_all(
             elsewhere.setdefault((result.task.incarnation, result.task.partition), []).extend(result.task.spans)
     raw_tasks, gone = _raw_tasks(table, standing, elsewhere)
     results += execute(common, raw_tasks) if raw_tasks else []
+    outlived, state_tasks = _state_tasks(table, standing, gone)
+    known = {hit.record for result in results for hit in result.hits}
+    results += execute(common._replace(outlived=outlived), state_tasks) if state_tasks else []
     rows = {
-        "table": sum(result.rows for result in results if isinstance(result.task, FileSearch)),
-        "raw": sum(result.rows for result in results if isinstance(result.task, RawSearch)),
+        place: sum(result.rows for result in results if isinstance(result.task, kind))
+        for place, kind in (("table", FileSearch), ("raw", RawSearch), ("state", StateSearch))
     }
     return Searched(
-        [hit for result in results for hit in result.hits],
+        [hit for result in results for hit in result.hits if hit.where != "state" or hit.record not in known],
         rows,
         sum(result.bytes_read for result in results),
         sum(result.unsearchable for result in results),
-        gone,
+        sum(offsets.size for offsets in gone.values()),
     )
 
 
 def _raw_tasks(
     table: TopicTable, standing: EffectiveEvidence, wanted: Mapping[Key, Iterable[tuple[int, int]]]
-) -> tuple[list[SearchTask], int]:
-    """Tasks for the offsets ``wanted`` of raw, and the number of those that are gone."""
+) -> tuple[list[SearchTask], dict[Key, Intervals]]:
+    """Tasks for the offsets ``wanted`` of raw, and those that are gone."""
     tasks: list[SearchTask] = []
-    gone = 0
+    gone: dict[Key, Intervals] = {}
     raw = RawTopic(table)
     incarnations = raw.incarnations().incarnations
     for key, spans in sorted(wanted.items()):
         state, incarnation = standing.ledger.by_partition[key], incarnations[key[0]]
         part = raw.partition(incarnation.topic_id, incarnation.place, *key)
         reading = plan_reading(raw, part, Lineage(state.lineage), Intervals(spans), committed=False)
-        gone += reading.gone.size
+        gone[key] = reading.gone
         tasks += [RawSearch(task) for task in reading.tasks]
     return tasks, gone
+
+
+def _state_tasks(
+    table: TopicTable, standing: EffectiveEvidence, gone: Mapping[Key, Intervals]
+) -> tuple[dict[Key, Intervals], list[SearchTask]]:
+    """The offsets, of those ``gone`` from raw, of which the state may have records, and the tasks that search for them.
+
+    The records of a branch that the partition has left since, the state's next run drops by itself.
+    """
+    if table.topic.state is None or not any(gone.values()):
+        return {}, []
+    state = StateTable.open(table)
+    ledger = state.committed()
+    if ledger is None:
+        return {}, []
+    cuts = cut_offsets(table, standing.ledger, ledger)
+    outlived = {key: offsets - cuts.get(key, Intervals()) for key, offsets in gone.items()}
+    leaves = [(f"{state.root}/{leaf.path}", leaf.size) for leaf in ledger.leaves if leaf.path]
+    reserves = [(leaf.reserve, leaf.reserve_size) for leaf in ledger.leaves if leaf.reserve]
+    return outlived, [StateSearch(*file) for file in (*leaves, *reserves)]

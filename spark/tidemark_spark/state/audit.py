@@ -171,7 +171,7 @@ def audit_state(table: StateTable, part: int, first: NewestExecute, compare: Lea
         )
     ends = {through.key: (through.next_offset, through.next_offset) for through in state.through}
     job = replace(run.job(ends), again=frozenset(buckets))
-    files = tuple(made.file for made in first(job, run.first_tasks(change, job.again)) if made.file)
+    files = tuple(file for made in first(job, run.first_tasks(change, job.again)) for file in made.files)
     expired = bool(EffectiveEvidence.of(table.of).rows_by_date("expired"))
     near = [leaf for leaf in state.leaves if is_touched(leaf.prefix, buckets)]
     try:

@@ -17,15 +17,21 @@ from tidemark.store import Store, open_store
 from tidemark_spark.convert.stored_file import StoredFile
 from tidemark_spark.state.last_records import chosen, last_records, with_hash
 from tidemark_spark.state.leaf_files import buckets_of, in_buckets, write_sorted
-from tidemark_spark.state.model import NewestTask, SortedRun, StateJob, StoppingRecord, StoredFileName
+from tidemark_spark.state.model import NewestTask, SortedRuns, StateJob, StoppingRecord, StoredFileName
 from tidemark_spark.state.record_columns import RecordColumns
 
 _ROWS: Final = 65536
-_WAITING: Final = 64 << 20
+_WAITING: Final = 32 << 20
 """Bytes of rows that are folded at a time."""
 
+_RUN: Final = 64 << 20
+"""Bytes of folded rows that become a run of their own, so that a worker holds no more, however many keys there are."""
 
-def last_of_files(job: StateJob, task: NewestTask) -> SortedRun:
+_GROUP_ROWS: Final = 16384
+"""Rows of a row group of a run, of which a leaf needs only a few."""
+
+
+def last_of_files(job: StateJob, task: NewestTask) -> SortedRuns:
     """Carry out ``task``; it may be repeated.
 
     Raises:
@@ -33,18 +39,21 @@ def last_of_files(job: StateJob, task: NewestTask) -> SortedRun:
         StoreError: the store failed.
     """
     store = open_store(job.lake_store, job.options)
-    work = _FirstRound(job, store)
+    work = _FirstRound(job, store, task.number)
     for file in task.files:
         work.add(file, replayed=task.replayed)
-    return SortedRun(work.written(task.number), work.rows, work.read, work.keyless, work.buckets(), work.stop)
+    work.finish()
+    return SortedRuns(tuple(work.files), work.rows, work.read, work.keyless, frozenset(work.buckets), work.stop)
 
 
 class _FirstRound:
-    def __init__(self, job: StateJob, store: Store) -> None:
-        self._job, self._store = job, store
+    def __init__(self, job: StateJob, store: Store, number: int) -> None:
+        self._job, self._store, self._number = job, store, number
         self._columns = RecordColumns(job.topic)
-        self._folded: pa.Table | None = None
+        self._folded = self._columns.records.empty_table()
         self._waiting: list[pa.Table] = []
+        self.files: list[StoredFileName] = []
+        self.buckets: set[int] = set()
         self.rows = self.read = self.keyless = 0
         self.stop: StoppingRecord | None = None
 
@@ -62,12 +71,14 @@ class _FirstRound:
 
     def _wanted(self, parquet: pq.ParquetFile, *, replayed: bool) -> Iterator[pa.RecordBatch]:
         present = [name for name in self._columns.sources if name in parquet.schema_arrow.names]
-        for rows in parquet.iter_batches(_ROWS, columns=present):
-            mask = self._in_bounds(rows, below=replayed or bool(self._job.again))
-            if mask.all():
-                yield rows
-            elif mask.any():
-                yield rows.take(array(pa.int64(), np.flatnonzero(mask)))
+        for group in range(parquet.num_row_groups):
+            for rows in parquet.iter_batches(_ROWS, [group], present, use_threads=False):  # a task has one core
+                mask = self._in_bounds(rows, below=replayed or bool(self._job.again))
+                if mask.all():
+                    yield rows
+                elif mask.any():
+                    yield rows.take(array(pa.int64(), np.flatnonzero(mask)))
+            pa.default_memory_pool().release_unused()  # else it keeps what earlier rows took
 
     def _in_bounds(self, rows: pa.RecordBatch | pa.Table, *, below: bool) -> NDArray[np.bool_]:
         """For each row whether it lies in the job's bounds, or ``below``."""
@@ -91,22 +102,20 @@ class _FirstRound:
             self._fold()
 
     def _fold(self) -> None:
-        parts = [*([self._folded] if self._folded is not None else []), *self._waiting]
-        self._folded, self._waiting = (
-            last_records(pa.concat_tables(parts), self._columns.ranking) if parts else None,
-            [],
-        )
+        rows = pa.concat_tables([self._folded, *self._waiting])
+        self._folded, self._waiting = last_records(rows, self._columns.ranking), []
+        if self._folded.nbytes >= _RUN:
+            self._write()
 
-    def buckets(self) -> frozenset[int]:
-        """The first bits of the hashes of the folded rows."""
-        if self._folded is None:
-            return frozenset()
-        return frozenset(np.unique(buckets_of(self._folded)).tolist())
-
-    def written(self, number: int) -> StoredFileName | None:
-        """Write the folded rows as run ``number``; None if there is none."""
+    def finish(self) -> None:
+        """Write the rows that no run has yet."""
         self._fold()
-        if self._folded is None or not len(self._folded):
-            return None
-        self.rows = len(self._folded)
-        return write_sorted(self._store, f"{self._job.run_folder}{number}.parquet", self._folded)
+        if len(self._folded):
+            self._write()
+
+    def _write(self) -> None:
+        key = f"{self._job.run_folder}{self._number}-{len(self.files)}.parquet"
+        self.files.append(write_sorted(self._store, key, self._folded, group_rows=_GROUP_ROWS))
+        self.rows += len(self._folded)
+        self.buckets.update(np.unique(buckets_of(self._folded)).tolist())
+        self._folded = self._columns.records.empty_table()

@@ -97,9 +97,8 @@ def merged(rows: pa.Table, changes: pa.Table, ranking: Ranking) -> Newest:
 
 def _sorted(rows: pa.Table, key: str, names: tuple[str, ...]) -> tuple[pa.Table, _Mask]:
     """``rows`` by hash, key and the columns ``names``, and for each but the last whether the next has the same key."""
-    rows = rows.combine_chunks()
     order = _order(rows, names)
-    found = rows.take(array(pa.int64(), order))
+    found = rows if (np.diff(order) == 1).all() else rows.take(array(pa.int64(), order))
     same_hash, same_key = _same(found, HASH), _same_keys(found, key)
     if (same_hash & ~same_key).any():  # two keys of one hash: their rows may be mixed
         columns = [(name, "ascending", "at_start") for name in (HASH, key, *names)]
@@ -167,5 +166,5 @@ def _of_all(rows: pa.Table, mask: _Mask) -> _Mask:
 
 
 def chosen(rows: pa.Table, mask: NDArray[np.bool_]) -> pa.Table:
-    """The ``rows`` for which ``mask`` is True."""
-    return rows.take(array(pa.int64(), np.flatnonzero(mask)))
+    """The ``rows`` for which ``mask`` is True; no copy if these are all."""
+    return rows if mask.all() else rows.take(array(pa.int64(), np.flatnonzero(mask)))

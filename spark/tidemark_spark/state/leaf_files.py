@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any, Final, cast
 
 import numpy as np
@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.table.state_ledger import HASH_BITS, RECORD, HashRange, Leaf
-from tidemark.intervals import Intervals
-from tidemark.planning.common import Key
 from tidemark.store import Store, open_store
 from tidemark_spark.convert.stored_file import StoredFile
 from tidemark_spark.convert.upload import upload_once
@@ -24,7 +22,7 @@ from tidemark_spark.state.model import BUCKET_BITS, StateJob, StoredFileName
 from tidemark_spark.state.record_columns import RecordColumns, in_columns
 
 _GROUP_ROWS: Final = 65536
-"""Rows of a row group of runs and leaves: the second round reads those with hashes of its leaf."""
+"""Rows of a row group of a leaf."""
 
 
 class LeafFiles:
@@ -66,9 +64,9 @@ class LeafFiles:
         """Only the row groups that may have some are read."""
         with StoredFile(self._store, run.key, run.size) as stored:
             try:
-                parquet = pq.ParquetFile(pa.PythonFile(stored, "r"))
+                parquet = pq.ParquetFile(pa.PythonFile(stored, "r"), pre_buffer=True)  # else a request for each column
                 near = [group for group in range(parquet.num_row_groups) if _may_have(parquet, group, hashes)]
-                rows = parquet.read_row_groups(near).cast(self.records)
+                rows = parquet.read_row_groups(near, use_threads=False).cast(self.records)
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise FormatError(run.key, f"cannot be read: {' '.join(str(error).split())}; run it again") from error
         return rows.filter(within(rows, hashes))
@@ -108,7 +106,7 @@ class LeafFiles:
             raise FormatError(key, rule) from error
 
 
-def write_sorted(store: Store, key: str, rows: pa.Table) -> StoredFileName:
+def write_sorted(store: Store, key: str, rows: pa.Table, *, group_rows: int = _GROUP_ROWS) -> StoredFileName:
     """Write ``rows``, in their order, as the Parquet file ``key``."""
     with tempfile.TemporaryFile(prefix="tidemark-") as file:
         statistics = [name for name in (*RECORD[1:], HASH) if name in rows.column_names]
@@ -116,7 +114,7 @@ def write_sorted(store: Store, key: str, rows: pa.Table) -> StoredFileName:
         pq.write_table(
             rows,
             file,
-            row_group_size=_GROUP_ROWS,
+            row_group_size=group_rows,
             compression="zstd",
             compression_level=1,
             write_statistics=cast("Any", statistics),
@@ -143,17 +141,6 @@ def in_buckets(rows: pa.Table, buckets: Collection[int]) -> NDArray[np.bool_]:
     named = np.zeros(1 << BUCKET_BITS, np.bool_)
     named[[*buckets]] = True
     return named[buckets_of(rows)]
-
-
-def removed_from(rows: pa.Table, removed: Mapping[Key, Intervals]) -> NDArray[np.bool_]:
-    """For each row whether its record is one of the ``removed``."""
-    incarnations, partitions, offsets = (rows.column(name).to_numpy() for name in RECORD[1:4])
-    mask = np.zeros(len(rows), np.bool_)
-    for (incarnation, partition), gone in removed.items():
-        edges = np.array(gone.parts, np.int64).ravel()  # an offset inside follows an odd number of edges
-        inside = np.searchsorted(edges, offsets, "right") % 2 == 1
-        mask |= inside & (incarnations == incarnation) & (partitions == partition)
-    return mask
 
 
 def _may_have(parquet: pq.ParquetFile, group: int, hashes: HashRange) -> bool:

@@ -50,7 +50,7 @@ class StateJob:
 
 
 class NewestTask(NamedTuple):
-    """Files of the topic's table, of which the first round makes run ``number``.
+    """Files of the topic's table, of which the first round makes runs, whose names begin with ``number``.
 
     Of ``replayed`` files all rows are taken, also those below the bounds.
     """
@@ -64,13 +64,13 @@ BUCKET_BITS: Final = 12
 """Bits of a hash that name the *bucket* of a key: by buckets, runs tell which leaves they touch."""
 
 
-class SortedRun(NamedTuple):
-    """The file that a task of the first round wrote; None if it found no row. ``keyless`` rows have no key.
+class SortedRuns(NamedTuple):
+    """The runs that a task of the first round wrote; none if it found no row. ``keyless`` rows have no key.
 
     ``buckets`` are those of its keys. ``stop`` is the first record at which the state stops.
     """
 
-    file: StoredFileName | None
+    files: tuple[StoredFileName, ...]
     rows: int
     read: int
     keyless: int
@@ -93,5 +93,5 @@ class MadeLeaves(NamedTuple):
 
 
 BucketExecute = Callable[[StateJob, Sequence[Leaf]], list[frozenset[int]]]
-NewestExecute = Callable[[StateJob, Sequence[NewestTask]], list[SortedRun]]
+NewestExecute = Callable[[StateJob, Sequence[NewestTask]], list[SortedRuns]]
 LeafExecute = Callable[[StateJob, Sequence[LeafTask]], list[MadeLeaves]]

@@ -128,16 +128,14 @@ class RecordColumns:
         """The fields of the row where the parser makes a struct of it, or else its other columns, which have paths."""
         if self.envelope is None:
             return parsed
-        types: dict[str, pa.DataType] = {field.name: field.type for field in parsed}
         op, row = self.envelope.op, self.envelope.row
-        if types.get(op) != pa.string():
+        if op not in parsed.names or parsed.field(op).type != pa.string():
             name = self._state.envelope
             rule = f"{name} needs a parser with a column {op} (string), and {row} or columns of its fields"
             raise self._refused("envelope", rule)
-        after = types.get(row)
-        return pa.schema(
-            list(after) if isinstance(after, pa.StructType) else [field for field in parsed if field.name != op]
-        )
+        if self.envelope.unwraps(parsed):
+            return pa.schema(parsed.field(row).type)
+        return pa.schema([field for field in parsed if field.name != op])
 
     def _with_order(self, columns: pa.Schema, parsed: pa.Schema) -> pa.Schema:
         """``columns`` with those of the order that are not among them."""

@@ -44,7 +44,7 @@ from tidemark_spark.state.model import (
     LeafTask,
     NewestExecute,
     NewestTask,
-    SortedRun,
+    SortedRuns,
     StateJob,
     StoppingRecord,
     StoredFileName,
@@ -148,7 +148,7 @@ class StateRun:
         if change.kind == "merge" and change.removed:
             job = replace(job, again=frozenset().union(*rounds.removed(job, before)))
         runs = rounds.first(job, self.first_tasks(change, job.again, replayed or ()))
-        files = tuple(run.file for run in runs if run.file)
+        files = tuple(file for run in runs for file in run.files)
         if stops := [run.stop for run in runs if run.stop]:
             self.delete(files)
             raise self._stopped_at(min(stops))
@@ -226,7 +226,7 @@ class StateRun:
             for number, (group, whole) in enumerate(groups)
         ]
 
-    def _leaf_tasks(self, change: StateChange, runs: Sequence[SortedRun], again: Collection[int]) -> list[LeafTask]:
+    def _leaf_tasks(self, change: StateChange, runs: Sequence[SortedRuns], again: Collection[int]) -> list[LeafTask]:
         """The leaves to make: in a merge those that get or lose records, or join; else as many as there are bytes.
 
         A rebuild that keeps records makes each leaf.
@@ -236,7 +236,7 @@ class StateRun:
             every = change.kind == "rebuild"
             tasks = _joined(self.state.leaves, target)
             return [task for task in tasks if every or len(task.old) > 1 or is_touched(task.prefix, touched)]
-        depth, size = 0, sum(run.file.size for run in runs if run.file)
+        depth, size = 0, sum(file.size for run in runs for file in run.files)
         while size >> depth > target and depth < PREFIX_BITS:
             depth += 1
         return [LeafTask(f"{number:0{depth}b}" if depth else "", ()) for number in range(1 << depth)] if size else []
@@ -383,7 +383,7 @@ class StateRun:
         self,
         status: Literal["committed", "empty", "stale"],
         change: StateChange,
-        runs: Sequence[SortedRun] = (),
+        runs: Sequence[SortedRuns] = (),
         ledger: StateLedger | None = None,
     ) -> StateResult:
         ledger = ledger or self.state

@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.decode.offset_mask import rows_at
 from tidemark.formats.table.state_ledger import PREFIX_BITS, RECORD, Leaf, range_of
 from tidemark_spark.state.last_records import chosen, merged
-from tidemark_spark.state.leaf_files import LeafFiles, buckets_of, removed_from, within
+from tidemark_spark.state.leaf_files import LeafFiles, buckets_of, within
 from tidemark_spark.state.model import LeafTask, MadeLeaves, StateJob
 
 _UNAVAILABLE: Final = "__debezium_unavailable_value"
@@ -29,7 +30,7 @@ def removed_buckets(job: StateJob, leaf: Leaf) -> frozenset[int]:
         StoreError: the store failed.
     """
     records = pa.concat_tables(LeafFiles(job).of_leaf(leaf))
-    return frozenset(np.unique(buckets_of(records)[removed_from(records, job.removed)]).tolist())
+    return frozenset(np.unique(buckets_of(records)[rows_at(records, job.removed)]).tolist())
 
 
 def merged_leaf(job: StateJob, task: LeafTask) -> MadeLeaves:
@@ -48,8 +49,8 @@ def merged_leaf(job: StateJob, task: LeafTask) -> MadeLeaves:
     lost = 0
     if job.removed:
         before = pa.concat_tables([rows, reserve])
-        rows, reserve = (chosen(part, ~removed_from(part, job.removed)) for part in (rows, reserve))
-        gone = chosen(before, removed_from(before, job.removed))
+        rows, reserve = (chosen(part, ~rows_at(part, job.removed)) for part in (rows, reserve))
+        gone = chosen(before, rows_at(before, job.removed))
         lost = _lost(gone, pa.concat_tables([rows, reserve, *runs]), files.columns.ranking.key)
     return MadeLeaves(_written(job, files, task.prefix, rows, pa.concat_tables([reserve, *runs])), lost)
 

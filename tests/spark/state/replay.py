@@ -19,12 +19,12 @@ from tidemark.topics import StateSettings
 from tidemark_spark.run.driver import run
 from tidemark_spark.state.audit import LeafAudit, LeafAuditTask, audit_leaf
 from tidemark_spark.state.first_round import last_of_files
-from tidemark_spark.state.model import LeafTask, MadeLeaves, NewestTask, SortedRun, StateJob
+from tidemark_spark.state.model import LeafTask, MadeLeaves, NewestTask, SortedRuns, StateJob
 from tidemark_spark.state.run import Rounds, StateResult, run_state
 from tidemark_spark.state.second_round import merged_leaf, removed_buckets
 
 
-def first(job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRun]:
+def first(job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRuns]:
     return [last_of_files(job, task) for task in tasks]
 
 

@@ -361,7 +361,7 @@ class World:
             b'{"format": 1}',
             json.dumps(head | {"broker": agent + 5, "entries": []}).encode(),
             json.dumps(head | {"cluster": "elsewhere"}).encode(),
-            json.dumps(head | {"format": 2}).encode(),
+            json.dumps(head | {"format": 0}).encode(),
             None,
         ]
         if self._schedule.compacted:

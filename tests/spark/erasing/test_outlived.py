@@ -1,0 +1,191 @@
+"""Records that only the state table still has: retention has removed their rows, and raw is gone."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.spark.audit.test_audit import audited
+from tests.spark.erasing.test_job import SECRET, ask, job, reported, said
+from tests.spark.retention.test_raw import NOW, bases
+from tests.spark.retention.test_raw import remove as remove_raw
+from tests.spark.run.test_truncation import branch
+from tests.spark.state.replay import advance, compare, expire, first
+from tests.spark.state.test_removed import DAY, PAST_T0, STATE
+from tests.spark.state.test_state import AVRO, ENVELOPE, JSON, avro, put, values
+from tests.spark.test_vacuum import as_of
+from tests.spark.world import World
+from tests.support.raw_builder import EPOCH
+from tests.tidemark.kafka_log.build import T0, Record, batch
+from tidemark.erasure.secret import VARIABLE
+from tidemark.formats.table.state_audit import PARTS
+from tidemark.monitoring.continuity import continuity_of
+from tidemark.table.state_table import StateTable
+from tidemark_spark.state.audit import audit_state
+
+RETENTION = "retention: {table: 30d, raw: 30d, apply: true}"
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, SECRET)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """The state alone has 100 keys: ``key-1`` is deleted, and ``key-2`` was in another partition before."""
+    world = World(tmp_path, STATE, RETENTION)
+    world.raw.segment([batch(0, [Record(number, T0, b"key-%d" % number, b"v" * 64) for number in range(100)])])
+    world.land()
+    put(world, b"key-1", None, time=1)
+    put(world, b"key-2", b"newer", time=1, partition=1)
+    outlive(world)
+    return world
+
+
+def write(world: World, key: bytes, value: bytes, time: int = 0, partition: int = 0) -> None:
+    """A record of the partition's present leader, landed."""
+    known = world.raw.partition(partition)
+    record = Record(0, T0 + time, key, value)
+    world.raw.segment([batch(known.end, [record], leader_epoch=known.leader_epoch)], partition)
+    world.land()
+
+
+def outlive(world: World, value: bytes = b"there") -> None:
+    """Of all records but those of a later date, only what the state has is left."""
+    for partition in sorted({partition for _, partition in world.raw.partitions}):
+        write(world, b"recent", value, 40 * DAY, partition)
+    advance(world)
+    expire(world, PAST_T0)
+    assert {row["kafka_key"] for row in world.rows()} <= {b"recent", b"both"}
+    remove_raw(world, NOW + timedelta(days=90))
+    assert len(bases(world)) == 1, "of the last segment"
+
+
+def stored_keys(world: World) -> set[bytes]:
+    """The keys in all files of the lake, live or not, but for evidence."""
+    store = world.table.store
+    paths = [info.key for info in store.list("") if info.key.endswith(".parquet") and "/_delta_log/" not in info.key]
+    files = [pq.ParquetFile(io.BytesIO(store.get(path).body)) for path in paths]
+    return {
+        key
+        for file in files
+        if "kafka_key" in file.schema_arrow.names
+        for key in file.read(["kafka_key"], use_threads=False).column("kafka_key").to_pylist()
+    }
+
+
+def found(world: World, capsys: pytest.CaptureFixture[str], *words: str, given: str) -> tuple[dict[str, int], int]:
+    """The records by place that a dry run finds for a request of one value, and what it could not search."""
+    capsys.readouterr()
+    made = said(world, "request", "--topic", "orders", "--reason", "DSR-1", "--by", "ada", *words, given=given)
+    job(world, "--dry-run", "--json")
+    report = reported(capsys)
+    said(world, "withdraw", str(made["id"]), "--by", "ada", "--reason", "it was to count")
+    return report.requests[0].records, report.unsearchable
+
+
+def approved(world: World, *keys: str) -> str:
+    name = ask(world, *keys)
+    said(world, "approve", name, "--by", "grace", "--records", "9", "--yes", who="grace")
+    return name
+
+
+def state_of(world: World, name: str) -> object:
+    found: Any = said(world, "status", name)
+    return found[0]["topics"][0]["state"]
+
+
+def test_keys_in_leaves_and_reserve_are_erased_and_then_only_the_request_is(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = approved(world, "key-1", "key-2", "key-3")
+    gone = {b"key-1", b"key-2", b"key-3"}
+    assert gone <= stored_keys(world)
+    assert (b"key-1" in values(world), values(world)[b"key-2"]) == (False, b"newer")
+    job(world, "--dry-run", "--json")
+    assert [request.records for request in reported(capsys).requests] == [{"state": 4}]
+    job(world, "--json")
+    report = reported(capsys)
+    assert (report.masked, report.rows, report.searched["state"]) == (4, 0, 103)
+    job(world)
+    assert "may have an erased key until state.py has made the state again" in capsys.readouterr().out
+    assert state_of(world, name) == "hidden"
+    with as_of(world, timedelta(hours=1)):
+        assert advance(world).lost_keys == 3
+        job(world)
+    assert gone & {*values(world)} == set()
+    assert len(values(world)) == 98
+    assert state_of(world, name) == "hidden"
+    for days in (2, 4):
+        with as_of(world, timedelta(days=days)):
+            advance(world)
+            job(world)
+    assert gone & stored_keys(world) == set()
+    assert state_of(world, name) == "erased"
+    assert audited(world).findings == ()
+    assert continuity_of(world.table)["sound"]
+    for part in range(PARTS):
+        assert audit_state(StateTable.open(world.table), part, first, compare).findings == ()
+    capsys.readouterr()
+    ask(world, "key-1", "key-2", "key-3")
+    job(world, "--dry-run", "--json")
+    assert [request.records for request in reported(capsys).requests] == [{}]
+
+
+def test_a_record_that_the_table_has_as_well_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Compaction has moved the start of its epoch in the lineage, which so has another epoch there than the file."""
+    world = World(tmp_path, STATE, RETENTION)
+    branch(world, (EPOCH, 0), (EPOCH + 2, 5))
+    records = [Record(0, T0, b"past", b"1"), Record(1, T0 + 40 * DAY, b"both", b"2"), Record(2, T0, b"last", b"3")]
+    world.raw.segment([batch(0, records, leader_epoch=EPOCH + 2)], next_offset=9, compacted=True)
+    world.land()
+    outlive(world)
+    assert found(world, capsys, given="past") == ({"state": 1}, 0)
+    assert found(world, capsys, given="both") == ({"table": 1}, 0)
+
+
+def test_a_record_of_a_dead_branch_masks_none_of_the_new(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    put(world, b"dead", b"cut", time=40 * DAY)
+    advance(world)
+    world.raw.partition().end = end = world.raw.partition().end - 1
+    branch(world, (EPOCH, 0), (EPOCH + 2, end))
+    write(world, b"other", b"of the same offset")
+    write(world, b"recent", b"there", 40 * DAY)
+    expire(world, PAST_T0)
+    remove_raw(world, NOW + timedelta(days=200))
+    assert bases(world).keys() == {end + 1}
+    assert {row["kafka_offset"] for row in world.rows() if row["kafka_key"] == b"recent"} == {1, end - 1, end + 1}
+    assert b"dead" in values(world), "its offset has expired"
+    assert found(world, capsys, given="dead") == ({}, 0)
+    advance(world)
+    assert b"dead" not in values(world)
+
+
+@pytest.mark.parametrize(
+    ("settings", "parser", "encoded", "column"),
+    [("", JSON, lambda change: json.dumps(change).encode(), "name"), (", key: [id]", AVRO, avro, "after.name")],
+)
+def test_a_column_is_searched_where_the_state_has_it(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    settings: str,
+    parser: str,
+    encoded: Callable[[dict[str, Any]], bytes],
+    column: str,
+) -> None:
+    (tmp_path / "envelope.avsc").write_text(json.dumps(ENVELOPE))
+    world = World(tmp_path, f"state: {{envelope: debezium{settings}}}", RETENTION, parser)
+    for number, name in enumerate(("Ada", "Bob")):
+        put(world, b"k%d" % number, encoded({"op": "c", "after": {"id": number, "name": name}}))
+    outlive(world, encoded({"op": "c", "after": {"id": 9, "name": "Cy"}}))
+    assert found(world, capsys, "--column", column, given="Ada") == ({"state": 1}, 0)
+    assert found(world, capsys, given="k1") == ({"state": 1}, 0), "the key stays in the state in any case"
+    assert found(world, capsys, "--column", "op", given="d") == ({}, 2), "the state lacks it"
