@@ -62,6 +62,17 @@ def test_so_it_does_of_compacted_files(world: World) -> None:
     check_rebuilds(world)
 
 
+def test_all_dates_are_made_again_if_only_refused_rows_of_an_expired_date_came_since(tmp_path: Path) -> None:
+    world = made(tmp_path, OPTED_IN, REFUSING)
+    drop(world)
+    world.raw.segment([batch(6, records(0, 0, values={0: b"bad", 1: b""}))])
+    world.land()
+    rows, classes = world.rows(), world.classes()
+    assert (states(world)[PAST], classes["quarantined"], classes["filtered"]) == ("expired", 1, 1)
+    assert again(world, plan_rebuild(world.table, None)).status == "landed"
+    assert (world.rows(), world.classes()) == (rows, classes)
+
+
 REFUSED: dict[str, object] = {"at": T0, "id": "no number"}
 
 
