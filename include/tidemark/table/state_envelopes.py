@@ -5,9 +5,10 @@ A record of an envelope without its operation is the tombstone that follows a de
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Envelope(NamedTuple):
@@ -31,8 +32,10 @@ class Envelope(NamedTuple):
 
     def unwraps(self, parsed: pa.Schema) -> bool:
         """True if the parser, whose columns are ``parsed``, makes a struct of the row."""
+        from pyarrow import types
+
         at = parsed.get_field_index(self.row)
-        return at >= 0 and pa.types.is_struct(parsed.field(at).type)
+        return at >= 0 and types.is_struct(parsed.field(at).type)
 
     def path_in_state(self, parsed: pa.Schema, column: str) -> str:
         """The path in a state of the ``parsed`` column of the topic's table; empty if the state lacks it."""

@@ -229,7 +229,10 @@ def _path_in_state(topic: TopicSettings, column: str) -> str:
 
 
 def _epoch_of(lineage: Lineage, offset: int) -> int:
-    """The epoch of a record of which only the state is left. Before the lineage's beginning it is that of its first."""
+    """The epoch of a record of which only the state is left. Before the lineage's beginning it is that of its first.
+
+    Once Kafka has compacted the log it may be an older one; the state drops its records at masked offsets of any epoch.
+    """
     epoch = lineage.epoch_at(offset)
     if epoch is None:
         epoch = lineage.entries[0][0] if lineage.entries else -1

@@ -69,7 +69,7 @@ def outlive(world: World, value: bytes = b"there") -> None:
     assert len(bases(world)) == 1, "of the last segment"
 
 
-def stored_keys(world: World) -> set[bytes]:
+def stored_keys(world: World) -> set[bytes | None]:
     """The keys in all files of the lake, live or not, but for evidence."""
     store = world.table.store
     paths = [info.key for info in store.list("") if info.key.endswith(".parquet") and "/_delta_log/" not in info.key]
