@@ -5,7 +5,7 @@ filtered. All of these offsets are converted again, and any may get another clas
 job refuses the commit unless the new classes hold exactly the rows of the files that they replace. So if changed
 settings give rows another date, the dates that exchange rows are rebuilt together, or all dates are.
 
-Rows that retention removed stay away, even if their date got other rows since: see :func:`expired_rows`.
+Rows that retention removed stay away, even if their date got other rows since: see :func:`expired_of`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date
 from types import MappingProxyType
+from typing import NamedTuple
 
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.table.ledger import Ledger, PartitionState
@@ -58,12 +59,12 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
     raw = RawTopic(table)
     incarnations = raw.incarnations().incarnations if landed.offsets else ()
     spared = spared_offsets(raw, standing)
-    expired = expired_rows(standing)
+    expired = expired_of(standing)
     planned = []
     for key, offsets in sorted(landed.offsets.items()):
         part = raw.partition(incarnations[key[0]].topic_id, incarnations[key[0]].place, *key)
         state = ledger.by_partition[key]
-        left_out = expired.get(key, {})
+        left_out = expired.rows.get(key, {})
         planned.append(plan_partition(raw, part, state, offsets, join=True, spared=spared.get(key), expired=left_out))
     return RunPlan(
         **(following(table, ledger, attempt) | {"generation": ledger.generation + 1}),
@@ -72,7 +73,7 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
         tasks=tuple(task for _, tasks in planned for task in tasks),
         dates=tuple(sorted(known if chosen is None else chosen)),
         whole=chosen is None,
-        leaves=tuple(sorted(expired_dates(ledger))) if chosen is None else (),
+        leaves=expired.dates if chosen is None else (),
         removes=tuple(removes),
         supersedes=supersedes,
     )
@@ -100,26 +101,35 @@ def expired_dates(ledger: Ledger) -> set[str]:
     return {dt for dt, state in ledger.dates.items() if state.state == "expired"}
 
 
-def expired_rows(standing: EffectiveEvidence, gone: Collection[str] = ()) -> dict[Key, dict[str, Intervals]]:
-    """The offsets at which retention removed rows of dates that are in the table again, by partition and date.
+class Expired(NamedTuple):
+    """What retention removed: all of ``dates``; and ``rows`` of other dates, by partition and date."""
+
+    dates: tuple[str, ...]
+    rows: dict[Key, dict[str, Intervals]]
+
+
+def expired_of(standing: EffectiveEvidence, gone: Collection[str] = ()) -> Expired:
+    """The rows that retention removed from the table. An expired date may have late rows, even if only refused ones.
 
     Between the removed rows lie rows of other dates, and now and then a row that a replay brought into the date since.
     Evidence that covers nothing else tells such a row apart, unless its file is ``gone``.
     """
-    away = expired_dates(standing.ledger)
     removed: dict[tuple[Key, str], list[tuple[int, int]]] = {}
-    there: dict[tuple[Key, str], list[tuple[int, int]]] = {}
+    alone: dict[tuple[Key, str], list[tuple[int, int]]] = {}
+    there: set[str] = set()
     for row in standing.evidence():
-        if row.dt is None or row.day in away:
-            continue
-        if row.offset_class == "expired":
+        if row.offset_class == "expired" and row.dt is not None:
             removed.setdefault((row.key, row.day), []).append((row.first, row.next))
-        elif row.offset_class in PARSED and row.rows == row.next - row.first and row.file not in gone:
-            there.setdefault((row.key, row.day), []).append((row.first, row.next))
-    found: dict[Key, dict[str, Intervals]] = {}
+        elif row.offset_class in PARSED and row.file not in gone:
+            there.add(row.day)
+            if row.rows == row.next - row.first:
+                alone.setdefault((row.key, row.day), []).append((row.first, row.next))
+    dates = expired_dates(standing.ledger) - there
+    rows: dict[Key, dict[str, Intervals]] = {}
     for (key, dt), spans in sorted(removed.items()):
-        found.setdefault(key, {})[dt] = Intervals(spans) - Intervals(there.get((key, dt), ()))
-    return found
+        if dt not in dates:
+            rows.setdefault(key, {})[dt] = Intervals(spans) - Intervals(alone.get((key, dt), ()))
+    return Expired(tuple(sorted(dates)), rows)
 
 
 def _checked(text: str) -> str:

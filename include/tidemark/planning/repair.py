@@ -19,7 +19,7 @@ from tidemark.planning.common import following, spared_offsets
 from tidemark.planning.lost_files import lost_files
 from tidemark.planning.partition_plan import left_at
 from tidemark.planning.read import joined
-from tidemark.planning.rebuild import expired_dates, expired_rows, files_by_date, plan_partition
+from tidemark.planning.rebuild import expired_of, files_by_date, plan_partition
 from tidemark.planning.unclean_election import cut_of, decided_below
 from tidemark.raw.partition import PartitionView
 from tidemark.raw.topic import RawTopic
@@ -68,7 +68,7 @@ def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
             "generation": ledger.generation + 1,
             "partitions": tuple(plan for plan, _ in search.planned),
             "tasks": tuple(task for _, tasks in search.planned for task in tasks),
-            "leaves": tuple(sorted(expired_dates(ledger))),
+            "leaves": search.expired.dates,
             "removes": tuple(file.path for file in live if file.path in gone | search.files),
             "supersedes": files_by_date(standing.told(lambda _, file: file in search.files).aside),
             "found": files_digest(live),
@@ -113,7 +113,7 @@ class _RepairSearch:
         self.files: set[str] = set()
         self._raw = RawTopic(table)
         self._spared = spared_offsets(self._raw, standing)
-        self._expired = expired_rows(standing, gone)
+        self.expired = expired_of(standing, gone)
         self._incarnations = self._raw.incarnations().incarnations
         for key, state in ledger.by_partition.items():
             rows = held.get(key, [])
@@ -131,7 +131,7 @@ class _RepairSearch:
         below = [row for row in rows if row.first < end]
         wanted, files = _whole(below, offsets.clip(0, end))
         self.files |= files | {row.file for row in rows if row.file and row.first >= end}
-        spared, expired = self._spared.get(key), self._expired.get(key, {})
+        spared, expired = self._spared.get(key), self.expired.rows.get(key, {})
         plan, tasks = (
             plan_partition(self._raw, part, state, wanted, join=False, spared=spared, expired=expired)
             if wanted

@@ -12,7 +12,7 @@ from tests.spark.audit.test_audit import audited
 from tests.spark.compaction.test_compaction import merge
 from tests.spark.convert.test_parsers import again, function_parser, json_parser
 from tests.spark.rebuild.rebuilds import changed, compared
-from tests.spark.retention.test_table import DAY, KEPT, OPTED_IN, PAST, drop, made, records, states
+from tests.spark.retention.test_table import ALSO, DAY, KEPT, OPTED_IN, PAST, drop, made, records, states
 from tests.spark.run.test_repair import optimize, repair, table_of
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import T0, Record, batch
@@ -62,6 +62,17 @@ def test_so_it_does_of_compacted_files(world: World) -> None:
     check_rebuilds(world)
 
 
+def test_all_dates_are_made_again_if_only_refused_rows_of_an_expired_date_came_since(tmp_path: Path) -> None:
+    world = made(tmp_path, OPTED_IN, REFUSING)
+    drop(world)
+    world.raw.segment([batch(6, records(0, 0, values={0: b"bad", 1: b""}))])
+    world.land()
+    rows, classes = world.rows(), world.classes()
+    assert (states(world)[PAST], classes["quarantined"], classes["filtered"]) == ("expired", 1, 1)
+    assert again(world, plan_rebuild(world.table, None)).status == "landed"
+    assert (world.rows(), world.classes()) == (rows, classes)
+
+
 REFUSED: dict[str, object] = {"at": T0, "id": "no number"}
 
 
@@ -87,11 +98,18 @@ def test_so_it_does_of_rows_that_a_replay_brought_among_those_that_expired(
     check_rebuilds(world)
 
 
-def test_a_plan_names_only_offsets_that_it_reads(world: World) -> None:
-    parts = {part.key: part.expired_rows for part in plan_rebuild(world.table, [PAST]).partitions}
-    assert parts == {(0, 0): {}}, "the late rows lie in another segment"
-    parts = {part.key: part.expired_rows for part in plan_rebuild(world.table, [KEPT]).partitions}
-    assert parts == {(0, 0): {PAST: ((2, 6),)}, (0, 1): {}}
+def test_a_plan_names_only_offsets_that_it_reads_of_dates_that_are_there(tmp_path: Path) -> None:
+    world = made(tmp_path, OPTED_IN, REFUSING)
+    drop(world)
+    assert left_out(world) == {(0, 0): {}, (0, 1): {}}, "all rows of the date are"
+    reopened(world)
+    assert left_out(world, PAST) == {(0, 0): {}}, "the late rows lie in another segment"
+    assert left_out(world, KEPT) == {(0, 0): {PAST: ((2, 6),)}, (0, 1): {}}
+
+
+def left_out(world: World, *dates: str) -> dict[tuple[int, int], dict[str, tuple[tuple[int, int], ...]]]:
+    """The expired rows in the plan of a rebuild of ``dates``, or of all, by partition."""
+    return {part.key: part.expired_rows for part in plan_rebuild(world.table, dates or None).partitions}
 
 
 def delete(world: World) -> None:
@@ -114,17 +132,17 @@ def test_a_repair_makes_the_rows_that_were_there(world: World, change: Callable[
 
 
 def test_restore_to_before_retention_brings_no_expired_row_back(tmp_path: Path) -> None:
-    """Rows that expired lie between lost ones, and their own file is back."""
+    """Their own file is back, and a row is lost in a span of offsets that they share."""
     world = World(tmp_path, OPTED_IN)
-    world.raw.segment([batch(0, records(40, 0, 0, 40))])
+    world.raw.segment([batch(0, records(40, 0, 0, 3, 40))])
     world.land()
     version = table_of(world).version()
     drop(world)
-    world.raw.segment([batch(4, records(0, 40))])
+    world.raw.segment([batch(5, records(0, 40))])
     world.land()
     rows, classes = world.rows(), world.classes()
     table_of(world).restore(version)
-    table_of(world).delete(f"dt = '{KEPT}'")
+    table_of(world).delete(f"dt = '{ALSO}'")
     repair(world)
     assert (world.rows(), world.classes()) == (rows, classes)
     check_rebuilds(world)
