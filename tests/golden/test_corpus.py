@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,11 @@ from tidemark.formats.raw import watermark
 from tidemark.formats.raw.watermark import Watermark
 
 MOST_BYTES = 2 << 20
-OURS = (b"/dev/shm", b"127.0.0.1", socket.gethostname().encode(), str(Path.home()).encode() + b"/")
-"""Names of the machine that made it, if it is this one."""
+OURS = re.compile(
+    rb"/dev/shm|127\.0\.0\.1|(?<![\w-])%s(?![\w-])|%s/"
+    % (re.escape(socket.gethostname().encode()), re.escape(str(Path.home()).encode()))
+)
+"""Names of the machine that made it, if it is this one; a short one may be a part of a topic's id."""
 
 
 @pytest.fixture(params=RELEASED)
@@ -85,4 +89,4 @@ def test_it_is_small_and_names_no_machine(version: Path) -> None:
     bodies = [(key, path.read_bytes()) for _, key, path in objects(version)]
     assert sum(len(body) for _, body in bodies) < MOST_BYTES
     assert all(key.startswith(f"{PREFIX}/") for key, _ in bodies)
-    assert [key for key, body in bodies if any(name in body for name in OURS)] == []
+    assert [key for key, body in bodies if OURS.search(body)] == []
