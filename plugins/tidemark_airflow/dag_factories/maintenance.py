@@ -249,7 +249,7 @@ def _topic_dags(deployment: Deployment) -> Iterator[DAG]:
                 map_index_template="{{ task.cluster }}/{{ task.topic }}",
                 execution_timeout=task_defaults.CONVERT_TIMEOUT,
                 retries=_RETRIES,
-                outlets=[state_asset(deployment, topic) for topic in topics] if upkeep.publishes else None,
+                outlets=[state_asset(deployment, topic) for topic in topics] if upkeep.publishes else [],
             ).expand_kwargs([{"cluster": topic.cluster, "topic": topic.topic} for topic in topics])
         yield dag
 
