@@ -4,6 +4,6 @@ It reads the broker's log directories and never writes in them, asks the broker 
 never deletes an object. The contract in ``tidemark`` defines its objects and their order.
 """
 
-from importlib.metadata import version
+from tidemark.installation import VERSION
 
-__version__ = version("tidemark-kafka")
+__version__ = VERSION

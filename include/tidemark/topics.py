@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
@@ -349,13 +350,17 @@ class Deployment(Settings):
         """The catalogs that list the table of ``topic``."""
         return tuple(catalog for catalog in self.catalogs if topic.catalogs is None or catalog.name in topic.catalogs)
 
+    def topics_of(self, cluster: str | None) -> list[TopicSettings]:
+        """The topics of ``cluster``, or of all clusters if None."""
+        return [topic for topic in self.topics if cluster in {None, topic.cluster}]
+
     def topic(self, name: str, cluster: str | None = None) -> TopicSettings:
         """The settings of a topic; ``cluster`` is needed only if two clusters have a topic of this name.
 
         Raises:
             ConfigError: there is none, or more than one.
         """
-        named = [topic for topic in self.topics if topic.topic == name and cluster in {None, topic.cluster}]
+        named = [topic for topic in self.topics_of(cluster) if topic.topic == name]
         if len(named) == 1:
             return named[0]
         if named:
@@ -370,6 +375,10 @@ class Deployment(Settings):
     def table_keys(self, topic: TopicSettings) -> TableKeys:
         """The keys of the table of ``topic`` and of its ledger, below :attr:`lake_store`."""
         return TableKeys(split_store_url(self.lake)[1], topic.cluster, topic.topic, topic.table)
+
+    def state_keys(self, topic: TopicSettings) -> TableKeys:
+        """The keys of :meth:`table_keys`, with the folder of the topic's state table as that of the table."""
+        return replace(self.table_keys(topic), table=topic.state_table)
 
     def deployment_keys(self, cluster: str) -> DeploymentKeys:
         """The keys of objects about all tables of ``cluster``, below :attr:`lake_store`."""

@@ -79,9 +79,7 @@ def verify_copy(
     or differs. With --renew it needs the agent's rights.
     """
     deployment = load_topics(topics)
-    chosen = (
-        [deployment.topic(topic, cluster)] if topic else [t for t in deployment.topics if cluster in {None, t.cluster}]
-    )
+    chosen = [deployment.topic(topic, cluster)] if topic else deployment.topics_of(cluster)
     copies = [check_copy(open_topic_table(deployment, settings), renew=renew) for settings in chosen]
     if output is Output.json:
         typer.echo(json.dumps([copy.model_dump(mode="json") for copy in copies], ensure_ascii=False))

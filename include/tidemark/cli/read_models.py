@@ -94,7 +94,7 @@ _OF_LEDGER: Final = ("topic_id", "start_offset", "leader_epoch")
 def landed_of(topics: Path, cluster: str | None) -> list[dict[str, Any]]:
     """The progress of all topics, limited to ``cluster`` if given, without partitions and dates."""
     deployment = load_topics(topics)
-    tables = [open_topic_table(deployment, topic) for topic in deployment.topics if cluster in {None, topic.cluster}]
+    tables = [open_topic_table(deployment, topic) for topic in deployment.topics_of(cluster)]
     if not tables:
         raise ConfigError(
             str(topics),

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
@@ -24,6 +23,7 @@ from pydantic_core import CoreSchema, from_json
 
 from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats import object_sizes
+from tidemark.installation import VERSION
 
 if TYPE_CHECKING:
     from tidemark.store import Store
@@ -136,7 +136,7 @@ def check_format(key: str, kind: str, stated: object, newest: int, needs: object
         return
     known = isinstance(needs, str) and _VERSION.fullmatch(needs)
     remedy = f"install Tidemark {needs} or newer" if known else "install the version that wrote it, or a newer one"
-    reads = f"Tidemark {version('tidemark-kafka')} reads formats up to {newest}"
+    reads = f"Tidemark {VERSION} reads formats up to {newest}"
     raise LaterFormat(key, f"has format {stated} of {kind}, and {reads}: {remedy}")
 
 

@@ -207,6 +207,12 @@ def live_files(delta: DeltaTable) -> list[LiveFile]:
     return sorted(LiveFile(path_in_log(path), size, count, str(dt)) for path, size, count, dt in rows)
 
 
+def live_paths(delta: DeltaTable) -> set[str]:
+    """The paths of the files of the table's version."""
+    actions = delta.get_add_actions(flatten=True)
+    return {path_in_log(str(path)) for path in actions.column(actions.schema.names.index("path")).to_pylist()}
+
+
 def path_in_log(path: str) -> str:
     """A file's path relative to the table, from the URI in the Delta log."""
     return unquote(path)

@@ -45,13 +45,17 @@ class StateTable(NamedTuple):
     @property
     def root(self) -> str:
         """The key of the state table's folder; no trailing slash."""
-        head, slash, _ = self.of.keys.root.rpartition("/")
-        return f"{head}{slash}{self.of.topic.state_table}"
+        return self.of.deployment.state_keys(self.of.topic).root
 
     @property
     def url(self) -> str:
         """The state table's URL, for any engine."""
         return f"{self.of.deployment.lake_store}/{self.root}"
+
+    def files(self, ledger: StateLedger) -> dict[str, int]:
+        """The keys and sizes of the files of ``ledger``: its leaves, and their reserves."""
+        leaves = {f"{self.root}/{leaf.path}": leaf.size for leaf in ledger.leaves if leaf.path}
+        return leaves | {leaf.reserve: leaf.reserve_size for leaf in ledger.leaves if leaf.reserve}
 
     def delta(self) -> DeltaTable | None:
         """The table at its newest version, or None before its first commit.

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow.sdk import Asset
@@ -63,8 +62,8 @@ def assets_of(deployment: Deployment, topic: TopicSettings) -> Assets:
 
 def state_asset(deployment: Deployment, topic: TopicSettings) -> Asset:
     """The asset of a topic's state table."""
-    keys = replace(deployment.table_keys(topic), table=topic.state_table)
-    return Asset(name=topic.state_table, uri=f"{deployment.lake_store}/{keys.root}", group="tidemark")
+    uri = f"{deployment.lake_store}/{deployment.state_keys(topic).root}"
+    return Asset(name=topic.state_table, uri=uri, group="tidemark")
 
 
 def stored_commits(assets: Collection[Asset]) -> set[Commit]:

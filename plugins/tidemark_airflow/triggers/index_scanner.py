@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from importlib.metadata import version
 from typing import NamedTuple
 
 from tidemark.concurrency import in_parallel
@@ -25,6 +24,7 @@ from tidemark.formats.raw.watermark_index import parse_index
 from tidemark.formats.table.index_cache import IndexCache, log_failures
 from tidemark.formats.table.scan_status import ScanStatus
 from tidemark.inspection.led_partitions import heads_of
+from tidemark.installation import VERSION
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment
@@ -155,7 +155,7 @@ class IndexScanner:
             failing_since=self._last.failing_since,
             error=self._last.failure,
             failures=self._failures,
-            version=version("tidemark-kafka"),
+            version=VERSION,
         )
         before = self._reported
         same = before is not None and before.failing_since == status.failing_since

@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Final
 
 from tidemark.erasure.reports import Remaining
-from tidemark.formats.table.state_ledger import StateLedger
 from tidemark.planning.maintenance.erased_files import commits_of
 from tidemark.planning.maintenance.vacuum import RUN_OVER, Knowledge, judge
 from tidemark.planning.state import still_holds
@@ -53,8 +52,10 @@ def erase_versions(table: TopicTable, known: Knowledge) -> Iterator[Remaining]:
     doomed |= _without(_former(store, table.keys.evidence), counted)
     if table.topic.state:
         state = StateTable.open(table)
-        for folder in _folders_of(state):
-            doomed |= _without(_former(store, folder), _named(state, state.committed()))
+        former_files = [_former(store, folder) for folder in _folders_of(state)]
+        ledger = state.committed()  # after the listings: what it names stays
+        for files in former_files:
+            doomed |= _without(files, state.files(ledger) if ledger else ())
     yield from (Remaining(**version._asdict()) for version in delete_all_versions(store, doomed))
 
 
@@ -69,8 +70,7 @@ def state_files(table: TopicTable, erased_at: datetime) -> Iterator[Remaining]:
         return
     state = StateTable.open(table)
     ledger = state.committed()
-    follows = ledger is not None and still_holds(table, committed_ledger(table), ledger)
-    clean = _named(state, ledger) if follows else set()
+    clean = state.files(ledger) if ledger and still_holds(table, committed_ledger(table), ledger) else ()
     for folder in _folders_of(state):
         for info in table.store.list(folder):
             # A run that began before the erasure may write files that it can commit no more.
@@ -93,9 +93,3 @@ def _without(former: Versions, keys: Collection[str]) -> Versions:
 
 def _folders_of(state: StateTable) -> tuple[str, str]:
     return f"{state.root}/", state.of.keys.state_folder
-
-
-def _named(state: StateTable, ledger: StateLedger | None) -> set[str]:
-    """The keys of the leaves and of their reserve."""
-    leaves = ledger.leaves if ledger else ()
-    return {f"{state.root}/{leaf.path}" for leaf in leaves} | {leaf.reserve for leaf in leaves}

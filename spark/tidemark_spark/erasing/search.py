@@ -381,6 +381,4 @@ def _state_tasks(
         return {}, []
     cuts = cut_offsets(table, standing.ledger, ledger)
     outlived = {key: offsets - cuts.get(key, Intervals()) for key, offsets in gone.items()}
-    leaves = [(f"{state.root}/{leaf.path}", leaf.size) for leaf in ledger.leaves if leaf.path]
-    reserves = [(leaf.reserve, leaf.reserve_size) for leaf in ledger.leaves if leaf.reserve]
-    return outlived, [StateSearch(*file) for file in (*leaves, *reserves)]
+    return outlived, [StateSearch(key, size) for key, size in state.files(ledger).items()]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from typing_extensions import override
 
 from tidemark.erasure.reports import last_erasure
 from tidemark.errors import TableTampered
-from tidemark.table.delta_table import TopicTable, ledger_of, live_files, path_in_log
+from tidemark.table.delta_table import TopicTable, ledger_of, live_files, live_paths
 from tidemark.table.log_copy import LogCopy
 from tidemark.table.state_table import StateTable
 from tidemark.table.tampering import check_untampered
@@ -64,9 +62,8 @@ class ListedState(ListedTable):
 
     def __init__(self, table: TopicTable) -> None:
         """List the state of the topic of ``table``."""
-        name = table.topic.state_table
-        topic, keys = table.topic.model_copy(update={"table": name}), replace(table.keys, table=name)
-        super().__init__(table._replace(topic=topic, keys=keys, log=LogCopy()))
+        topic = table.topic.model_copy(update={"table": table.topic.state_table})
+        super().__init__(table._replace(topic=topic, keys=table.deployment.state_keys(table.topic), log=LogCopy()))
         self._state = StateTable.open(table)
 
     @override
@@ -77,9 +74,7 @@ class ListedState(ListedTable):
     @override
     def check(self, delta: DeltaTable) -> None:
         ledger = self._state.ledger(delta)
-        actions = pa.table(delta.get_add_actions(flatten=True))
-        paths = {path_in_log(str(path)) for path in actions.column("path").to_pylist()}
-        if paths != {leaf.path for leaf in (ledger.leaves if ledger else ()) if leaf.path}:
+        if live_paths(delta) != {leaf.path for leaf in (ledger.leaves if ledger else ()) if leaf.path}:
             rule = "has other files than its ledger says: something else changed it"
             raise TableTampered(f"{self.table.url} {rule}; make it again by state.py --rebuild")
 

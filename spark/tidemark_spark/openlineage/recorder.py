@@ -84,7 +84,7 @@ class Recorder:
         names = [named] if isinstance(named, str) else named
         if names:
             return [deployment.topic(name, cluster) for name in names]
-        return [topic for topic in deployment.topics if cluster in {None, topic.cluster}]
+        return deployment.topics_of(cluster)
 
     def _guarded(self, step: Callable[[], Any]) -> None:
         try:

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
-from importlib.metadata import version
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, PublishError, StaleRun, StoreError
 from tidemark.formats.table.ledger import DateState, Fold, Ledger, PartitionState
 from tidemark.formats.table.plan import RUN_LIMIT, RunPlan
+from tidemark.installation import VERSION
 from tidemark.planning.maintenance.fold import has_landed
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.store import put_once
@@ -196,7 +196,7 @@ def rebased(current: Ledger, plan: RunPlan, change: TableChange, live: Iterable[
         masks={**current.masks, **plan.masks} if plan.kind == "erase" or current.n == 0 else current.masks,
         configuration=plan.configuration,
         code=plan.code,
-        version=version("tidemark-kafka"),
+        version=VERSION,
         committed_at=utc_now(),
     )
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
@@ -32,7 +32,7 @@ from tidemark.planning.maintenance.vacuum import RUN_OVER, TOMBSTONES
 from tidemark.planning.state import Meaning, StateChange, made_again, state_change, still_holds
 from tidemark.planning.unseen_deletions import uncertain_offsets
 from tidemark.store import put_once
-from tidemark.table.delta_table import committed_ledger, ledger_of, open_delta, path_in_log
+from tidemark.table.delta_table import committed_ledger, ledger_of, live_paths, open_delta, path_in_log
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import read_evidence
 from tidemark.table.state_table import StateTable
@@ -308,7 +308,7 @@ class StateRun:
         return delta
 
     def _write_version(self, delta: DeltaTable, change: StateChange, ledger: StateLedger) -> None:
-        there = {path_in_log(path) for path in _paths(delta)}
+        there = live_paths(delta)
         new = {leaf.path: leaf for leaf in ledger.leaves if leaf.path}
         at = milliseconds(ledger.committed_at)
         actions: list[AddAction | RemoveAction] = [
@@ -344,9 +344,9 @@ class StateRun:
         now, listed = table.store.now(), self._oldest_listed()
         needed, old, young = set[str](), set[str](), True
         for read in self._commits(ledger):
-            files = {f"{table.root}/{leaf.path}" for leaf in read.leaves} | {leaf.reserve for leaf in read.leaves}
+            files = table.files(read)
             if not young:
-                old |= files
+                old |= {*files}
                 continue
             needed |= {*files, keys.state_ledger(read.n, read.attempt)}
             age = now - read.committed_at
@@ -468,12 +468,6 @@ def is_touched(prefix: str, buckets: Collection[int]) -> bool:
     width = BUCKET_BITS - len(prefix)
     first = int(prefix or "0", 2) << width
     return any(first <= bucket < first + (1 << width) for bucket in buckets)
-
-
-def _paths(delta: DeltaTable) -> list[str]:
-    actions = delta.get_add_actions(flatten=True)
-    column: Any = actions.column(actions.schema.names.index("path"))
-    return [str(path) for path in column.to_pylist()]
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:

@@ -36,6 +36,10 @@ _BYTES: Final = {
 """The least bytes of a value."""
 
 
+_UNION: Final = "union"
+_RECORDS: Final = {"record", "error"}
+
+
 class UnboundedSchema(ValueError):
     """A schema that is not read; the message says why, with the path of the field."""
 
@@ -90,31 +94,31 @@ def _items(schema: Any, named: dict[str, Any], seen: set[str]) -> Iterator[Any]:
         yield from _items(schema["type"], named, seen)
 
 
-def _is_blind(schema: Any, named: dict[str, Any]) -> bool:
-    """True if a value of ``schema`` is skipped without a check of the end; types do not hold themselves."""
+def _resolved(schema: Any, named: dict[str, Any]) -> tuple[Any, str]:
+    """The declaration that ``schema`` wraps or names, and its kind."""
     if isinstance(schema, list):
-        return False
+        return schema, _UNION
     kind = schema if isinstance(schema, str) else schema["type"]
     if not isinstance(kind, str):
-        return _is_blind(kind, named)
-    if kind in named:
-        return _is_blind(named[kind], named)
-    if kind in {"record", "error"}:
-        return all(_is_blind(field["type"], named) for field in schema["fields"])
+        return _resolved(kind, named)
+    return _resolved(named[kind], named) if kind in named else (schema, kind)
+
+
+def _is_blind(schema: Any, named: dict[str, Any]) -> bool:
+    """True if a value of ``schema`` is skipped without a check of the end; types do not hold themselves."""
+    declared, kind = _resolved(schema, named)
+    if kind in _RECORDS:
+        return all(_is_blind(field["type"], named) for field in declared["fields"])
     return kind in {"null", "boolean", "float", "double", "fixed"}
 
 
 def _ends_blindly(schema: Any, named: dict[str, Any]) -> bool:
     """True if the last bytes of a value of ``schema`` may be of a type that is skipped without a check of the end."""
-    if isinstance(schema, list):
-        return any(_ends_blindly(branch, named) for branch in schema)
-    kind = schema if isinstance(schema, str) else schema["type"]
-    if not isinstance(kind, str):
-        return _ends_blindly(kind, named)
-    if kind in named:
-        return _ends_blindly(named[kind], named)
-    if kind in {"record", "error"}:
-        for field in reversed(schema["fields"]):
+    declared, kind = _resolved(schema, named)
+    if kind == _UNION:
+        return any(_ends_blindly(branch, named) for branch in declared)
+    if kind in _RECORDS:
+        for field in reversed(declared["fields"]):
             if _ends_blindly(field["type"], named):
                 return True
             if not _is_blind(field["type"], named):  # it takes bytes: those before it are no end
