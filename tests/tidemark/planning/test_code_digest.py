@@ -24,6 +24,7 @@ BESIDE = {
     "tidemark.endpoints",
     "tidemark.errors",
     "tidemark.formats",
+    "tidemark.installation",
     "tidemark.intervals",
     "tidemark.planning",
     "tidemark.raw",
