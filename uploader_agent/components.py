@@ -12,7 +12,6 @@ from tidemark.errors import ConfigError
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import Metadata
 from uploader_agent.broker.authority import Authority, NoAuthority
-from uploader_agent.broker.leadership_hints import LeadershipHints, NoHints
 from uploader_agent.broker.properties import Broker
 from uploader_agent.disk.watcher import Watcher
 from uploader_agent.hold import Hold
@@ -65,7 +64,6 @@ class Components:
         open_store: OpenStore,
         watcher: Watcher,
         *,
-        hints: LeadershipHints | None = None,
         authority: Authority | None = None,
         notifier: Notifier | None = None,
         traffic: StoreTraffic | None = None,
@@ -82,7 +80,6 @@ class Components:
         self.broker = broker
         self.watcher = watcher
         self.source = source or BrokerDisk()
-        self.hints = hints or NoHints()
         self.notifier = notifier or Notifier({})
         self.runtime = runtime
         self.traffic = traffic or StoreTraffic(Metrics(), settings.upload.bandwidth)
