@@ -120,8 +120,7 @@ def test_damaged(world: World, kind: str, batch: str, rng: random.Random, capsys
     start, end = starts[number], [*starts, len(good)][number + 1]
     bad = DAMAGE[kind](good, start, end, rng)
     assert bad != good
-    partition = world.disk.partition()
-    partition.fill(0, 100, 200, end=300)
+    partition = world.disk.partition().fill(0, 100, 200, end=300)
     partition.log(100).write_bytes(bad)
     world.disk.partition(OTHER).fill(0, 100, end=200)
     world.metadata.leads[OTHER] = Led(3, ID)

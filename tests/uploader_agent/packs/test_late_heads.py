@@ -121,8 +121,7 @@ def test_it_fails_once_the_process_that_sent_it_seals_under_another_epoch(
 
 
 def test_a_log_that_is_not_compacted_is_sealed_without_another_put(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50))
+    partition = world.disk.partition().segment(0, records(0, 50))
     pack_once(world, 50)
     partition.roll(50)
     world.store.puts.clear()

@@ -148,8 +148,7 @@ def test_a_broker_s_file_that_differs_is_corrupt(stored: World) -> None:
 @pytest.mark.parametrize("change", ["shorter", "other bytes"])
 def test_the_brokers_file_is_compared_wherever_a_segment_begins(world: World, change: str) -> None:
     """A quiet tail was sealed, and then the rest of its local segment."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50))
+    partition = world.disk.partition().segment(0, records(0, 50))
     world.metadata.default_high = 50
     world.once(tail_after="0s")
     partition.segment(0, records(0, 90))
@@ -163,9 +162,7 @@ def test_the_brokers_file_is_compared_wherever_a_segment_begins(world: World, ch
 
 def test_the_next_leader_continues_where_the_store_ends(stored: World) -> None:
     other = stored.another(2, leads={T: Led(4, ID)})
-    partition = other.disk.partition()
-    partition.lineage([(3, 0), (4, 300)])
-    partition.fill(0, 250, 350, end=400)
+    partition = other.disk.partition().lineage([(3, 0), (4, 300)]).fill(0, 250, 350, end=400)
     partition.segment(250, records(250, 300) + records(300, 350, epoch=4))
     partition.segment(350, records(350, 400, epoch=4))
     other.once()
@@ -194,8 +191,7 @@ def test_segments_that_overlap(stored: World) -> None:
 def test_missing_offsets_within_a_segment(world: World, policy: str) -> None:
     """They are compacted away, or a gap where nothing is compacted."""
     world.metadata.policy = policy
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     holey = simple(0, 10, leader_epoch=3) + batch(50, [Record(0)], leader_epoch=3)
     partition.segment(0, holey + (simple(90, 10, leader_epoch=3) if policy == "delete" else b""))
     world.once()
@@ -256,9 +252,7 @@ def test_an_open_gap_is_wrong_and_an_acknowledged_one_is_not(world: World) -> No
 
 
 def test_a_damaged_segment_is_wrong_until_it_is_mended(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
-    partition.segment(0, flipped(records(0, 100)))
+    world.disk.partition().fill(0, 100, end=200).segment(0, flipped(records(0, 100)))
     world.once()
     word, findings = examine(world)
     assert word is Severity.CORRUPT
