@@ -87,11 +87,7 @@ class Agent:
         parts = self._parts
         self._go_on_by = self._runtime.monotonic() + _INDEX_LIMIT
         filling = self._runtime.thread("fill", self._fill)
-        threads = {
-            "metadata": parts.poller.thread,
-            "index": parts.index.thread,
-            "fill": filling,
-        }
+        threads = {"metadata": parts.poller.thread, "index": parts.index.thread, "fill": filling}
         for name, thread in threads.items():
             parts.health.watch(name, thread)
         with parts.source.running(parts.accepts_topic) as replica:

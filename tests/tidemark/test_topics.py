@@ -110,11 +110,7 @@ def test_a_resolver_of_ones_own() -> None:
         (GOOD, "a: [", "topics.yaml: .*not valid YAML"),
         (GOOD, "[a]: 1", "topics.yaml: .*not valid YAML: line 1, column 1: a key must be a single word"),
         (GOOD, "[" * 5000, "topics.yaml: .*not valid YAML: it is nested too deeply"),
-        (
-            "lateness: 2d",
-            "sane_timestamps: {earliest: 2026-02-30}",
-            "line .*: this is not a valid timestamp",
-        ),
+        ("lateness: 2d", "sane_timestamps: {earliest: 2026-02-30}", "line .*: this is not a valid timestamp"),
         ("lateness: 2d", f"lateness: {'9' * 30}d", "topics.1.lateness: must be at most 36500d"),
         ("lateness: 2d", "lateness: 900000000d", "topics.1.lateness: must be at most 36500d"),
         ("size: 1MiB", f"size: {'9' * 5000}", "not valid YAML: line .*: this is not a valid int"),

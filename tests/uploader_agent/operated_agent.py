@@ -113,11 +113,7 @@ def replaced(folder: Path) -> dict[str, Callable[..., object]]:
         store.before = gates.before
         return store
 
-    return {
-        "open_store": opener,
-        "AdminMetadata": lambda *_: DiskMetadata(disk),
-        "DirectoryWatcher": gates.watcher,
-    }
+    return {"open_store": opener, "AdminMetadata": lambda *_: DiskMetadata(disk), "DirectoryWatcher": gates.watcher}
 
 
 def main() -> None:

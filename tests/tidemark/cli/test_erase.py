@@ -374,11 +374,7 @@ def test_status_tells_what_is_left_in_raw_and_until_when(world: World, person: P
     kept = {"key": "east/orders-0/1.log", "version": "3Lg", "why": "is kept by Object Lock in compliance mode"}
     dated = [{**kept, "until": f"2027-0{month}-01T09:30:00Z"} for month in (3, 2)]
     for attempt, remaining, state in (
-        (
-            1,
-            [*dated, {"key": "a.log", "why": "is damaged"}],
-            "hidden; 3 objects left, some until 2027-03-01",
-        ),
+        (1, [*dated, {"key": "a.log", "why": "is damaged"}], "hidden; 3 objects left, some until 2027-03-01"),
         (2, [{"key": "a.log", "why": "is damaged"}], "hidden; 1 object left: see the report"),
         (3, [], "erased"),
     ):

@@ -96,13 +96,7 @@ def test_a_watermark_that_stands_before_a_rotated_segment_is_stuck() -> None:
 
 def test_uploaded_and_not_landed_is_late() -> None:
     [found] = late(ledger(100), entry(uploaded=300))
-    assert (found.key, found.start, found.end, found.offsets, found.since) == (
-        "late/east/orders",
-        100,
-        300,
-        200,
-        NOW,
-    )
+    assert (found.key, found.start, found.end, found.offsets, found.since) == ("late/east/orders", 100, 300, 200, NOW)
 
 
 @pytest.mark.parametrize(

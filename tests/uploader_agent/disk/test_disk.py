@@ -185,10 +185,7 @@ def test_no_link_is_followed_in_a_log_directory(tmp_path: Path, world: World) ->
     log = world.disk.partition().log(0)
     log.unlink()
     log.symlink_to(secret)
-    with (
-        PartitionFiles(log.parent, ID) as files,
-        capture_logs() as told,
-    ):
+    with PartitionFiles(log.parent, ID) as files, capture_logs() as told:
         with pytest.raises(OSError, match="a symbolic link") as caught:
             files.open(log.name)
         world.metadata.leads[TopicPartition("other", 0)] = Led(3, ID)

@@ -91,10 +91,7 @@ def test_a_damaged_head_is_named(packed: World, *, deep: bool) -> None:
 def test_a_pack_that_is_gone_leaves_a_hole(packed: World, *, deep: bool) -> None:
     first, second = packs(packed)
     packed.store.inner.delete(first.key)
-    assert examine(packed, deep=deep) == (
-        Severity.GAP,
-        [(Severity.PACKED, 30, 50, False), (Severity.GAP, 0, 30, True)],
-    )
+    assert examine(packed, deep=deep) == (Severity.GAP, [(Severity.PACKED, 30, 50, False), (Severity.GAP, 0, 30, True)])
     packed.store.inner.delete(second.key)
     findings = verified(packed, deep=deep)[1]
     assert [(one.offset, one.end, one.object) for one in findings] == [(0, 50, packed.control.head(1))]

@@ -78,10 +78,9 @@ def test_a_lost_log_is_a_gap(stored: World) -> None:
 
 def test_a_lost_manifest_is_a_gap(stored: World) -> None:
     delete(stored, 100, "manifest.json")
-    assert examine(stored) == (
-        Severity.GAP,
-        [(Severity.GAP, 100, 200, True), (Severity.LAGGING, 100, 200, False)],
-    ), "the broker still has it, too"
+    assert examine(stored) == (Severity.GAP, [(Severity.GAP, 100, 200, True), (Severity.LAGGING, 100, 200, False)]), (
+        "the broker still has it, too"
+    )
 
 
 @pytest.mark.parametrize("extension", ["index", "timeindex"])
@@ -130,10 +129,7 @@ def test_a_byte_that_rotted_is_seen_by_deep_alone(
 def test_a_manifest_that_does_not_parse_is_corrupt(stored: World) -> None:
     remove(FakePartition(stored.disk.log_dirs[0] / "orders-0"), 0)
     put(stored, 0, "manifest.json", b"{}")
-    assert examine(stored) == (
-        Severity.CORRUPT,
-        [(Severity.CORRUPT, 0, 0, True), (Severity.GAP, 0, 100, True)],
-    )
+    assert examine(stored) == (Severity.CORRUPT, [(Severity.CORRUPT, 0, 0, True), (Severity.GAP, 0, 100, True)])
 
 
 def test_a_broker_s_file_that_differs_is_corrupt(stored: World) -> None:
