@@ -142,8 +142,7 @@ def test_a_quiet_tail_is_sealed_and_what_follows_is_a_segment_of_its_own(world: 
     assert world.stored(120) == records(120, 130)
     assert world.watermark()[1].next_offset == 130
 
-    partition.segment(100, records(100, 150))
-    partition.roll(150)
+    partition.segment(100, records(100, 150)).roll(150)
     world.metadata.default_high = 150
     no_errors(world.once(tail_after="1h"))
     assert [(world.manifest(base).next_offset, world.stored(base)) for base in (100, 120, 130)] == [

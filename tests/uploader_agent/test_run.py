@@ -61,8 +61,7 @@ def test_rotation_rings_the_bell(world: World) -> None:
     with running(world, DirectoryWatcher(), scan_interval=NEVER, metadata_interval=NEVER):
         world.store.await_put(lambda: watermark_is(world, 100))
         for base in range(100, 600, 100):
-            partition.segment(base, records(base, base + 100))
-            partition.roll(base + 100)
+            partition.segment(base, records(base, base + 100)).roll(base + 100)
             world.store.await_put(lambda end=base + 100: watermark_is(world, end))  # type: ignore[misc]
 
 
@@ -70,8 +69,7 @@ def test_missed_event_is_found_by_the_scan(world: World) -> None:
     partition = world.disk.partition().fill(0, end=100)
     with running(world, NoWatcher(), scan_interval="50ms", metadata_interval=NEVER):
         world.store.await_put(lambda: watermark_is(world, 100))
-        partition.segment(100, records(100, 200))
-        partition.roll(200)
+        partition.segment(100, records(100, 200)).roll(200)
         world.store.await_put(lambda: watermark_is(world, 200))
 
 
@@ -81,8 +79,7 @@ def test_silent_bell_alone_finds_nothing(world: World) -> None:
     partition.fill(0, end=100)
     with running(world, bell, scan_interval=NEVER, metadata_interval=NEVER):
         world.store.await_put(lambda: watermark_is(world, 100))
-        partition.segment(100, records(100, 200))
-        partition.roll(200)
+        partition.segment(100, records(100, 200)).roll(200)
         bell.wake()
     assert world.watermark()[1].next_offset == 100
 

@@ -271,15 +271,11 @@ def dates_answer(dates: Mapping[str, DateState], quarantined: Mapping[str, int],
     years = sorted({int(dt[:4]) for dt in known})
     wanted = year if year is not None else max(years, default=None)
     rows = [
-        _date_row(dt, dates.get(dt, DateState(rows=0)), quarantined.get(dt, 0))
+        DateRow(dt=dt, quarantined=quarantined.get(dt, 0), **dates.get(dt, DateState(rows=0)).model_dump())
         for dt in known
         if wanted is not None and dt.startswith(f"{wanted:04d}-")
     ]
     return DatesAnswer(years=years, year=wanted, dates=rows, undated=quarantined.get("", 0))
-
-
-def _date_row(dt: str, state: DateState, quarantined: int) -> DateRow:
-    return DateRow(dt=dt, quarantined=quarantined, **state.model_dump())
 
 
 def lineage_answer(start: int, end: int, derivation: Derivation) -> LineageAnswer:

@@ -201,8 +201,7 @@ def test_nobody_says_where_a_partition_begins_before_its_spool_does(slot: Slot, 
 
 
 def test_new_spools_ask_the_store_side_by_side(tmp_path: Path) -> None:
-    cluster = ScriptedCluster(partitions=8)
-    cluster.produce(3)
+    cluster = ScriptedCluster(partitions=8).produce(3)
     slot = Slot(tmp_path, cluster)
     slot.upload(tails=True)
     slot.lose_spool()
@@ -450,8 +449,7 @@ def test_a_disk_error_has_the_spool_opened_again(slot: Slot, cluster: ScriptedCl
 def test_a_disk_error_at_one_of_many_new_spools_leaves_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = ScriptedCluster(partitions=30)
-    cluster.produce(1)
+    cluster = ScriptedCluster(partitions=30).produce(1)
     replica, real = Slot(tmp_path, cluster).replica(), PartitionSpool.begin
     full = {str(TopicPartition(TOPIC, 7))}
 

@@ -232,8 +232,7 @@ def test_nothing_is_sealed_of_a_compacted_topic_before_it_is_made_again(begun: W
     partition = begun.disk.partition()
     begun.metadata.policy = "compact"
     pack_once(begun, 50)
-    partition.segment(0, records(0, 20) + records(40, 50))
-    partition.roll(50)
+    partition.segment(0, records(0, 20) + records(40, 50)).roll(50)
     spoil(begun)
     head = begun.control.head(1)
     with failing(begun, lambda operation, key: (operation, key) == ("put", head), AccessDenied(head, "planted")):

@@ -225,8 +225,7 @@ def test_an_entry_of_a_former_leadership_stays_until_its_epoch_is_sealed(world: 
 def test_a_tail_that_the_log_has_left_is_sealed_on_its_own_branch(world: World, second: World) -> None:
     """The log may return to it, after another unclean election."""
     partition = second.disk.partition().lineage([(3, 0), (4, 30)])
-    partition.segment(0, records(0, 30) + records(30, 60, epoch=4, value="other"))
-    partition.roll(60)
+    partition.segment(0, records(0, 30) + records(30, 60, epoch=4, value="other")).roll(60)
     second.metadata.default_high = 60
     second.once()
     lost_leadership(world)
@@ -247,8 +246,7 @@ def test_what_is_open_where_the_log_left_a_tail_is_known_from_the_seal_of_the_ne
     world.store.inner.delete(packs(world)[0].key)
     second = world.another(2, leads={T: Led(4, ID)})
     partition = second.disk.partition().lineage([(3, 0), (4, 30)])
-    partition.segment(0, transactional(0, 7, 10) + records(10, 30) + records(30, 60, epoch=4))
-    partition.roll(60)
+    partition.segment(0, transactional(0, 7, 10) + records(10, 30) + records(30, 60, epoch=4)).roll(60)
     second.metadata.default_high = 60
     second.once()
     lost_leadership(world)
@@ -404,8 +402,7 @@ def test_heads_of_all_tails_are_read_before_a_gap(world: World, second: World) -
     partition = second.disk.partition()
     remove(partition, 0)
     partition.lineage([(3, 50), (4, 60)])
-    partition.segment(50, records(50, 60) + records(60, 80, epoch=4))
-    partition.roll(80)
+    partition.segment(50, records(50, 60) + records(60, 80, epoch=4)).roll(80)
     second.metadata.log_start, second.metadata.default_high = 50, 80
     no_errors(second.once(freshness=FRESHNESS))
     assert gap_reasons(world) == []
@@ -416,8 +413,7 @@ def test_what_an_election_has_cut_off_is_not_sealed_from_packs(world: World, sec
     partition = second.disk.partition()
     remove(partition, 0)
     partition.lineage([(3, 0), (4, 30)])
-    partition.segment(40, records(40, 80, epoch=4))
-    partition.roll(80)
+    partition.segment(40, records(40, 80, epoch=4)).roll(80)
     second.metadata.log_start, second.metadata.default_high = 40, 80
     no_errors(second.once(freshness=FRESHNESS))
     assert world.stored(0) == records(0, 30)
@@ -433,8 +429,7 @@ def test_a_run_from_packs_ends_before_a_hole(world: World, second: World) -> Non
     assert spans(world) == [(0, 50), (50, 60), (60, 80)]
     world.store.inner.delete(packs(world)[1].key)
     remove(partition, 0)
-    partition.segment(80, records(80, 100, epoch=4))
-    partition.roll(100)
+    partition.segment(80, records(80, 100, epoch=4)).roll(100)
     second.metadata.log_start, second.metadata.default_high = 80, 100
     no_errors(second.once(freshness=FRESHNESS))
     assert (world.manifest(0).next_offset, world.stored(0)) == (50, records(0, 50))
@@ -446,8 +441,7 @@ def test_what_a_former_leader_packs_until_the_claim_is_no_gap(world: World, seco
     former, partition = world.disk.partition(), second.disk.partition()
     remove(partition, 0)
     partition.lineage([(3, 80), (4, 90)])
-    partition.segment(80, records(80, 90) + records(90, 100, epoch=4))
-    partition.roll(100)
+    partition.segment(80, records(80, 90) + records(90, 100, epoch=4)).roll(100)
     second.metadata.log_start, second.metadata.default_high = 80, 100
 
     def pack_before_the_claim(operation: str, key: str) -> None:
@@ -474,8 +468,7 @@ def test_a_log_that_returns_to_a_branch_finds_what_was_packed_there(world: World
     if broker == 1:
         remove(partition, 0)
     partition.lineage([(3, 40), (5, 50)])
-    partition.segment(40, records(40, 50) + records(50, 80, epoch=5))
-    partition.roll(80)
+    partition.segment(40, records(40, 50) + records(50, 80, epoch=5)).roll(80)
     third.metadata.log_start, third.metadata.default_high = 40, 80
     no_errors(third.once(freshness=FRESHNESS))
     assert gap_reasons(world) == []
@@ -524,8 +517,7 @@ def test_what_compaction_has_removed_since_is_sealed_from_the_packs(world: World
     world.metadata.policy = "compact"
     partition.segment(0, records(0, 50))
     pack_once(world, 50)
-    partition.segment(0, records(0, 10) + records(30, 40) + records(50, 60))
-    partition.roll(60)
+    partition.segment(0, records(0, 10) + records(30, 40) + records(50, 60)).roll(60)
     world.metadata.default_high = 60
     agent = world.once(freshness=FRESHNESS)
     no_errors(agent)
@@ -557,8 +549,7 @@ def test_a_segment_that_compaction_has_emptied_is_sealed_from_the_packs(
         world, epoch = compacted.another(2, leads={T: Led(4, ID)}), 4
         world.metadata.policy = "compact"
     partition = world.disk.partition().lineage([(3, 0), (4, 50)] if epoch == 4 else [(3, 0)]).segment(0, left)
-    partition.segment(50, records(50, 60, epoch=epoch))
-    partition.roll(60)
+    partition.segment(50, records(50, 60, epoch=epoch)).roll(60)
     world.metadata.default_high = 60
     for _ in range(2):
         no_errors(world.once(freshness=FRESHNESS))
@@ -574,8 +565,7 @@ def test_a_range_that_reaches_over_the_end_of_a_segment_is_looked_into(compacted
     world, partition = new_leader(compacted, 50)
     partition.segment(0, records(0, 20))
     partition.segment(30, left)
-    partition.segment(50, records(50, 60, epoch=4))
-    partition.roll(60)
+    partition.segment(50, records(50, 60, epoch=4)).roll(60)
     world.metadata.default_high = 60
     for _ in range(3):
         no_errors(world.once(freshness=FRESHNESS))
@@ -586,8 +576,7 @@ def test_packs_that_hold_no_more_than_a_compacted_segment_leave_it_as_it_is(comp
     """A range reaches over its end: the segment is sealed whole, with what it has and packs do not."""
     world, partition = new_leader(compacted, 50)
     partition.segment(0, records(0, 30))
-    partition.segment(30, records(30, 50) + records(50, 60, epoch=4))
-    partition.roll(60)
+    partition.segment(30, records(30, 50) + records(50, 60, epoch=4)).roll(60)
     world.metadata.default_high = 60
     no_errors(world.once(freshness=FRESHNESS))
     assert [(seal.base, seal.end) for seal in seals(world)] == [(0, 30), (30, 60)]
@@ -597,8 +586,7 @@ def test_packs_that_hold_no_more_than_a_compacted_segment_leave_it_as_it_is(comp
 def test_packs_of_a_branch_that_the_log_has_left_add_nothing(compacted: World) -> None:
     world, partition = new_leader(compacted, 30)
     partition.segment(0, records(0, 10))
-    partition.segment(40, records(40, 60, epoch=4, value="other"))
-    partition.roll(60)
+    partition.segment(40, records(40, 60, epoch=4, value="other")).roll(60)
     world.metadata.default_high = 60
     for _ in range(2):
         no_errors(world.once(freshness=FRESHNESS))
@@ -724,8 +712,7 @@ def test_a_stored_log_whose_offsets_are_sealed_gets_no_manifest_when_a_hole_is_s
     no_errors(compacted.once(freshness=FRESHNESS))
     remove(partition, 0)
     remove(partition, 50)
-    partition.segment(60, records(60, 80))
-    partition.roll(80)
+    partition.segment(60, records(60, 80)).roll(80)
     compacted.metadata.log_start = 60
     compacted.metadata.default_high = 80
     no_errors(compacted.once(freshness=FRESHNESS))

@@ -492,8 +492,7 @@ def test_an_entry_stays_while_a_hole_is_below_the_seals(world: World) -> None:
     partition = world.disk.partition().segment(0, records(0, 50))
     pack_once(world, 50)
     partition.snapshot(50)
-    partition.segment(50, records(50, 80))
-    partition.roll(80)
+    partition.segment(50, records(50, 80)).roll(80)
     world.metadata.default_high = 80
     first = world.keys().segment(SegmentName(0), "log")
     with (

@@ -131,8 +131,7 @@ def test_a_broker_that_hangs_stops_nothing_else(world: World) -> None:
         hangs.set()
         wait_until(lambda: agent.poller.hangs(0.1), what="a question to hang")
         (world.disk.log_dirs[0] / "replication-offset-checkpoint").write_text("0\n1\norders 0 200\n")
-        partition.segment(100, records(100, 200))
-        partition.roll(200)
+        partition.segment(100, records(100, 200)).roll(200)
         world.store.await_put(lambda: watermark_is(world, 200))
         assert agent.poller.hangs(0.1), "it went while the broker still hung"
         assert world.manifest(100).offsets_from == "checkpoint"
@@ -175,8 +174,7 @@ def test_a_missed_event_is_counted(world: World, monkeypatch: pytest.MonkeyPatch
     partition = world.disk.partition().fill(0, end=100)
     with running(world, NoWatcher(), scan_interval="50ms", metadata_interval=NEVER) as agent:
         world.store.await_put(lambda: watermark_is(world, 100))
-        partition.segment(100, records(100, 200))
-        partition.roll(200)
+        partition.segment(100, records(100, 200)).roll(200)
         world.store.await_put(lambda: watermark_is(world, 200))
         assert agent.metrics.missed_events._value.get() == 1
 

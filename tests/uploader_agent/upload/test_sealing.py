@@ -260,8 +260,7 @@ def test_bytes_beyond_the_log_end_are_of_another_branch(world: World) -> None:
     assert (world.manifest(100).next_offset, world.manifest(100).lineage) == (200, ((3, 0),))
     assert world.stored(100) == records(100, 200)
     assert world.watermark()[1].next_offset == 150
-    partition.segment(150, records(150, 160, epoch=5))
-    partition.roll(160)
+    partition.segment(150, records(150, 160, epoch=5)).roll(160)
     second.metadata.default_high = 160
     no_errors(second.once())
     assert read(world) == list(range(160))
@@ -344,8 +343,7 @@ def test_a_deposed_leader_does_not_seal_what_a_later_leader_wrote(world: World) 
         uploader = agent.leadership.partitions[T].uploader
         uploader.claim()
         partition.lineage([(3, 0), (4, 30)])
-        partition.segment(0, content)
-        partition.roll(50)
+        partition.segment(0, content).roll(50)
         agent.refresh()
         with pytest.raises(SegmentChanged, match="the next leader seals them"):
             uploader.run(SealRun(0, 50, 0, 50))

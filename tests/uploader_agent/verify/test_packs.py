@@ -91,8 +91,7 @@ def test_batches_of_another_branch_are_not_claimed(world: World) -> None:
     pack_once(world, 50)
     second = world.another(2, leads={T: Led(4, ID)}, default_high=40, replicas=(1, 2))
     partition = second.disk.partition().lineage([(3, 0), (4, 20)])
-    partition.segment(0, records(0, 20) + records(20, 40, epoch=4, value="other"))
-    partition.roll(40)
+    partition.segment(0, records(0, 20) + records(20, 40, epoch=4, value="other")).roll(40)
     second.once()
     assert spans(second) == []
 

@@ -147,8 +147,7 @@ def test_the_brokers_file_is_compared_wherever_a_segment_begins(world: World, ch
     partition = world.disk.partition().segment(0, records(0, 50))
     world.metadata.default_high = 50
     world.once(tail_after="0s")
-    partition.segment(0, records(0, 90))
-    partition.roll(90)
+    partition.segment(0, records(0, 90)).roll(90)
     world.metadata.default_high = 90
     world.once()
     assert examine(world, deep=True) == (Severity.OK, [])
@@ -220,8 +219,7 @@ def test_an_unclean_election_has_truncated(stored: World) -> None:
 
 def test_what_has_not_gone_yet_lags(stored: World) -> None:
     partition = FakePartition(stored.disk.log_dirs[0] / "orders-0")
-    partition.segment(300, records(300, 400))
-    partition.roll(400)
+    partition.segment(300, records(300, 400)).roll(400)
     assert examine(stored) == (Severity.LAGGING, [(Severity.LAGGING, 300, 400, False)])
     stored.metadata.default_high = 399
     assert examine(stored) == (Severity.OK, []), "it may not go"
@@ -231,8 +229,7 @@ def test_a_watermark_that_lags(stored: World) -> None:
     key = stored.keys().watermark
     partition = FakePartition(stored.disk.log_dirs[0] / "orders-0")
     before = stored.store.get(key).body
-    partition.segment(300, records(300, 400))
-    partition.roll(400)
+    partition.segment(300, records(300, 400)).roll(400)
     stored.once()
     stored.store.inner.put(key, before)
     assert examine(stored) == (Severity.LAGGING, [(Severity.LAGGING, 300, 400, False)])

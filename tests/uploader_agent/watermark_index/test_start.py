@@ -73,8 +73,7 @@ def test_a_partition_known_by_its_index_goes_on_when_something_is_to_be_done(wor
         assert not remote.surveyed
         assert remote.bytes_per_offset, "as the former index says"
         world.metadata.default_high = 200
-        partition.segment(100, records(100, 200))
-        partition.roll(200)
+        partition.segment(100, records(100, 200)).roll(200)
         world.store.await_put(lambda: watermark_is(world, 200))
     [entry] = index(world).entries
     assert (entry.next_offset, entry.uploaded_end) == (200, 200)
@@ -112,8 +111,7 @@ def test_a_gap_is_never_settled(world: World, requests: list[str]) -> None:
     partition = world.disk.partition().fill(0, 100, end=200)
     world.once()
     partition.roll(300)
-    partition.segment(200, records(200, 300))
-    partition.roll(400)
+    partition.segment(200, records(200, 300)).roll(400)
     for base in (0, 100, 200):
         partition.log(base).unlink()
     partition.segment(300, records(300, 400))
