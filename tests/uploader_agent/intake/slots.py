@@ -159,6 +159,11 @@ class Slot:
                     found[header.base_offset] = body[header.position : header.end]
         return found
 
+    def upload_all(self) -> None:
+        """Upload tails as well; then everything is exact."""
+        self.upload(tails=True)
+        self.check_exact()
+
     def check_exact(self) -> None:
         """All that the leader has committed is stored; what is missing, it no longer has; nothing else is there."""
         log, watermark, stored = self.cluster.log, self.watermark(), self.live_batches()
