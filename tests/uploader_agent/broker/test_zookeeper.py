@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.admin import NewTopic
 from kazoo.client import KazooClient
 
 from tests.support.java import java
@@ -19,13 +20,58 @@ from tests.support.ports import HOST, free_port, is_free
 from tests.support.waiting import wait_until
 from tests.uploader_agent.broker.test_properties import write
 from tests.uploader_agent.fakes import World
+from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable, connect
 from uploader_agent.broker.authority import ZooKeeperAuthority
 from uploader_agent.broker.properties import read_broker
+from uploader_agent.components import Components
+from uploader_agent.disk.watcher import DirectoryWatcher
 from uploader_agent.settings import AgentSettings
 
 AT = TopicPartition("orders", 0)
+
+
+@contextmanager
+def running(world: World, cluster: KafkaCluster, topic: str) -> Iterator[TestedAgent]:
+    """Broker 1's agent. Neither poll nor scan is due for a day, so only what the broker writes on its disk can tell."""
+    broker = read_broker(cluster.brokers[0].properties_path)
+    settings = world.settings(include=[topic], scan_interval="1d", metadata_interval="1d")
+    with (
+        closing(
+            AdminMetadata(broker.node_id, lambda: connect(broker.node_id, broker.bootstrap, "PLAINTEXT", {}))
+        ) as metadata,
+        closing(DirectoryWatcher()) as watcher,
+        TestedAgent(Components(settings, broker, metadata, lambda _url: world.store, watcher)).running() as agent,
+    ):
+        yield agent
+
+
+def test_a_new_topic_is_led_long_before_the_poll(kafka39: KafkaCluster, tmp_path: Path) -> None:
+    topic = "watched"
+    with running(World(tmp_path), kafka39, topic) as agent:
+        wait_until(lambda: agent.health.ready, what="ready")
+        kafka39.create_topic(topic)
+        wait_until(lambda: TopicPartition(topic, 0) in agent.leadership.partitions, what="it to be led")
+
+
+@pytest.mark.parametrize("version", ["3.9.2", "4.3.1"])
+def test_a_leader_is_seen_long_before_the_poll(version: str, tmp_path: Path, full: bool) -> None:
+    """A new leader renames its ``leader-epoch-checkpoint`` (``LeaderEpochFileCache.assign``)."""
+    if not full:
+        pytest.skip("starts two brokers: make test-full")
+    with KafkaCluster(tmp_path / "kafka", version=version, brokers=2) as cluster:
+        with cluster.admin() as admin:
+            admin.create_topics([NewTopic("moved", -1, -1, replica_assignments={0: [2, 1]})])
+        wait_until(lambda: cluster.leaders("moved") == {0: 2}, what="broker 2 to lead")
+        at = TopicPartition("moved", 0)
+        with running(World(tmp_path / "world"), cluster, "moved") as agent:
+            wait_until(lambda: at in agent.leadership.replicas and agent.health.ready, what="ready")
+            assert not agent.leadership.partitions
+            cluster.brokers[1].stop()
+            wait_until(lambda: at in agent.leadership.partitions, what="the partition to be led")
+
+
 JAAS = 'Server { org.apache.zookeeper.server.auth.DigestLoginModule required user_agent="secret"; };\n'
 
 
