@@ -1,7 +1,7 @@
 """Day two: a lost lake made again from raw and audited, and a copy of raw that is proved, by the commands themselves.
 
-Raw, its copy and the lake are on the S3 server. CPU is that of the commands, with their start and Spark's processes, and
-without the server.
+Raw, its copy and the lake are on the S3 server. CPU is that of the commands, with their start and Spark's processes,
+and without the server.
 """
 
 from __future__ import annotations
