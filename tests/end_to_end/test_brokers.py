@@ -7,12 +7,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.deployment import SmallDeployment
 from tests.end_to_end.rows import consumed, landed
+from tests.end_to_end.test_recovery import stored
 from tests.end_to_end.test_whole_path import SMALL, plain
 from tests.support.kafka import KafkaCluster
 from tests.support.s3 import S3Server
@@ -183,3 +185,23 @@ def test_a_broker_is_added_and_an_old_one_removed(
     assert len(rows) == len(set(rows))
     assert set(rows) == consumed(cluster.bootstrap, topic)
     assert [state.gaps for state in committed_ledger(table).partitions] == [()] * PARTITIONS
+
+
+def test_a_broker_without_other_replicas_gives_all_before_it_goes(small: SmallDeployment, rng: random.Random) -> None:
+    """Its agent has packed some; no ``upload-once`` runs beside it."""
+    topic, agent_settings = small.topics[0], {"freshness": {".*": "10s"}}
+    small.kafka.create_topic(topic, partitions=PARTITIONS)
+    deployment = replace(small, tail_after="10m", agent_settings=agent_settings)
+    plain(small.kafka.bootstrap, topic, "zstd", rng)
+    with deployment.running_agent() as agent:
+        agent.wait_until(lambda: stored(deployment, topic) == 6_000, what="packs")
+        refused = deployment.agent("upload-once", "--tails")
+        assert refused.returncode != 0
+        assert "another agent uses this directory; stop it first" in refused.stderr
+        plain(small.kafka.bootstrap, topic, "lz4", rng)
+    done = deployment.agent("upload-once", "--tails")
+    assert done.returncode == 0, done.stderr
+    entries = RawTopic(deployment.table(topic)).entries.values()
+    assert sum(entry.next_offset for entry in entries) == 12_000, "all is sealed"
+    assert deployment.land(topic).status == "landed"
+    assert set(landed(deployment.table(topic))) == consumed(small.kafka.bootstrap, topic)

@@ -205,7 +205,7 @@ def test_an_agent_goes_on_after_its_password_was_changed(secured: Secured, s3_se
     for password in ("the-old-password", "the-new-password"):
         secured.produce(topic)
         secured.give_password(user, password)
-        if password == "the-new-password":  # noqa: S105 - of this test alone
+        if password == "the-new-password":
             assert fetched("the-old-password") == 1
             assert "refuses the login" in log.read_text()
         assert fetched(password) == 0, log.read_text()
