@@ -12,14 +12,14 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from bench import agent, convert, erasure, fetch_peer, idle, live_many, parsing, remote_reader, stack, state
+from bench import agent, convert, erasure, fetch_peer, idle, live_many, lost_lake, parsing, remote_reader, stack, state
 from bench.data import HOME, Data, Topic, data
 from bench.measure import Row, table
 from demo.steps import Steps
 from tests.support.s3 import S3Server
 
 PARTS = ("data", "agent", "idle", "fetch", "fetch-idle", "orchestration", "consumer", "convert", "erasure")
-LONG = ("fetch-peer", "live-many", "state")
+LONG = ("fetch-peer", "live-many", "lost-lake", "state")
 """Parts that run only when they are named."""
 
 
@@ -75,6 +75,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "agent": (agent.TOPICS, lambda made: agent.backlog(made, s3) + agent.latency(made.cluster, s3)),
             "fetch": (agent.TOPICS, lambda made: agent.fetching(made, s3) + agent.append_to_stored(made.cluster, s3)),
             "erasure": ((erasure.TOPIC,), erasure.measure),
+            "lost-lake": ((lost_lake.TOPIC,), lambda made: lost_lake.measure(made, s3)),
             "convert": (topics, lambda made: convert.measure(made, s3, topics, options.rounds)),
         }
         for name in (part for part in parts if part in without_data):

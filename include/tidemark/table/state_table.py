@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidemark.errors import ConfigError, NotFound
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
-from tidemark.formats.table.state_ledger import StateLedger
+from tidemark.formats.table.state_ledger import Leaf, StateLedger
 from tidemark.formats.table.state_status import StateStatus
 from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable
@@ -77,7 +77,20 @@ class StateTable(NamedTuple):
         attempt = delta.transaction_version(ATTEMPT_TRANSACTION) if delta is not None else None
         if n is None or attempt is None:
             return None
-        return StateLedger.load(self.store, self.of.keys.state_ledger(n, attempt))
+        return self.named_ledger(n, attempt)
+
+    def named_ledger(self, n: int, attempt: int) -> StateLedger:
+        """A ledger, committed or not; its reserves lie where the lake is now, although it may have moved since.
+
+        Raises:
+            NotFound: there is no such ledger.
+        """
+        ledger = StateLedger.load(self.store, self.of.keys.state_ledger(n, attempt))
+        return ledger.model_copy(update={"leaves": tuple(map(self._present, ledger.leaves))})
+
+    def _present(self, leaf: Leaf) -> Leaf:
+        name = leaf.reserve.rpartition("/")[2]
+        return leaf.model_copy(update={"reserve": f"{self.of.keys.state_reserve}{name}"}) if name else leaf
 
     def committed(self) -> StateLedger | None:
         """The ledger of the newest version; None if nothing was committed."""

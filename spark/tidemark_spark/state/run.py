@@ -362,8 +362,7 @@ class StateRun:
         yield ledger
         while ledger.parent is not None:
             try:
-                key = self._table.of.keys.state_ledger(ledger.parent.n, ledger.parent.attempt)
-                ledger = StateLedger.load(self._table.store, key)
+                ledger = self._table.named_ledger(ledger.parent.n, ledger.parent.attempt)
             except NotFound:
                 return
             yield ledger

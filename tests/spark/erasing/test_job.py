@@ -22,6 +22,7 @@ from tidemark.erasure.secret import VARIABLE
 from tidemark_spark.cli import erase
 
 SECRET = "one-secret-that-is-long-enough-for-the-tests"
+NEW_SECRET = "another-secret-that-is-long-enough-as-well"
 
 
 @pytest.fixture
@@ -117,9 +118,24 @@ def test_without_a_request_no_secret_is_needed_and_with_one_it_is_named(
     job(world)
     monkeypatch.setenv(VARIABLE, SECRET)
     name = ask(world, "a0")
-    monkeypatch.setenv(VARIABLE, "another-secret-that-is-long-enough-as-well")
+    monkeypatch.setenv(VARIABLE, NEW_SECRET)
     job(world, "--dry-run", code=2)
     assert name in capsys.readouterr().err
+
+
+def test_a_secret_is_rotated_while_a_request_is_open(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new one is put first, the old one kept until its request is closed: both requests are carried out."""
+    older = ask(world, "a0")
+    monkeypatch.setenv(VARIABLE, f"{NEW_SECRET} {SECRET}")
+    for name in (older, ask(world, "b1")):
+        said(world, "approve", name, "--by", "grace", "--records", "9", "--yes", who="grace")
+    job(world)
+    assert not {row["kafka_key"] for row in world.rows()} & {b"a0", b"b1"}
+    monkeypatch.setenv(VARIABLE, NEW_SECRET)
+    later = ask(world, "a2")
+    said(world, "approve", later, "--by", "grace", "--records", "9", "--yes", who="grace")
+    job(world)
+    assert b"a2" not in {row["kafka_key"] for row in world.rows()}
 
 
 def test_a_request_waits_for_records_that_are_not_uploaded_yet(
