@@ -228,3 +228,23 @@ def test_other_settings_of_keys_need_the_rows_that_retention_removed(world: Worl
     put(fresh, b"new", b"1", time=40 * DAY)
     advance(fresh)
     assert values(fresh) == {b"new": b"1"}
+
+
+@pytest.mark.parametrize("setting", ["state: {table: renamed}", "time_zone: UTC"])
+def test_an_erasure_names_a_former_state_table_until_it_is_deleted(tmp_path: Path, setting: str) -> None:
+    """Also after a run has told of the table that has its place."""
+    before = World(tmp_path, "state: {}")
+    put(before, b"key", b"value")
+    advance(before)
+    world, folder = World(tmp_path, setting), f"{StateTable.open(before.table).root}/"
+
+    def named() -> list[str]:
+        return [item.key for item in state_files(world.table, world.table.store.now()) if item.key.endswith("/")]
+
+    assert named() == [folder]
+    if world.table.topic.state:
+        advance(world)
+        assert named() == [folder]
+    for info in list(world.table.store.list(folder)):
+        world.table.store.delete(info.key)
+    assert named() == []

@@ -47,7 +47,8 @@ class StateStatus(StoredObject):
     """``_tidemark/_states/<cluster>/<topic>.json``: the state table after the run or audit ``at`` that time.
 
     ``n`` is its last commit, which equals the commit ``of`` of the topic's table; the counts are those of its ledger.
-    ``followed_at`` is the time of the last run that ended well, even if nothing had changed.
+    ``followed_at`` is the time of the last run that ended well, even if nothing had changed. ``former`` are the names
+    that the state table had before, each of a table that no run follows any more.
     """
 
     most_bytes: ClassVar[int] = object_sizes.SMALL
@@ -55,6 +56,7 @@ class StateStatus(StoredObject):
     cluster: str
     topic: str
     table: str
+    former: tuple[str, ...] = ()
     at: AwareDatetime
     n: int = 0
     of: int = 0
