@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from pydantic import AwareDatetime, Field
 
@@ -11,13 +12,18 @@ from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.table.state_audit import PARTS
 
-DOUBTS: Final = {
+_DOUBTS: Final = {
     "moved_keys": "keys that moved between partitions",
     "quarantined": "records in quarantine",
     "unavailable": "values that Debezium did not know",
     "uncertain": "offsets that may have been deletions",
 }
 """What a state may lack or have too much: the names of the counts, and their labels."""
+
+
+def doubts(counts: Mapping[str, Any]) -> list[str]:
+    """The doubts about a state, for a person, by the ``counts`` of its status."""
+    return [f"{label}: {counts[name]:,}" for name, label in _DOUBTS.items() if counts[name]]
 
 
 class StateStop(Model):
