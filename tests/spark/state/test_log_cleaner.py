@@ -25,7 +25,7 @@ def test_a_deletion_that_the_cleaner_took_before_the_agent_is_in_doubt(kafka: Ka
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "1"}
     kafka.create_topic(topic, config={**config, **small_segments(kafka, 20_000)})
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
-    world = World(tmp_path, "state: {delete_retention: 1ms}", topic=topic)
+    world = World(tmp_path, "state: {}", topic=topic)
     settings = tmp_path / "agent.yaml"
     agent = {
         "cluster": "east",
@@ -39,7 +39,7 @@ def test_a_deletion_that_the_cleaner_took_before_the_agent_is_in_doubt(kafka: Ka
 
     def stored() -> int:
         """The number of doubts after the agent, a landing and a run of the state."""
-        command = [env_bin("agent", "tidemark-agent"), "upload-once", "-c", settings]
+        command: list[str | Path] = [env_bin("agent", "tidemark-agent"), "upload-once", "-c", settings]
         subprocess.run(command, check=True, capture_output=True)
         assert run(world.table, world.plan(), in_process).status == "landed"
         return advance(world).uncertain
