@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--gib", type=float, default=1.1, help="GiB of record values of a topic (default: %(default)s)")
     parser.add_argument("--only", type=lambda text: text.split(","), help="topics of convert, by codec and size")
     parser.add_argument("--rounds", type=int, default=3, help="convert: rounds after the first (default: %(default)s)")
+    parser.add_argument("--keys", type=int, default=10_000_000, help="state: keys of a topic (default: %(default)s)")
     options = parser.parse_args()
     unknown = [part for part in options.parts if part not in (*PARTS, *LONG)]
     topics = [
@@ -69,7 +70,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "consumer": lambda: remote_reader.measure(s3),
             "fetch-peer": lambda: fetch_peer.measure(s3),
             "live-many": live_many.measure,
-            "state": state.measure,
+            "state": lambda: state.measure(options.keys),
         }
         with_data: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {
             "agent": (agent.TOPICS, lambda made: agent.backlog(made, s3) + agent.latency(made.cluster, s3)),

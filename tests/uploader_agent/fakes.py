@@ -23,7 +23,7 @@ from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.kafka_log import scan_batches
 from tidemark.store import Body, LocalStore, Store
 from tidemark.store.base import Fetched, ObjectInfo
-from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, Offsets
+from uploader_agent.broker.admin import BrokerUnavailable, Cleanup, Leader, Led, Offsets
 from uploader_agent.broker.authority import Authority, NoAuthority
 from uploader_agent.broker.properties import Broker
 from uploader_agent.components import Components
@@ -166,9 +166,9 @@ class FakeMetadata:
         found = {tp: self.high.get(tp, self.default_high) for tp in led if self.leads.get(tp) == led[tp]}
         return {tp: Offsets(high, high, self.log_start) for tp, high in found.items()}
 
-    def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
+    def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:
         self._check()
-        return dict.fromkeys(topics, self.policy)
+        return dict.fromkeys(topics, Cleanup(self.policy, 86_400_000))
 
     def _check(self) -> None:
         if self.down:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidemark.errors import ConfigError, NotFound
@@ -95,6 +96,21 @@ class StateTable(NamedTuple):
     def committed(self) -> StateLedger | None:
         """The ledger of the newest version; None if nothing was committed."""
         return self.ledger(self.delta())
+
+
+def former_states(table: TopicTable) -> list[str]:
+    """The folders of tables that were the topic's state table under another setting, unless a topic has such a table.
+
+    Raises:
+        FormatError: the status of the state table does not parse.
+        StoreError: the store did not answer.
+    """
+    try:
+        status = StateStatus.load(table.store, table.keys.deployment.state_status(table.topic.topic))
+    except NotFound:
+        return []
+    present = {name for topic in table.deployment.topics for name in topic.tables}
+    return [replace(table.keys, table=name).root for name in (*status.former, status.table) if name not in present]
 
 
 def state_status(table: TopicTable) -> StateStatus | None:

@@ -12,7 +12,7 @@ from tidemark.formats.raw.gaps import Acknowledgement, Gap
 from tidemark.formats.table.ledger import DateState
 from tidemark.formats.table.partitioning import names_of
 from tidemark.formats.table.schema_state import SchemaChange, SchemaState
-from tidemark.formats.table.state_status import DOUBTS, StateStatus
+from tidemark.formats.table.state_status import StateStatus, doubts
 from tidemark.inspection.offset_lineage import Derivation
 from tidemark.monitoring.health import Key, PartitionHealth
 from tidemark.monitoring.incidents import Incident
@@ -202,7 +202,7 @@ def _state_table(status: StateStatus) -> StateTableNow:
         of=status.of,
         rows=status.rows,
         committed_at=status.committed_at,
-        doubts=[f"{label}: {getattr(status, name):,}" for name, label in DOUBTS.items() if getattr(status, name)],
+        doubts=doubts(dict(status)),
         stopped=status.stopped.reason if status.stopped else "",
         proved_at=status.proved_at,
     )

@@ -20,11 +20,12 @@ from tidemark.retry import Retry
 from tidemark.store.versions import ObjectVersion, VersionedStore, delete_all_versions, versioned
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.table.evidence import evidence_key
-from tidemark.table.state_table import StateTable
+from tidemark.table.state_table import StateTable, former_states
 
 Versions = Mapping[str, Sequence[ObjectVersion]]
 
 _STATE: Final = "may have an erased key until state.py has made the state again, and a day longer"
+_FORMER: Final = "is not searched, since topics.yaml does not name this former state table any more: delete its folder"
 
 
 def erase_versions(table: TopicTable, known: Knowledge) -> Iterator[Remaining]:
@@ -62,10 +63,15 @@ def erase_versions(table: TopicTable, known: Knowledge) -> Iterator[Remaining]:
 def state_files(table: TopicTable, erased_at: datetime) -> Iterator[Remaining]:
     """The files of the state table that may have keys which an erasure at ``erased_at`` took out of the table.
 
+    Of a table that was the topic's state before, nothing is searched or removed: its folder is named.
+
     Raises:
         FormatError: a ledger does not parse.
         StoreError: the store failed.
     """
+    for folder in former_states(table):
+        if any(_is_data(info.key) for info in table.store.list(f"{folder}/")):
+            yield Remaining(key=f"{folder}/", why=_FORMER)
     if not table.topic.state:
         return
     state = StateTable.open(table)
