@@ -35,6 +35,7 @@ from tidemark.planning.read import plan_reading
 from tidemark.planning.state import cut_offsets
 from tidemark.raw.topic import RawTopic
 from tidemark.store import open_store
+from tidemark.store.stored_file import StoredFile
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
@@ -46,7 +47,6 @@ from tidemark_spark.convert.date_partitioner import numbers, take
 from tidemark_spark.convert.guard import parsed
 from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.convert.segment_reader import judged
-from tidemark_spark.convert.stored_file import StoredFile
 from tidemark_spark.model import Job
 
 _ROWS: Final = 65536
