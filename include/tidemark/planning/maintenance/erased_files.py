@@ -31,7 +31,7 @@ class Replaced(NamedTuple):
     ledger_n: int | None
 
 
-class Span(NamedTuple):
+class FileRows(NamedTuple):
     """The rows of a file, by its name: their partition, of any incarnation, the first offset and the last."""
 
     partition: int
@@ -39,10 +39,10 @@ class Span(NamedTuple):
     last: int
 
 
-def span_of(path: str) -> Span | None:
+def span_of(path: str) -> FileRows | None:
     """The rows of the file ``path``; None if its name does not tell."""
     name = _NAME.fullmatch(path.rpartition("/")[2])
-    return Span(*map(int, name.groups())) if name is not None else None
+    return FileRows(*map(int, name.groups())) if name is not None else None
 
 
 @dataclass(frozen=True, slots=True)
