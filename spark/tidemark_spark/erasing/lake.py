@@ -21,7 +21,7 @@ from tidemark.store.versions import ObjectVersion, VersionedStore, delete_all_ve
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.table.evidence import evidence_key
 from tidemark.table.state_table import StateTable
-from tidemark_spark.erasing.unseen import NOTHING, Unseen
+from tidemark_spark.erasing.unseen import Unseen
 
 Versions = Mapping[str, Sequence[ObjectVersion]]
 
@@ -71,7 +71,7 @@ def unseen_files(table: TopicTable, unseen: Unseen) -> Iterator[Remaining]:
         StoreError: the store failed.
     """
     store = versioned(table.store)
-    if store is None or unseen == NOTHING:
+    if store is None or not any(unseen):
         return
     for folder in (f"{table.keys.root}/", f"{table.keys.quarantine}/"):
         for key, versions in _former(store, folder).items():

@@ -354,10 +354,11 @@ class _Partition:
     def _name_unseen(self) -> None:
         """Name the tombstones of segments of which the bucket has versions that no search has seen."""
         store, unseen = versioned(self.store), self.place.unseen
-        offsets = unseen.offsets.get(self.key, Intervals())
-        stones = tombstones.named(self.store, self.keys)
+        if store is None or not any(unseen):
+            return
+        offsets, stones = unseen.offsets.get(self.key, Intervals()), tombstones.named(self.store, self.keys)
         chosen = [stone.key for stone in stones if stone.key in unseen.named or offsets.clip(stone.start, stone.end)]
-        if store is None or not chosen:
+        if not chosen:
             return
         former = Retry().call(lambda: store.deleted(self.keys.folder))
         kept = {(key, version.etag) for key, versions in former.items() for version in versions if version.etag}
