@@ -123,6 +123,7 @@ KINDS: Final = (
 
 NOT_IN_THE_CORPUS: Final = {
     "ControlKeys.foreign_watermarks": "a copy of an offset.wm, byte for byte, for people: no program reads it",
+    "ControlKeys.untold": "notes for people, of which a pass sees the names alone",
     "TableKeys.progress": "how far a run is, for a page: written every five seconds, and read while it goes on",
     "TableKeys.state_run": "files between two rounds of one run, which reads and removes them itself",
 }

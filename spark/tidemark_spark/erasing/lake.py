@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from tidemark.erasure.reports import Remaining
-from tidemark.planning.maintenance.erased_files import commits_of
+from tidemark.planning.maintenance.erased_files import commits_of, span_of
 from tidemark.planning.maintenance.vacuum import RUN_OVER, Knowledge, judge
 from tidemark.planning.state import still_holds
 from tidemark.retry import Retry
@@ -21,9 +21,13 @@ from tidemark.store.versions import ObjectVersion, VersionedStore, delete_all_ve
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.table.evidence import evidence_key
 from tidemark.table.state_table import StateTable, former_states
+from tidemark_spark.erasing.unseen import Unseen
 
 Versions = Mapping[str, Sequence[ObjectVersion]]
 
+_UNSEEN: Final = (
+    "is deleted, but the bucket keeps it, and nothing has searched it: the lifecycle removes it, or a person as undo"
+)
 _STATE: Final = "may have an erased key until state.py has made the state again, and a day longer"
 _FORMER: Final = "is not searched, since topics.yaml does not name this former state table any more: delete its folder"
 
@@ -58,6 +62,24 @@ def erase_versions(table: TopicTable, known: Knowledge) -> Iterator[Remaining]:
         for files in former_files:
             doomed |= _without(files, state.files(ledger) if ledger else ())
     yield from (Remaining(**version._asdict()) for version in delete_all_versions(store, doomed))
+
+
+def unseen_files(table: TopicTable, unseen: Unseen) -> Iterator[Remaining]:
+    """The deleted files of the table and of quarantine of which the bucket keeps versions that nothing has searched.
+
+    Raises:
+        AccessDenied: the role may not list versions.
+        StoreError: the store failed.
+    """
+    store = versioned(table.store)
+    if store is None or not any(unseen):
+        return
+    for folder in (f"{table.keys.root}/", f"{table.keys.quarantine}/"):
+        for key, versions in _former(store, folder).items():
+            span = span_of(key)
+            chosen = key in unseen.named or (span is not None and unseen.may_be_in(*span))
+            if chosen and any(version.etag for version in versions):
+                yield Remaining(key=key, why=_UNSEEN)
 
 
 def state_files(table: TopicTable, erased_at: datetime) -> Iterator[Remaining]:

@@ -14,7 +14,7 @@ from tidemark.decode.schema import array, empty_table, numpy_values
 from tidemark.errors import FormatError
 from tidemark.formats.table.state_ledger import RECORD
 from tidemark.store import Store, open_store
-from tidemark_spark.convert.stored_file import StoredFile
+from tidemark.store.stored_file import StoredFile
 from tidemark_spark.state.last_records import chosen, last_records, with_hash
 from tidemark_spark.state.leaf_files import buckets_of, in_buckets, write_sorted
 from tidemark_spark.state.model import NewestTask, SortedRuns, StateJob, StoppingRecord, StoredFileName

@@ -15,7 +15,7 @@ from tidemark.decode.schema import empty_table, numpy_values
 from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.table.state_ledger import HASH_BITS, RECORD, HashRange, Leaf
 from tidemark.store import Store, open_store
-from tidemark_spark.convert.stored_file import StoredFile
+from tidemark.store.stored_file import StoredFile
 from tidemark_spark.convert.upload import upload_once
 from tidemark_spark.state.last_records import HASH, KEY, chosen, with_hash
 from tidemark_spark.state.model import BUCKET_BITS, StateJob, StoredFileName

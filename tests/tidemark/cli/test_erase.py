@@ -516,7 +516,9 @@ def test_what_may_hold_the_records_of_others_alone_does_not_hold_a_request_open(
     evidence = {"key": "_tidemark/east/orders/evidence/7.parquet", "why": "has sums"}
     assert status(4, [], [*lake[1:], evidence]).startswith("orders: hidden; 1 object left: see")
     assert status(5, [{"key": "b.pack", **others}], lake[1:]).startswith("orders: erased")
-    assert status(6, [{"key": "c.log", "why": "has no manifest"}], lake[1:]).startswith(
+    unseen = [{"key": f"{folder}/1", "why": "names what was deleted"} for folder in ("_tombstones", "_untold")]
+    assert status(6, unseen, lake[1:]).startswith("orders: erased"), "later requests wait for these"
+    assert status(7, [{"key": "c.log", "why": "has no manifest"}], lake[1:]).startswith(
         "orders: hidden; 1 object left, come"
     )
 

@@ -6,7 +6,7 @@ import io
 
 from typing_extensions import override
 
-from tidemark.store import Store
+from tidemark.store.base import Store
 
 
 class StoredFile(io.RawIOBase):
