@@ -204,7 +204,7 @@ def test_a_pass_that_dies_at_any_write_is_completed_by_the_next(
     made: Callable[..., Lake], carried_out: bool, rng: random.Random, full: bool
 ) -> None:
     died = 0
-    for after in range(40) if full else sorted(rng.sample(range(20), 3)):
+    for after in range(40) if full else [rng.randrange(20)]:
         lake = made()
         lake.erase()
         try:

@@ -243,7 +243,7 @@ def test_a_pass_that_dies_at_any_write_is_completed_by_the_next(
     made: Callable[..., Bucket], retained: bool, carried_out: bool, rng: random.Random, full: bool
 ) -> None:
     died, writes = 0, 12 if retained else 38
-    for after in range(writes + 2) if full else sorted(rng.sample(range(writes), 4)):
+    for after in range(writes + 2) if full else [rng.randrange(writes)]:
         bucket = made()
         if retained:
             bucket.retain()

@@ -585,6 +585,7 @@ def mutants() -> dict[str, Callable[[pytest.MonkeyPatch], None]]:
     }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rule", mutants())
 def test_each_broken_rule_is_seen(tmp_path: Path, seed: int, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def worlds() -> None:
