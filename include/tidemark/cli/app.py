@@ -24,6 +24,7 @@ from tidemark.cli.restore import restore
 from tidemark.cli.schema import schema_app
 from tidemark.cli.state import state_app
 from tidemark.cli.topics import topics_app
+from tidemark.cli.versions import versions
 from tidemark.monitoring.judgement import exit_code
 from tidemark.terminal import Output
 
@@ -100,6 +101,7 @@ def paths(
 
 app.command(epilog="Example: tidemark continuity orders --dt 2026-11-20 --output json")(continuity)
 app.command(epilog="Example: tidemark incidents --output json")(incidents)
+app.command(epilog="Example: tidemark versions --output json")(versions)
 app.command(epilog="Example: tidemark lineage orders --producers --airflow https://airflow.example")(lineage)
 app.command(
     "acknowledge-gap",
