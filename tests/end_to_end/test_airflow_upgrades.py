@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import random
 import secrets
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,20 +24,19 @@ from tests.end_to_end.deployment import SmallDeployment
 from tests.end_to_end.rows import consumed, landed
 from tests.end_to_end.test_airflow import BACKFILL, answer, waiting
 from tests.end_to_end.test_whole_path import SMALL, plain
-from tests.support.airflow import AirflowStack
+from tests.support.airflow import AirflowStack, import_early
 from tests.support.earlier import Earlier, earlier
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_bin
 from tests.support.pipeline import pipeline_env
 from tests.support.s3 import S3Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 from tidemark.backfill.report import read_report
 from tidemark.backfill.request import report_name
 from tidemark.formats.table.ledger import Ledger
 from tidemark.inspection.stated_versions import stated_versions
 from tidemark.installation import VERSION
 from tidemark.table.delta_table import committed_ledger
-from tidemark_airflow.assets.outbox import read_published
 
 pytestmark = pytest.mark.full
 
@@ -108,11 +108,12 @@ class Upgraded:
     def ledger(self, topic: str) -> Ledger:
         return committed_ledger(self.small.table(topic))
 
-    def done(self, topic: str, rows: int) -> bool:
-        """Whether all rows have landed, all dates are closed, and all commits are told."""
-        ledger = self.ledger(topic)
-        closed = {date.state for date in ledger.dates.values()} == {"final"}
-        return ledger.rows == rows and closed and read_published(self.small.table(topic)).value.n == ledger.n
+    def done(self, airflow: AirflowStack, topic: str, rows: int) -> bool:
+        """Whether all rows have landed, the last commit is told, and no date is open but those of live landings."""
+        ledger, table = self.ledger(topic), self.small.table(topic).topic
+        if ledger.rows != rows or (not table.freshness and {date.state for date in ledger.dates.values()} != {"final"}):
+            return False
+        return any(name.removesuffix(".final") == table.table and n == ledger.n for name, _, n in events(airflow))
 
     def deferred(self, airflow: AirflowStack) -> dict[str, str]:
         """The runs that wait in a trigger, by DAG."""
@@ -126,6 +127,7 @@ def upgraded(tmp_path: Path, kafka: KafkaCluster, s3_server: S3Server, mark: str
     topics = (f"plain-{mark}", f"live-{mark}")
     settings = {topics[1]: {"freshness": "60s"}}
     (home := tmp_path / "home").mkdir()
+    import_early(home / "airflow")
     return Upgraded(home, SmallDeployment(tmp_path, kafka, s3_server, mark, topics, settings=settings), before)
 
 
@@ -160,7 +162,7 @@ def test_airflow_goes_on_with_the_database_of_another_version(upgraded: Upgraded
                 plain(bootstrap, topic, rng.choice(["zstd", "lz4"]), rng)
             with upgraded.running(version) as airflow:
                 for topic in small.topics:
-                    done = partial(upgraded.done, topic, number * 6_000)
+                    done = partial(upgraded.done, airflow, topic, number * 6_000)
                     wait_until(done, what=f"all of {topic} to land", interval=0.5, check=airflow.revive)
                 assert airflow.client.import_errors() == {}
                 for dag, run in deferred.items():
@@ -184,9 +186,20 @@ def test_airflow_goes_on_with_the_database_of_another_version(upgraded: Upgraded
         rows = landed(small.table(topic))
         assert len(rows) == len(set(rows)) == upgraded.ledger(topic).rows
         assert set(rows) == consumed(bootstrap, topic)
+    lines = consumed_by(env_bin("dev", "tidemark"), small)
+    assert len(lines) == upgraded.ledger(small.topics[0]).rows
+    assert lines == consumed_by(upgraded.before.program("airflow", "tidemark"), small)
     assert {key: count for key, count in told.items() if count > 1} == {}, "a change was told twice"
-    assert {name for name, _, _ in told} == known.keys()
+    assert {name for name, _, _ in told} >= {small.table(topic).topic.table for topic in small.topics}
     assert [line for line in upgraded.before.opened() if "/tests/" not in line] == [], "the earlier version is whole"
+
+
+def consumed_by(program: Path, small: SmallDeployment) -> list[str]:
+    """What ``tidemark consume`` writes of a topic, a line per record."""
+    asked: list[str | Path] = [program, "consume", small.topics[0], "--topics", small.topics_file]
+    env = small.s3.env() | {"PATH": "/usr/bin:/bin", "HOME": str(Path.home())}
+    done = subprocess.run(asked, env=env, capture_output=True, text=True, timeout=HUNG, check=True)
+    return sorted(done.stdout.splitlines())
 
 
 def form(topic: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from tidemark.installation import VERSION
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.topics import load_topics
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1200)]
 
 Version = Literal["old", "new"]
 Step = tuple[Version, Version, Version]

@@ -14,6 +14,7 @@ from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.partitioning import partition_values
 from tidemark.inspection.agent_sightings import check_begun, check_seen
 from tidemark.inspection.freshness import freshness_problems
+from tidemark.inspection.stated_versions import stated_versions
 from tidemark.monitoring.health import PartitionHealth
 from tidemark.monitoring.judgement import sentence, state_of_partition
 from tidemark.monitoring.topic_now import OutsideTables, outside_tables, topic_now
@@ -104,6 +105,14 @@ def landed_of(topics: Path, cluster: str | None) -> list[dict[str, Any]]:
 
 
 _OF_ALL: Final = ("cluster", "topic", "n", "rows", "committed_at", "table", "state", "verdict", "incidents")
+
+
+def versions_of(topics: Path, cluster: str | None) -> list[dict[str, Any]]:
+    """The versions of the parts of all clusters, or of ``cluster``, as the parts state them; times in UTC."""
+    deployment = load_topics(topics)
+    names = chosen_clusters(topics, deployment, cluster)
+    stated = [version for name in names for version in stated_versions(deployment, name)]
+    return [{**each._asdict(), "at": f"{each.at:%Y-%m-%dT%H:%M:%SZ}" if each.at else None} for each in stated]
 
 
 def summary_of(deployment: Deployment) -> list[dict[str, Any]]:
