@@ -41,7 +41,7 @@ from tidemark.table.delta_table import committed_ledger
 pytestmark = pytest.mark.full
 
 Version = Literal["old", "new"]
-ORDER: tuple[Version, ...] = ("old", "new", "old", "new")
+ORDER: tuple[Version, ...] = ("old", "new", "old")
 BUSY = ["running", "queued", "scheduled", "restarting", "up_for_retry", "up_for_reschedule"]
 """The states of task instances for which an upgrade waits; deferred ones, and those that ask a person, stay."""
 
@@ -163,7 +163,9 @@ def test_airflow_goes_on_with_the_database_of_another_version(upgraded: Upgraded
             with upgraded.running(version) as airflow:
                 for topic in small.topics:
                     done = partial(upgraded.done, airflow, topic, number * 6_000)
-                    wait_until(done, what=f"all of {topic} to land", interval=0.5, check=airflow.revive)
+                    wait_until(
+                        done, what=f"all of {topic} to land", timeout=3 * HUNG, interval=0.5, check=airflow.revive
+                    )
                 assert airflow.client.import_errors() == {}
                 for dag, run in deferred.items():
                     assert airflow.client.run(dag, run)["state"] == "success", f"{dag} had begun in another version"
