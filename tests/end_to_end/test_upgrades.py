@@ -164,7 +164,10 @@ def test_a_job_whose_workers_have_another_version_lands_nothing(parts: Parts, rn
         parts.upload(broker, "new")
     job = (ROOT / "spark" / "jobs" / "ingest.py", "--topics", parts.topics("new"), "--topic", parts.topic)
     other = renamed(parts.folder / "other", "0.0.1", "spark")
-    for workers, message in [(parts.before, ""), (other, f"this worker has version 0.0.1, and the driver {VERSION}")]:
+    for workers, message in [
+        (parts.before, "ended with code"),
+        (other, f"this worker has version 0.0.1, and the driver {VERSION}"),
+    ]:
         with pytest.raises(ProcessFailed, match=message):
             spark_submit(*job, env={**parts.s3.env(), "PYSPARK_PYTHON": str(workers.program("spark", "python"))})
         assert committed_ledger(parts.table("new")).n == 0
