@@ -25,14 +25,15 @@ from tests.end_to_end.test_whole_path import SMALL, plain
 from tests.support.earlier import Earlier, earlier, renamed
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_bin
+from tests.support.process import ProcessFailed
 from tests.support.s3 import S3Server
-from tests.support.spark import spark_env
+from tests.support.spark import spark_submit
 from tests.support.waiting import HUNG
 from tidemark.installation import VERSION
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.topics import load_topics
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1200)]
 
 Version = Literal["old", "new"]
 Step = tuple[Version, Version, Version]
@@ -155,11 +156,20 @@ def test_each_order_of_upgrades_gives_what_one_version_gives(parts: Parts, order
     assert sums(parts.table("new")) == sums(upgraded), f"{parts.before.origin} and this tree differ"
 
 
-def test_a_worker_of_another_version_refuses(tmp_path: Path, s3_server: S3Server) -> None:
-    """By a real driver and real workers. From 1.0.0 on all versions do."""
-    other = renamed(tmp_path / "other", "0.0.1", "spark")
-    python = str(other.program("spark", "python"))
-    env = spark_env({**s3_server.env(), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python})
-    asked = [str(env_bin("spark", "python")), "-m", "tests.spark.cluster.other_version", VERSION]
-    done = subprocess.run(asked, env=env, cwd=ROOT, capture_output=True, text=True, timeout=HUNG, check=False)
-    assert "this worker has version 0.0.1, and the driver " + VERSION in done.stdout, done.stdout + done.stderr
+def test_a_job_whose_workers_have_another_version_lands_nothing(parts: Parts, rng: random.Random) -> None:
+    """By a real driver and real workers. From 1.0.0 on workers say why; the next run, after the exchange, lands."""
+    parts.kafka.create_topic(parts.topic, partitions=3, config=SMALL)
+    plain(parts.kafka.bootstrap, parts.topic, "zstd", rng)
+    for broker in range(2):
+        parts.upload(broker, "new")
+    job = (ROOT / "spark" / "jobs" / "ingest.py", "--topics", parts.topics("new"), "--topic", parts.topic)
+    other = renamed(parts.folder / "other", "0.0.1", "spark")
+    for workers, message in [
+        (parts.before, "ended with code"),
+        (other, f"this worker has version 0.0.1, and the driver {VERSION}"),
+    ]:
+        with pytest.raises(ProcessFailed, match=message):
+            spark_submit(*job, env={**parts.s3.env(), "PYSPARK_PYTHON": str(workers.program("spark", "python"))})
+        assert committed_ledger(parts.table("new")).n == 0
+    spark_submit(*job, env=parts.s3.env())
+    assert set(landed(parts.table("new"))) == consumed(parts.kafka.bootstrap, parts.topic)

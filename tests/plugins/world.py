@@ -238,6 +238,7 @@ def commit(
     evidence: Sequence[EvidenceRow] = (),
     kind: str = "ingest",
     columns: Sequence[str] = (),
+    version: str = "",
 ) -> Ledger:
     """Commit a ledger with these partitions to the table, as a job does, without any row.
 
@@ -262,6 +263,7 @@ def commit(
             "dates": {**parent.dates, **(states or {})},
             "dates_changed": tuple(dates),
             "field_ids": {**parent.field_ids, **{name: len(parent.field_ids) + 1 for name in columns}},
+            "version": version,
             "committed_at": utc_now(),
         }
     )

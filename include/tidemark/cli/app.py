@@ -17,15 +17,15 @@ from tidemark.cli.continuity import continuity
 from tidemark.cli.erase import erase_app
 from tidemark.cli.incidents import incidents
 from tidemark.cli.lineage import lineage
-from tidemark.cli.options import DEFAULT_TOPICS, WRITING, As, Cluster, TopicName, Topics, iso_dates
+from tidemark.cli.options import DEFAULT_TOPICS, WRITING, As, Cluster, OnlyCluster, TopicName, Topics, iso_dates
 from tidemark.cli.raw import acknowledge_gap, verify_copy
-from tidemark.cli.read_models import files_of, landed_of, opened, status_of
+from tidemark.cli.read_models import files_of, landed_of, opened, status_of, versions_of
 from tidemark.cli.restore import restore
 from tidemark.cli.schema import schema_app
 from tidemark.cli.state import state_app
 from tidemark.cli.topics import topics_app
 from tidemark.monitoring.judgement import exit_code
-from tidemark.terminal import Output
+from tidemark.terminal import Output, columns
 
 Folder = Literal["dags", "jobs", "deploy"]
 """The names of :data:`tidemark.installation.FILES`."""
@@ -85,6 +85,18 @@ def status(
     topic_status = status_of(opened(topics, topic, cluster))
     _print(topic_status, _status_lines(topic_status), output)
     raise typer.Exit(exit_code(topic_status["state"]))
+
+
+@app.command(epilog="Example: tidemark versions --output json")
+def versions(topics: Topics = DEFAULT_TOPICS, cluster: OnlyCluster = None, output: As = Output.text) -> None:
+    """Show the version of each broker's agent, of the triggerer, and of the job that committed last to each table.
+
+    Parts state it in the objects that they write, at the time shown. A dash means that no object states it.
+    """
+    stated = versions_of(topics, cluster)
+    names = ("cluster", "part", "name", "version")
+    rows = [(*(each[name] for name in names), each["error"] or each["at"]) for each in stated]
+    _print(stated, [columns([(*map(str.upper, names), "AT"), *rows])], output)
 
 
 @app.command(epilog="Example: export AIRFLOW__CORE__DAGS_FOLDER=$(tidemark paths dags)")

@@ -9,9 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli.options import DEFAULT_TOPICS, As, Topics
-from tidemark.config import hint
-from tidemark.errors import ConfigError
+from tidemark.cli.options import DEFAULT_TOPICS, As, OnlyCluster, Topics, chosen_clusters
 from tidemark.monitoring.incident_store import read_incidents
 from tidemark.monitoring.incidents import Incidents
 from tidemark.terminal import Output
@@ -24,7 +22,7 @@ _STALE = timedelta(minutes=10)
 def incidents(
     closed: Annotated[bool, typer.Option("--closed", help="Show also incidents closed in the last 30 days.")] = False,
     topics: Topics = DEFAULT_TOPICS,
-    cluster: Annotated[str | None, typer.Option(help="Only this cluster.")] = None,
+    cluster: OnlyCluster = None,
     output: As = Output.text,
 ) -> None:
     """Show the open incidents: each problem, its begin, its likely cause and the remedy.
@@ -32,10 +30,7 @@ def incidents(
     Reads the records of the DAG tidemark_watch. Exits with 1 if an incident is open, or if the DAG has not run lately.
     """
     deployment = load_topics(topics)
-    names = [name for name in deployment.clusters if cluster in {None, name}]
-    if not names:
-        rule = f"no topic belongs to a cluster {cluster}; {hint(str(cluster), deployment.clusters)}"
-        raise ConfigError(str(topics), [("--cluster", rule)])
+    names = chosen_clusters(topics, deployment, cluster)
     recorded = [read_incidents(deployment, name).incidents for name in names]
     stale = [entry.cluster for entry in recorded if utc_now() - entry.at > _STALE]
     shown = [entry.model_copy(update={"incidents": _chosen(entry, closed=closed)}) for entry in recorded]

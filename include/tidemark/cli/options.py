@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
+from tidemark.config import hint
 from tidemark.errors import ConfigError
 from tidemark.installation import need
 from tidemark.terminal import Output
@@ -17,6 +18,7 @@ from tidemark.topics import load_topics
 
 if TYPE_CHECKING:
     from tidemark.remote.catalog.storage import Storage
+    from tidemark.topics import Deployment
 
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -46,9 +48,18 @@ def iso_dates(values: list[str] | None) -> list[str] | None:
         raise typer.BadParameter("must be a date such as 2026-11-20") from error
 
 
+def chosen_clusters(topics: Path, deployment: Deployment, cluster: str | None) -> list[str]:
+    """The clusters of the topics file, limited to ``cluster`` if given. Raises ConfigError if no topic is its."""
+    if cluster not in {None, *deployment.clusters}:
+        rule = f"no topic belongs to a cluster {cluster}; {hint(str(cluster), deployment.clusters)}"
+        raise ConfigError(str(topics), [("--cluster", rule)])
+    return [name for name in deployment.clusters if cluster in {None, name}]
+
+
 TopicName = Annotated[str, typer.Argument(help="A topic of the topics file.")]
 Topics = Annotated[Path, typer.Option(envvar="TIDEMARK_TOPICS", metavar="FILE", help="The topics file.")]
 Cluster = Annotated[str | None, typer.Option(help="Needed where two clusters have the topic's name.")]
+OnlyCluster = Annotated[str | None, typer.Option("--cluster", help="Only this cluster.")]
 As = Annotated[Output, typer.Option("--output", "-o", help="For people, or for programs.")]
 
 DEFAULT_TOPICS = Path("topics.yaml")

@@ -6,14 +6,15 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
+from tidemark.cli.options import chosen_clusters
 from tidemark.concurrency import in_parallel
-from tidemark.config import hint
 from tidemark.endpoints import resolver_of
-from tidemark.errors import ConfigError, NeverSeen
+from tidemark.errors import NeverSeen
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.partitioning import partition_values
 from tidemark.inspection.agent_sightings import check_begun, check_seen
 from tidemark.inspection.freshness import freshness_problems
+from tidemark.inspection.stated_versions import stated_versions
 from tidemark.monitoring.health import PartitionHealth
 from tidemark.monitoring.judgement import sentence, state_of_partition
 from tidemark.monitoring.topic_now import OutsideTables, outside_tables, topic_now
@@ -94,13 +95,8 @@ _OF_LEDGER: Final = ("topic_id", "start_offset", "leader_epoch")
 def landed_of(topics: Path, cluster: str | None) -> list[dict[str, Any]]:
     """The progress of all topics, limited to ``cluster`` if given, without partitions and dates."""
     deployment = load_topics(topics)
+    around = {name: outside_tables(deployment, name) for name in chosen_clusters(topics, deployment, cluster)}
     tables = [open_topic_table(deployment, topic) for topic in deployment.topics_of(cluster)]
-    if not tables:
-        raise ConfigError(
-            str(topics),
-            [("--cluster", f"no topic belongs to a cluster {cluster}; {hint(str(cluster), deployment.clusters)}")],
-        )
-    around = {name: outside_tables(deployment, name) for name in {table.topic.cluster for table in tables}}
     statuses = in_parallel(lambda table: _status(table, around[table.topic.cluster]), tables)
     return [
         {**{name: status[name] for name in _OF_ALL}, "topic": f"{status['cluster']}/{status['topic']}"}
@@ -109,6 +105,14 @@ def landed_of(topics: Path, cluster: str | None) -> list[dict[str, Any]]:
 
 
 _OF_ALL: Final = ("cluster", "topic", "n", "rows", "committed_at", "table", "state", "verdict", "incidents")
+
+
+def versions_of(topics: Path, cluster: str | None) -> list[dict[str, Any]]:
+    """The versions of the parts of all clusters, or of ``cluster``, as the parts state them; times in UTC."""
+    deployment = load_topics(topics)
+    names = chosen_clusters(topics, deployment, cluster)
+    stated = [version for name in names for version in stated_versions(deployment, name)]
+    return [{**each._asdict(), "at": f"{each.at:%Y-%m-%dT%H:%M:%SZ}" if each.at else None} for each in stated]
 
 
 def summary_of(deployment: Deployment) -> list[dict[str, Any]]:

@@ -59,6 +59,8 @@ class FleetAgent:
         if fetch:
             del self.settings["broker"]
         root.mkdir(parents=True)
+        self.program: Path | None = None
+        """``tidemark-agent`` of another installation, which meets no faults; None for this tree's."""
         self.process = self._process("run", self.plan(), None)
         self._from = 0
 
@@ -134,10 +136,11 @@ class FleetAgent:
         return self.log.read_text() if self.log.exists() else ""
 
     def _process(self, command: str, plan: Plan, user: int | None) -> ManagedProcess:
-        program = [sys.executable, "-m", "tests.uploader_agent.faults.agent", plan.argument()]
+        faulty = [sys.executable, "-m", "tests.uploader_agent.faults.agent", plan.argument(), "--"]
+        program = faulty if self.program is None else [str(self.program)]
         if user is not None:
             program = [*as_user(user), *program]
-        argv = [*program, "--", command, "-c", str(self.config)]
+        argv = [*program, command, "-c", str(self.config)]
         return ManagedProcess(f"agent-{self.broker.node_id}", argv, log=self.log, env=self._env, cwd=ROOT)
 
 
