@@ -79,7 +79,7 @@ class SegmentError(FormatError):
 class LaterFormat(FormatError):
     """An object of a later format than this version reads. It is not damaged, so this version must not replace it.
 
-    It is a FormatError because the many readers hold back what they cannot read, and go on; the few writers let it pass.
+    It is a FormatError because many readers hold back what they cannot read, and go on. The few writers let it pass.
     """
 
 

@@ -223,7 +223,7 @@ class LaterTopic(TopicSettings):
     """The settings of a later version, which has another setting at each depth."""
 
     limits: MoreLimits = MoreLimits()
-    parser: MoreJson | BytesParser = BytesParser()  # type: ignore[assignment]
+    parser: MoreJson | BytesParser = BytesParser()
 
 
 @pytest.mark.parametrize(
