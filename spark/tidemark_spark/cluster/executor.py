@@ -57,6 +57,13 @@ class Shipment(NamedTuple):
         return cls(VERSION, pickle.dumps((work, common)), [pickle.dumps(task) for task in tasks])
 
 
+def check_driver(driver: str) -> None:
+    """Raise ConfigError unless this worker has the version of its driver."""
+    if driver != VERSION:
+        rule = f"this worker has version {VERSION}, and the driver {driver}: install the driver's in its environment"
+        raise ConfigError(f"Tidemark on {socket.gethostname()}", [("", rule)])
+
+
 def in_worker(driver: str, shared: bytes, task: bytes) -> Any:
     """Result of a :class:`Shipment`'s work for one task, in a process that Spark reuses.
 
@@ -65,9 +72,7 @@ def in_worker(driver: str, shared: bytes, task: bytes) -> Any:
     Raises:
         ConfigError: this worker has another version than the driver.
     """
-    if driver != VERSION:
-        rule = f"this worker has version {VERSION}, and the driver {driver}: install the driver's in its environment"
-        raise ConfigError(f"Tidemark on {socket.gethostname()}", [("", rule)])
+    check_driver(driver)
     work, common = _unpickled(shared)
     return _bounded_work(work, common, pickle.loads(task))  # noqa: S301 # the driver's, of this version
 
