@@ -23,6 +23,8 @@ from tidemark.formats.raw.pack import RangePointer, build, range_of_line
 from tidemark.formats.table.audit_report import AuditReport, AuditVerdict
 from tidemark.formats.table.ledger import Ledger, StoredLedger
 from tidemark.formats.table.live_landing import LiveLanding, read_landing
+from tidemark.formats.table.parquet_layout import ParquetLayout
+from tidemark.formats.table.plan import RunPlan
 from tidemark.monitoring.incidents import Incidents
 from tidemark.monitoring.judgement import with_incidents
 from tidemark.monitoring.kinds import page_of
@@ -101,6 +103,28 @@ def test_a_kind_of_incident_or_finding_that_a_later_version_adds_is_shown() -> N
     assert "later: : rows are blue" in report.text()
     verdict = AuditVerdict(cluster="c", topic="t", audited_at=NOW).after(report, "url")
     assert AuditVerdict.from_bytes(verdict.to_bytes(), "k").failed[""].kind == "later"
+
+
+class LaterLayout(ParquetLayout):
+    """With a setting that a later version adds."""
+
+    pages: int = 0
+
+
+class LaterPlan(RunPlan):
+    """With that layout."""
+
+    layout: LaterLayout = LaterLayout()
+
+
+def test_a_plan_with_a_setting_that_a_later_version_adds_is_refused_where_it_is_used() -> None:
+    names = dict.fromkeys(("cluster", "topic", "table", "configuration", "code"), "c")
+    numbers = dict.fromkeys(("attempt", "ledger_n", "ledger_attempt"), 1)
+    plan = LaterPlan.model_validate({**names, **numbers, "kind": "ingest", "created_at": NOW, "layout": {"level": 3}})
+    assert RunPlan.from_bytes(plan.to_bytes(), "k").layout == ParquetLayout(level=3)
+    used = plan.model_copy(update={"layout": LaterLayout(pages=1)})
+    with pytest.raises(FormatError, match=r"layout\.pages: Extra inputs"):
+        RunPlan.from_bytes(used.to_bytes(), "k")
 
 
 def test_a_landing_of_a_later_version_is_not_replaced(tmp_path: Path) -> None:
