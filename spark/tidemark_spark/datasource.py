@@ -52,11 +52,11 @@ from tidemark.raw.topic import RawTopic
 from tidemark.store import StoreOptions, open_store
 from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import load_topics
-from tidemark_spark.cluster.executor import check_driver
 from tidemark_spark.convert.classify import PartitionRules
 from tidemark_spark.convert.date_partitioner import numbers, take
 from tidemark_spark.convert.read_ahead import Ahead, read_ahead
 from tidemark_spark.convert.segment_reader import judged
+from tidemark_spark.model import check_driver
 
 OPTIONS: Final = {
     "topics": "the topics file, which the driver reads",

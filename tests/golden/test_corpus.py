@@ -24,7 +24,7 @@ from tidemark.formats.raw.watermark import Watermark
 
 MOST_BYTES = 2 << 20
 OURS = re.compile(
-    rb"/dev/shm|127\.0\.0\.1|(?<![\w-])%s(?![\w-])|%s/"
+    rb"/dev/shm|/tmp/|127\.0\.0\.1|(?<![\w-])%s(?![\w-])|%s/"
     % (re.escape(socket.gethostname().encode()), re.escape(str(Path.home()).encode()))
 )
 """Names of the machine that made it, if it is this one; a short one may be a part of a topic's id."""
