@@ -41,7 +41,7 @@ from uploader_agent.scheduling.timers import Timers
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
 from uploader_agent.settings import AgentSettings, changed_fields, is_fixed
-from uploader_agent.stored.destinations import Bucket, Destinations, OpenStore, digest
+from uploader_agent.stored.destinations import Bucket, Destinations, OpenStore
 from uploader_agent.stored.foreign_epochs import ForeignEpochs
 from uploader_agent.stored.other_origin import OtherOrigin
 from uploader_agent.watermark_index.publisher import IndexPublisher
@@ -125,7 +125,7 @@ class Components:
         self.packs = PackBuckets(self._bucket_packer, self.health.watch, runtime)
         self.health.packs_stalled = self.packs.stalled
         indexes = IndexPublisher(
-            destinations, broker.node_id, digest(settings.raw), settings.index, self.packs.damaged, runtime
+            destinations, broker.node_id, settings.raw.digest_of(), settings.index, self.packs.damaged, runtime
         )
         interval = settings.index.min_interval.total_seconds()
         self.index = IndexThread(indexes, self.metrics, self.repeats, interval, watcher.wake, runtime)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -174,6 +173,10 @@ _LIVE_MISSED: Final = 3
 """After this multiple of its ``freshness``, offsets that live landings left are landed by the topic's own runs."""
 
 
+OF_ROWS: Final = ("topic", "cluster", "time_zone", "partition_by", "sane_timestamps", "keep", "limits", "parser")
+"""The settings of a topic that rows depend on. Their defaults never change: see :meth:`Settings.digest_of`."""
+
+
 class TopicSettings(Settings):
     """The settings of one topic.
 
@@ -260,11 +263,7 @@ class TopicSettings(Settings):
     @property
     def digest(self) -> str:
         """The identity of the settings that rows depend on: 16 hexadecimal digits."""
-        names = {"topic", "cluster", "time_zone", "sane_timestamps", "keep", "limits", "parser"}
-        if self.partition_by != BY_DATE:
-            names.add("partition_by")
-        parts = self.model_dump_json(include=names)
-        return hashlib.sha256(parts.encode()).hexdigest()[:16]
+        return self.digest_of(*OF_ROWS)
 
 
 class WatchSettings(Settings):

@@ -17,7 +17,6 @@ from tidemark.inspection.offset_lineage import Derivation
 from tidemark.monitoring.health import Key, PartitionHealth
 from tidemark.monitoring.incidents import Incident
 from tidemark.monitoring.judgement import STATES, state_of, state_of_partition, with_incidents
-from tidemark.monitoring.kinds import IncidentKind
 from tidemark.monitoring.overview import Overview, TopicSummary
 from tidemark.topics import TopicSettings
 from tidemark_airflow.dag_factories.ingest import dag_id
@@ -67,7 +66,7 @@ def topics_answer(
     }
     text = contains.casefold()
     still = [incident for incident in incidents if incident.open]
-    kinds: dict[tuple[str, str | None], list[IncidentKind]] = {}
+    kinds: dict[tuple[str, str | None], list[str]] = {}
     for incident in still:
         kinds.setdefault((incident.cluster, incident.topic), []).append(incident.kind)
     rows = [
@@ -113,7 +112,7 @@ def _open(incidents: Iterable[Incident]) -> list[IncidentNow]:
     ]
 
 
-def _topic_row(topic: TopicSettings, summary: TopicSummary | None, kinds: Sequence[IncidentKind]) -> TopicRow:
+def _topic_row(topic: TopicSettings, summary: TopicSummary | None, kinds: Sequence[str]) -> TopicRow:
     known = summary or TopicSummary(topic=topic.topic, state="unknown", ledger_n=0)
     known = known.model_copy(update={"state": with_incidents(known.state, kinds)})
     return TopicRow(

@@ -55,6 +55,12 @@ def test_a_gap_says_what_is_missing_since_when_why_and_how_to_go_on() -> None:
     assert not list(topic_conditions.gaps(health(ledger(100), entry(uploaded=100))))
 
 
+def test_a_reason_that_a_later_version_adds_is_shown() -> None:
+    lost = Gap.model_validate({"from": 100, "to": 150, "reason": "eaten_by_mice", "detected_at": NOW})
+    [found] = topic_conditions.gaps(health(ledger(100), entry(uploaded=100, gaps=(lost,))))
+    assert found.likely == "eaten_by_mice"
+
+
 def test_a_growing_gap_is_the_same_one_with_another_fact() -> None:
     one, two = (
         next(topic_conditions.gaps(health(ledger(100), entry(uploaded=100, gaps=(gap(100, end),)))))

@@ -25,7 +25,7 @@ OURS = Led(3, ID)
 class Quorum:
     """A cluster whose committed leader is ``committed``; this broker has it unless it ``lags`` behind with ``had``."""
 
-    committed: Leader = field(default_factory=lambda: Leader(1, OURS))
+    committed: Leader = field(default_factory=lambda: Leader(1, OURS, replicas=(1, 2)))
     had: Leader | None = None
     same: bool = True
     down: bool = False
