@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 
 from tests.support.java import java
 from tests.support.kafka import KafkaCluster
-from tests.support.kafka_broker import TINY_JVM, kafka_program
+from tests.support.kafka_broker import TINY_JVM, KafkaVersion, kafka_program
 from tests.support.kafka_config import write_properties, zookeeper_properties
 from tests.support.ports import HOST, free_port, is_free
 from tests.support.waiting import wait_until
@@ -56,7 +56,7 @@ def test_a_new_topic_is_led_long_before_the_poll(kafka39: KafkaCluster, tmp_path
 
 
 @pytest.mark.parametrize("version", ["3.9.2", "4.3.1"])
-def test_a_leader_is_seen_long_before_the_poll(version: str, tmp_path: Path, full: bool) -> None:
+def test_a_leader_is_seen_long_before_the_poll(version: KafkaVersion, tmp_path: Path, full: bool) -> None:
     """A new leader renames its ``leader-epoch-checkpoint`` (``LeaderEpochFileCache.assign``)."""
     if not full:
         pytest.skip("starts two brokers: make test-full")
