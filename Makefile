@@ -190,7 +190,7 @@ mutants: env-dev ## Break rules of the code one by one, in a copy, and show whic
 screenshots: env-airflow browser ## Take the README's pictures of the continuity page anew
 	$(AIRFLOW) -m tests.plugins.web.page_screenshots
 
-golden: env jars ## Make the corpus of the next release's objects anew: some three minutes
+golden: env jars ## Make the corpus of the next release's objects anew: some four minutes
 	$(DEV) -m tests.golden
 
 bench: env jars ## Benchmarks against Spark's Kafka source

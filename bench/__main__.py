@@ -12,14 +12,14 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from bench import agent, convert, erasure, fetch_peer, idle, live_many, parsing, remote_reader, stack, state
+from bench import agent, convert, erasure, fetch_peer, idle, live_many, lost_lake, parsing, remote_reader, stack, state
 from bench.data import HOME, Data, Topic, data
 from bench.measure import Row, table
 from demo.steps import Steps
 from tests.support.s3 import S3Server
 
 PARTS = ("data", "agent", "idle", "fetch", "fetch-idle", "orchestration", "consumer", "convert", "erasure")
-LONG = ("fetch-peer", "live-many", "state")
+LONG = ("fetch-peer", "live-many", "lost-lake", "state")
 """Parts that run only when they are named."""
 
 
@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--gib", type=float, default=1.1, help="GiB of record values of a topic (default: %(default)s)")
     parser.add_argument("--only", type=lambda text: text.split(","), help="topics of convert, by codec and size")
     parser.add_argument("--rounds", type=int, default=3, help="convert: rounds after the first (default: %(default)s)")
+    parser.add_argument("--keys", type=int, default=10_000_000, help="state: keys of a topic (default: %(default)s)")
     options = parser.parse_args()
     unknown = [part for part in options.parts if part not in (*PARTS, *LONG)]
     topics = [
@@ -69,12 +70,13 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "consumer": lambda: remote_reader.measure(s3),
             "fetch-peer": lambda: fetch_peer.measure(s3),
             "live-many": live_many.measure,
-            "state": state.measure,
+            "state": lambda: state.measure(options.keys),
         }
         with_data: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {
             "agent": (agent.TOPICS, lambda made: agent.backlog(made, s3) + agent.latency(made.cluster, s3)),
             "fetch": (agent.TOPICS, lambda made: agent.fetching(made, s3) + agent.append_to_stored(made.cluster, s3)),
             "erasure": ((erasure.TOPIC,), erasure.measure),
+            "lost-lake": ((lost_lake.TOPIC,), lambda made: lost_lake.measure(made, s3)),
             "convert": (topics, lambda made: convert.measure(made, s3, topics, options.rounds)),
         }
         for name in (part for part in parts if part in without_data):

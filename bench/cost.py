@@ -1,4 +1,8 @@
-"""The price of a fleet's requests to the store in a month; ``python -m bench.cost`` prints the table."""
+"""What a fleet takes: ``python -m bench.cost`` prints the tables of docs/sizing.md.
+
+They are objects, requests, bytes, CPU and memory of a day of the first of :data:`EXAMPLES`, and a month's requests of
+each.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Final
 from tidemark.formats.raw.pack import MOST_UNSEALED_RANGES
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS
 from tidemark.onboarding.costs import DAYS, Line, PerLanding, PerSegment, Prices
+from tidemark.raw.byte_ranges import TARGET_BYTES
 from tidemark.words import duration
 from uploader_agent.packing.ticks import GATHERING
 
@@ -25,6 +30,7 @@ class Fleet:
     bytes_a_day: float = 200e12
     segment: float = 1 << 30
     brokers: int = 3000
+    partitions: int = 500_000
     index_news: float = 10
     index_idle: float = 60
     fill_interval: float = 60
@@ -35,15 +41,94 @@ class Fleet:
     pauses: float = 0
 
 
+@dataclass(frozen=True)
+class PerRun:
+    """Requests of a run without a ``freshness``: of itself, for a partition, a segment, a range to read, a task.
+
+    ``tests/spark/run/test_requests.py`` counts them. A task writes a file for each date.
+    """
+
+    get: float = 10
+    put: float = 10
+    partition_get: float = 1
+    partition_put: float = 1
+    segment_get: float = 2
+    range_get: float = 1
+    task_get: float = 1
+    task_put: float = 1
+
+    def gets(self, runs: float, partitions: float, segments: float, ranges: float, tasks: float) -> float:
+        """GET and HEAD of ``runs``."""
+        of_raw = partitions * self.partition_get + segments * self.segment_get + ranges * self.range_get
+        return runs * self.get + of_raw + tasks * self.task_get
+
+    def puts(self, runs: float, partitions: float, tasks: float) -> float:
+        """PUT and LIST of ``runs``."""
+        return runs * self.put + partitions * self.partition_put + tasks * self.task_put
+
+
+@dataclass(frozen=True)
+class Rates:
+    """CPU and memory as docs/figures.md has them, by its parts.
+
+    ``agent``, ``idle``: CPU-s for a byte uploaded, for an idle partition in a second, bytes of memory of an agent.
+    ``convert``, ``lost-lake``: bytes of values for a CPU-s, of conversion, of a parser for JSON, and of an audit.
+    ``orchestration``: CPU-s of a run by Spark Connect. ``worker`` has bytes of memory for a core.
+    """
+
+    upload: float = 1.4 / (1 << 30)
+    idle_partition: float = 0.009 / 4000
+    agent: float = 80 * (1 << 20)
+    decode: float = 150e6
+    json: float = 290e6
+    audit: float = 93e6
+    run: float = 3.8
+    worker: float = 300e6
+
+
+def day(fleet: Fleet, each: PerSegment, run: PerRun, rates: Rates, prices: Prices) -> str:
+    """Markdown: a day of ``fleet``, whose segments each start a run, with an audit of the day before."""
+    segments, seconds = fleet.bytes_a_day / fleet.segment, 86_400
+    ranges = segments * max(1, fleet.segment / TARGET_BYTES)
+    agents = sum(line.requests for line in _lines(fleet, each, prices)) / DAYS
+    gets = run.gets(segments, segments, segments, ranges, ranges)
+    puts = run.puts(segments, segments, ranges)
+    audits = segments * run.segment_get + ranges * (run.range_get + 1)
+    dollars = (agents + puts) * prices.put + (gets + audits) * prices.get
+    cores = {
+        "uploads": fleet.bytes_a_day * rates.upload / seconds,
+        "idle partitions": fleet.partitions * rates.idle_partition,
+        "conversion": fleet.bytes_a_day / rates.decode / seconds,
+        "JSON": fleet.bytes_a_day / rates.json / seconds,
+        "runs": segments * rates.run / seconds,
+        "audit": fleet.bytes_a_day / rates.audit / seconds,
+    }
+    spark = [cores[name] for name in ("conversion", "JSON", "audit")]
+    stored = fleet.bytes_a_day * prices.stored / DAYS
+    gib, millions = fleet.bytes_a_day / fleet.brokers / (1 << 30), 1e6
+    memory = fleet.brokers * rates.agent / 1e9, sum(spark) * rates.worker / 1e9
+    lines = {
+        "bytes that a broker leads": f"{gib:.0f} GiB, {gib * 1024 / seconds:.2f} MiB a second",
+        "segments, objects that raw gains": f"{segments:,.0f}, {segments * (each.put - 1):,.0f}",
+        "files that tables gain, before compaction": f"{ranges:,.0f}",
+        "PUT and LIST of agents": f"{agents / millions:.1f} million",
+        "PUT and LIST, GET and HEAD of runs": f"{puts / millions:.1f}, {gets / millions:.1f} million",
+        "GET of the audit": f"{audits / millions:.1f} million",
+        "bytes to the store; from it": f"{fleet.bytes_a_day / 1e12:.0f} TB and Parquet; twice that, and Parquet",
+        "cores of brokers' hosts": f"{cores['uploads'] + cores['idle partitions']:.1f}",
+        "cores of Spark: conversion, JSON, audit": ", ".join(f"{number:.0f}" for number in spark),
+        "cores of runs' starts and commits": f"{cores['runs']:.0f}",
+        "memory: agents; Spark's workers": f"{memory[0]:.0f} GB; {memory[1]:.0f} GB",
+        "$ of requests; of each day that raw is kept": f"{dollars:,.0f}; {stored:,.0f}",
+    }
+    return "\n".join(["| a day | |", "|---|---|", *(f"| {name} | {text} |" for name, text in lines.items())]) + "\n"
+
+
 def table(fleets: dict[str, Fleet], each: PerSegment, prices: Prices) -> str:
     """Markdown: a line for each purpose of each deployment, and the sum."""
     rows = ["| deployment | requests | millions a month | $ a month |", "|---|---|---:|---:|"]
     for name, fleet in fleets.items():
-        bill = list(_lines(fleet, each, prices))
-        if fleet.live_partitions:
-            bill += _live_lines(fleet, PerLanding(), prices)
-        if fleet.pausing_partitions:
-            bill += _quiet_lines(fleet, each, prices)
+        bill = bill_of(fleet, each, prices)
         rows += [f"| {name} | {line.what} | {line.requests / 1e6:,.1f} | {line.dollars:,.0f} |" for line in bill]
         rows.append(
             f"| {name} | **all** | {sum(line.requests for line in bill) / 1e6:,.1f} | "
@@ -52,8 +137,18 @@ def table(fleets: dict[str, Fleet], each: PerSegment, prices: Prices) -> str:
     return "\n".join(rows) + "\n"
 
 
+def bill_of(fleet: Fleet, each: PerSegment, prices: Prices) -> list[Line]:
+    """The month's requests by purpose, also of packs and live landings."""
+    bill = list(_lines(fleet, each, prices))
+    if fleet.live_partitions:
+        bill += _live_lines(fleet, PerLanding(), prices)
+    if fleet.pausing_partitions:
+        bill += _quiet_lines(fleet, each, prices)
+    return bill
+
+
 def _lines(fleet: Fleet, each: PerSegment, prices: Prices) -> Iterator[Line]:
-    """The month's requests by purpose."""
+    """The month's requests of sealed segments, by purpose."""
     month = 86_400 * DAYS
     segments = fleet.bytes_a_day * DAYS / fleet.segment
     news = min(segments / fleet.brokers, month / fleet.index_news)
@@ -106,4 +201,5 @@ EXAMPLES: Final = {
 
 
 if __name__ == "__main__":
+    sys.stdout.write(day(Fleet(), PerSegment(), PerRun(), Rates(), Prices()) + "\n")
     sys.stdout.write(table(EXAMPLES, PerSegment(), Prices()))

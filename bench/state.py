@@ -90,14 +90,11 @@ class History(NamedTuple):
                 yield from range(self.keys)
 
 
-MANY_KEYS: Final = History(10_000_000, 1, 100_000, _ROUNDS)
-MANY_VERSIONS: Final = History(1_000_000, 6, 10_000, 1)
-
-
-def measure() -> list[Row]:
-    """The figures: runs with MANY_KEYS, queries with MANY_VERSIONS."""
+def measure(keys: int) -> list[Row]:
+    """The figures: runs over a topic of many ``keys``, queries of one with many versions of a tenth of them."""
     with _worker() as worker:
-        return _runs(worker) + _queries(worker)
+        many_keys, many_versions = History(keys, 1, keys // 100, _ROUNDS), History(keys // 10, 6, keys // 1000, 1)
+        return _runs(worker, many_keys) + _queries(worker, many_versions)
 
 
 class _Worker:
@@ -155,8 +152,8 @@ def _memory(name: str) -> int:
     return int(line.split()[1]) << 10
 
 
-def _runs(worker: _Worker) -> list[Row]:
-    table = worker.land(MANY_KEYS, 0)
+def _runs(worker: _Worker, history: History) -> list[Row]:
+    table = worker.land(history, 0)
     result, usage = worker.advance(table)
     note = f"{result.rows:,} keys, {result.leaves} leaves"
     rows = [Row("state", "from all rows", "million rows/CPU-s", (result.rows / 1e6 / usage.cpu,), note)]
@@ -164,8 +161,8 @@ def _runs(worker: _Worker) -> list[Row]:
     rates: list[float] = []
     peaks: list[float] = []
     idle: list[float] = []
-    for stage in range(1, MANY_KEYS.stages + 1):
-        table = worker.land(MANY_KEYS, stage)
+    for stage in range(1, history.stages + 1):
+        table = worker.land(history, stage)
         with _worker() as fresh:
             result, usage = fresh.advance(table)
             peaks.append(fresh.peak())
@@ -183,10 +180,10 @@ def _runs(worker: _Worker) -> list[Row]:
     ]
 
 
-def _queries(worker: _Worker) -> list[Row]:
+def _queries(worker: _Worker, history: History) -> list[Row]:
     """A sum over all keys by DuckDB: by the view, with a tail of 1 %, and by the topic's table alone."""
-    worker.advance(worker.land(MANY_VERSIONS, 0))
-    table = worker.land(MANY_VERSIONS, 1)
+    worker.advance(worker.land(history, 0))
+    table = worker.land(history, 1)
     state = StateTable.open(table)
     connection = duckdb.connect(config={"threads": 1})
     for name, url in (("records", table.url), ("now", state.url)):
@@ -195,7 +192,7 @@ def _queries(worker: _Worker) -> list[Row]:
     found = [connection.execute(_SUMS.format(query)).fetchall() for query in queries.values()]
     if found[0] != found[1]:
         raise RuntimeError(f"{state.url}: the view gives other sums than the topic's table: {found}")
-    note = f"{MANY_VERSIONS.keys * MANY_VERSIONS.versions:,} records of {MANY_VERSIONS.keys:,} keys; 1 % changed since"
+    note = f"{history.keys * history.versions:,} records of {history.keys:,} keys; 1 % changed since"
     return [
         Row("state", f"query of {name}", "CPU-s", tuple(_cpu(connection, query) for _ in range(_ROUNDS)), note)
         for name, query in queries.items()

@@ -135,10 +135,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_rank)
     if FULL:
         return
-    left_out = [item for item in items if item.get_closest_marker("full")]
+    left_out = [item for item in items if item.get_closest_marker("full") or not _drawn(item)]
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sampled") and not item.get_closest_marker("full"):
+        if item.get_closest_marker("sampled") and item not in left_out:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, found in cases.items():
         count = found[0].get_closest_marker("sampled").args[0]  # type: ignore[union-attr]  # it was just found
@@ -147,6 +147,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gone = {item.nodeid for item in left_out}
     items[:] = [item for item in items if item.nodeid not in gone]
     config.hook.pytest_deselected(items=left_out)
+
+
+def _drawn(item: pytest.Item) -> bool:
+    marker = item.get_closest_marker("drawn")
+    return marker is None or random.Random(f"{SEED}:{item.nodeid}").random() < marker.args[0]
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:

@@ -15,10 +15,12 @@ import typer
 import yaml
 from pydantic import BaseModel
 
+from bench.cost import EXAMPLES, Fleet, PerRun, Rates, bill_of, day
 from tidemark import errors
 from tidemark.cli.app import app
 from tidemark.config import parse
 from tidemark.monitoring.kinds import KINDS
+from tidemark.onboarding.costs import PerSegment, Prices
 from tidemark.topics import Deployment, TopicSettings
 from uploader_agent.cli import app as agent_app
 from uploader_agent.settings import AgentSettings, load_settings
@@ -306,3 +308,12 @@ def test_a_module_that_repeats_is_seen() -> None:
     assert repeats(ast.parse("task(retries=3)"))
     assert repeats(ast.parse("dict(default_args={'retries': 2})"))
     assert not repeats(ast.parse("counters.add(retries=1)\npool(retries=False)\nTOTAL = 6"))
+
+
+def test_the_sizes_of_a_fleet_are_those_that_the_program_computes() -> None:
+    text, each, prices = (ROOT / "docs" / "sizing.md").read_text(), PerSegment(), Prices()
+    assert day(Fleet(), each, PerRun(), Rates(), prices) in text
+    for fleet in EXAMPLES.values():
+        bill = bill_of(fleet, each, prices)
+        millions, dollars = sum(line.requests for line in bill) / 1e6, sum(line.dollars for line in bill)
+        assert f"| {millions:,.{0 if millions > 2 else 1}f} | {dollars:,.0f} |" in text, fleet

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from tests.support import java
+from tests.support.orphans import MARK
 from tests.support.ports import HOST, free_ports, is_free
 from tests.support.process import ManagedProcess, ProcessFailed, ProcessRecord, stop_all
 from tests.support.waiting import wait_until
@@ -68,6 +70,12 @@ def test_what_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     process.stop(timeout=0.2)
     assert process.wait(1) == -signal.SIGKILL
     assert not child.is_running()
+
+
+def test_a_server_with_an_environment_of_its_own_ends_with_the_tests(tmp_path: Path) -> None:
+    with ManagedProcess("server", [sys.executable, "-c", SERVER], log=tmp_path / "log", env={"LANG": "C"}) as process:
+        await_child(process)
+        assert psutil.Process(process.pid).environ()[MARK] == os.environ[MARK]
 
 
 def test_waiting_ends_at_once_when_the_process_does(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ segments. The work of a turn depends on the changes, not on the number of led pa
 from __future__ import annotations
 
 import gc
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -50,7 +49,6 @@ class Agent:
         self._runtime = components.runtime
         self._monitor = Monitor(components)
         self._questions = LeaderQuestions()
-        self._hinted = threading.Event()
         self._requests: deque[Callable[[], object]] = deque()
         self._by_folder: dict[Path, TopicPartition] = {}
         self._index_read = self._frozen = False
@@ -64,11 +62,6 @@ class Agent:
         """End :meth:`run` soon: start no new job, finish the running ones. For signal handlers as well."""
         self._parts.health.stopping()  # before the first thread ends, so that health does not report it missing
         self._parts.stopping.set()
-        self._parts.watcher.wake()
-
-    def hint(self) -> None:
-        """Have the loop ask soon who leads, since the leadership may have changed."""
-        self._hinted.set()
         self._parts.watcher.wake()
 
     def soon(self, action: Callable[[], object]) -> None:
@@ -94,11 +87,7 @@ class Agent:
         parts = self._parts
         self._go_on_by = self._runtime.monotonic() + _INDEX_LIMIT
         filling = self._runtime.thread("fill", self._fill)
-        threads = {
-            "metadata": parts.poller.thread,
-            "index": parts.index.thread,
-            "fill": filling,
-        }
+        threads = {"metadata": parts.poller.thread, "index": parts.index.thread, "fill": filling}
         for name, thread in threads.items():
             parts.health.watch(name, thread)
         with parts.source.running(parts.accepts_topic) as replica:
@@ -113,7 +102,6 @@ class Agent:
         parts.index.start()
         parts.open_buckets()
         parts.packs.start()
-        parts.hints.start(self.hint)
         filling.start()
         while not parts.stopping.is_set():
             while self._requests:
@@ -133,8 +121,7 @@ class Agent:
         heard = parts.watcher.wait(self._next_time() - self._runtime.monotonic())
         parts.health.turned()
         now = self._runtime.monotonic()
-        if heard.leaders or self._hinted.is_set():
-            self._hinted.clear()
+        if heard.leaders:
             self._questions.hint(now)
         if not self._index_read and (former := self._former(now)) is not None:
             self._trust_index(former)
@@ -183,7 +170,6 @@ class Agent:
 
     def _look_through_disks(self) -> None:
         if self._leadership.look_at_disks():
-            self._parts.hints.watch(self._leadership.replicas.keys())
             self._parts.open_buckets()
             self._questions.ask_now()
         self._parts.watcher.watch([*self._parts.broker.log_dirs, *self._leadership.replicas.values()])

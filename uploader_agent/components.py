@@ -12,7 +12,6 @@ from tidemark.errors import ConfigError
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import Metadata
 from uploader_agent.broker.authority import Authority, NoAuthority
-from uploader_agent.broker.leadership_hints import LeadershipHints, NoHints
 from uploader_agent.broker.properties import Broker
 from uploader_agent.disk.watcher import Watcher
 from uploader_agent.hold import Hold
@@ -42,7 +41,7 @@ from uploader_agent.scheduling.timers import Timers
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
 from uploader_agent.settings import AgentSettings, changed_fields, is_fixed
-from uploader_agent.stored.destinations import Bucket, Destinations, OpenStore, digest
+from uploader_agent.stored.destinations import Bucket, Destinations, OpenStore
 from uploader_agent.stored.foreign_epochs import ForeignEpochs
 from uploader_agent.stored.other_origin import OtherOrigin
 from uploader_agent.watermark_index.publisher import IndexPublisher
@@ -65,7 +64,6 @@ class Components:
         open_store: OpenStore,
         watcher: Watcher,
         *,
-        hints: LeadershipHints | None = None,
         authority: Authority | None = None,
         notifier: Notifier | None = None,
         traffic: StoreTraffic | None = None,
@@ -82,7 +80,6 @@ class Components:
         self.broker = broker
         self.watcher = watcher
         self.source = source or BrokerDisk()
-        self.hints = hints or NoHints()
         self.notifier = notifier or Notifier({})
         self.runtime = runtime
         self.traffic = traffic or StoreTraffic(Metrics(), settings.upload.bandwidth)
@@ -128,7 +125,7 @@ class Components:
         self.packs = PackBuckets(self._bucket_packer, self.health.watch, runtime)
         self.health.packs_stalled = self.packs.stalled
         indexes = IndexPublisher(
-            destinations, broker.node_id, digest(settings.raw), settings.index, self.packs.damaged, runtime
+            destinations, broker.node_id, settings.raw.digest_of(), settings.index, self.packs.damaged, runtime
         )
         interval = settings.index.min_interval.total_seconds()
         self.index = IndexThread(indexes, self.metrics, self.repeats, interval, watcher.wake, runtime)

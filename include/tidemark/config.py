@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -57,6 +59,14 @@ class Settings(BaseModel):
     """Base of all configuration: unknown keys are errors, values are immutable, wrong types are not coerced."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def digest_of(self, *names: str) -> str:
+        """The identity of the settings ``names``, or of all: 16 hexadecimal digits.
+
+        Only what differs from the defaults is in it, so a setting that a later version adds changes no digest.
+        """
+        set_apart = self.model_dump(mode="json", by_alias=True, include={*names} or None, exclude_defaults=True)
+        return hashlib.sha256(json.dumps(set_apart, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _duration(value: object) -> object:

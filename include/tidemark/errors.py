@@ -77,7 +77,10 @@ class SegmentError(FormatError):
 
 
 class LaterFormat(FormatError):
-    """An object of a later format than this version reads. It is not damaged, so this version must not replace it."""
+    """An object of a later format than this version reads. It is not damaged, so this version must not replace it.
+
+    It is a FormatError because many readers hold back what they cannot read, and go on. The few writers let it pass.
+    """
 
 
 class StoreError(TidemarkError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -102,9 +101,9 @@ class StateSettings(Settings):
     ``envelope`` says which records delete a key, and which columns the others have; see
     :mod:`tidemark.table.state_envelopes`. Of two records of a key, the one with the greater values in the columns
     ``order`` is the newer, by default that of the greater offset. The job is due once its last commit is ``every`` old,
-    and keeps the files of older commits for ``versions``. A leaf has about ``leaf`` bytes. ``delete_retention`` is the
-    topic's ``delete.retention.ms`` in Kafka. Up to the counts in ``accept``, people have looked into keys that moved
-    and deletions that may be missing, and get no incident.
+    and keeps the files of older commits for ``versions``. A leaf has about ``leaf`` bytes. ``delete_retention`` takes
+    the place of the topic's ``delete.retention.ms``, which manifests state. Up to the counts in ``accept``, people have
+    looked into keys that moved and deletions that may be missing, and get no incident.
     """
 
     table: str | None = Field(default=None, pattern=TABLE)
@@ -115,7 +114,7 @@ class StateSettings(Settings):
     every: Duration = Field(default=timedelta(hours=1), ge=timedelta(hours=1))
     versions: Duration = timedelta(days=1)
     leaf: Size = Field(default=32 << 20, ge=1 << 10, le=1 << 30)
-    delete_retention: Duration = Field(default=timedelta(days=1), ge=timedelta(0))
+    delete_retention: Duration | None = Field(default=None, ge=timedelta(0))
     accept: AcceptedDoubts = AcceptedDoubts()
 
     @field_validator("order", mode="before")
@@ -172,6 +171,10 @@ LIVE_BYTES: Final = 256 << 20
 
 _LIVE_MISSED: Final = 3
 """After this multiple of its ``freshness``, offsets that live landings left are landed by the topic's own runs."""
+
+
+OF_ROWS: Final = ("topic", "cluster", "time_zone", "partition_by", "sane_timestamps", "keep", "limits", "parser")
+"""The settings of a topic that rows depend on. Their defaults never change: see :meth:`Settings.digest_of`."""
 
 
 class TopicSettings(Settings):
@@ -260,11 +263,7 @@ class TopicSettings(Settings):
     @property
     def digest(self) -> str:
         """The identity of the settings that rows depend on: 16 hexadecimal digits."""
-        names = {"topic", "cluster", "time_zone", "sane_timestamps", "keep", "limits", "parser"}
-        if self.partition_by != BY_DATE:
-            names.add("partition_by")
-        parts = self.model_dump_json(include=names)
-        return hashlib.sha256(parts.encode()).hexdigest()[:16]
+        return self.digest_of(*OF_ROWS)
 
 
 class WatchSettings(Settings):

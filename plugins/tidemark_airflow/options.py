@@ -45,16 +45,8 @@ OPTIONS: Final = (
         "databricks; or with settings of Spark, for cluster mode on YARN.",
         example="/etc/tidemark/job.yaml",
     ),
-    Option(
-        "remote_jobs",
-        "The folder of Spark's jobs for such a platform.",
-        example="s3://bucket/tidemark/jobs",
-    ),
-    Option(
-        "remote_topics",
-        "Path of the topics file on such a platform.",
-        example="/etc/tidemark/topics.yaml",
-    ),
+    Option("remote_jobs", "The folder of Spark's jobs for such a platform.", example="s3://bucket/tidemark/jobs"),
+    Option("remote_topics", "Path of the topics file on such a platform.", example="/etc/tidemark/topics.yaml"),
     Option(
         "spark_submit",
         "The program spark-submit of Spark's own environment. Default: that of PATH.",

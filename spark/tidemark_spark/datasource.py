@@ -10,6 +10,7 @@ chooses some of them.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, SegmentRange
 from tidemark.inspection.agent_sightings import check_seen
+from tidemark.installation import VERSION
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.kafka_log.names import MAX_OFFSET
@@ -54,6 +56,7 @@ from tidemark_spark.convert.classify import PartitionRules
 from tidemark_spark.convert.date_partitioner import numbers, take
 from tidemark_spark.convert.read_ahead import Ahead, read_ahead
 from tidemark_spark.convert.segment_reader import judged
+from tidemark_spark.model import check_driver
 
 OPTIONS: Final = {
     "topics": "the topics file, which the driver reads",
@@ -213,6 +216,10 @@ class SegmentReader(DataSourceReader):
         self._schema, self.bounds = schema, bounds
         self._committed, self._fail_on_loss = committed, fail_on_loss
 
+    def __reduce__(self) -> tuple[Callable[..., SegmentReader], tuple[str, type[SegmentReader], bytes]]:
+        """The reader on its way to workers: with the driver's version, and the rest pickled for itself."""
+        return from_driver, (VERSION, type(self), pickle.dumps(self.__dict__))
+
     def partitions(self) -> Sequence[SegmentPartition]:
         """Spark tasks, each for 64 MiB of segments that may hold wanted rows.
 
@@ -296,6 +303,21 @@ class PushingReader(SegmentReader):
         for condition in filters:
             self.bounds = self.bounds.narrowed(condition)
         yield from filters
+
+
+def from_driver(driver: str, kind: type[SegmentReader], state: bytes) -> SegmentReader:
+    """The reader that a driver has pickled.
+
+    A worker gets it before any task. Its name and parameters stay as they are in all versions, so that workers of other
+    versions can refuse.
+
+    Raises:
+        ConfigError: this worker has another version than the driver.
+    """
+    check_driver(driver)
+    reader = object.__new__(kind)
+    reader.__dict__.update(pickle.loads(state))  # noqa: S301 # the driver's, of this version
+    return reader
 
 
 def segment_rows(

@@ -36,9 +36,10 @@ from tidemark.store import put_once
 from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark_spark.erasing.lake import state_files
+from tidemark_spark.erasing.lake import state_files, unseen_files
 from tidemark_spark.erasing.seals import Rewrite, erase_seals
 from tidemark_spark.erasing.search import Hit, Search, Searched, search_all
+from tidemark_spark.erasing.unseen import Unseen, notes
 from tidemark_spark.model import Execute, Job
 from tidemark_spark.run.driver import run
 from tidemark_spark.vacuum import vacuum
@@ -77,7 +78,7 @@ def erase(work: Pass, *, dry_run: bool) -> ErasureReport:
     ledger = standing.ledger
     reports = list(reports_of(table))
     waiting, ready = _sorted(work, ledger, done_in(reports), dry_run=dry_run)
-    searched = Searched([], {}, 0, 0, 0)
+    searched = Searched([], {}, 0, 0, {})
     if ready:
         requests = [asked.request for asked in ready]
         searched = search_all(table, standing, requests, work.secrets(), _job(table, ledger), work.search)
@@ -98,14 +99,20 @@ def erase(work: Pass, *, dry_run: bool) -> ErasureReport:
         searched=searched.rows,
         bytes_read=searched.bytes_read,
         unsearchable=searched.unsearchable,
-        gone=searched.gone,
+        gone=sum(offsets.size for offsets in searched.gone.values()),
     )
     if not dry_run:
         taken = [asked for asked in ready if outcomes[asked.request.id].status == "erased"]
         report = _carried_out(work, report, taken, hits)
-        asked = bool(taken or done_in(reports))
-        raw = erase_seals(table, report.attempt, work.rewrite, asked=asked)
+        asked, last = bool(taken or done_in(reports)), last_pass(reports)
+        named = (item.key for item in (*last.raw.remaining, *last.remaining)) if last else ()
+        unseen = Unseen(searched.gone if taken else {}, frozenset(named))
+        raw = erase_seals(table, report.attempt, work.rewrite, asked=asked, unseen=unseen)
+        told = (*raw.remaining, *notes(table, report.attempt, erases=bool(taken)))
+        raw = raw.model_copy(update={"remaining": told})
         remaining = _remaining(table, report, reports) if RawTopic(table).mask_numbers() else ()
+        known = {item.key for item in remaining}
+        remaining += tuple(item for item in unseen_files(table, unseen) if item.key not in known)
         report = report.model_copy(update={"raw": raw, "remaining": remaining})
     last = last_pass(reports)
     before = (last.raw, last.remaining) if last else (RawReport(), ())

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Literal
 
+from tidemark.errors import ConfigError
 from tidemark.formats.keys import TableKeys
 from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunKind, RunPlan
+from tidemark.installation import VERSION
 from tidemark.store import StoreOptions
 from tidemark.table.delta_table import LiveFile, TopicTable
 from tidemark.table.evidence import EvidenceRow
 from tidemark.topics import TopicSettings
+
+
+def check_driver(driver: str) -> None:
+    """Raise ConfigError unless this worker has the version of its driver."""
+    if driver != VERSION:
+        rule = f"this worker has version {VERSION}, and the driver {driver}: install the driver's in its environment"
+        raise ConfigError(f"Tidemark on {socket.gethostname()}", [("", rule)])
 
 
 @dataclass(frozen=True, slots=True)

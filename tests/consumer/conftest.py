@@ -83,7 +83,7 @@ def place_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Place:
     return Place(f"{shared.url}/{uuid.uuid4().hex}", shared.options, shared.env)
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.drawn(0.25))])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     """A broker and an empty store of either kind; a parameter such as ``s3-3.9.2`` names the broker's version, too."""
     store = request.param.removesuffix("-3.9.2")

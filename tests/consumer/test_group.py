@@ -147,7 +147,7 @@ def test_a_killed_member_loses_nothing(local_world: World, mode: Mode, rng: rand
         mode,
         str(out),
     ]
-    for life in range(12 if full else 3):
+    for life in range(12 if full else 2):
         member = ManagedProcess(
             "member",
             [sys.executable, "-m", "tests.consumer.member", *arguments],

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.tidemark.decode.real_logs import random_records
-from tidemark.errors import FormatError
+from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats.raw.hashsum import combine
 from tidemark.offset_bounds import END, Bound, OffsetBounds
 from tidemark.restore.progress import RestoreProgress
@@ -27,11 +27,19 @@ def test_progress_comes_back_as_it_was_committed() -> None:
 
 @pytest.mark.parametrize(
     "metadata",
-    ["", "consumer-1", "{}", "[]", '{"format":1}', PROGRESS.to_metadata().replace('"format":1', '"format":2')],
+    ["", "consumer-1", "{}", "[]", '{"format":1}', PROGRESS.to_metadata().replace('"format":1', '"format":0')],
 )
 def test_what_is_no_progress_names_the_group(metadata: str) -> None:
-    with pytest.raises(FormatError, match="group g"):
+    with pytest.raises(FormatError, match="group g: does not hold the progress"):
         RestoreProgress.of(500, metadata, "group g")
+
+
+def test_progress_of_a_later_version() -> None:
+    """A field that it adds is ignored, and a later format is none of another kind: nobody should delete it."""
+    more = PROGRESS.to_metadata()[:-1] + ',"more":1}'
+    assert RestoreProgress.of(500, more, "group") == PROGRESS
+    with pytest.raises(LaterFormat, match=r"^group g: has format 2 of RestoreProgress, .* install Tidemark 1\.4"):
+        RestoreProgress.of(500, '{"format":2,"needs":"1.4"}', "group g")
 
 
 def some_records(rng: random.Random) -> list[Record]:

@@ -160,11 +160,7 @@ def origins(consumer: TieredConsumer, tp: TopicPartition) -> dict[str, int]:
 
 
 def read_until(
-    consumer: Any,
-    done: Callable[[dict[TopicPartition, list[Any]]], bool],
-    *,
-    seconds: float | None = None,
-    **poll: Any,
+    consumer: Any, done: Callable[[dict[TopicPartition, list[Any]]], bool], *, seconds: float | None = None, **poll: Any
 ) -> dict[TopicPartition, list[Any]]:
     """Poll until ``done`` says so of what has come, by partition; TimeoutError after ``seconds``.
 

@@ -45,7 +45,8 @@ class SmallDeployment:
     """Topics of one test: ``prefix`` keeps its objects apart from other tests' on the shared server.
 
     ``more`` are further topics, as the topics file has them, of which the agent knows nothing. ``settings`` are further
-    settings of one of ``topics``. ``bucket`` is that of raw data.
+    settings of one of ``topics``, ``file_settings`` and ``agent_settings`` those of the topics file and of the agent
+    beside ``broker``. ``bucket`` is that of raw data, and ``lake`` that of tables.
     """
 
     folder: Path
@@ -56,7 +57,11 @@ class SmallDeployment:
     tail_after: str = "0s"
     more: Sequence[Mapping[str, Any]] = ()
     bucket: str = "raw"
+    lake: str = "lake"
+    broker: int = 1
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    file_settings: Mapping[str, Any] = field(default_factory=dict)
+    agent_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         store = {"endpoint_url": self.s3.endpoint, "region": "us-east-1", "path_style": True}
@@ -66,18 +71,19 @@ class SmallDeployment:
             {
                 "cluster": "test",
                 "raw": raw,
-                "lake": f"s3://lake/{self.prefix}",
+                "lake": f"s3://{self.lake}/{self.prefix}",
                 "store": store,
                 "defaults": {"batch": {"age": "4s"}},  # what an agent finds at its start is one run
                 "topics": [{"topic": topic, **self.settings.get(topic, {})} for topic in self.topics]
                 + [dict(one) for one in self.more],
+                **self.file_settings,
             },
         )
         self.agent_file = self._write(
             "agent.yaml",
             {
                 "cluster": "test",
-                "broker": {"properties": str(self.kafka.brokers[0].properties_path)},
+                "broker": {"properties": str(self.kafka.brokers[self.broker - 1].properties_path)},
                 "raw": raw,
                 "store": store,
                 "state_dir": str(self.folder / "agent"),
@@ -85,6 +91,7 @@ class SmallDeployment:
                 "tail_after": self.tail_after,
                 "scan_interval": "1s",
                 "index": {"min_interval": "500ms"},
+                **self.agent_settings,
             },
         )
 

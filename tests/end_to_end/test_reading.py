@@ -27,7 +27,7 @@ from tests.spark.state.replay import ROUNDS
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_bin
 from tests.support.s3 import S3Server
-from tests.support.spark import jars_env, spark_submit
+from tests.support.spark import jars_env, small_log_conf, spark_submit
 from tidemark.table.state_table import StateTable
 from tidemark_spark.mirror.catalog import open_catalog
 from tidemark_spark.mirror.listed_table import ListedState, ListedTable
@@ -188,7 +188,8 @@ def test_spark_reads_the_same_rows(landed: Landed, env: Mapping[str, str]) -> No
     printed = spark_submit(
         Path(__file__).with_name("read_with_spark.py"),
         json.dumps([SECTIONS[name] for name in SPARK]),
-        conf={name: value for name, value in conf.items() if not name.startswith("spark.sql.catalog.analytics")},
+        conf=small_log_conf()
+        | {name: value for name, value in conf.items() if not name.startswith("spark.sql.catalog.analytics")},
         env={**env, **jars_env("spark-s3a", "delta-spark")},
     )
     found = [json.loads(line.removeprefix("ROWS ")) for line in printed.splitlines() if line.startswith("ROWS ")]

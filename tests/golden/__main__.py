@@ -16,7 +16,7 @@ from tests.support.paths import roomy_memory
 
 
 def main() -> None:
-    """Build the deployment, and take its objects out; some three minutes."""
+    """Build the deployment, and take its objects out; some four minutes."""
     target = HERE / NEXT
     with (
         tempfile.TemporaryDirectory(prefix="tidemark-golden-", dir=roomy_memory()) as folder,

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ from typer.testing import CliRunner
 from tests.golden.deployment import (
     CLUSTER,
     CLUSTER_39,
+    PAIR,
     PREFIX,
     RAW,
     SCHEMA,
@@ -41,6 +43,7 @@ from tests.support.s3 import ADMIN, S3Server, allow
 from tests.support.waiting import wait_until
 from tests.tidemark.parsers.registry_server import Registry, serving
 from tests.tidemark.parsers.test_avro import encoded, framed
+from tests.uploader_agent.faults.cluster import await_in_sync, await_leader, create
 from tidemark.backfill.outcome import Approval, outcome_of
 from tidemark.backfill.report import read_report, write_part
 from tidemark.backfill.request import BackfillRequest
@@ -49,11 +52,13 @@ from tidemark.endpoints import resolver_of
 from tidemark.erasure.secret import VARIABLE
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.keys import ControlKeys, PartitionKeys
+from tidemark.formats.raw import watermark
 from tidemark.formats.raw.head import parse_head
 from tidemark.formats.table.ledger import new_attempt
 from tidemark.formats.table.live_landing import LiveLanding, TopicLanding, read_landing, write_landing
 from tidemark.monitoring.incident_store import watch
 from tidemark.planning.maintenance.retention_report import Subject
+from tidemark.raw.objects import StoredWatermark, read_watermark
 from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, open_store
 from tidemark.store.s3.clients import forget_clients
@@ -71,6 +76,7 @@ from tidemark_spark.cli import (
     ingest,
     land_live,
     mirror,
+    plans,
     rebuild,
     replay,
     retain_packs,
@@ -78,13 +84,18 @@ from tidemark_spark.cli import (
     state,
 )
 from tidemark_spark.cli.retain import retain
+from tidemark_spark.run.progress import watched
 
 DAY: Final = 86_400_000
 FIRST: Final = int(datetime(2026, 1, 5, 10, tzinfo=UTC).timestamp() * 1000)
 """The time of the first record."""
 
-ON_DISK: Final = ["again", "clicks", "events", "live", "lost", "orders", "payments"]
-"""The topics of the cluster that its broker's agent uploads."""
+ON_DISK: Final = {
+    CLUSTER: ["again", "clicks", "compacted", "events", "filtered", "live", "lost", "orders", "payments"],
+    CLUSTER_39: ["legacy"],
+    PAIR: ["cut"],
+}
+"""The topics that the agents of a cluster's brokers upload."""
 
 SECRET: Final = "a-secret-of-the-corpus-that-hides-nothing"
 HOURLY: Final = {"segment.ms": str(DAY // 24), "file.delete.delay.ms": "0"}
@@ -94,8 +105,8 @@ HOURLY: Final = {"segment.ms": str(DAY // 24), "file.delete.delay.ms": "0"}
 class Builder:
     """The deployment, and what its parts do; ``folder`` is empty."""
 
-    def __init__(self, folder: Path, s3: S3Server, kafka: KafkaCluster, kafka39: KafkaCluster, registry: str) -> None:
-        self.folder, self.s3, self.kafka, self.kafka39 = folder, s3, kafka, kafka39
+    def __init__(self, folder: Path, s3: S3Server, clusters: Mapping[str, KafkaCluster], registry: str) -> None:
+        self.folder, self.s3, self.clusters, self.kafka = folder, s3, clusters, clusters[CLUSTER]
         self.topics = topics_file(folder, s3.endpoint, registry)
         self.deployment: Deployment = deployment_of(self.topics)
         self.raw: Store = open_store("s3://raw", self.deployment.store)
@@ -123,11 +134,11 @@ class Builder:
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
 
-    def agent_file(self, name: str, *, cluster: str = CLUSTER, **more: Any) -> Path:
+    def agent_file(self, name: str, *, cluster: str = CLUSTER, node: int = 1, **more: Any) -> Path:
         """An agent's configuration: each writes about all topics of its broker, so that its index names them."""
-        brokers = self.kafka if cluster == CLUSTER else self.kafka39
-        include = ["fetched"] if "fetch" in more else ["legacy"] if cluster == CLUSTER_39 else ON_DISK
-        source = {} if "fetch" in more else {"broker": {"properties": str(brokers.brokers[0].properties_path)}}
+        include = ["fetched"] if "fetch" in more else ON_DISK[cluster]
+        broker = self.clusters[cluster].brokers[node - 1]
+        source = {} if "fetch" in more else {"broker": {"properties": str(broker.properties_path)}}
         path = self.folder / f"{name}.yaml"
         path.write_text(
             yaml.safe_dump(
@@ -147,10 +158,10 @@ class Builder:
         )
         return path
 
-    def upload(self, *, cluster: str = CLUSTER, **more: Any) -> None:
+    def upload(self, *, cluster: str = CLUSTER, node: int = 1, **more: Any) -> None:
         """Upload what there is, active segments included."""
-        name = "fetching" if "fetch" in more else f"agent-{cluster}"
-        config = self.agent_file(name, cluster=cluster, **more)
+        name = "fetching" if "fetch" in more else f"agent-{cluster}-{node}"
+        config = self.agent_file(name, cluster=cluster, node=node, **more)
         command: list[str | Path] = [env_bin("agent", "tidemark-agent"), "upload-once", "--config", config]
         done = subprocess.run(command, env=self._env(), capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
@@ -170,19 +181,16 @@ class Builder:
 
     def create(self, topic: str, *, partitions: int = 2, cluster: str = CLUSTER, **config: str) -> None:
         """A topic whose segments are a day's."""
-        brokers = self.kafka if cluster == CLUSTER else self.kafka39
-        brokers.create_topic(topic, partitions=partitions, config={**HOURLY, **config})
+        self.clusters[cluster].create_topic(topic, partitions=partitions, config={**HOURLY, **config})
 
     def send(self, topic: str, records: Sequence[tuple[Any, ...]], cluster: str = CLUSTER, **settings: str) -> None:
         """Records (partition, key, value, day), each day's in a batch of its own."""
-        brokers = self.kafka if cluster == CLUSTER else self.kafka39
-        producer = Producer({"bootstrap.servers": brokers.bootstrap, "linger.ms": 50, **settings})
+        producer = Producer({"bootstrap.servers": self.clusters[cluster].bootstrap, "linger.ms": 50, **settings})
         produce(producer, topic, records)
 
     def transactions(self, topic: str, day: int, cluster: str = CLUSTER) -> None:
         """A committed and an aborted transaction in each of two partitions."""
-        brokers = self.kafka if cluster == CLUSTER else self.kafka39
-        producer = Producer({"bootstrap.servers": brokers.bootstrap, "transactional.id": topic})
+        producer = Producer({"bootstrap.servers": self.clusters[cluster].bootstrap, "transactional.id": topic})
         producer.init_transactions()
         for end in (producer.commit_transaction, producer.abort_transaction):
             producer.begin_transaction()
@@ -203,9 +211,18 @@ class Builder:
 
     def keys(self, topic: str, partition: int = 0) -> PartitionKeys:
         """The keys of a partition of a topic's newest incarnation."""
-        known = RawTopic(self.table(topic)).incarnations().incarnations
-        endpoint = resolver_of(self.deployment.raw).resolve(CLUSTER, topic, partition)
-        return PartitionKeys(endpoint, CLUSTER, known[-1].place, partition)
+        table = self.table(topic)
+        known, cluster = RawTopic(table).incarnations().incarnations, table.topic.cluster
+        endpoint = resolver_of(self.deployment.raw).resolve(cluster, topic, partition)
+        return PartitionKeys(endpoint, cluster, known[-1].place, partition)
+
+    def stored_watermark(self, topic: str) -> StoredWatermark:
+        """The watermark of partition 0 of a topic's only incarnation."""
+        table = self.table(topic)
+        [known] = RawTopic(table).incarnations().incarnations
+        stored = read_watermark(self.raw, self.keys(topic), known.topic_id)
+        assert stored is not None
+        return stored
 
     def until(self, store: Store, folder: str) -> None:
         """Wait until there is an object in ``folder``."""
@@ -253,7 +270,9 @@ class Builder:
         self.job(run_plan.main, *plan, "--compare", "--report", name)
         approval = Approval(why="more than 0 bytes", approved=True, by="grace", at=utc_now())
         write_part(table, name, "approval", approval, preview.attempt)
-        self.job(run_plan.main, *plan)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plans, "watched", partial(watched, seconds=0.01))  # it is soon over
+            self.job(run_plan.main, *plan)
         write_part(table, name, "outcome", outcome_of(table, preview), preview.attempt)
 
     def erasure(self) -> None:
@@ -332,6 +351,58 @@ class Builder:
         self.transactions("legacy", 2, CLUSTER_39)
         self.upload(cluster=CLUSTER_39)
         self.job(ingest.main, "--topic", "legacy")
+
+    def compacted(self) -> None:
+        """Records that Kafka's cleaner has removed."""
+        self.create("compacted", partitions=1, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001"})
+        self.send("compacted", [(0, b"k%d" % (n % 3), b"compacted %d" % n, n // 6) for n in range(24)])
+        cleaned = self.kafka.brokers[0].log_dirs[0] / "cleaner-offset-checkpoint"
+        active = "compacted 0 18"
+        wait_until(lambda: active in cleaned.read_text().splitlines(), what="the cleaner")
+        self.upload()
+        self.job(ingest.main, "--topic", "compacted")
+
+    def filtered(self) -> None:
+        """Records that a parser leaves out."""
+        self.create("filtered", partitions=1)
+        self.send("filtered", [(0, None, b"%d" % n, n // 5) for n in range(10)])
+        self.upload()
+        self.job(ingest.main, "--topic", "filtered")
+
+    def cut(self) -> None:
+        """Landed records that an unclean election cuts off; then an epoch that no leader had."""
+        pair, (one, two) = self.clusters[PAIR], self.clusters[PAIR].brokers
+        settings = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+        create(pair, "cut", [[1, 2]], **HOURLY, **settings)
+        self.send("cut", [(0, b"u", b"common %d" % n, 0) for n in range(6)], PAIR)
+        await_in_sync(pair, "cut", 2)
+        two.kill()
+        await_in_sync(pair, "cut", 1)
+        self.send("cut", [(0, b"u", b"first %d" % n, 1) for n in range(6)], PAIR)
+        self.upload(cluster=PAIR)
+        self.job(ingest.main, "--topic", "cut")
+        one.kill()
+        two.start()
+        await_leader(pair, "cut", 2)
+        self.send("cut", [(0, b"u", b"second %d" % n, 1) for n in range(10)], PAIR)
+        self.upload(cluster=PAIR, node=2)
+        self.job(ingest.main, "--topic", "cut")
+
+    @contextmanager
+    def foreign(self) -> Iterator[None]:
+        """An epoch in ``offset.wm`` that no leader had: the agent needs two minutes to be certain of that."""
+        base, stored, _ = self.stored_watermark("cut")
+        body = watermark.render(base, stored.model_copy(update={"leader_epoch": 99}))
+        self.raw.put(self.keys("cut").watermark, body)
+        with self.running("fenced", cluster=PAIR, node=2):
+            third = [(0, b"u", b"third %d" % n, 1) for n in range(4)]
+            self.send("cut", [*third, (0, b"u", b"last", 2)], PAIR)
+            yield
+            self.until(self.raw, f"{PREFIX}/_foreign/")
+            end = stored.next_offset + len(third)
+            wait_until(lambda: self.stored_watermark("cut").watermark.next_offset == end, what="the seal")
+            wait_until(lambda: self._packed("cut", PAIR, 2) == end + 1, what="the last to be packed")
+        self.job(ingest.main, "--topic", "cut")
 
     def fetched(self) -> None:
         """By a slot, which has no broker's disk."""
@@ -414,10 +485,11 @@ class Builder:
         for minutes in (1, 8):
             watch(self.deployment, CLUSTER, utc_now() + timedelta(minutes=minutes))
 
-    def _packed(self, topic: str) -> int:
-        """The sum of the ends that the head names for the partitions of ``topic``."""
+    def _packed(self, topic: str, cluster: str = CLUSTER, node: int = 1) -> int:
+        """The sum of the ends that the broker's head names for the partitions of ``topic``."""
+        key = ControlKeys(PREFIX, cluster).head(node)
         try:
-            head = parse_head(self.raw.get(self.control.head(1)).body, self.control.head(1))
+            head = parse_head(self.raw.get(key).body, key)
         except (NotFound, FormatError):
             return 0
         return sum(entry.tail_end for entry in head.entries if entry.topic == topic)
@@ -464,17 +536,25 @@ def built(folder: Path) -> Iterator[Builder]:
     users = {"grace": [allow(["s3:*"], ["*"])]}
     with ExitStack() as until:
         s3 = until.enter_context(S3Server(folder / "s3", users=users))
-        kafka = until.enter_context(KafkaCluster(folder / "kafka"))
-        kafka39 = until.enter_context(KafkaCluster(folder / "kafka39", version="3.9.2"))
+        unbalanced = {"auto.leader.rebalance.enable": "false", "replica.lag.time.max.ms": "3000"}
+        clusters = {
+            CLUSTER: KafkaCluster(folder / "kafka"),
+            CLUSTER_39: KafkaCluster(folder / "kafka39", version="3.9.2"),
+            PAIR: KafkaCluster(folder / "pair", brokers=2, common=unbalanced),
+        }
+        for cluster in clusters.values():
+            until.enter_context(cluster)
         registry = until.enter_context(serving(Registry()))
         until.enter_context(credentials(s3))
         until.enter_context(nobodys_machine())
-        builder = Builder(folder, s3, kafka, kafka39, registry.url)
+        builder = Builder(folder, s3, clusters, registry.url)
         steps: list[Callable[[], None]] = [
             builder.orders, lambda: builder.payments(registry), builder.clicks, builder.again, builder.events,
-            builder.legacy, builder.fetched, builder.live, builder.forget, builder.list_tables,
-            builder.erasure, builder.list_tables, builder.scheduling,
+            builder.legacy, builder.fetched, builder.compacted, builder.filtered, builder.live, builder.forget,
+            builder.list_tables, builder.erasure, builder.list_tables, builder.scheduling,
         ]  # fmt: skip
-        for step in steps:
-            step()
+        builder.cut()
+        with builder.foreign():
+            for step in steps:
+                step()
         yield builder

@@ -6,13 +6,18 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import yaml
 
 from tests.tidemark.parsers.registry_server import Registry
+from tidemark.parsers.function import ParserAnswer
 from tidemark.topics import Deployment, load_topics
 
 CLUSTER: Final = "golden"
 CLUSTER_39: Final = "golden-39"
+PAIR: Final = "golden-pair"
+"""A cluster of two brokers."""
+
 PREFIX: Final = "golden"
 RAW: Final = {"url": f"s3://raw/{PREFIX}", "entropy_bits": 3}
 LAKE: Final = f"s3://lake/{PREFIX}"
@@ -21,6 +26,19 @@ JSON: Final = {
     "kind": "json",
     "columns": [{"name": "id", "type": "int64", "required": True}, {"name": "city", "type": "string"}],
 }
+
+
+EVEN: Final = {
+    "kind": "function",
+    "function": "tests.golden.deployment:even",
+    "columns": [{"name": "n", "type": "int64"}],
+}
+
+
+def even(rows: pa.RecordBatch) -> ParserAnswer:
+    """The numbers in the records' values; records with an odd one are filtered."""
+    numbers = [int(value or b"") for value in rows["kafka_value"].to_pylist()]
+    return ParserAnswer(pa.record_batch({"n": numbers}), keep=pa.array([number % 2 == 0 for number in numbers]))
 
 
 SCHEMA: Final = {
@@ -57,6 +75,9 @@ def topics_file(folder: Path, endpoint: str, registry: str) -> Path:
         {"topic": "fetched"},
         {"topic": "live", "freshness": "10s"},
         {"topic": "lost"},
+        {"topic": "compacted"},
+        {"topic": "filtered", "parser": EVEN},
+        {"topic": "cut", "cluster": PAIR},
     ]
     path = folder / "topics.yaml"
     path.write_text(

@@ -6,9 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-CLOSED: Final = "closed"
-"""The mark of an object that refuses fields that it does not know: settings, within a plan or a request."""
-
 _INTEGER: Final = {"minimum": -(1 << 63), "maximum": (1 << 63) - 1}
 _RULES: Final = ("format", "pattern", "minimum", "maximum", "exclusiveMinimum", "minLength", "maxLength", "minItems",
                  "maxItems", "contentEncoding")  # fmt: skip
@@ -34,7 +31,7 @@ def _fields(schema: Any, definitions: Any, path: str, within: tuple[str, ...]) -
     required = schema.get("required", ())
     for name, field in schema.get("properties", {}).items():
         below = f"{path}.{name}" if path else name
-        absent = "" if name in required else f" = {json.dumps(field.get('default', '…'), ensure_ascii=False)}"
+        absent = "" if name in required else f" = {json.dumps(_default(field, definitions), ensure_ascii=False)}"
         yield below, _type(field, definitions) + absent
         yield from _fields(field, definitions, below, within)
     for name, mark in (("items", "[]"), ("additionalProperties", "{}")):
@@ -42,6 +39,15 @@ def _fields(schema: Any, definitions: Any, path: str, within: tuple[str, ...]) -
             below = f"{path}{mark}"
             yield below, _type(schema[name], definitions)
             yield from _fields(schema[name], definitions, below, within)
+
+
+def _default(field: Any, definitions: Any) -> Any:
+    """The default of a field; of an object what differs from the defaults of its own fields, which have lines."""
+    default = field.get("default", "…")
+    if not isinstance(default, dict) or "$ref" not in field:
+        return default
+    own = definitions[field["$ref"].rpartition("/")[2]].get("properties", {})
+    return {name: value for name, value in default.items() if own[name].get("default", "…") != value}
 
 
 def _type(schema: Any, definitions: Any) -> str:
@@ -60,7 +66,9 @@ def _type(schema: Any, definitions: Any) -> str:
         return f"[{', '.join(_type(part, definitions) for part in schema['prefixItems'])}]"
     own = {name: schema[name] for name in _RULES if name in schema}
     rules = [f"{name} {value}" for name, value in own.items() if _INTEGER.get(name) != value]
-    closed = [CLOSED] if schema.get("additionalProperties") is False else []
+    closed = (
+        ["closed"] if schema.get("additionalProperties") is False else []
+    )  # it refuses fields that it does not know
     return " ".join([schema.get("type", "any"), *closed, *rules])
 
 

@@ -18,7 +18,7 @@ import tidemark
 import tidemark_spark
 import uploader_agent
 from tests.golden import HERE
-from tests.golden.fields import CLOSED, fields_of
+from tests.golden.fields import fields_of
 from tidemark.formats.base import StoredObject, Versioned, canonical
 from tidemark.formats.raw import pack
 from tidemark.table import evidence
@@ -90,10 +90,7 @@ def _changes(kind: str, before: Format, now: Format) -> Iterator[str]:
             yield f"{kind}: {path}: was `{was}`, and is `{fields.get(path, 'gone')}`: {NEW_NUMBER}"
     added = fields.keys() - before["fields"].keys()
     for path in sorted(added):
-        parent = path.rpartition(".")[0]
-        if CLOSED in fields.get(parent, ""):
-            yield f"{kind}: {path}: is new, and earlier versions refuse it there: {NEW_NUMBER}"
-        elif " = " not in fields[path] and not any(path.startswith((f"{of}.", f"{of}[", f"{of}{{")) for of in added):
+        if " = " not in fields[path] and not any(path.startswith((f"{of}.", f"{of}[", f"{of}{{")) for of in added):
             yield f"{kind}: {path}: is new, and is `{fields[path]}`: {OPTIONAL}"
     for name, value in others.items():
         if before.get(name) != value:

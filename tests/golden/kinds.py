@@ -31,7 +31,7 @@ from tidemark.formats.table.audit_report import AuditReport, AuditVerdict
 from tidemark.formats.table.ledger import Ledger, Published
 from tidemark.formats.table.live_landing import LiveLanding
 from tidemark.formats.table.mirror_status import MirrorStatus
-from tidemark.formats.table.plan import RunPlan, RunResult
+from tidemark.formats.table.plan import RunPlan, RunProgress, RunResult
 from tidemark.formats.table.scan_status import ScanStatus
 from tidemark.formats.table.schema_state import SchemaState
 from tidemark.formats.table.state_audit import StateAudit
@@ -56,7 +56,7 @@ class Kind(NamedTuple):
     model: type[StoredObject] | None = None
 
 
-_C: Final = r"golden(?:-39)?"
+_C: Final = r"golden(?:-39|-pair)?"
 _TOPIC: Final = r"[a-z]+(?:@[\w-]{22})?"
 _PARTITION: Final = rf"[01]{{3}}/{_C}/{_TOPIC}-\d+"
 _FILE: Final = r"\d{20}"
@@ -76,6 +76,7 @@ KINDS: Final = (
     Kind("ControlKeys.pack", "raw", rf"_tails/{_C}/\d+/[0-9a-f]{{32}}\.pack"),
     Kind("ControlKeys.head", "raw", rf"_heads/{_C}/\d+\.json", Head),
     Kind("ControlKeys.damaged_head", "raw", rf"_damaged/{_C}/\d+/\w+\.head"),
+    Kind("ControlKeys.foreign_watermarks", "raw", rf"_foreign/{_C}/{_TOPIC}-\d+/\w+/offset\.wm", Watermark),
     Kind("ControlKeys.tombstone", "raw", rf"_tombstones/{_C}/{_TOPIC}-\d+/.+\.json", Tombstone),
     Kind("ControlKeys.pack_tombstone", "raw", rf"_tombstones/{_C}/_packs/.+\.json", PackTombstone),
     Kind("ControlKeys.erasure", "raw", rf"{_REQUEST}/request\.json", ErasureRequest),
@@ -98,6 +99,7 @@ KINDS: Final = (
     Kind("TableKeys.published", "lake", rf"{_STATE}/published\.json", Published),
     Kind("TableKeys.schema", "lake", rf"{_STATE}/schema\.json", SchemaState),
     Kind("TableKeys.result", "lake", rf"{_STATE}/results/\d+\.json", RunResult),
+    Kind("TableKeys.progress", "lake", rf"{_STATE}/progress/\d+\.json", RunProgress),
     Kind("TableKeys.report", "lake", rf"{_REPORT}/request\.json", BackfillRequest),
     Kind("TableKeys.report", "lake", rf"{_REPORT}/preview\.json", Preview),
     Kind("TableKeys.report", "lake", rf"{_REPORT}/comparison-\d+\.json", Comparison),
@@ -122,8 +124,7 @@ KINDS: Final = (
 )
 
 NOT_IN_THE_CORPUS: Final = {
-    "ControlKeys.foreign_watermarks": "a copy of an offset.wm, byte for byte, for people: no program reads it",
-    "TableKeys.progress": "how far a run is, for a page: written every five seconds, and read while it goes on",
+    "ControlKeys.untold": "notes for people, of which a pass sees the names alone",
     "TableKeys.state_run": "files between two rounds of one run, which reads and removes them itself",
 }
 """Kinds that no version reads of an earlier one, with the reason."""

@@ -85,8 +85,10 @@ def of_raw(table: TopicTable, topics: Path) -> Plain:
         keys = PartitionKeys(endpoint, cluster, place, number)
         store = open_store(endpoint.store, table.deployment.store)
         stored = store.list(keys.folder)
+        known = topic.watermark(topic.partition(incarnations[-1].topic_id, place, incarnation, number))
         told[str(number)] = {
             "incarnation": incarnation,
+            "foreign": list(known.foreign_epochs) if known else [],
             "next": entry.next_offset,
             "end": entry.least_stored_end,
             "gaps": [[gap.start, gap.end, gap.reason] for gap in entry.gaps],
@@ -139,7 +141,9 @@ def of_table(table: TopicTable) -> Plain:
             "masks": ledger.masks,
         },
         "classes": [
-            {name: count for name, count in part["classes"].items() if count} | {"next": part["next_offset"]}
+            {name: count for name, count in part["classes"].items() if count}
+            | {"next": part["next_offset"]}
+            | ({"truncated": part["truncated"]} if part["truncated"] else {})
             for part in accounts["partitions"]
         ],
         "balanced": accounts["balanced"],
@@ -234,7 +238,10 @@ def of_reports(table: TopicTable) -> Plain:
     ]
     erasures = [ErasureReport.load(store, info.key) for info in store.list(keys.erasures)]
     return {
-        "backfills": [read_report(table, name).state for name in sorted(names)],
+        "backfills": [
+            [report.state, report.progress and report.progress.total]
+            for report in (read_report(table, name) for name in sorted(names))
+        ],
         "retention": [
             [
                 report.subject,

@@ -86,7 +86,7 @@ class Layout(ParquetLayout):
         ({"state": (Literal["open", "closed"], "closed")}, NEW_NUMBER),
         ({"added": (str, ...)}, OPTIONAL),
         ({"parts": (tuple[PartThatNeedsMore, ...], ())}, OPTIONAL),
-        ({"layout": (Layout, Layout())}, NEW_NUMBER),
+        ({"layout": (Layout, Layout())}, None),
         ({"format": (Literal[2], 2)}, None),
     ],
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.golden import HERE, RELEASED
 from tests.golden.surface import FILES, PRESENT, changes, read, section_above, surface, text, unmentioned
 from tests.support.paths import ROOT
+from tidemark.topics import OF_ROWS
 
 BEFORE = {"commands": {"tidemark files": "command", "tidemark files --dt": "list", "tidemark files TOPIC": "str"}}
 NOW = {
@@ -26,6 +29,20 @@ def test_what_has_changed_since_a_release_is_in_the_changelog(version: str, file
     changed = changes(read(HERE / version / file), read(HERE / file))
     notes = section_above((ROOT / "CHANGELOG.md").read_text(), version)
     assert unmentioned(changed, notes) == []
+
+
+@pytest.mark.parametrize("version", RELEASED)
+def test_no_default_that_rows_depend_on_has_changed(version: str) -> None:
+    """The digest of settings has what differs from the defaults: see `Settings.digest_of`."""
+    of_rows = re.compile(rf"topics\[\]\.(?:{'|'.join(OF_ROWS)})\b")
+    before, now = (read(folder / PRESENT.name)["topics file"] for folder in (HERE / version, HERE))
+    defaults = {
+        name: default
+        for name, text in before.items()
+        if of_rows.match(name) and (default := text.partition(" = ")[2]) and not default.startswith("{")
+    }
+    assert {"topics[].limits.batch", "topics[].parser<json>.misfits"} < defaults.keys()
+    assert {name: now[name].partition(" = ")[2] for name in defaults} == defaults
 
 
 def test_a_change_is_an_entry_that_is_new_gone_or_different() -> None:

@@ -31,7 +31,7 @@ def test_a_test_that_must_see_a_mutant_is_there(test: str) -> None:
     assert re.search(rf"^def {function.partition('[')[0]}\(", (ROOT / file).read_text(), re.MULTILINE)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mutant", CATALOG, ids=lambda mutant: mutant.rule)
 def test_a_mutant_is_seen(tree: Tree, mutant: Mutant, tried: Callable[[str, int], None]) -> None:
     assert tree.caught(mutant).tests, f"no test sees that it does not hold: {mutant.rule}"

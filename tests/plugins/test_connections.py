@@ -17,10 +17,12 @@ from boto3.session import Session
 from botocore.credentials import RefreshableCredentials
 
 from tests.support.glue import GlueServer
+from tests.support.s3 import Credentials, S3Server, allow
 from tests.support.waiting import wait_until
 from tidemark.connections import NamedConnection
-from tidemark.errors import ConfigError
-from tidemark.store import StoreOptions
+from tidemark.errors import AccessDenied, ConfigError
+from tidemark.store import StoreOptions, open_store
+from tidemark.store.s3 import clients as s3_clients
 from tidemark.store.s3 import credentials as s3_credentials
 from tidemark.store.s3.clients import clients
 from tidemark.store.s3.credentials import AwsAccess, delta_credentials
@@ -104,6 +106,28 @@ def test_what_the_connection_says_later_counts_a_minute_later(monkeypatch: pytes
     assert source().session is session, "the same, which costs no request for a role"
     named(monkeypatch, login="AKIA-NEW", password="new")
     assert secret() == "new"
+
+
+@pytest.mark.full
+def test_keys_are_rotated_while_the_triggerer_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a real server, which refuses the old key before the connection has the new one."""
+    everything = [allow(["s3:*"], ["arn:aws:s3:::*"])]
+    monkeypatch.setattr(connections, "_LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(s3_clients, "_RENEWAL_SECONDS", 0.0)
+    with S3Server(tmp_path / "s3", users={"airflow": everything}) as server:
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", server.connection("airflow"))
+        s3_credentials.use(AwsConnection("lake"))
+        store = open_store("s3://lake", StoreOptions(path_style=True))
+        assert [*store.list("")] == []
+        server.credentials["airflow"] = Credentials()
+        server.add_user("airflow", everything)
+        with pytest.raises(AccessDenied):
+            [*store.list("")]
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", server.connection("airflow"))
+        with pytest.raises(AccessDenied):
+            [*store.list("")]
+        assert [*store.list("")] == [], "the look after a refusal has the connection's new keys"
+        assert delta_credentials()["AWS_SECRET_ACCESS_KEY"] == server.credentials["airflow"].secret_key
 
 
 def test_a_role_is_assumed_by_the_provider(aws: GlueServer, monkeypatch: pytest.MonkeyPatch) -> None:

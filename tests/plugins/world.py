@@ -153,7 +153,13 @@ class World:
         deployment = self.deployment
         return open_topic_table(deployment, deployment.topic(topic))
 
-    def put_index(self, *entries: IndexEntry, broker: int = 1, damaged_heads: Sequence[DamagedHead] = ()) -> None:
+    def put_index(
+        self,
+        *entries: IndexEntry,
+        broker: int = 1,
+        damaged_heads: Sequence[DamagedHead] = (),
+        clock_skew: float = 0.0,
+    ) -> None:
         """What the agent of ``broker`` knows."""
         index = WatermarkIndex(
             cluster=CLUSTER,
@@ -161,6 +167,7 @@ class World:
             agent_version="test",
             written_at=utc_now(),
             damaged_heads=tuple(damaged_heads),
+            clock_skew=clock_skew,
             entries=entries,
         )
         self.raw.put(self.control.index(broker), index.to_bytes())

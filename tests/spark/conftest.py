@@ -13,6 +13,9 @@ from tests.spark.world import World
 from tests.support.paths import env_python
 from tests.support.s3 import S3Server
 from tests.support.spark import local_conf, small_jvm_env, spark_env
+from tidemark.erasure.secret import VARIABLE
+
+ERASURE_SECRET = "a-secret-that-the-driver-of-spark-has"
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def on_spark(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> I
     ``s3://`` is ``s3_server``.
     """
     conf = [part for name, value in local_conf().items() for part in ("--conf", f"{name}={value}")]
-    told = {"PYSPARK_SUBMIT_ARGS": shlex.join([*conf, "pyspark-shell"]), **s3_server.env()}
+    told = {"PYSPARK_SUBMIT_ARGS": shlex.join([*conf, "pyspark-shell"]), VARIABLE: ERASURE_SECRET, **s3_server.env()}
     log = tmp_path_factory.mktemp("on-spark") / "driver.log"
     with Programs(env_python("dev"), spark_env(small_jvm_env() | told, env="dev"), log) as programs:
         assert programs.run("tests.spark.cluster.at_parallelism", "local[2]").code == 0

@@ -24,8 +24,10 @@ from tidemark.cli.app import app
 from tidemark.errors import GapError, NotFound, PreconditionFailed, StoreError
 from tidemark.formats.keys import TopicPartition
 from tidemark.inspection.raw_copy import check_copy
+from tidemark.monitoring.incident_store import watch
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.remote import Storage
+from tidemark.timestamps import utc_now
 from tidemark_spark.run.driver import run
 
 PARTITIONS = 4
@@ -111,6 +113,12 @@ def landed(world: World) -> None:
     world.check()
 
 
+def gap_incidents(world: World) -> set[str]:
+    """The open incidents of gaps, as the watch finds them now."""
+    found = watch(world.table.deployment, "east", utc_now())
+    return {incident.key for incident in found.incidents if incident.open and incident.kind == "gap"}
+
+
 def by_place(world: World) -> dict[tuple[int, int], dict[str, Any]]:
     """The rows by partition and offset."""
     return {(row["kafka_partition"], row["kafka_offset"]): row for row in world.rows()}
@@ -145,10 +153,11 @@ def test_a_copy_gives_nothing_wrong_at_any_stage_and_at_the_end_all(copied: Copi
     rng.shuffle(manifests)
     rng.shuffle(late)
     stages = [early, *(part[n::CHUNKS] for part in (manifests, late) for n in range(CHUNKS))]
-    refused = list[Exception]()
+    refused, opened = list[Exception](), set[str]()
     for number, chosen in enumerate(stages):
         copied.copy(chosen)
         landed(copied.second)
+        opened |= gap_incidents(copied.second)
         rows = by_place(copied.second)
         assert rows == {place: whole[place] for place in rows}
         for partition in range(PARTITIONS):
@@ -158,6 +167,7 @@ def test_a_copy_gives_nothing_wrong_at_any_stage_and_at_the_end_all(copied: Copi
             refused += [error] if error else []
         assert bool(check_copy(copied.second.table, renew=False).findings) or number == len(stages) - 1
     assert refused, "bytes that were not there yet"
+    assert opened, "offset.wm came before manifests"
 
     proved = check_copy(copied.second.table, renew=True)
     assert (proved.partitions, proved.segments, proved.findings) == (PARTITIONS, 13, ())
@@ -167,6 +177,7 @@ def test_a_copy_gives_nothing_wrong_at_any_stage_and_at_the_end_all(copied: Copi
     assert by_place(copied.second) == whole
     assert [copied.second.classes(number) for number in range(PARTITIONS)] == classes
     assert [state.gaps for state in copied.second.ledger.partitions] == [()] * PARTITIONS
+    assert gap_incidents(copied.second) == set()
     assert [read(copied.second, number) for number in range(PARTITIONS)] == [(one, None) for one in offsets]
 
 

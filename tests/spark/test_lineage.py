@@ -266,9 +266,12 @@ def test_a_client_that_is_missing_fails_no_job_and_is_told(
     assert "is not installed, so no event is sent" in capsys.readouterr().err
 
 
-def test_where_a_task_waits_for_it_lineage_is_handed_over_and_not_sent(world: World, server: LineageServer) -> None:
+@pytest.mark.parametrize("cluster", [(), ("--cluster", "east")], ids=["of the topic", "named"])
+def test_where_a_task_waits_for_it_lineage_is_handed_over_and_not_sent(
+    world: World, server: LineageServer, cluster: tuple[str, ...]
+) -> None:
     place = hand_over.new_place()
-    assert job(world, "ingest", "--cluster", "east", "--lineage", place) == 0
+    assert job(world, "ingest", *cluster, "--lineage", place) == 0
     assert server.events == []
 
     found = hand_over.read(world.table.deployment, "east", place)
@@ -278,6 +281,14 @@ def test_where_a_task_waits_for_it_lineage_is_handed_over_and_not_sent(world: Wo
     assert hand_over.read(world.table.deployment, "east", hand_over.new_place()) is None
     hand_over.remove(world.table.deployment, "east", place)
     assert hand_over.read(world.table.deployment, "east", place) is None
+
+
+def test_lineage_of_topics_of_two_clusters_has_no_place(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    path = world.topics_file
+    path.write_text(f"{path.read_text()}\n  - {{topic: orders, cluster: west, table: others}}\n")
+    retain.main(["--topics", str(path), "--lineage", hand_over.new_place()])
+    assert "lineage: not reported: retain.py: --cluster: must be the cluster" in capsys.readouterr().err
+    assert not (world.topics_file.parent / "lake" / "_tidemark" / "_lineage").exists()
 
 
 def test_a_live_landing_tells_of_each_topic_and_so_does_its_compaction(tmp_path: Path, server: LineageServer) -> None:

@@ -20,6 +20,7 @@ from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, tr
 from tidemark.decode import SCHEMA, decoder
 from tidemark.errors import ConfigError, ContinuityError, FormatError, SegmentError
 from tidemark.formats.keys import SegmentName
+from tidemark.installation import VERSION
 from tidemark_spark.datasource import PushingReader, SegmentReader, TidemarkSource
 
 START = datetime.fromtimestamp(T0 / 1000, UTC)
@@ -57,6 +58,24 @@ def published(world: World) -> World:
     spread(world)
     world.raw.publish()
     return world
+
+
+def test_a_worker_of_another_version_refuses_the_reader_unread(
+    published: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark_spark.datasource.VERSION", "0.0.1")
+    reader = reader_of(published)
+    monkeypatch.setattr(reader, "_topic", NotRead())
+    sent = pickle.dumps(reader)
+    with pytest.raises(ConfigError, match=rf"this worker has version {VERSION}, and the driver 0\.0\.1"):
+        pickle.loads(sent)  # noqa: S301 - our own bytes
+
+
+class NotRead:
+    """A part of a reader that another version reads wrongly."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pytest.fail, ("was unpickled",)
 
 
 def test_the_rows_are_those_of_the_table_and_quarantine(published: World) -> None:

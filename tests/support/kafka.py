@@ -65,12 +65,25 @@ class KafkaCluster:
             self._quorum = Quorum(free_port(), broker=not separate)
             if separate:
                 self._prepare_controller(self._quorum)
-        self.brokers: list[Broker] = []
-        for node_id in range(1, brokers + 1):
-            folder, port = self._root / f"broker-{node_id}", free_port()
-            places = [folder / f"data-{i}" for i in range(1, log_dirs + 1)]
-            properties = {**self._base(node_id, port, places), **(common or {}), **(per_broker or {}).get(node_id, {})}
-            self.brokers.append(Broker(folder, version, jvm, node_id, port, properties))
+        self._log_dirs, self._jvm = log_dirs, jvm
+        self._common, self._per_broker = common or {}, per_broker or {}
+        self.brokers = [self._broker(node_id) for node_id in range(1, brokers + 1)]
+
+    def add_broker(self) -> Broker:
+        """Start one more broker, with the next node id, and wait until it serves; it has no partition yet."""
+        broker = self._broker(len(self.brokers) + 1)
+        self.brokers.append(broker)
+        if self._quorum is not None:
+            self._format()
+        broker.start()
+        return broker
+
+    def _broker(self, node_id: int) -> Broker:
+        folder, port = self._root / f"broker-{node_id}", free_port()
+        places = [folder / f"data-{i}" for i in range(1, self._log_dirs + 1)]
+        own = self._per_broker.get(node_id, {})
+        properties = {**self._base(node_id, port, places), **self._common, **own}
+        return Broker(folder, self.version, self._jvm, node_id, port, properties)
 
     def _base(self, node_id: int, port: int, places: Sequence[Path]) -> Properties:
         if self._quorum is not None:

@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # has no types of its own
 from openlineage.client.generated.base import BaseFacet, RunEvent
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
@@ -17,6 +16,9 @@ from tests.support.lineage_types import facet_classes, misfits
 from tests.support.paths import ROOT
 from tests.support.ports import HOST
 from tests.support.receivers import Serving
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # has no types of its own
 
 _BASE: Final = "https://openlineage.io/spec/2-0-2/OpenLineage.json"
 _OURS: Final = ROOT / "docs" / "lineage"
@@ -86,6 +88,8 @@ def _facets(event: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 @cache
 def _validator(name: str) -> Draft202012Validator:
     """By the schema of a facet of ours. Of OpenLineage's, on which it builds, the classes say more."""
+    from jsonschema import Draft202012Validator  # which parses grammars for a second when it is imported
+
     schema: dict[str, Any] = json.loads((_OURS / f"{name}.json").read_text())
     base: dict[str, Any] = {
         "$id": _BASE,

@@ -1,8 +1,8 @@
 """Ends what a process of pytest has started and left behind, however that process ended.
 
-Each process of pytest marks its environment, which its children inherit, and starts a watcher that waits for the end
-of a pipe. Only that process holds the pipe's other end, so it closes also when the process is killed; the watcher then
-ends every process on this machine that carries the mark.
+Each process of pytest marks its environment, which its children inherit or are given, and starts a watcher that waits
+for the end of a pipe. Only that process holds the pipe's other end, so it closes also when the process is killed; the
+watcher then ends every process on this machine that carries the mark.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Mapping
 
 import psutil
 
@@ -33,6 +34,12 @@ class OrphanWatch:
     def close(self) -> None:
         """End now what is left; returns when it has ended."""
         self._watcher.communicate()
+
+
+def marked(env: Mapping[str, str]) -> dict[str, str]:
+    """An environment of a child, with the mark of this process if it has one."""
+    mark = os.environ.get(MARK)
+    return dict(env) if mark is None else {**env, MARK: mark}
 
 
 def end_marked(mark: str) -> list[psutil.Process]:

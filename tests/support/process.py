@@ -13,6 +13,7 @@ from typing import Self
 
 import psutil
 
+from tests.support.orphans import marked
 from tests.support.waiting import HUNG, wait_until
 
 _SAME_START_SECONDS = 1.0  # psutil derives the start from the boot time, which may drift with the clock
@@ -86,11 +87,11 @@ class ManagedProcess:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> None:
-        """Nothing is started yet. ``env`` is the whole environment (default: this process's)."""
+        """Nothing is started yet. ``env`` is the whole environment (default: this process's), but for a test's mark."""
         self.name = name
         self.log = log
         self._argv = [str(part) for part in argv]
-        self._env = None if env is None else dict(env)
+        self._env = None if env is None else marked(env)
         self._cwd = cwd
         self._child: subprocess.Popen[bytes] | None = None
 

@@ -103,9 +103,13 @@ def delta_conf() -> dict[str, str]:
     return {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # A small table's log needs no more; the default is 50 tasks for each look at it.
-        "spark.databricks.delta.snapshotPartitions": "2",
+        **small_log_conf(),
     }
+
+
+def small_log_conf() -> dict[str, str]:
+    """What the log of a small table needs: two tasks for each look at it, rather than 50."""
+    return {"spark.databricks.delta.snapshotPartitions": "2"}
 
 
 def submit_command(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import Field
 
 from tidemark.config import load, parse
 from tidemark.endpoints import EndpointSettings, resolver_of
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import Endpoint
-from tidemark.topics import Deployment, load_topics
+from tidemark.parsers.settings import BytesParser, JsonColumn, JsonParser
+from tidemark.topics import Deployment, TopicSettings, WorkLimits, load_topics
 
 GOOD = """
 cluster: demo
@@ -110,11 +114,7 @@ def test_a_resolver_of_ones_own() -> None:
         (GOOD, "a: [", "topics.yaml: .*not valid YAML"),
         (GOOD, "[a]: 1", "topics.yaml: .*not valid YAML: line 1, column 1: a key must be a single word"),
         (GOOD, "[" * 5000, "topics.yaml: .*not valid YAML: it is nested too deeply"),
-        (
-            "lateness: 2d",
-            "sane_timestamps: {earliest: 2026-02-30}",
-            "line .*: this is not a valid timestamp",
-        ),
+        ("lateness: 2d", "sane_timestamps: {earliest: 2026-02-30}", "line .*: this is not a valid timestamp"),
         ("lateness: 2d", f"lateness: {'9' * 30}d", "topics.1.lateness: must be at most 36500d"),
         ("lateness: 2d", "lateness: 900000000d", "topics.1.lateness: must be at most 36500d"),
         ("size: 1MiB", f"size: {'9' * 5000}", "not valid YAML: line .*: this is not a valid int"),
@@ -194,6 +194,54 @@ def test_only_what_rows_depend_on_is_in_the_digest() -> None:
     assert other.digest != orders.digest
     bounded = read(GOOD.replace("lateness: 2d", "limits: {batch: 64MiB}")).topics[1]
     assert bounded.digest != orders.digest
+
+
+class MoreLimits(WorkLimits):
+    """The limits of a later version."""
+
+    more: tuple[int, ...] = (1, 2)
+
+
+class MoreColumn(JsonColumn):
+    """A column of a later version."""
+
+    more: Mapping[str, int] = Field(default_factory=lambda: {"a": 1})
+
+
+class MoreJson(JsonParser):
+    """The parser of a later version."""
+
+    columns: tuple[MoreColumn, ...] = ()
+    more: MoreLimits = MoreLimits()
+
+
+class LaterTopic(TopicSettings):
+    """The settings of a later version, which has another setting at each depth."""
+
+    limits: MoreLimits = MoreLimits()
+    parser: MoreJson | BytesParser = BytesParser()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"limits": {"time": "20s"}, "partition_by": ["dt", "hour"], "keep": ["key"], "time_zone": "Europe/Vienna"},
+        {"parser": {"kind": "json", "columns": [{"name": "id", "type": "int64"}], "framing": "confluent"}},
+    ],
+)
+def test_a_setting_that_a_later_version_adds_changes_no_digest(settings: dict[str, Any]) -> None:
+    fields = {"topic": "orders", "cluster": "demo", "table": "orders", **settings}
+    now, later = TopicSettings.model_validate(fields), LaterTopic.model_validate(fields)
+    assert now.digest == later.digest
+    assert later.model_copy(update={"limits": MoreLimits(more=())}).digest != now.digest
+
+
+def test_a_default_that_is_written_down_changes_no_digest() -> None:
+    plain = read(GOOD).topics[0]
+    written = plain.model_dump(mode="json")
+    assert (written["parser"], written["limits"]["batch"]) == ({"kind": "bytes"}, 128 << 20)
+    assert TopicSettings.model_validate(written).digest == plain.digest
 
 
 @pytest.mark.parametrize(

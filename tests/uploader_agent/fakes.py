@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from crc32c import crc32c
 
@@ -23,7 +23,7 @@ from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.kafka_log import scan_batches
 from tidemark.store import Body, LocalStore, Store
 from tidemark.store.base import Fetched, ObjectInfo
-from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, Offsets
+from uploader_agent.broker.admin import BrokerUnavailable, Cleanup, Leader, Led, Offsets
 from uploader_agent.broker.authority import Authority, NoAuthority
 from uploader_agent.broker.properties import Broker
 from uploader_agent.components import Components
@@ -69,9 +69,10 @@ class FakePartition:
 
     folder: Path
 
-    def lineage(self, entries: list[tuple[int, int]]) -> None:
+    def lineage(self, entries: list[tuple[int, int]]) -> Self:
         lines = "".join(f"{epoch} {start}\n" for epoch, start in entries)
         (self.folder / "leader-epoch-checkpoint").write_text(f"0\n{len(entries)}\n{lines}")
+        return self
 
     def begin(self, epoch: int) -> None:
         """Note that ``epoch`` begins at the log's end, as a broker does that becomes the leader."""
@@ -90,7 +91,7 @@ class FakePartition:
     def log(self, base: int) -> Path:
         return self.folder / f"{base:020d}.log"
 
-    def segment(self, base: int, content: bytes) -> Path:
+    def segment(self, base: int, content: bytes) -> Self:
         """A segment with the indexes that Kafka would write at every batch."""
         path = self.log(base)
         path.write_bytes(content)
@@ -104,14 +105,14 @@ class FakePartition:
             pass
         path.with_suffix(".index").write_bytes(index)
         path.with_suffix(".timeindex").write_bytes(times[:12])
-        return path
+        return self
 
-    def fill(self, *bases: int, end: int, value: str = "", epoch: int = 3) -> None:
+    def fill(self, *bases: int, end: int, value: str = "", epoch: int = 3) -> Self:
         """Rotated segments based at ``bases``, and an active one that starts at ``end`` and is empty."""
         for base, following in zip(bases, [*bases[1:], end], strict=True):
             self.segment(base, records(base, following, value=value, epoch=epoch))
             self.snapshot(following)
-        self.segment(end, b"")
+        return self.segment(end, b"")
 
     def snapshot(self, offset: int, opened: Mapping[int, int] = MappingProxyType({})) -> None:
         """A producer snapshot: the first offset of each open transaction, by producer."""
@@ -133,10 +134,10 @@ class FakePartition:
         for path in self.folder.glob("*.deleted"):
             path.unlink()
 
-    def roll(self, end: int) -> None:
+    def roll(self, end: int) -> Self:
         """Make ``end`` the base of a new active segment."""
         self.snapshot(end)
-        self.segment(end, b"")
+        return self.segment(end, b"")
 
 
 @dataclass
@@ -165,9 +166,9 @@ class FakeMetadata:
         found = {tp: self.high.get(tp, self.default_high) for tp in led if self.leads.get(tp) == led[tp]}
         return {tp: Offsets(high, high, self.log_start) for tp, high in found.items()}
 
-    def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
+    def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:
         self._check()
-        return dict.fromkeys(topics, self.policy)
+        return dict.fromkeys(topics, Cleanup(self.policy, 86_400_000))
 
     def _check(self) -> None:
         if self.down:

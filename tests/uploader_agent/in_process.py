@@ -9,6 +9,7 @@ import contextlib
 import gc
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,11 +48,15 @@ def _left_as_it_was() -> Iterator[None]:
     """Undo what a command sets up for its whole process."""
     hooks, quiet = (sys.excepthook, threading.excepthook), ("kafka", "kazoo", "botocore", "boto3", "urllib3")
     levels = {name: logging.getLogger(name).level for name in quiet}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
     forget_clients()
     try:
         yield
     finally:
         forget_clients()
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is not handler:  # which would keep the tests from being ended
+                signal.signal(number, handler)
         sys.excepthook, threading.excepthook = hooks
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)

@@ -24,7 +24,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.traffic import Traffic
 from uploader_agent import cli
-from uploader_agent.broker.admin import Leader, Led, Offsets
+from uploader_agent.broker.admin import Cleanup, Leader, Led, Offsets
 from uploader_agent.cli import common
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.disk.watcher import DirectoryWatcher, Heard
@@ -47,8 +47,8 @@ class DiskMetadata:
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         return self._told.offsets(led)
 
-    def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
-        return self._told.cleanup_policy(topics)
+    def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:
+        return self._told.cleanup(topics)
 
     def close(self) -> None:
         pass
@@ -113,11 +113,7 @@ def replaced(folder: Path) -> dict[str, Callable[..., object]]:
         store.before = gates.before
         return store
 
-    return {
-        "open_store": opener,
-        "AdminMetadata": lambda *_: DiskMetadata(disk),
-        "DirectoryWatcher": gates.watcher,
-    }
+    return {"open_store": opener, "AdminMetadata": lambda *_: DiskMetadata(disk), "DirectoryWatcher": gates.watcher}
 
 
 def main() -> None:

@@ -27,8 +27,7 @@ def no_errors(agent: TestedAgent) -> None:
 
 
 def test_rotated_and_committed_segments_go_and_nothing_else(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, 200, end=300)
+    partition = world.disk.partition().fill(0, 100, 200, end=300)
     world.metadata.default_high = 250
     agent = world.once()
     no_errors(agent)
@@ -47,8 +46,7 @@ def test_rotated_and_committed_segments_go_and_nothing_else(world: World) -> Non
 
 
 def test_manifest_says_what_the_bytes_are(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, end=95)
+    partition = world.disk.partition().fill(0, end=95)
     world.once()
     manifest, content = world.manifest(0), partition.log(0).read_bytes()
     assert (manifest.cluster, manifest.topic, manifest.topic_id, manifest.partition) == (CLUSTER, "orders", ID, 0)
@@ -70,9 +68,7 @@ def test_second_pass_puts_nothing_but_the_index(world: World) -> None:
 
 
 def test_index_tells_all_at_a_glance(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
-    partition.segment(200, records(200, 230))
+    world.disk.partition().fill(0, 100, end=200).segment(200, records(200, 230))
     world.metadata.default_high = 225
     world.once()
     key = world.control.index(1)
@@ -107,8 +103,7 @@ def test_partition_of_another_leader_is_left_alone(world: World) -> None:
 @pytest.mark.parametrize("packed", [False, True], ids=["", "packed"])
 def test_all_tails_are_sealed_before_a_broker_is_taken_away(world: World, *, packed: bool) -> None:
     """As far as they are committed at the first look: a producer that goes on does not keep the command busy."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50))
+    world.disk.partition().segment(0, records(0, 50))
     if packed:
         pack_once(world, 30)
     world.metadata.default_high = 40
@@ -129,9 +124,7 @@ def test_all_tails_are_sealed_before_a_broker_is_taken_away(world: World, *, pac
 
 
 def test_a_quiet_tail_is_sealed_and_what_follows_is_a_segment_of_its_own(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
-    partition.segment(100, records(100, 130))
+    partition = world.disk.partition().fill(0, end=100).segment(100, records(100, 130))
     world.metadata.default_high = 120
     world.once(tail_after="1h")
     assert world.watermark()[1].next_offset == 100, "an active segment that was just written to stays"
@@ -149,8 +142,7 @@ def test_a_quiet_tail_is_sealed_and_what_follows_is_a_segment_of_its_own(world: 
     assert world.stored(120) == records(120, 130)
     assert world.watermark()[1].next_offset == 130
 
-    partition.segment(100, records(100, 150))
-    partition.roll(150)
+    partition.segment(100, records(100, 150)).roll(150)
     world.metadata.default_high = 150
     no_errors(world.once(tail_after="1h"))
     assert [(world.manifest(base).next_offset, world.stored(base)) for base in (100, 120, 130)] == [
@@ -166,8 +158,7 @@ def test_a_quiet_tail_is_sealed_and_what_follows_is_a_segment_of_its_own(world: 
 
 
 def test_rotated_right_at_the_end_of_a_sealed_tail(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50))
+    partition = world.disk.partition().segment(0, records(0, 50))
     world.metadata.default_high = 50
     world.once(tail_after="0s")
     partition.roll(50)
@@ -212,9 +203,7 @@ def test_an_active_segment_that_is_damaged_is_not_sealed(world: World, epoch: in
 
 def test_what_a_later_leader_wrote_is_not_sealed_under_a_former_leadership(world: World) -> None:
     """The deposed broker has truncated its log and fetches; its last answered high watermark is of before."""
-    partition = world.disk.partition()
-    partition.lineage([(3, 0), (4, 30)])
-    partition.segment(0, records(0, 30) + records(30, 50, epoch=4))
+    world.disk.partition().lineage([(3, 0), (4, 30)]).segment(0, records(0, 30) + records(30, 50, epoch=4))
     world.metadata.default_high = 50
     world.once(tail_after="0s")
     assert [name for name in world.names() if name.endswith(".log")] == []
@@ -240,9 +229,7 @@ def test_longer_segment_of_another_leader_stands(world: World) -> None:
     world.disk.partition().fill(0, end=100)
     world.once()
     follower.metadata.leads = {T: Led(4, ID)}
-    partition = follower.disk.partition()
-    partition.lineage([(3, 0), (4, 100)])
-    partition.fill(0, 60, end=130)
+    partition = follower.disk.partition().lineage([(3, 0), (4, 100)]).fill(0, 60, end=130)
     partition.segment(60, records(60, 100) + records(100, 130, epoch=4))
     no_errors(follower.once())
     assert follower.stored(0) == records(0, 100)
@@ -253,8 +240,7 @@ def test_longer_segment_of_another_leader_stands(world: World) -> None:
 
 def test_a_branch_that_an_election_cut_off_keeps_its_objects(world: World) -> None:
     """After an unclean election the same base and size hold other data: both stay."""
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     world.once()
     before = {name: world.store.get(world.keys().file(name)) for name in world.names() if name != "offset.wm"}
     world.metadata.leads = {T: Led(5, ID)}
@@ -270,8 +256,7 @@ def test_a_branch_that_an_election_cut_off_keeps_its_objects(world: World) -> No
 
 
 def test_truncated_log_takes_the_watermark_back_under_a_higher_epoch(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     world.once()
     for path in partition.folder.glob(f"{200:020d}.*"):
         path.unlink()
@@ -285,8 +270,7 @@ def test_truncated_log_takes_the_watermark_back_under_a_higher_epoch(world: Worl
 
 
 def test_open_transactions_are_carried_from_segment_to_segment(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, transactional(0, 7, 10) + transactional(10, 8, 10))
+    partition = world.disk.partition().segment(0, transactional(0, 7, 10) + transactional(10, 8, 10))
     partition.segment(20, marker(20, 8, commit=True) + transactional(21, 9, 9))
     partition.segment(30, b"")
     world.once(upload={"concurrency": 1, "retry_initial": "1ms", "retry_cap": "5ms"})
@@ -298,8 +282,7 @@ def test_open_transactions_are_carried_from_segment_to_segment(world: World) -> 
 
 @pytest.mark.parametrize("place", ["plain", "later"])
 def test_topic_made_again_lies_elsewhere(world: World, place: str) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     world.once()
     before = world.stored(0)
     world.metadata.leads = {T: Led(0, OTHER_ID)}
@@ -309,8 +292,7 @@ def test_topic_made_again_lies_elsewhere(world: World, place: str) -> None:
         with pytest.raises(NotFound):
             world.watermark(place=f"orders@{OTHER_ID}")
         return
-    again = world.disk.partition(topic_id=OTHER_ID)
-    again.lineage([(0, 0)])
+    again = world.disk.partition(topic_id=OTHER_ID).lineage([(0, 0)])
     for path in partition.folder.glob("*0*"):
         path.unlink()
     again.fill(0, end=40, value="new", epoch=0)
@@ -329,8 +311,7 @@ def test_topic_made_again_lies_elsewhere(world: World, place: str) -> None:
 
 
 def test_hole_at_the_head_is_recorded_and_the_rest_goes(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     world.once()
     remove(partition, 0, 100, 200)
     partition.fill(300, 400, end=500)
@@ -391,8 +372,7 @@ def test_damaged_segment_is_kept_whole_and_holds_its_partition_alone(
     healthy = TopicPartition("orders", 1)
     world.metadata.leads[healthy] = Led(3, ID)
     world.disk.partition(healthy).fill(0, 100, end=200)
-    partition = world.disk.partition()
-    partition.fill(0, 100, 200, end=300)
+    partition = world.disk.partition().fill(0, 100, 200, end=300)
     content = damage(records(100, 200))
     partition.segment(100, content)
     no_errors(world.once())
@@ -416,9 +396,7 @@ def test_damaged_segment_is_kept_whole_and_holds_its_partition_alone(
 
 
 def test_good_copy_of_another_replica_completes_a_corrupt_one(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
-    partition.segment(0, flipped(records(0, 100)))
+    partition = world.disk.partition().fill(0, 100, end=200).segment(0, flipped(records(0, 100)))
     world.once()
     partition.segment(0, records(0, 100))
     world.broker = world.broker.__class__(2, *[getattr(world.broker, name) for name in world.broker.__slots__[1:]])
@@ -433,9 +411,7 @@ def test_good_copy_of_another_replica_completes_a_corrupt_one(world: World) -> N
 
 def test_compacted_topic_may_lack_its_tail(world: World) -> None:
     world.metadata.policy = "compact,delete"
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
-    partition.segment(0, batch(3, [Record(0)]))
+    world.disk.partition().fill(0, 100, end=200).segment(0, batch(3, [Record(0)]))
     world.once()
     assert (world.manifest(0).last_batch_end, world.manifest(0).next_offset, world.manifest(0).state) == (
         4,
@@ -457,9 +433,7 @@ def test_compacted_topic_may_lack_its_tail(world: World) -> None:
     ],
 )
 def test_what_was_compacted_once_is_not_corrupt(world: World, cleaned: str | None, state: str, policy: str) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 40))
-    partition.roll(50)
+    world.disk.partition().segment(0, records(0, 40)).roll(50)
     if cleaned is not None:
         (world.disk.log_dirs[0] / "cleaner-offset-checkpoint").write_text(cleaned)
     no_errors(world.once())
@@ -523,8 +497,7 @@ def test_unknown_outcome_is_resolved_by_reading(world: World, kind: str, took_ef
 
 
 def test_a_later_leader_fences(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, end=50)
+    partition = world.disk.partition().fill(0, end=50)
     world.metadata.leads = {T: Led(9, ID)}
     world.once()
     partition.roll(100)

@@ -81,10 +81,7 @@ FAULTS = {
         of=(("upload-once",), ("run",)),
     ),
     "an address that is not here": Fault(
-        "http: cannot listen on 192.0.2.1:80",
-        {"http": {"host": "192.0.2.1", "port": 80}},
-        code=1,
-        of=(("run",),),
+        "http: cannot listen on 192.0.2.1:80", {"http": {"host": "192.0.2.1", "port": 80}}, code=1, of=(("run",),)
     ),
     "no such topic": Fault(
         "nothing: has no partition in",

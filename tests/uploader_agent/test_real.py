@@ -21,7 +21,7 @@ from tests.uploader_agent.real import SMALL, Deployment, Load
 from tidemark.formats.keys import SegmentName, TopicPartition
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.store import Store, StoreOptions, open_store
-from uploader_agent.broker.admin import AdminMetadata, Led, checkpointed_offsets, connect
+from uploader_agent.broker.admin import AdminMetadata, Cleanup, Led, checkpointed_offsets, connect
 from uploader_agent.broker.properties import read_broker
 from uploader_agent.cli import main
 from uploader_agent.disk.log_dirs import find_segments, topic_id_of
@@ -216,7 +216,7 @@ def test_what_was_compacted_once_stays_so_when_the_policy_changes(
 @pytest.mark.parametrize("version", ["4.3.1", "3.9.2"])
 def test_metadata(version: KafkaVersion, request: pytest.FixtureRequest) -> None:
     cluster, topic = cluster_of(version, request), f"metadata-{version}"
-    cluster.create_topic(topic, partitions=2, config={"cleanup.policy": "compact"})
+    cluster.create_topic(topic, partitions=2, config={"cleanup.policy": "compact", "delete.retention.ms": "90000"})
     Load(cluster, topic).producer.produce(topic, b"v", b"k", partition=1)
     broker = read_broker(cluster.brokers[0].properties_path)
     metadata = AdminMetadata(
@@ -233,7 +233,7 @@ def test_metadata(version: KafkaVersion, request: pytest.FixtureRequest) -> None
     asked = {**led, gone: Led(0, None), stale: Led(led[stale].leader_epoch + 7, None)}
     assert list(metadata.offsets(asked)) == [TopicPartition(topic, 0)], "one that is gone and one of another epoch"
     assert metadata.log_ends(broker.node_id, asked) == {TopicPartition(topic, 0): 0}, "the same"
-    assert metadata.cleanup_policy([topic]) == {topic: "compact"}
+    assert metadata.cleanup([topic]) == {topic: Cleanup("compact", 90_000)}
     metadata.close()
 
 

@@ -57,23 +57,19 @@ def stored_is(world: World, end: int, at: TopicPartition = T) -> bool:
 
 def test_rotation_rings_the_bell(world: World) -> None:
     """Neither scan nor metadata poll is due for a day: only inotify can have told."""
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     with running(world, DirectoryWatcher(), scan_interval=NEVER, metadata_interval=NEVER):
         world.store.await_put(lambda: watermark_is(world, 100))
         for base in range(100, 600, 100):
-            partition.segment(base, records(base, base + 100))
-            partition.roll(base + 100)
+            partition.segment(base, records(base, base + 100)).roll(base + 100)
             world.store.await_put(lambda end=base + 100: watermark_is(world, end))  # type: ignore[misc]
 
 
 def test_missed_event_is_found_by_the_scan(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     with running(world, NoWatcher(), scan_interval="50ms", metadata_interval=NEVER):
         world.store.await_put(lambda: watermark_is(world, 100))
-        partition.segment(100, records(100, 200))
-        partition.roll(200)
+        partition.segment(100, records(100, 200)).roll(200)
         world.store.await_put(lambda: watermark_is(world, 200))
 
 
@@ -83,15 +79,13 @@ def test_silent_bell_alone_finds_nothing(world: World) -> None:
     partition.fill(0, end=100)
     with running(world, bell, scan_interval=NEVER, metadata_interval=NEVER):
         world.store.await_put(lambda: watermark_is(world, 100))
-        partition.segment(100, records(100, 200))
-        partition.roll(200)
+        partition.segment(100, records(100, 200)).roll(200)
         bell.wake()
     assert world.watermark()[1].next_offset == 100
 
 
 def test_high_watermark_that_lags_is_asked_for_again(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    world.disk.partition().fill(0, end=100)
     world.metadata.default_high = 50
     with running(world, DirectoryWatcher(), scan_interval=NEVER, metadata_interval=NEVER):
         world.store.await_put(lambda: world.control.index(1) in world.store.puts)
@@ -112,16 +106,13 @@ def test_new_and_lost_partitions(world: World) -> None:
 
 def test_topic_made_again_under_a_watched_path_rings_again(world: World) -> None:
     """A watch goes along with the directory that is renamed away."""
-    former = world.disk.partition()
-    former.fill(0, end=100)
+    former = world.disk.partition().fill(0, end=100)
     place, incarnations = f"orders@{OTHER_ID}", world.control.incarnations("orders")
     with running(world, DirectoryWatcher(), scan_interval=NEVER, metadata_interval=NEVER):
         world.store.await_put(lambda: watermark_is(world, 100))
         world.metadata.leads = {T: Led(4, OTHER_ID)}
         former.folder.rename(former.folder.with_name("orders-0.f00-delete"))
-        again = world.disk.partition(topic_id=OTHER_ID)
-        again.lineage([(4, 0)])
-        again.segment(0, records(0, 50, epoch=4))
+        again = world.disk.partition(topic_id=OTHER_ID).lineage([(4, 0)]).segment(0, records(0, 50, epoch=4))
         world.store.await_put(lambda: world.store.puts.count(incarnations) == 2)
         again.roll(50)
         world.store.await_put(lambda: watermark_is(world, 50, place=place))

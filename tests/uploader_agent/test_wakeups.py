@@ -43,9 +43,7 @@ def test_a_tail_is_offered_again_by_the_scan(world: World, monkeypatch: pytest.M
 
 def test_a_tail_has_its_timer_though_other_work_goes_first(world: World) -> None:
     """No scan, no poll and no event: only the timer can tell, and it was set while a rotated segment was to go."""
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
-    partition.segment(100, records(100, 130))
+    world.disk.partition().fill(0, end=100).segment(100, records(100, 130))
     world.metadata.default_high = 130
     with running(world, NoWatcher(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="2s"):
         world.store.await_put(lambda: stored_is(world, 130))
@@ -98,8 +96,7 @@ def test_a_tail_goes_by_the_checkpoint_while_the_broker_hangs_and_is_said_to(
 ) -> None:
     monkeypatch.setattr(monitor, "_BROKER_LIMIT", 0.5)
     monkeypatch.setattr(loop, "_BROKER_PATIENCE", 0.1)
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50))
+    partition = world.disk.partition().segment(0, records(0, 50))
     world.metadata.default_high = 50
     hangs, ends = threading.Event(), threading.Event()
     real = world.metadata.offsets

@@ -34,6 +34,13 @@ CHECKPOINT = "replication-offset-checkpoint"
 UNKNOWN_POLICY = "unknown"
 
 
+class Cleanup(NamedTuple):
+    """A topic's ``cleanup.policy``, and its ``delete.retention.ms``; None if that is unknown."""
+
+    policy: str = UNKNOWN_POLICY
+    delete_retention_ms: int | None = None
+
+
 class BrokerUnavailable(TidemarkError):
     """The broker did not answer, or its answer is unusable; try again later."""
 
@@ -81,8 +88,8 @@ class Metadata(Protocol):
         """Offsets of the partitions that this broker still leads under the epoch in ``led``; others are left out."""
         ...
 
-    def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
-        """``cleanup.policy`` of each topic that exists."""
+    def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:
+        """The clean-up of each topic that exists."""
         ...
 
 
@@ -127,18 +134,18 @@ class AdminMetadata(Metadata):
         return offsets
 
     @override
-    def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
+    def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:
         from kafka.admin import ConfigResource, ConfigResourceType
 
-        policies: dict[str, str] = {}
+        found: dict[str, Cleanup] = {}
         for chunk in _chunks(topics):
-            wanted = [
-                ConfigResource(ConfigResourceType.TOPIC, name, configs={"cleanup.policy": None}) for name in chunk
-            ]
+            names = dict.fromkeys(("cleanup.policy", "delete.retention.ms"))
+            wanted = [ConfigResource(ConfigResourceType.TOPIC, name, configs=names) for name in chunk]
             answer = self._ask(partial(_describe_configs, wanted))
             for name, configs in answer.get("topic", {}).items():
-                policies[name] = configs["cleanup.policy"]["value"]
-        return policies
+                retention = int(configs["delete.retention.ms"]["value"])
+                found[name] = Cleanup(configs["cleanup.policy"]["value"], retention)
+        return found
 
     def close(self) -> None:
         """Close the connection, if there is one."""

@@ -23,10 +23,12 @@ from typing_extensions import override
 
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, leaders_in, send
-from uploader_agent.broker.leadership_hints import TOPICS, state_path
 
 _PATIENCE = 10.0
 """Seconds for ZooKeeper to accept a connection."""
+
+_TOPICS = "/brokers/topics"
+"""ZooKeeper's folder of topics."""
 
 _MIGRATION = "/migration"
 """The node that exists once a quorum of controllers has begun to take over (``MigrationZNode``)."""
@@ -155,9 +157,11 @@ class ZooKeeperAuthority(Authority):
             client.start(timeout=_PATIENCE)
             if client.exists(_MIGRATION) is not None:
                 raise BrokerUnavailable("the cluster migrates to KRaft, whose quorum writes to ZooKeeper afterwards")
-            client.sync(state_path(tp))
-            state = json.loads(client.get(state_path(tp))[0])
-            topic = json.loads(client.get(f"{TOPICS}/{tp.topic}")[0])
+            topic_path = f"{_TOPICS}/{tp.topic}"
+            state_path = f"{topic_path}/partitions/{tp.partition}/state"
+            client.sync(state_path)
+            state = json.loads(client.get(state_path)[0])
+            topic = json.loads(client.get(topic_path)[0])
             return Leader(state["leader"], Led(state["leader_epoch"], topic.get("topic_id")))
         except NoNodeError:
             return None

@@ -88,7 +88,7 @@ def run(config: ConfigOption = DEFAULT_CONFIG) -> None:
 def upload_once(
     config: ConfigOption = DEFAULT_CONFIG,
     tails: Annotated[
-        bool, typer.Option("--tails", help="Also seal tails that are not quiet, before a broker is taken away.")
+        bool, typer.Option("--tails", help="Also seal tails that are not quiet, before the last replica goes.")
     ] = False,
     output: OutputOption = Output.text,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from tidemark.errors import FormatError
 from tidemark.terminal import Output, Progress
-from uploader_agent.broker.admin import UNKNOWN_POLICY
+from uploader_agent.broker.admin import Cleanup
 from uploader_agent.cli.common import (
     DEFAULT_CONFIG,
     CommandAnswer,
@@ -47,7 +47,7 @@ def adopt(
         where = ", ".join(map(str, broker.log_dirs))
         raise FormatError(topic, f"{where} has no such partition: run this on a broker that has a replica")
     with closing(metadata_of(settings, broker)) as metadata:
-        policy = metadata.cleanup_policy([topic]).get(topic, UNKNOWN_POLICY)
+        policy = metadata.cleanup([topic]).get(topic, Cleanup()).policy
     answer, progress, done, left = CommandAnswer(output), Progress(), 0, False
     with open_destinations(settings, broker, dry_run=dry_run) as destinations:
         for tp in wanted:

@@ -22,7 +22,6 @@ from tidemark.store import Store, open_store
 from tidemark.terminal import Output, columns
 from uploader_agent.broker.admin import AdminMetadata, connect
 from uploader_agent.broker.authority import Authority, NoAuthority, QuorumAuthority, ZooKeeperAuthority
-from uploader_agent.broker.leadership_hints import LeadershipHints, NoHints
 from uploader_agent.broker.properties import Broker, read_broker
 from uploader_agent.components import Components
 from uploader_agent.disk.watcher import DirectoryWatcher
@@ -122,7 +121,6 @@ def built(
         _source(settings, broker, open_unleased, traffic.metrics) as source,
         closing(metadata_of(settings, broker, lambda: source.over)) as metadata,
         closing(DirectoryWatcher()) as watcher,
-        closing(_hints(settings, broker)) as hints,
     ):
         yield Components(
             settings,
@@ -130,7 +128,6 @@ def built(
             metadata,
             open_unleased if lease is None else partial(_leased, open_unleased, lease),
             watcher,
-            hints=hints,
             authority=None if read_only else _authority(settings, broker),
             notifier=notifier,
             traffic=traffic,
@@ -177,15 +174,6 @@ def _authority(settings: AgentSettings, broker: Broker) -> Authority:
     if broker.zookeeper is None or settings.broker is None:
         return NoAuthority()
     return ZooKeeperAuthority({**broker.zookeeper, **settings.broker.zookeeper})
-
-
-def _hints(settings: AgentSettings, broker: Broker) -> LeadershipHints:
-    """The hints of changes of leadership, chosen from the broker's own configuration."""
-    if broker.zookeeper is None or settings.broker is None:
-        return NoHints()
-    from uploader_agent.broker.zookeeper import ZooKeeperHints
-
-    return ZooKeeperHints({**broker.zookeeper, **settings.broker.zookeeper})
 
 
 def lock_directories(folders: Iterable[Path]) -> ExitStack:

@@ -16,14 +16,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.raw.heads import Heads
 from tidemark.terminal import Output, Progress
 from uploader_agent.cli import status_table, upload_plan
-from uploader_agent.cli.common import (
-    DEFAULT_CONFIG,
-    CommandAnswer,
-    ConfigOption,
-    OutputOption,
-    TopicOption,
-    surveyed,
-)
+from uploader_agent.cli.common import DEFAULT_CONFIG, CommandAnswer, ConfigOption, OutputOption, TopicOption, surveyed
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.settings import load_settings
 from uploader_agent.verify import VerifyFinding, compare_packs, verify

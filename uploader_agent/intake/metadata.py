@@ -21,7 +21,7 @@ from typing_extensions import override
 from tidemark.errors import FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import parse_leader_epoch_checkpoint
-from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable, Leader, Led, Metadata, Offsets
+from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable, Cleanup, Leader, Led, Metadata, Offsets
 from uploader_agent.disk.log_dirs import read_text, topic_id_of
 from uploader_agent.disk.segment_files import EPOCHS
 from uploader_agent.intake.replica import owns
@@ -102,8 +102,8 @@ class SlotMetadata(Metadata):
         return known == led and offsets is not None and offsets.high_watermark == offsets.log_end == end
 
     @override
-    def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
-        return self._cluster.cleanup_policy(topics)
+    def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:
+        return self._cluster.cleanup(topics)
 
     def brokers(self) -> list[int]:
         """See :class:`AdminMetadata`."""

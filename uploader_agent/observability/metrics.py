@@ -57,9 +57,7 @@ class Metrics:
         self.fetched_bytes = self._counter("fetched_bytes", "Bytes of batches fetched from brokers into the spool.")
         self.fetch_throttled = self._counter("fetch_throttled_seconds", "Seconds for which brokers throttled fetching.")
         self.stopped_partitions = self._gauge(
-            "stopped_partitions",
-            "Partitions, and topics never followed, that wait for a person.",
-            ["reason"],
+            "stopped_partitions", "Partitions, and topics never followed, that wait for a person.", ["reason"]
         )
         self.retention_left = self._gauge(
             "retention_left_ratio",
@@ -123,8 +121,7 @@ class Metrics:
             "Versions of offset.wm that were replaced because the cluster never assigned their leader epoch.",
         )
         self.truncated = self._counter(
-            "truncated_logs",
-            "Uploaded logs that lost their end in an election: the partition's next offset went back.",
+            "truncated_logs", "Uploaded logs that lost their end in an election: the partition's next offset went back."
         )
         self.corrupt = self._counter("corrupt_segments", "Segments that failed their check and were kept as .corrupt.")
 

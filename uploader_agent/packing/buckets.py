@@ -30,10 +30,7 @@ class PackBuckets:
     """The packers of all buckets. Thread-safe. A bucket's packer is made when the bucket is first used."""
 
     def __init__(
-        self,
-        make: Callable[[Bucket], BucketPacker],
-        watch: Callable[[str, Thread], None],
-        runtime: Runtime,
+        self, make: Callable[[Bucket], BucketPacker], watch: Callable[[str, Thread], None], runtime: Runtime
     ) -> None:
         """Begin without buckets. ``watch`` is called with each thread before it is started."""
         self._make = make

@@ -67,7 +67,7 @@ class PartitionTick:
         if high_watermark is None or topic_id is None or next_range.start >= high_watermark:
             return None
         local = partition.uploader.local
-        policy = policy_of(partition.folder.parent, partition.tp, next_range.start, local.cleanup_policy)
+        policy = policy_of(partition.folder.parent, partition.tp, next_range.start, local.cleanup.policy)
         wanted = WantedRange(
             tp=partition.tp,
             topic_id=topic_id,

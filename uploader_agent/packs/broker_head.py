@@ -139,10 +139,7 @@ class BrokerHead:
             StoreError: the store failed, and nothing was written.
         """
         head = Head(
-            cluster=self.control.cluster,
-            broker=self._broker,
-            agent=__version__,
-            written_at=self._runtime.utc_now(),
+            cluster=self.control.cluster, broker=self._broker, agent=__version__, written_at=self._runtime.utc_now()
         )
         key, body = format_.render(head, self.control, entries.lines)
         self.settled = False

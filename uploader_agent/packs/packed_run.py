@@ -14,13 +14,7 @@ from typing import NamedTuple
 from tidemark.errors import NotFound
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.head import HeadEntry
-from tidemark.formats.raw.pack import (
-    MOST_UNSEALED_BYTES,
-    PackedRange,
-    RangePointer,
-    read_range_bytes,
-    read_range_line,
-)
+from tidemark.formats.raw.pack import MOST_UNSEALED_BYTES, PackedRange, RangePointer, read_range_bytes, read_range_line
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, carry_forward, scan_batches
 from tidemark.raw.packs import chain, live_end, live_part

@@ -9,7 +9,7 @@ from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
 from tidemark.intervals import Intervals
 from tidemark.raw.objects import StoredWatermark
 from tidemark.store import Store
-from uploader_agent.broker.admin import UNKNOWN_POLICY, Led, Offsets
+from uploader_agent.broker.admin import Cleanup, Led, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.hold import Hold
 from uploader_agent.log_source import BrokerDisk, LogSource
@@ -60,7 +60,7 @@ class LocalLog:
 
     segments: tuple[LocalSegment, ...] = ()
     offsets: Offsets | None = None
-    cleanup_policy: str = UNKNOWN_POLICY
+    cleanup: Cleanup = field(default_factory=Cleanup)
     disk_start: int | None = None
     observed_start: int | None = None
     replicas: tuple[int, ...] = ()

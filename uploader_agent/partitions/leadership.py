@@ -18,7 +18,7 @@ import structlog
 from tidemark.errors import FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import IndexEntry
-from uploader_agent.broker.admin import UNKNOWN_POLICY, BrokerUnavailable, Leader, Led, Offsets, checkpointed_offsets
+from uploader_agent.broker.admin import BrokerUnavailable, Cleanup, Leader, Led, Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import Disks, Inventory, topic_id_of
 from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
@@ -56,10 +56,10 @@ class Leadership:
         self._metrics = metrics
         self._repeats = repeats
         self._leaders: Mapping[TopicPartition, Leader] = {}
-        self._policies: Mapping[str, str] = {}
+        self._cleanup: Mapping[str, Cleanup] = {}
         self._asked: frozenset[TopicPartition] = frozenset()
         """The partitions in the last question that the broker answered."""
-        self._judged: tuple[Mapping[TopicPartition, Leader], Mapping[str, str]] | None = None
+        self._judged: tuple[Mapping[TopicPartition, Leader], Mapping[str, Cleanup]] | None = None
         """The last answer, while the same answer would change nothing."""
         self._highest: dict[tuple[TopicPartition, str | None], int] = {}
         self._former: Mapping[TopicPartition, IndexEntry] = {}
@@ -97,10 +97,10 @@ class Leadership:
             self.seen, self.confirmed_at, self._asked = True, answer.asked_at, answer.wanted
             self._over("broker", was="broker_unavailable")
             self._metrics.broker_reachable.set(1)
-            if self._judged == (answer.leaders, answer.policies):
+            if self._judged == (answer.leaders, answer.cleanup):
                 return set()
-            self._judged = answer.leaders, answer.policies
-            self._leaders, self._policies = self._believed(answer.leaders), answer.policies
+            self._judged = answer.leaders, answer.cleanup
+            self._leaders, self._cleanup = self._believed(answer.leaders), answer.cleanup
         before, now = self.partitions, dict[TopicPartition, LedPartition]()
         for tp, leader in self._leaders.items():
             if leader.broker == self._context.broker and tp in self.replicas:
@@ -254,7 +254,7 @@ class Leadership:
             partition.apply_freshness(self._freshness_of(tp.topic))
             if tp in self._former:
                 partition.trust_index(self._former[tp])
-        partition.apply_metadata(leader.replicas, self._policies.get(tp.topic, UNKNOWN_POLICY))
+        partition.apply_metadata(leader.replicas, self._cleanup.get(tp.topic, Cleanup()))
         return partition
 
     def _belongs(self, folder: Path, led: Led) -> bool:

@@ -18,7 +18,7 @@ from tidemark.errors import FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.head import EntryKey
 from tidemark.formats.raw.watermark_index import IndexEntry
-from uploader_agent.broker.admin import Led, Offsets
+from uploader_agent.broker.admin import Cleanup, Led, Offsets
 from uploader_agent.disk.active_segment import Active, ActiveReader
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.disk.partition_dir import LogTail, PartitionFolder
@@ -225,11 +225,11 @@ class LedPartition:
         self.freshness = freshness if self.packs else None
         self.uploader.local = replace(self.uploader.local, packs=self.freshness is not None)
 
-    def apply_metadata(self, replicas: tuple[int, ...], cleanup_policy: str) -> None:
-        """Set the brokers that have a replica, and the topic's ``cleanup.policy``."""
+    def apply_metadata(self, replicas: tuple[int, ...], cleanup: Cleanup) -> None:
+        """Set the brokers that have a replica, and the topic's clean-up."""
         local = self.uploader.local
-        if (replicas, cleanup_policy) != (local.replicas, local.cleanup_policy):
-            self.uploader.local = replace(local, replicas=replicas, cleanup_policy=cleanup_policy)
+        if (replicas, cleanup) != (local.replicas, local.cleanup):
+            self.uploader.local = replace(local, replicas=replicas, cleanup=cleanup)
 
     @property
     def follows(self) -> bool:

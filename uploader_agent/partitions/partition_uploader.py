@@ -316,7 +316,8 @@ class PartitionUploader:
         return lineage
 
     def _observed(self, offsets: Offsets) -> Observed:
-        return Observed(offsets, self.local.cleanup_policy, self._led.leader_epoch, self._context.source.origin)
+        policy, retention = self.local.cleanup
+        return Observed(offsets, policy, self._led.leader_epoch, self._context.source.origin, retention)
 
     def _search_store(self, lineage: Lineage) -> None:
         """Search the store for data of holes, if a search is due."""
@@ -360,7 +361,7 @@ class PartitionUploader:
             if before and not watermark.says_more(new, before.watermark):
                 self._context.source.stored(self._tp, self._led.topic_id, new.accounted_end)
                 return
-            if before and before.watermark.origin != new.origin and may_compact(self.local.cleanup_policy):
+            if before and before.watermark.origin != new.origin and may_compact(self.local.cleanup.policy):
                 self._context.other_origin.check(self._tp, self._led.topic_id)
             known = before.base_offset if before else new.start_offset
             lowest = known if known < new.next_offset else new.start_offset

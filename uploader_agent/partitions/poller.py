@@ -14,7 +14,7 @@ from typing import NamedTuple
 import structlog
 
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.broker.admin import BrokerUnavailable, Leader, Metadata, Offsets
+from uploader_agent.broker.admin import BrokerUnavailable, Cleanup, Leader, Metadata, Offsets
 from uploader_agent.disk.active_segment import Active
 from uploader_agent.disk.partition_dir import LogTail
 from uploader_agent.disk.segment_files import SegmentChanged
@@ -23,18 +23,18 @@ from uploader_agent.runtime import MACHINE, Runtime
 
 logger = structlog.get_logger(__name__)
 
-_POLICY_AGE = 60.0
-"""Seconds for which a topic's clean-up policy is cached."""
+_CLEANUP_AGE = 60.0
+"""Seconds for which a topic's clean-up is cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeadersAnswer:
-    """The leaders of the ``wanted`` partitions at ``asked_at``, and the topics' clean-up policies; or the ``error``."""
+    """The leaders of the ``wanted`` partitions at ``asked_at``, and the topics' clean-up; or the ``error``."""
 
     asked_at: datetime
     seconds: float
     leaders: Mapping[TopicPartition, Leader] = field(default_factory=dict)
-    policies: Mapping[str, str] = field(default_factory=dict)
+    cleanup: Mapping[str, Cleanup] = field(default_factory=dict)
     wanted: frozenset[TopicPartition] = frozenset()
     error: BrokerUnavailable | None = None
 
@@ -86,8 +86,8 @@ class Poller:
         self._answers: list[Answer] = []
         self._asked_at: float | None = None
         self._stopped = False
-        self._policies: Mapping[str, str] = {}
-        self._policies_at = -float("inf")
+        self._cleanup: Mapping[str, Cleanup] = {}
+        self._cleanup_at = -float("inf")
         self.thread = runtime.thread("metadata", self._run)
 
     def start(self) -> None:
@@ -167,10 +167,10 @@ class Poller:
         asked_at, started = self._runtime.utc_now(), self._clock()
         try:
             leaders = self._metadata.leaders(wanted)
-            self._refresh_policies({tp.topic for tp in leaders})
+            self._refresh_cleanup({tp.topic for tp in leaders})
         except Exception as error:  # noqa: BLE001 - the next question is asked after any error of a client
             return LeadersAnswer(asked_at, self._clock() - started, error=_unavailable(error))
-        return LeadersAnswer(asked_at, self._clock() - started, leaders, self._policies, frozenset(wanted))
+        return LeadersAnswer(asked_at, self._clock() - started, leaders, self._cleanup, frozenset(wanted))
 
     def _offsets_of(self, asked: Mapping[TopicPartition, Question]) -> OffsetsAnswer:
         asked_at = self._runtime.utc_now()
@@ -188,11 +188,11 @@ class Poller:
             return OffsetsAnswer(asked_at, asked, error=_unavailable(error))
         return OffsetsAnswer(asked_at, asked, {tp: offsets[tp] for tp in active}, active)
 
-    def _refresh_policies(self, topics: set[str]) -> None:
-        if topics <= self._policies.keys() and self._clock() - self._policies_at < _POLICY_AGE:
+    def _refresh_cleanup(self, topics: set[str]) -> None:
+        if topics <= self._cleanup.keys() and self._clock() - self._cleanup_at < _CLEANUP_AGE:
             return
-        self._policies = self._metadata.cleanup_policy(topics)
-        self._policies_at = self._clock()
+        self._cleanup = self._metadata.cleanup(topics)
+        self._cleanup_at = self._clock()
 
 
 def _read_active(partitions: Mapping[TopicPartition, LedPartition]) -> dict[TopicPartition, Active | None]:

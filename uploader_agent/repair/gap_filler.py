@@ -94,10 +94,7 @@ class GapFiller:
         return filled
 
     def run(
-        self,
-        stopping: EventLike,
-        settings: Callable[[], FillSettings],
-        led: Callable[[], Collection[TopicPartition]],
+        self, stopping: EventLike, settings: Callable[[], FillSettings], led: Callable[[], Collection[TopicPartition]]
     ) -> None:
         """Run a turn every ``interval``, give or take a quarter, until ``stopping`` is set."""
         while True:

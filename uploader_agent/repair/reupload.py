@@ -63,11 +63,7 @@ class Reupload:
         tp: TopicPartition,
         sleep: Callable[[float], object],
     ) -> None:
-        """Find the replica.
-
-        Raises:
-            FormatError: no disk has a replica, or its files are damaged.
-        """
+        """Find the replica. Raises FormatError: no disk has a replica, or its files are damaged."""
         folder = find_partitions(log_dirs).partitions.get(tp)
         if folder is None:
             where = ", ".join(map(str, log_dirs))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tidemark.endpoints import EndpointResolver, EndpointSettings
+from tidemark.endpoints import EndpointResolver
 from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
 from tidemark.store import Store
 from uploader_agent.stored.incarnations import Incarnations, TopicIncarnation
@@ -63,8 +62,3 @@ class Destinations:
         """The bucket of a partition."""
         endpoint = self._endpoints.resolve(self._cluster, tp.topic, tp.partition)
         return Bucket(endpoint.store, ControlKeys(endpoint.prefix, self._cluster))
-
-
-def digest(settings: EndpointSettings) -> str:
-    """A digest of a configuration of endpoints."""
-    return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:16]

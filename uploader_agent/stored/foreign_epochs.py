@@ -26,7 +26,7 @@ import structlog
 
 from tidemark.formats.keys import TopicPartition
 from tidemark.raw.objects import StoredWatermark
-from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
+from uploader_agent.broker.admin import BrokerUnavailable, Led
 from uploader_agent.broker.authority import Authority, MetadataMark
 from uploader_agent.observability.metrics import Metrics
 
@@ -103,7 +103,7 @@ class ForeignEpochs:
                 case.confirmed, case.since = True, self._clock()
             return
         leader = self._authority.leader(tp)
-        if leader != Leader(self._broker, case.led):
+        if leader is None or (leader.broker, leader.led) != (self._broker, case.led):
             del self._cases[tp]
             return
         case.foreign = True

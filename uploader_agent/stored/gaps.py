@@ -12,7 +12,7 @@ from datetime import datetime
 from tidemark.formats.raw.gaps import Gap, GapReason
 from tidemark.intervals import Interval, Intervals
 
-Judged = tuple[Interval, GapReason]
+Judged = tuple[Interval, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class Observed:
     cleanup_policy: str
     leader_epoch: int
     origin: Origin = "disk"
+    delete_retention_ms: int | None = None
 
     @property
     def may_compact(self) -> bool:
@@ -86,6 +87,7 @@ def build(
         last_stable_offset=seen.offsets.last_stable_offset,
         offsets_from=seen.offsets.source,
         cleanup_policy=seen.cleanup_policy,
+        delete_retention_ms=seen.delete_retention_ms,
         rotated_at=facts.rotated_at,
         uploaded_at=utc_now(),
         broker=broker,

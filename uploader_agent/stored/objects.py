@@ -40,11 +40,7 @@ def create(store: Store, key: str, ours: Summed, *, look_first: bool = False) ->
 
 
 def replace(store: Store, key: str, ours: Summed, stored: ObjectInfo) -> ObjectSum:
-    """Replace exactly the version ``stored``.
-
-    Raises:
-        PreconditionFailed: that version has been replaced; look again.
-    """
+    """Replace exactly the version ``stored``. Raises PreconditionFailed: that version has been replaced; look again."""
     try:
         etag = store.put(key, ours.content.body(), size=ours.content.size, crc32c=ours.crc32c, if_match=stored.etag)
     except UnknownOutcome as error:

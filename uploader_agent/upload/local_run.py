@@ -11,12 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, takewhile
 from typing import NamedTuple
 
-from tidemark.kafka_log import (
-    BatchHeader,
-    UnfinishedTransaction,
-    carry_forward,
-    end_below,
-)
+from tidemark.kafka_log import BatchHeader, UnfinishedTransaction, carry_forward, end_below
 from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.offset_index import entry_up_to
 from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, file_name

@@ -33,8 +33,7 @@ def check(
     agents: Annotated[
         bool,
         typer.Option(
-            "--agents",
-            help="Ask whether agents were seen for each topic, and whether each freshness can be held.",
+            "--agents", help="Ask whether agents were seen for each topic, and whether each freshness can be held."
         ),
     ] = False,
     offline: Annotated[

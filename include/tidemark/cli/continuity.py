@@ -10,7 +10,7 @@ import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, iso_dates
 from tidemark.cli.read_models import opened
-from tidemark.formats.table.state_status import DOUBTS
+from tidemark.formats.table.state_status import doubts
 from tidemark.inspection.offset_accounting import CLASSES, DATED
 from tidemark.monitoring.continuity import continuity_of
 from tidemark.monitoring.judgement import exit_code
@@ -65,11 +65,10 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
 
 def _state(state: dict[str, Any]) -> str:
     """A line about the state table: its commit, its doubts, and the age of its proof."""
-    doubts = [f"{label}: {state[name]}" for name, label in DOUBTS.items() if state[name]]
     stopped = f"; stopped: {state['stopped']['reason']}" if state["stopped"] else ""
     proof = f"every key was audited since {state['proved_at']}" if state["proved_at"] else "not yet audited as a whole"
     name = f"{state['table']}: commit {state['n']} of ledger {state['of']}, {state['rows']} rows"
-    return "; ".join([name, *doubts, proof]) + stopped
+    return "; ".join([name, *doubts(state), proof]) + stopped
 
 
 def _partitions(partitions: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -187,7 +187,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
             wakeup=self._wakeup,
             **{**self.config, "metrics": None},
         )
-        self._fetcher._sensors = plain._sensors  # registered once: see kafka_private
+        self._fetcher._sensors = plain._sensors  # registered once
 
     # The caller's methods
 

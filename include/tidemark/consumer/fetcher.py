@@ -4,7 +4,7 @@ Promises: each record once, in order, from whichever tier; a position moves only
 call that moved it fails; fetched records that do not begin at the position are dropped. Nothing here waits for storage
 except on the wake-up, which every thread with news sets.
 
-Relies on the private names of kafka-python that :mod:`tidemark.consumer.kafka_private` lists.
+Relies on private names of kafka-python, which ``tests/consumer/test_kafka_private.py`` lists.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class KafkaRows(BlockDelivery):
             if committed
             else []
         )
-        data = records._buffer  # kafka-python keeps the bytes there; see kafka_private
+        data = records._buffer  # kafka-python keeps the bytes there
         super().__init__("kafka", fetch_offset, self._decoded(data, aborted, verify=check_crcs))
         self.topic_partition = tp
         self.incarnation = 0

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidemark.decode.schema import copied
+from tidemark.decode.schema import copied, numpy_values
 from tidemark.formats.raw.masks import Mask, MaskedEpoch
 from tidemark.intervals import Intervals
 
@@ -76,7 +76,7 @@ class OffsetMask:
 def rows_at(rows: pa.Table | pa.RecordBatch, places: Mapping[tuple[int, int], Intervals]) -> NDArray[np.bool_]:
     """A mask of the rows at one of the ``places``: offsets by (incarnation, partition)."""
     incarnations, partitions, offsets = (
-        rows.column(name).to_numpy() for name in ("kafka_incarnation", "kafka_partition", "kafka_offset")
+        numpy_values(rows.column(name)) for name in ("kafka_incarnation", "kafka_partition", "kafka_offset")
     )
     mask = np.zeros(len(offsets), np.bool_)
     for (incarnation, partition), wanted in places.items():

@@ -73,10 +73,7 @@ class BatchRewriter:
         body = _COMPRESS[header.codec](b"".join(kept))
         if header.timestamp_type == "append":
             latest = header.max_timestamp
-        return RewrittenBatch(
-            _sealed(header._replace(max_timestamp=latest, record_count=len(kept)), body),
-            gone,
-        )
+        return RewrittenBatch(_sealed(header._replace(max_timestamp=latest, record_count=len(kept)), body), gone)
 
     def _records(self, header: BatchHeader, batch: bytes) -> bytes:
         source = memoryview(batch)[HEADER_SIZE[2] :]

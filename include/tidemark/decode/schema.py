@@ -87,6 +87,33 @@ def array(dtype: pa.DataType, values: NDArray[np.generic], bits: NDArray[np.uint
     return pa.Array.from_buffers(dtype, len(values), [validity, pa.py_buffer(values.data)])
 
 
+def numpy_values(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> NDArray[Any]:
+    """The numbers or flags of a column, read-only; anything where it is null. ``to_numpy`` imports pandas, too."""
+    chunks = [column] if isinstance(column, pa.Array) else column.chunks or [pa.nulls(0, column.type)]
+    whole = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+    data = octets(whole.buffers()[1])
+    if pa.types.is_boolean(whole.type):
+        values: NDArray[Any] = np.unpackbits(data, bitorder="little").view(np.bool_)
+    else:
+        values = data.view(whole.type.to_pandas_dtype())
+    return values[whole.offset : whole.offset + len(whole)]
+
+
+def flags(mask: NDArray[np.bool_]) -> pa.Array[Any]:
+    """A boolean array of ``mask``."""
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, pa.py_buffer(np.packbits(mask, bitorder="little").data)])
+
+
+def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    """A record batch of ``schema`` without rows. ``from_pylist`` and ``schema.empty_table`` import pandas, too."""
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
+def empty_table(schema: pa.Schema) -> pa.Table:
+    """A table of ``schema`` without rows."""
+    return pa.Table.from_batches([], schema=schema)
+
+
 def variable(
     dtype: pa.DataType, offsets: NDArray[np.int32], data: NDArray[np.uint8], bits: NDArray[np.uint8] | None = None
 ) -> pa.Array[Any]:

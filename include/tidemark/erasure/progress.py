@@ -16,6 +16,9 @@ TopicState = Literal["waiting", "approved", "refused", "hidden", "erased", "with
 CADENCE: Final = timedelta(days=7)
 """Time in which the next pass comes."""
 
+_UNSEEN: Final = ("_tombstones/", "_untold/")
+"""The folders of what names deleted objects that a pass has not seen."""
+
 _NO_TABLE: Final = "the topics file does not have it, so no pass searches it"
 
 
@@ -139,9 +142,12 @@ def _held(report: ErasureReport, approval: str, erased: ErasureReport) -> tuple[
     """The objects of ``report`` that may hold records of the request with this ``approval``, which ``erased`` erased.
 
     In the lake these are files that remained then, for later ones have only rows that later requests name, and all
-    evidence with sums, which is left behind only when those files have gone.
+    evidence with sums, which is left behind only when those files have gone. So is it with what was unseen in raw: the
+    segments that retention has deleted since were searched.
     """
-    raw = (item for item in report.raw.remaining if not item.approvals or approval in item.approvals)
+    raw = [item for item in report.raw.remaining if not item.approvals or approval in item.approvals]
+    unseen = {item.key for item in erased.raw.remaining}
+    raw = [item for item in raw if item.key in unseen or not any(folder in item.key for folder in _UNSEEN)]
     keys = {item.key for item in erased.remaining}
     return (*raw, *(item for item in report.remaining if item.key in keys or "/evidence/" in item.key))
 

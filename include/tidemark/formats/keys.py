@@ -349,6 +349,10 @@ class ControlKeys:
         """The folder of the lists of segments that were deleted after they had been rewritten."""
         return f"{self._under('_erased')}{place}/{partition}/buried/"
 
+    def untold(self, topic: str) -> str:
+        """The folder of the notes of a topic's erasures on stores that do not tell what they keep. No place has it."""
+        return f"{self._under('_erased')}_untold/{topic}/"
+
     def acknowledgements(self, place: str, partition: int) -> str:
         """The folder of the acknowledgements of a partition's gaps."""
         return f"{self._under('_acks')}{place}-{partition}/"

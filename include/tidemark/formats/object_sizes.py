@@ -3,7 +3,7 @@
 Anybody who can write to the store can put anything under a key, and the readers (the triggerer, the page, the watch, a
 driver) serve all topics of a deployment. So no object is read into memory without a limit: a larger object is refused
 by its size, before its bytes arrive. Each limit is at least ten times what a deployment of 500,000 partitions and 3,000
-brokers makes; docs/storage.md has the table.
+brokers makes.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _state_table(table: TopicTable) -> dict[str, Any] | None:
     if status is None:
         return None
     proved = status.proved_at
-    known = status.model_dump(mode="json", exclude={"format", "cluster", "topic", "audits"})
+    known = status.model_dump(mode="json", exclude={"format", "cluster", "topic", "former", "audits"})
     return known | {"proved_at": proved.isoformat() if proved else None}
 
 

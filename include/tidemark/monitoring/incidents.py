@@ -66,8 +66,12 @@ class IncidentDelivery(Model):
 
 
 class Incident(Condition):
-    """A condition with the times of its opening and closing. It is open while ``closed_at`` is None."""
+    """A condition with the times of its opening and closing. It is open while ``closed_at`` is None.
 
+    A later version may know other kinds: an incident has all that people need.
+    """
+
+    kind: str  # type: ignore[assignment]
     opened_at: AwareDatetime
     updated_at: AwareDatetime
     closed_at: AwareDatetime | None = None

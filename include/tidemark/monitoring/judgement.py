@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple, get_args
 
 from tidemark.monitoring.health import PartitionHealth, TopicHealth
-from tidemark.monitoring.kinds import IncidentKind
 from tidemark.words import plural
 
 TopicState = Literal["gap", "unequal", "late", "attention", "held", "behind", "current", "complete", "unknown"]
@@ -41,7 +40,7 @@ WORDS: Final[Mapping[TopicState, StateWords]] = {
     "unknown": StateWords("?", "Unknown", "nobody has looked yet, or no agent knows the topic"),
 }
 
-_OF_INCIDENTS: Final[Mapping[IncidentKind, TopicState]] = {
+_OF_INCIDENTS: Final[Mapping[str, TopicState]] = {
     "gap": "gap",
     "audit": "unequal",
     "late": "late",
@@ -62,7 +61,7 @@ def state_of_partition(health: PartitionHealth) -> TopicState:
     return "current" if health.lag else "complete"
 
 
-def state_of(health: TopicHealth, incidents: Iterable[IncidentKind] = (), *, equal: bool = True) -> TopicState:
+def state_of(health: TopicHealth, incidents: Iterable[str] = (), *, equal: bool = True) -> TopicState:
     """The topic's state; ``equal`` is false if the evidence was read and does not add up."""
     if not health.partitions and not health.ledger_n:
         return with_incidents("unknown", incidents)
@@ -70,7 +69,7 @@ def state_of(health: TopicHealth, incidents: Iterable[IncidentKind] = (), *, equ
     return with_incidents(state, incidents)
 
 
-def with_incidents(known: TopicState, incidents: Iterable[IncidentKind]) -> TopicState:
+def with_incidents(known: TopicState, incidents: Iterable[str]) -> TopicState:
     """The worst of ``known``, a topic's state from the store alone, and the states of its open incidents' kinds."""
     return worst([known, *(_OF_INCIDENTS.get(kind, "attention") for kind in incidents)])
 

@@ -86,6 +86,11 @@ KINDS: Final[Mapping[IncidentKind, Kind]] = {
 }
 
 
+def page_of(kind: str) -> Page:
+    """The page of an incident of ``kind``, which may be that of a later version."""
+    return next((known.page for name, known in KINDS.items() if name == kind), "continuity")
+
+
 def found_by(*sources: Source) -> frozenset[IncidentKind]:
     """The kinds that have at least one of ``sources``."""
     return frozenset(name for name, kind in KINDS.items() if kind.sources & frozenset(sources))

@@ -171,13 +171,16 @@ def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
         )
     indexes = cache.kept.values()
     silent = tuple(deployment_conditions.agents_gone(cluster, indexes, led.values(), deployment.watch.agent_gone, now))
+    gone = frozenset(index.broker for index in indexes if now - index.written_at > deployment.watch.agent_gone)
+    removed = gone - {leader.broker for leader in led.values()}
+    present = [index for index in indexes if index.broker not in removed]
     return _Brokers(
         led=led,
-        gone=frozenset(index.broker for index in indexes if now - index.written_at > deployment.watch.agent_gone),
+        gone=gone,
         conditions=(
             *silent,
-            *deployment_conditions.clocks_off(cluster, indexes, now),
-            *deployment_conditions.heads_damaged(cluster, indexes, now),
+            *deployment_conditions.clocks_off(cluster, present, now),
+            *deployment_conditions.heads_damaged(cluster, present, now),
             *(
                 deployment_conditions.unreadable_index(cluster, str(error), now, key)
                 for key, error in cache.failures.items()

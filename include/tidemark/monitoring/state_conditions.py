@@ -10,7 +10,7 @@ from tidemark.formats.table.state_audit import PARTS
 from tidemark.formats.table.state_status import StateStatus
 from tidemark.monitoring.incidents import Condition, in_utc
 from tidemark.topics import TopicSettings
-from tidemark.words import duration, plural
+from tidemark.words import plural
 
 LATE: Final = timedelta(hours=5)
 """Time without a run that ended well, beyond ``state.every``."""
@@ -106,8 +106,8 @@ class _State:
                 offsets=status.uncertain,
                 since=since,
                 title=f"{self._name}: {status.table} may show keys that were deleted",
-                text=f"compaction removed {plural(status.uncertain, 'offset')} before they were stored, more than "
-                f"{duration(settings.delete_retention)} after they may have been written; deletions may be among them",
+                text=f"compaction removed {plural(status.uncertain, 'offset')} before they were stored; deletions "
+                "may be among them, since Kafka no longer kept these",
                 likely="the agent was down, or behind, for longer than the topic's delete.retention.ms",
                 mend="compare the keys with the source, and delete those again that it lacks; then accept them: "
                 f"state.accept.uncertain: {status.uncertain}",

@@ -65,7 +65,7 @@ def gaps(health: TopicHealth) -> Iterator[Condition]:
             title=f"{name}: offsets {gap.start} to {gap.end - 1} are missing",
             text=f"{plural(count, 'offset')} from {gap.start} on are LOST; the partition waits there, and the others "
             "continue",
-            likely=_GAPS[gap.reason],
+            likely=_GAPS.get(gap.reason, gap.reason),
             mend=f"on a broker that still has them: tidemark-agent reupload {health.topic} {partition.partition} "
             f"--from {gap.start} --to {gap.end}; if none has, give them up: tidemark acknowledge-gap {health.topic} "
             f"{partition.partition} {gap.start} {gap.end} --cluster {health.cluster} --by NAME --reason WHY",
@@ -86,7 +86,7 @@ def _many_gaps(health: TopicHealth, gaps: Sequence[Gap]) -> Condition:
         since=min(gap.detected_at for gap in gaps),
         title=f"{health.cluster}/{health.topic}: {plural(len(gaps), 'gap')} in {plural(partitions, 'partition')}",
         text=f"{plural(count, 'offset')} are LOST; these partitions wait at their gaps, and the others continue",
-        likely=f"of most of them: {_GAPS[reason]}",
+        likely=f"of most of them: {_GAPS.get(reason, reason)}",
         mend="the topic's continuity page shows each, and acknowledges those that are lost for good; or tidemark "
         f"continuity {health.topic} --cluster {health.cluster}",
     )

@@ -91,15 +91,11 @@ def _candidate(columns: pa.RecordBatch, wanted: EventTime, own: pa.Array[Any]) -
     median = distances[len(distances) // 2]
     if median > _FARTHEST / _MICROSECOND:
         return None
-    return Candidate(wanted, len(pairs) / dated, median * _MICROSECOND, _length(distances[-1]))
+    return Candidate(wanted, len(pairs) / dated, median * _MICROSECOND, min(distances[-1], _LONGEST) * _MICROSECOND)
 
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LONGEST: Final = int(timedelta(days=36_500) / _MICROSECOND)
-
-
-def _length(microseconds: int) -> timedelta:
-    return min(microseconds, _LONGEST) * _MICROSECOND
 
 
 def insane(times: pa.Array[Any] | None, earliest: int, latest: int) -> int:

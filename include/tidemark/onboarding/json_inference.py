@@ -57,11 +57,10 @@ class JsonColumnFound(NamedTuple):
 
 
 class JsonColumnsFound(NamedTuple):
-    """The columns of ``documents`` documents, and the places left out, with the reason."""
+    """The columns, and the places left out, with the reason."""
 
     columns: tuple[JsonColumnFound, ...]
     left_out: Mapping[str, str]
-    documents: int
 
 
 @dataclass
@@ -113,7 +112,7 @@ def infer(documents: Sequence[Mapping[str, Any]], taken: Iterable[str] = ()) -> 
     if len(columns) > MOST_COLUMNS:
         rule = f"the records have {len(columns)} different fields, more than {MOST_COLUMNS}: state --format bytes"
         raise ConfigError("the sample", [("columns", rule)])
-    return JsonColumnsFound(tuple(columns), left_out, len(documents))
+    return JsonColumnsFound(tuple(columns), left_out)
 
 
 def infer_changes(documents: Sequence[Mapping[str, Any]]) -> JsonColumnsFound | None:
@@ -137,7 +136,7 @@ def infer_changes(documents: Sequence[Mapping[str, Any]]) -> JsonColumnsFound | 
             ]
             left_out = {".".join((*above, _AFTER, name)): why for name, why in found.left_out.items()}
             op = JsonColumnFound(_OP, "string", (*above, _OP), null=0, misfit=0, overflow=0)
-            return JsonColumnsFound((op, *columns), left_out, len(documents))
+            return JsonColumnsFound((op, *columns), left_out)
     return None
 
 

@@ -159,10 +159,7 @@ def onboard(
 
 
 def _item(
-    request: OnboardingRequest,
-    default: str | None,
-    parser: Mapping[str, Any] | None,
-    state: Mapping[str, Any] | None,
+    request: OnboardingRequest, default: str | None, parser: Mapping[str, Any] | None, state: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The topic as an item of the file. Its cluster is stated, unless it is the file's ``default``."""
     stated = {} if request.cluster == default else {"cluster": request.cluster}

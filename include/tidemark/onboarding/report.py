@@ -26,10 +26,7 @@ def answer(found: Onboarding, rights: Sequence[Right]) -> dict[str, Any]:
         "parser": found.topic.parser.model_dump(mode="json"),
         "inferred": [column._asdict() for column in found.proposal.inferred.columns] if found.proposal.inferred else [],
         "trial": found.trial.answer(),
-        "event_time": {
-            "chosen": _chosen(found),
-            "candidates": [candidate.answer() for candidate in found.candidates],
-        },
+        "event_time": {"chosen": _chosen(found), "candidates": [candidate.answer() for candidate in found.candidates]},
         "rate": found.rate._asdict() if found.rate is not None else None,
         "load": {str(broker): rate for broker, rate in sorted(found.loads.items())},
         "costs": [{"what": line.what, "requests": line.requests, "dollars": line.dollars} for line in found.costs],

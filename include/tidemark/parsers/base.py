@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidemark.decode.schema import TIMESTAMP_TYPE, array, octets
+from tidemark.decode.schema import TIMESTAMP_TYPE, array, empty_batch, octets
 from tidemark.parsers.settings import EventTime
 
 MAX_REASON: Final = 300
@@ -141,8 +141,7 @@ def check_event_type(columns: pa.Schema, wanted: EventTime | None) -> None:
     """Raise ValueError unless ``wanted`` is the path of a time in ``columns``, or of a number with a unit."""
     if wanted is None:
         return
-    empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in columns], schema=columns)
-    kind = column_at(empty, wanted.field).type
+    kind = column_at(empty_batch(columns), wanted.field).type
     if pa.types.is_integer(kind):
         if wanted.unit is None:
             raise ValueError(f"event_time.unit: {wanted.field} is a number, so its unit is needed")
@@ -183,7 +182,7 @@ def joined(blocks: list[tuple[NDArray[np.int64], pa.RecordBatch]], rows: int, co
     at = np.concatenate([numbers for numbers, _ in blocks]) if blocks else np.empty(0, np.int64)
     place[at] = np.arange(len(at))
     table = pa.Table.from_batches([batch for _, batch in blocks], columns).combine_chunks()
-    [batch] = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=columns)]
+    [batch] = table.to_batches() or [empty_batch(columns)]
     if len(at) == rows and (np.diff(at) == 1).all():
         return batch
     return batch.take(array(pa.int64(), place, np.packbits(place >= 0, bitorder="little")))

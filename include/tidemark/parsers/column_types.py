@@ -37,11 +37,7 @@ class ColumnType(NamedTuple):
 
 
 def column_type(text: str) -> ColumnType:
-    """The type named ``text``.
-
-    Raises:
-        ValueError: there is no such type.
-    """
+    """The type named ``text``. Raises ValueError: there is no such type."""
     if text in _SIMPLE:
         return ColumnType(text)
     if match := _DECIMAL.fullmatch(text):

@@ -15,8 +15,8 @@ from datetime import date
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tidemark.errors import ConfigError, ContinuityError
-from tidemark.formats.table.ledger import Ledger, PartitionState
+from tidemark.errors import ConfigError, ContinuityError, NotFound
+from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
@@ -28,6 +28,8 @@ from tidemark.raw.partition import RawPartition
 from tidemark.raw.segments import Segment, SegmentPiece, cover, whole_lineage
 from tidemark.raw.topic import RawTopic
 from tidemark.raw.transactions import aborted_from
+from tidemark.store import Store
+from tidemark.store.stored_file import StoredFile
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, EvidenceRow
@@ -47,7 +49,8 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
     standing = EffectiveEvidence.of(table)
     check_untampered(table, standing.ledger, standing.live.values())
     ledger = standing.ledger
-    _check_there(table, ledger, chosen or ())
+    expired = expired_of(standing)
+    _check_there(table, expired, chosen or ())
     landed = standing.told(lambda dt, _: chosen is None or dt in chosen)
     removes = [file.path for file in standing.live.values() if chosen is None or file.dt in chosen]
     supersedes = files_by_date(landed.aside)
@@ -59,7 +62,6 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
     raw = RawTopic(table)
     incarnations = raw.incarnations().incarnations if landed.offsets else ()
     spared = spared_offsets(raw, standing)
-    expired = expired_of(standing)
     planned = []
     for key, offsets in sorted(landed.offsets.items()):
         part = raw.partition(incarnations[key[0]].topic_id, incarnations[key[0]].place, *key)
@@ -88,19 +90,6 @@ def files_by_date(rows: Iterable[EvidenceRow]) -> dict[str, tuple[str, ...]]:
     return {dt: tuple(sorted(files)) for dt, files in sorted(by_date.items())}
 
 
-def _check_there(table: TopicTable, ledger: Ledger, wanted: Iterable[str]) -> None:
-    """Raise ConfigError if retention has removed one of the dates from the table."""
-    gone = sorted(expired_dates(ledger) & set(wanted))
-    if gone:
-        rule = f"retention took {', '.join(gone)} from {table.url}, which a rebuild would undo; leave them out"
-        raise ConfigError("dates", [("", rule)])
-
-
-def expired_dates(ledger: Ledger) -> set[str]:
-    """The dates that retention removed from the table."""
-    return {dt for dt, state in ledger.dates.items() if state.state == "expired"}
-
-
 class Expired(NamedTuple):
     """What retention removed: all of ``dates``; and ``rows`` of other dates, by partition and date."""
 
@@ -108,28 +97,66 @@ class Expired(NamedTuple):
     rows: dict[Key, dict[str, Intervals]]
 
 
+def _check_there(table: TopicTable, expired: Expired, wanted: Collection[str]) -> None:
+    """Raise ConfigError if retention has removed all of one of the dates from the table."""
+    gone = [dt for dt in expired.dates if dt in wanted]
+    if gone:
+        rule = f"retention took {', '.join(gone)} from {table.url}, which a rebuild would undo; leave them out"
+        raise ConfigError("dates", [("", rule)])
+
+
 def expired_of(standing: EffectiveEvidence, gone: Collection[str] = ()) -> Expired:
     """The rows that retention removed from the table. An expired date may have late rows, even if only refused ones.
 
     Between the removed rows lie rows of other dates, and now and then a row that a replay brought into the date since.
-    Evidence that covers nothing else tells such a row apart, unless its file is ``gone``.
+    Evidence that covers nothing else tells such a row apart, and otherwise its file does, unless it is ``gone``.
     """
     removed: dict[tuple[Key, str], list[tuple[int, int]]] = {}
-    alone: dict[tuple[Key, str], list[tuple[int, int]]] = {}
-    there: set[str] = set()
+    there: dict[tuple[Key, str], list[EvidenceRow]] = {}
     for row in standing.evidence():
         if row.offset_class == "expired" and row.dt is not None:
             removed.setdefault((row.key, row.day), []).append((row.first, row.next))
         elif row.offset_class in PARSED and row.file not in gone:
-            there.add(row.day)
-            if row.rows == row.next - row.first:
-                alone.setdefault((row.key, row.day), []).append((row.first, row.next))
-    dates = expired_dates(standing.ledger) - there
+            there.setdefault((row.key, row.day), []).append(row)
+    dates = {dt for dt, state in standing.ledger.dates.items() if state.state == "expired"}
+    dates -= {dt for _, dt in there}
     rows: dict[Key, dict[str, Intervals]] = {}
     for (key, dt), spans in sorted(removed.items()):
         if dt not in dates:
-            rows.setdefault(key, {})[dt] = Intervals(spans) - Intervals(alone.get((key, dt), ()))
+            rows.setdefault(key, {})[dt] = _without(standing.table, Intervals(spans), there.get((key, dt), ()))
     return Expired(tuple(sorted(dates)), rows)
+
+
+def _without(table: TopicTable, removed: Intervals, there: Iterable[EvidenceRow]) -> Intervals:
+    """The offsets ``removed`` without those of rows that are ``there``.
+
+    Filtered rows are in no file: those with other offsets between them cannot be told apart.
+    """
+    spans: list[tuple[int, int]] = []
+    files: set[str] = set()
+    for row in there:
+        if row.rows == row.next - row.first:
+            spans.append((row.first, row.next))
+        elif row.file is not None and row.offset_class != "filtered" and removed.clip(row.first, row.next):
+            quarantined = row.offset_class == "quarantined"
+            files.add(f"{table.keys.quarantine if quarantined else table.keys.root}/{row.file}")
+    spans += [(offset, offset + 1) for file in files for offset in _offsets(table.store, file)]
+    return removed - Intervals(spans)
+
+
+def _offsets(store: Store, key: str) -> list[int]:
+    """The offsets of the rows of a file of the table or of quarantine; none if the file is gone."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        size = store.head(key).size
+    except NotFound:
+        return []
+    with StoredFile(store, key, size) as file:
+        parquet = pq.ParquetFile(pa.PythonFile(file, "r"))
+        offsets: list[int] = parquet.read(["kafka_offset"], use_threads=False).column(0).to_numpy().tolist()
+    return offsets
 
 
 def _checked(text: str) -> str:

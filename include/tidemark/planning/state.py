@@ -20,6 +20,7 @@ from tidemark.raw.topic import RawTopic
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence_reader import EvidenceReader
+from tidemark.table.state_table import state_status
 
 _ADDING: Final = {"ingest", "replay"}
 _KEEPING: Final = {"compact", "fold", "retain"}
@@ -201,6 +202,12 @@ def still_holds(table: TopicTable, ledger: Ledger, state: StateLedger) -> bool:
     return chain is not None and not _left(ledger, state) and {since.kind for since in chain} <= _ADDING | _KEEPING
 
 
-def is_due(state: StateLedger | None, every: timedelta, now: datetime) -> bool:
-    """True if the next hourly run would come later than ``every`` after the last commit."""
-    return state is None or now - state.committed_at > every - _HOURLY
+def is_due(table: TopicTable, now: datetime) -> bool:
+    """True if the next hourly run would come later than ``state.every`` after the last commit, by the state's status.
+
+    A run that died after its commit may have left an older status; the next one then has nothing to do.
+    """
+    topic, status = table.topic, state_status(table)
+    if topic.state is None or status is None or status.committed_at is None or status.table != topic.state_table:
+        return True
+    return now - status.committed_at > topic.state.every - _HOURLY

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from itertools import islice
 from typing import Final
 
@@ -35,6 +36,12 @@ from tidemark.table.evidence import EvidenceRow
 
 _SLACK: Final = timedelta(hours=1)
 """Time between the agent's look at a log and the manifest that tells of it, and allowance for clocks that differ."""
+
+_RETENTION: Final = timedelta(days=1)
+"""Kafka's default, where neither settings nor manifest state one."""
+
+_MOST_MILLISECONDS: Final = 10**14
+"""More than 3,000 years, which is for ever."""
 
 _LOOK_BACK: Final = 32
 """Manifests before a segment that are read, the nearest first: the last one or two tell, unless the agent is behind."""
@@ -89,11 +96,13 @@ class _StoredLog:
         self, table: TopicTable, part: RawPartition, state: PartitionState, now: datetime, reached: datetime | None
     ) -> None:
         assert table.topic.state is not None
-        kept = table.topic.state.delete_retention
-        self._within = kept - min(_SLACK, kept / 2)
+        self._retention = table.topic.state.delete_retention
         self._store: Store = open_store(part.keys.endpoint.store, table.deployment.store)
         self._keys, self._start, self._now, self._reached = part.keys, state.start_offset, now, reached
-        self._names: Sequence[SegmentName] | None = None
+
+    @cached_property
+    def _names(self) -> Sequence[SegmentName]:
+        return [entry.name for entry in objects.manifests(self._store, self._keys)]
 
     def uncertain(self, rows: Sequence[EvidenceRow]) -> int:
         """The number of the offsets in ``rows`` that are not certain."""
@@ -102,21 +111,26 @@ class _StoredLog:
     def _is_certain(self, row: EvidenceRow) -> bool:
         named = self._keys.segment_of(row.segment or "")
         if named is None:  # of a pack, which was shipped before it landed
-            return self._is_near(self._now, self._reached)
+            newest = self._read(self._names[-1]) if self._names else None
+            return self._reached is not None and self._now - self._reached <= self._within(newest)
         manifest = self._read(named[0])
         if manifest is None:
             return False
-        if self._is_near(manifest.uploaded_at, self._reached):
+        within, stored = self._within(manifest), manifest.uploaded_at
+        if self._reached is not None and stored - self._reached <= within:
             return True
-        return any(self._is_near(manifest.uploaded_at, at) for at in self._before(manifest, row.first))
+        return any(stored - at <= within for at in self._before(manifest, row.first))
 
-    def _is_near(self, stored: datetime, before: datetime | None) -> bool:
-        return before is not None and stored - before <= self._within
+    def _within(self, manifest: SegmentManifest | None) -> timedelta:
+        """The time within which a deletion that was there at its beginning is stored."""
+        kept = self._retention
+        if kept is None:
+            told = manifest.delete_retention_ms if manifest else None
+            kept = _RETENTION if told is None else timedelta(milliseconds=min(told, _MOST_MILLISECONDS))
+        return kept - min(_SLACK, kept / 2)
 
     def _before(self, manifest: SegmentManifest, first: int) -> Iterator[datetime]:
         """Times before the first cleaning of a record that could do harm."""
-        if self._names is None:
-            self._names = [entry.name for entry in objects.manifests(self._store, self._keys)]
         below = [name for name in self._names if name.base < manifest.base_offset]
         for before in islice(map(self._read, reversed(below)), _LOOK_BACK):
             if before is not None and before.high_watermark <= first:

@@ -15,6 +15,7 @@ from itertools import islice
 
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
+from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
 from tidemark.formats.raw import tombstones
@@ -194,10 +195,18 @@ class RawTopic:
     def cuts(self, segment: Segment) -> list[BatchCut]:
         """The positions at which a large segment is cut, from its index; the batch header there proves each cut.
 
-        Raises PreconditionFailed if the stored log is not the segment's.
+        An index is only a hint. A segment with a missing or damaged one, or with another log than its manifest
+        describes, is not cut: who reads it finds what is wrong with the log.
         """
         if not segment.has_index or segment.size <= TARGET_BYTES:
             return []
+        try:
+            return self._proved_cuts(segment)
+        except (NotFound, PreconditionFailed, FormatError) as error:
+            log.warning("%s is read whole, since it cannot be cut by its index: %s", segment.key, error)
+            return []
+
+    def _proved_cuts(self, segment: Segment) -> list[BatchCut]:
         store = self._store(segment.store)
         name = segment.sibling("index")
         entries = parse_offset_index(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Final, Self
 
 from tidemark.errors import FormatError
+from tidemark.formats.base import check_format
 
 _FORMAT: Final = 1
 
@@ -43,24 +44,23 @@ class RestoreProgress:
 
     def to_metadata(self) -> str:
         """The metadata committed with ``next``; some 200 of the 4,096 bytes that brokers take by default."""
-        fields = asdict(self)
-        del fields["next"]
-        fields["total"] = f"{self.total:032x}"
-        return json.dumps({"format": _FORMAT, **fields}, separators=(",", ":"))
+        told = asdict(self)
+        del told["next"]
+        told["total"] = f"{self.total:032x}"
+        return json.dumps({"format": _FORMAT, **told}, separators=(",", ":"))
 
     @classmethod
     def of(cls, offset: int, metadata: str, name: str) -> Self:
-        """The committed progress. Raises :class:`FormatError` naming the group if the metadata is of another kind."""
+        """The committed progress. Raises FormatError naming the group if the metadata is of another kind."""
         try:
-            fields = json.loads(metadata)
-            known = fields.pop("format") == _FORMAT
-            progress = cls(next=offset, **{**fields, "total": int(fields["total"], 16)})
+            stored = json.loads(metadata)
+            check_format(name, cls.__name__, stored["format"], _FORMAT, stored.get("needs"))
+            names = [field.name for field in fields(cls)] if stored["format"] == _FORMAT else []
+            known = {field: stored[field] for field in names if field in stored}
+            return cls(next=offset, **{**known, "total": int(known["total"], 16)})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             remedy = f"{metadata[:80]!r}: delete the group, or choose another target"
             raise FormatError(name, f"does not hold the progress of a restore, but {remedy}") from error
-        if not known:
-            raise FormatError(name, "has the progress of a restore by a newer version: continue with that version")
-        return progress
 
 
 def group_of(cluster: str, topic: str, target: str) -> str:

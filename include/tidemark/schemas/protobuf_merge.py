@@ -164,10 +164,7 @@ def _graft_files(ours: FileDescriptorSet, theirs: FileDescriptorSet) -> None:
     ours.file.extend(copies)
 
 
-def _graft(
-    ours: FileDescriptorProto | DescriptorProto,
-    theirs: FileDescriptorProto | DescriptorProto,
-) -> None:
+def _graft(ours: FileDescriptorProto | DescriptorProto, theirs: FileDescriptorProto | DescriptorProto) -> None:
     mine = ours.message_type if isinstance(ours, FileDescriptorProto) else ours.nested_type
     other = theirs.message_type if isinstance(theirs, FileDescriptorProto) else theirs.nested_type
     messages = {message.name: message for message in mine}

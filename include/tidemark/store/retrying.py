@@ -13,12 +13,16 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, BinaryIO, Final
 
+from crc32c import crc32c as crc32c_of
+
 from tidemark.errors import StoreError, UnknownOutcome
 from tidemark.retry import Retry, Tries
 from tidemark.store.base import Body, Fetched, ObjectInfo, Store
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
+
+_READ_BACK: Final = 8 << 20
 
 _PROGRESS: Final = 64 << 10
 """The bytes that a try must have brought for the tries to be counted from zero."""
@@ -27,6 +31,21 @@ _PROGRESS: Final = 64 << 10
 def repeating(store: Store, retry: Retry) -> Store:
     """``store`` with ``retry`` as the only repetition of its reads."""
     return RepeatingStore(store.inner if isinstance(store, RepeatingStore) else store, retry)
+
+
+def read_back(store: Store, key: str, size: int, etag: str) -> int:
+    """CRC32C of exactly this version, by reading it."""
+    value, stored = 0, repeating(store, Retry())
+    for start in range(0, size, _READ_BACK):
+        value = crc32c_of(stored.get_range(key, start, min(size, start + _READ_BACK), if_match=etag), value)
+    return value
+
+
+def prove(store: Store, key: str, size: int, etag: str, crc32c: int) -> None:
+    """Raise StoreError unless exactly this version has the bytes of ``crc32c``."""
+    if read_back(store, key, size, etag) != crc32c:
+        rule = f"the store has other bytes than those of CRC32C {crc32c:08x}; send it again"
+        raise StoreError(f"{store.url}/{key}", rule)
 
 
 class RepeatingStore:

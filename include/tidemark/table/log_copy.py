@@ -8,6 +8,7 @@ store decides: a version counts once it was created there.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -18,15 +19,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
-from tidemark.formats.base import parse_json
+from tidemark.formats.base import canonical, parse_json
 from tidemark.store import ObjectInfo, Store, put_over
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from deltalake import DeltaTable
 
 _VERSION: Final = re.compile(r"([0-9]{20})\.json", re.ASCII)
@@ -92,6 +94,18 @@ class LogCopy:
                 self._delta = DeltaTable(self._folder.path)
                 weakref.finalize(self._delta, _let_go, self._folder)  # the table reads the folder as long as it lives
             return self._delta
+
+    def create(self, store: Store, root: str, url: str, schema: pa.Schema, **settings: Any) -> None:
+        """Create the table under ``root`` and ``url``; if another writer has just created it, that one stays.
+
+        ``settings`` are those of :meth:`deltalake.DeltaTable.create`. Raises StoreError.
+        """
+        from deltalake import DeltaTable
+
+        with suppress(PreconditionFailed), self.next_version(store, root) as folder:
+            DeltaTable.create(folder, schema=schema, **settings)
+            version = folder / "_delta_log" / f"{0:020d}.json"
+            version.write_bytes(_located(version.read_bytes(), url))
 
     @contextmanager
     def next_version(self, store: Store, root: str) -> Iterator[Path]:
@@ -199,6 +213,15 @@ class LogCopy:
             path.write_bytes(store.get(info.key, if_match=info.etag).body)
 
         in_parallel(add, wanted)
+
+
+def _located(version: bytes, url: str) -> bytes:
+    """``version`` with ``url`` as the location of the created table, instead of this process's directory."""
+    actions = [json.loads(line) for line in version.splitlines()]
+    for action in actions:
+        if "commitInfo" in action:
+            action["commitInfo"]["operationParameters"]["location"] = url
+    return b"\n".join(map(canonical, actions))
 
 
 def _remove(path: Path, lock: int, owner: int) -> None:

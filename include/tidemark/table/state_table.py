@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidemark.errors import ConfigError, NotFound
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
-from tidemark.formats.table.state_ledger import StateLedger
+from tidemark.formats.table.state_ledger import Leaf, StateLedger
 from tidemark.formats.table.state_status import StateStatus
 from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable
@@ -77,11 +78,39 @@ class StateTable(NamedTuple):
         attempt = delta.transaction_version(ATTEMPT_TRANSACTION) if delta is not None else None
         if n is None or attempt is None:
             return None
-        return StateLedger.load(self.store, self.of.keys.state_ledger(n, attempt))
+        return self.named_ledger(n, attempt)
+
+    def named_ledger(self, n: int, attempt: int) -> StateLedger:
+        """A ledger, committed or not; its reserves lie where the lake is now, although it may have moved since.
+
+        Raises:
+            NotFound: there is no such ledger.
+        """
+        ledger = StateLedger.load(self.store, self.of.keys.state_ledger(n, attempt))
+        return ledger.model_copy(update={"leaves": tuple(map(self._present, ledger.leaves))})
+
+    def _present(self, leaf: Leaf) -> Leaf:
+        name = leaf.reserve.rpartition("/")[2]
+        return leaf.model_copy(update={"reserve": f"{self.of.keys.state_reserve}{name}"}) if name else leaf
 
     def committed(self) -> StateLedger | None:
         """The ledger of the newest version; None if nothing was committed."""
         return self.ledger(self.delta())
+
+
+def former_states(table: TopicTable) -> list[str]:
+    """The folders of tables that were the topic's state table under another setting, unless a topic has such a table.
+
+    Raises:
+        FormatError: the status of the state table does not parse.
+        StoreError: the store did not answer.
+    """
+    try:
+        status = StateStatus.load(table.store, table.keys.deployment.state_status(table.topic.topic))
+    except NotFound:
+        return []
+    present = {name for topic in table.deployment.topics for name in topic.tables}
+    return [replace(table.keys, table=name).root for name in (*status.former, status.table) if name not in present]
 
 
 def state_status(table: TopicTable) -> StateStatus | None:

@@ -20,15 +20,11 @@ def base_path() -> str:
     return urlsplit(base_url()).path
 
 
-def continuity_url(
-    cluster: str, topic: str, partition: int | None = None, dt: str | None = None, incarnation: int = 0
-) -> str:
-    """The continuity page of a topic, at a partition or date if given."""
+def continuity_url(cluster: str, topic: str, partition: int | None = None) -> str:
+    """The continuity page of a topic, at a partition if given."""
     query = {"topic": f"{cluster}/{topic}"}
     if partition is not None:
-        query["partition"] = f"{incarnation}-{partition}" if incarnation else str(partition)
-    if dt is not None:
-        query["dt"] = dt
+        query["partition"] = str(partition)
     return f"{base_url()}{PREFIX}/?{urlencode(query, safe='/')}"
 
 

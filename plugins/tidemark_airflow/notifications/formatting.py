@@ -45,7 +45,7 @@ def news_of(message: Message) -> Notice:
 
 def link_of(message: Message) -> str:
     """The link of a message: the filled-in backfill form, the topic's continuity page, or the page of all topics."""
-    from tidemark.monitoring.kinds import KINDS
+    from tidemark.monitoring.kinds import page_of
 
     if not urls.base_url():
         return ""
@@ -55,7 +55,7 @@ def link_of(message: Message) -> str:
         return f"{urls.base_url()}{urls.PREFIX}/"
     if message.group:
         return urls.continuity_url(first.cluster, first.topic)
-    page, date = KINDS[first.kind].page, first.key.rpartition("/")[2]
+    page, date = page_of(first.kind), first.key.rpartition("/")[2]
     if page == "replay":
         return urls.backfill_url(first.cluster, first.topic, mode=page)
     if page == "rebuild" and date:

@@ -31,11 +31,7 @@ class WebhookNotifier(BaseNotifier):
         self.http_conn_id = http_conn_id
 
     def notify(self, context: Context) -> None:
-        """Post the message.
-
-        Raises:
-            AirflowException: there was no answer, or its status is not 2xx.
-        """
+        """Post the message. Raises AirflowException: there was no answer, or its status is not 2xx."""
         import httpx
 
         connection = BaseHook.get_connection(self.http_conn_id)

@@ -25,17 +25,7 @@ _NAMES = frozenset(
         *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "XDG_CACHE_HOME", "OMP_NUM_THREADS"),
     }
 )
-_PREFIXES = (
-    "LC_",
-    "SPARK_",
-    "PYSPARK_",
-    "HADOOP_",
-    "YARN_",
-    "KRB5",
-    *CREDENTIALS,
-    "NUMBA_",
-    "TIDEMARK_",
-)
+_PREFIXES = ("LC_", "SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "KRB5", *CREDENTIALS, "NUMBA_", "TIDEMARK_")
 
 
 _INSTEAD = frozenset({*STATIC_KEYS, "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE"})

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from tidemark.formats.raw.gaps import Gap, GapReason
+from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.formats.table.ledger import PartitionState
 
@@ -22,7 +22,7 @@ class StripSpan(BaseModel):
     kind: SpanKind
     start: int
     end: int
-    reason: GapReason | None = None
+    reason: str | None = None
     since: str | None = None
 
 

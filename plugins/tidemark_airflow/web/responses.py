@@ -12,12 +12,11 @@ from tidemark.formats.raw.gaps import Acknowledgement, Gap
 from tidemark.formats.table.ledger import DateState
 from tidemark.formats.table.partitioning import names_of
 from tidemark.formats.table.schema_state import SchemaChange, SchemaState
-from tidemark.formats.table.state_status import DOUBTS, StateStatus
+from tidemark.formats.table.state_status import StateStatus, doubts
 from tidemark.inspection.offset_lineage import Derivation
 from tidemark.monitoring.health import Key, PartitionHealth
 from tidemark.monitoring.incidents import Incident
 from tidemark.monitoring.judgement import STATES, state_of, state_of_partition, with_incidents
-from tidemark.monitoring.kinds import IncidentKind
 from tidemark.monitoring.overview import Overview, TopicSummary
 from tidemark.topics import TopicSettings
 from tidemark_airflow.dag_factories.ingest import dag_id
@@ -67,7 +66,7 @@ def topics_answer(
     }
     text = contains.casefold()
     still = [incident for incident in incidents if incident.open]
-    kinds: dict[tuple[str, str | None], list[IncidentKind]] = {}
+    kinds: dict[tuple[str, str | None], list[str]] = {}
     for incident in still:
         kinds.setdefault((incident.cluster, incident.topic), []).append(incident.kind)
     rows = [
@@ -113,7 +112,7 @@ def _open(incidents: Iterable[Incident]) -> list[IncidentNow]:
     ]
 
 
-def _topic_row(topic: TopicSettings, summary: TopicSummary | None, kinds: Sequence[IncidentKind]) -> TopicRow:
+def _topic_row(topic: TopicSettings, summary: TopicSummary | None, kinds: Sequence[str]) -> TopicRow:
     known = summary or TopicSummary(topic=topic.topic, state="unknown", ledger_n=0)
     known = known.model_copy(update={"state": with_incidents(known.state, kinds)})
     return TopicRow(
@@ -202,7 +201,7 @@ def _state_table(status: StateStatus) -> StateTableNow:
         of=status.of,
         rows=status.rows,
         committed_at=status.committed_at,
-        doubts=[f"{label}: {getattr(status, name):,}" for name, label in DOUBTS.items() if getattr(status, name)],
+        doubts=doubts(dict(status)),
         stopped=status.stopped.reason if status.stopped else "",
         proved_at=status.proved_at,
     )
@@ -271,15 +270,11 @@ def dates_answer(dates: Mapping[str, DateState], quarantined: Mapping[str, int],
     years = sorted({int(dt[:4]) for dt in known})
     wanted = year if year is not None else max(years, default=None)
     rows = [
-        _date_row(dt, dates.get(dt, DateState(rows=0)), quarantined.get(dt, 0))
+        DateRow(dt=dt, quarantined=quarantined.get(dt, 0), **dates.get(dt, DateState(rows=0)).model_dump())
         for dt in known
         if wanted is not None and dt.startswith(f"{wanted:04d}-")
     ]
     return DatesAnswer(years=years, year=wanted, dates=rows, undated=quarantined.get("", 0))
-
-
-def _date_row(dt: str, state: DateState, quarantined: int) -> DateRow:
-    return DateRow(dt=dt, quarantined=quarantined, **state.model_dump())
 
 
 def lineage_answer(start: int, end: int, derivation: Derivation) -> LineageAnswer:

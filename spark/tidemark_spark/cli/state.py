@@ -46,7 +46,7 @@ def _state(options: argparse.Namespace, executor: Executor | None) -> int:
     if not tables:
         raise ConfigError("state.py", [("--topics", "no topic of the file has `state:`")])
     for table in map(StateTable.open, tables):
-        if options.due and not is_due(table.committed(), table.settings.every, table.store.now()):
+        if options.due and not is_due(table.of, table.store.now()):
             continue
         if not options.audit:
             show(run_state(table, Rounds(removed, first, second), rebuild=options.rebuild).to_bytes().decode())

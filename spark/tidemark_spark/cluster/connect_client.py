@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
+from tidemark.decode.schema import array, variable
 from tidemark.errors import SparkUnavailable
 from tidemark_spark.cluster.executor import Common, Given, Made, Shipment, in_worker, worker_error
 
@@ -109,8 +111,10 @@ def _carry_out(packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     driver, shared, tasks = _shipped(packed)
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            made = _pack(in_worker(driver, shared, tasks[cast("int", number)]))
-            yield pa.RecordBatch.from_pydict({"task": [number], "made": [made]}, schema=_OUTCOME)
+            made = np.frombuffer(_pack(in_worker(driver, shared, tasks[cast("int", number)])), np.uint8)
+            ends = np.array([0, len(made)], np.int32)
+            columns = [array(pa.int64(), np.array([number])), variable(pa.binary(), ends, made)]
+            yield pa.RecordBatch.from_arrays(columns, schema=_OUTCOME)
 
 
 @lru_cache(maxsize=1)

@@ -9,16 +9,15 @@ from __future__ import annotations
 import gc
 import pickle
 import re
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from tidemark.errors import ConfigError, TaskFailed
+from tidemark.errors import TaskFailed
 from tidemark.installation import VERSION
 from tidemark_spark.convert.guard import guarded
-from tidemark_spark.model import Job
+from tidemark_spark.model import Job, check_driver
 
 _ERROR: Final = re.compile(r"^(?:\s*E?\s*)?tidemark\.errors\.(\w+): (.*)$", re.MULTILINE)
 """The last line of a traceback in a worker with one of Tidemark's errors."""
@@ -65,9 +64,7 @@ def in_worker(driver: str, shared: bytes, task: bytes) -> Any:
     Raises:
         ConfigError: this worker has another version than the driver.
     """
-    if driver != VERSION:
-        rule = f"this worker has version {VERSION}, and the driver {driver}: install the driver's in its environment"
-        raise ConfigError(f"Tidemark on {socket.gethostname()}", [("", rule)])
+    check_driver(driver)
     work, common = _unpickled(shared)
     return _bounded_work(work, common, pickle.loads(task))  # noqa: S301 # the driver's, of this version
 

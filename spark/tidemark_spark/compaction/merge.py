@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from tidemark.errors import FormatError
 from tidemark.formats.table.base_columns import HASHED
 from tidemark.formats.table.plan import SegmentRange
+from tidemark.parsers.base import no_rows
 from tidemark.store import Store
 from tidemark_spark.convert.date_partitioner import numbers
 from tidemark_spark.convert.row_order import ascending, by_offset, path_of
@@ -50,7 +51,7 @@ class Input:
         if self._rows is None:
             rows = next(self._batches, None)
             if rows is None:
-                return pa.RecordBatch.from_pylist([], schema=self._schema)
+                return no_rows(self._schema, 0)
             self.hashed = self.hashed and set(HASHED) <= set(rows.schema.names)
             self._rows = _in_columns(rows, self._schema, self.name)
         return self._rows

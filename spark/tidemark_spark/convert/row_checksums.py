@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode import SCHEMA, row_hash_sum
-from tidemark.decode.schema import HEADERS_TYPE
+from tidemark.decode.schema import headers_column
 from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.base_columns import HASHED, IDENTITY
 from tidemark_spark.convert.date_partitioner import Numbers, numbers
@@ -102,9 +102,7 @@ def as_bytes(column: pa.Array[Any]) -> pa.Array[Any]:
 
 def _shaped(rows: pa.RecordBatch, columns: dict[str, pa.Array[Any]]) -> pa.RecordBatch:
     missing = {
-        field.name: pa.array([[]] * len(rows), HEADERS_TYPE)
-        if field.name == "kafka_headers"
-        else _nothing(field, len(rows))
+        field.name: _no_headers(len(rows)) if field.name == "kafka_headers" else _nothing(field, len(rows))
         for field in SCHEMA
         if field.name not in columns
     }
@@ -113,6 +111,10 @@ def _shaped(rows: pa.RecordBatch, columns: dict[str, pa.Array[Any]]) -> pa.Recor
 
 
 _NULLABLE: Final = pa.schema([field.with_nullable(True) for field in SCHEMA])
+
+
+def _no_headers(rows: int) -> pa.Array[Any]:
+    return headers_column(np.zeros(rows + 1, np.int32), pa.nulls(0, pa.string()), pa.nulls(0, pa.binary()))
 
 
 def _nothing(field: pa.Field[Any], rows: int) -> pa.Array[Any]:

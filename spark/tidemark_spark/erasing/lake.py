@@ -13,18 +13,23 @@ from datetime import datetime
 from typing import Final
 
 from tidemark.erasure.reports import Remaining
-from tidemark.planning.maintenance.erased_files import commits_of
+from tidemark.planning.maintenance.erased_files import commits_of, span_of
 from tidemark.planning.maintenance.vacuum import RUN_OVER, Knowledge, judge
 from tidemark.planning.state import still_holds
 from tidemark.retry import Retry
 from tidemark.store.versions import ObjectVersion, VersionedStore, delete_all_versions, versioned
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.table.evidence import evidence_key
-from tidemark.table.state_table import StateTable
+from tidemark.table.state_table import StateTable, former_states
+from tidemark_spark.erasing.unseen import Unseen
 
 Versions = Mapping[str, Sequence[ObjectVersion]]
 
+_UNSEEN: Final = (
+    "is deleted, but the bucket keeps it, and nothing has searched it: the lifecycle removes it, or a person as undo"
+)
 _STATE: Final = "may have an erased key until state.py has made the state again, and a day longer"
+_FORMER: Final = "is not searched, since topics.yaml does not name this former state table any more: delete its folder"
 
 
 def erase_versions(table: TopicTable, known: Knowledge) -> Iterator[Remaining]:
@@ -59,13 +64,36 @@ def erase_versions(table: TopicTable, known: Knowledge) -> Iterator[Remaining]:
     yield from (Remaining(**version._asdict()) for version in delete_all_versions(store, doomed))
 
 
+def unseen_files(table: TopicTable, unseen: Unseen) -> Iterator[Remaining]:
+    """The deleted files of the table and of quarantine of which the bucket keeps versions that nothing has searched.
+
+    Raises:
+        AccessDenied: the role may not list versions.
+        StoreError: the store failed.
+    """
+    store = versioned(table.store)
+    if store is None or not any(unseen):
+        return
+    for folder in (f"{table.keys.root}/", f"{table.keys.quarantine}/"):
+        for key, versions in _former(store, folder).items():
+            span = span_of(key)
+            chosen = key in unseen.named or (span is not None and unseen.may_be_in(*span))
+            if chosen and any(version.etag for version in versions):
+                yield Remaining(key=key, why=_UNSEEN)
+
+
 def state_files(table: TopicTable, erased_at: datetime) -> Iterator[Remaining]:
     """The files of the state table that may have keys which an erasure at ``erased_at`` took out of the table.
+
+    Of a table that was the topic's state before, nothing is searched or removed: its folder is named.
 
     Raises:
         FormatError: a ledger does not parse.
         StoreError: the store failed.
     """
+    for folder in former_states(table):
+        if any(_is_data(info.key) for info in table.store.list(f"{folder}/")):
+            yield Remaining(key=f"{folder}/", why=_FORMER)
     if not table.topic.state:
         return
     state = StateTable.open(table)

@@ -29,6 +29,7 @@ from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
+from tidemark.planning.common import Key
 from tidemark.planning.maintenance.pack_proof import COMPARED
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.raw import objects
@@ -43,6 +44,7 @@ from tidemark.store import ObjectInfo, Store, StoreOptions, open_store, put_once
 from tidemark.store.versions import ObjectVersion, VersionedStore, delete_all_versions, delete_versions, versioned
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark_spark.erasing.rewriting import SealOutcome, SealTask
+from tidemark_spark.erasing.unseen import NOTHING, Unseen
 
 CHUNK: Final = 256
 """Most seals of one record of what is deleted."""
@@ -51,13 +53,19 @@ _VERSIONS: Final = (
     "stores of this kind do not tell what they keep of the deleted segments in this list (versions, soft deletion): "
     "delete the list once they keep nothing"
 )
+_UNSEEN: Final = (
+    "names segments that retention deleted, of which the bucket keeps versions, and nothing has searched these: the "
+    "lifecycle removes them, or a person as undo"
+)
 _BARE: Final = "has no manifest, and is not searched"
 
 Rewrite = Callable[[StoreOptions, Sequence[SealTask]], list[SealOutcome]]
 """Runs all tasks of :func:`~tidemark_spark.erasing.rewriting.rewrite`, anywhere, and returns their results."""
 
 
-def erase_seals(table: TopicTable, attempt: int, execute: Rewrite, *, asked: bool = False) -> RawReport:
+def erase_seals(
+    table: TopicTable, attempt: int, execute: Rewrite, *, asked: bool = False, unseen: Unseen = NOTHING
+) -> RawReport:
     """Rewrite the seals that hold masked records, delete the old ones, and report what remains.
 
     A topic without masks has nothing to report, unless it was ``asked`` for records and none was found.
@@ -71,7 +79,7 @@ def erase_seals(table: TopicTable, attempt: int, execute: Rewrite, *, asked: boo
         return RawReport()
     ledger = committed_ledger(table)
     folder = ErasureFolder.of(table.deployment, table.topic.cluster)
-    place = _Place(folder.store, folder.control, attempt)
+    place = _Place(folder.store, folder.control, attempt, unseen)
     known = in_parallel(lambda state: _Partition.of(table, raw, place, state), ledger.partitions)
     tasks = [task for partition in known for task in partition.tasks()]
     outcomes = execute(table.deployment.store, tasks) if tasks else []
@@ -91,11 +99,12 @@ def erase_seals(table: TopicTable, attempt: int, execute: Rewrite, *, asked: boo
 
 
 class _Place(NamedTuple):
-    """The store of masks and of records of deletions, and the number of the pass."""
+    """The store of masks and of records of deletions, the number of the pass, and what it has not seen."""
 
     store: Store
     control: ControlKeys
     attempt: int
+    unseen: Unseen
 
 
 class _KnownMask(NamedTuple):
@@ -138,6 +147,7 @@ class _Partition:
 
     store: Store
     topic_id: str | None
+    key: Key
     keys: PartitionKeys
     place: _Place
     end: int
@@ -157,7 +167,7 @@ class _Partition:
         store = open_store(part.keys.endpoint.store, table.deployment.store)
         masks = _masks(raw.masks(known.place), place, state.partition)
         line_1 = stored.base_offset if stored else 0
-        partition = cls(store, part.topic_id, part.keys, place, state.next_offset, line_1, masks)
+        partition = cls(store, part.topic_id, state.key, part.keys, place, state.next_offset, line_1, masks)
         partition._look()
         partition._name_unsearched(Lineage(stored.watermark.lineage) if stored else Lineage(), Lineage(state.lineage))
         return partition
@@ -277,6 +287,7 @@ class _Partition:
             if info.etag in named.get(info.key, ()):
                 delete_version(self.store, info.key, info.etag)
         self._delete_versions([record for record in records if record.gone is None])
+        self._name_unseen()
         return len(going)
 
     def _is_there(self, manifest: SegmentManifest) -> bool:
@@ -339,6 +350,24 @@ class _Partition:
                             for name, stored in segment.objects.items()
                         },
                     )
+
+    def _name_unseen(self) -> None:
+        """Name the tombstones of segments of which the bucket has versions that no search has seen."""
+        store, unseen = versioned(self.store), self.place.unseen
+        if store is None or not any(unseen):
+            return
+        offsets, stones = unseen.offsets.get(self.key, Intervals()), tombstones.named(self.store, self.keys)
+        chosen = [stone.key for stone in stones if stone.key in unseen.named or offsets.clip(stone.start, stone.end)]
+        if not chosen:
+            return
+        former = Retry().call(lambda: store.deleted(self.keys.folder))
+        kept = {(key, version.etag) for key, versions in former.items() for version in versions if version.etag}
+        for key in chosen:
+            segments = tombstones.read(self.store, self.keys, key).segments
+            segments = tuple(each for each in segments if not self._has_masked(each.base_offset, each.next_offset))
+            files = {(self.keys.file(name), file.etag) for each in segments for name, file in each.objects.items()}
+            if not files.isdisjoint(kept):
+                self.remaining.append(Remaining(key=key, why=_UNSEEN))
 
     def _has_masked(self, start: int, end: int) -> bool:
         """True if a masked offset lies in ``[start, end)``, whatever its epoch."""

@@ -16,7 +16,6 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from tidemark.decode import decode_batches
 from tidemark.decode.offset_mask import rows_at
@@ -35,6 +34,7 @@ from tidemark.planning.read import plan_reading
 from tidemark.planning.state import cut_offsets
 from tidemark.raw.topic import RawTopic
 from tidemark.store import open_store
+from tidemark.store.stored_file import StoredFile
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
@@ -42,11 +42,10 @@ from tidemark.table.state_envelopes import ENVELOPES
 from tidemark.table.state_table import StateTable
 from tidemark.topics import TopicSettings
 from tidemark_spark.convert.classify import PartitionRules
-from tidemark_spark.convert.date_partitioner import numbers, take
+from tidemark_spark.convert.date_partitioner import Numbers, numbers, take
 from tidemark_spark.convert.guard import parsed
 from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.convert.segment_reader import judged
-from tidemark_spark.convert.stored_file import StoredFile
 from tidemark_spark.model import Job
 
 _ROWS: Final = 65536
@@ -239,8 +238,8 @@ def _epoch_of(lineage: Lineage, offset: int) -> int:
     return epoch
 
 
-def _epochs(rows: pa.RecordBatch) -> NDArray[np.int32]:
-    return rows.column(_EPOCH).to_numpy(zero_copy_only=False)
+def _epochs(rows: pa.RecordBatch) -> Numbers:
+    return numbers(rows.column(_EPOCH).cast(pa.int64()))
 
 
 def _top(column: str, names: Sequence[str]) -> str | None:
@@ -284,13 +283,16 @@ def _search_raw(common: SearchJob, task: RawSearch, wanted: Sequence[Matcher], f
 
 
 class Searched(NamedTuple):
-    """The hits of a search and what it took. ``gone`` are offsets that neither a file nor raw has any more."""
+    """The hits of a search and what it took. ``gone`` are offsets that neither a file nor raw has any more.
+
+    What a bucket keeps of deleted objects may have their records.
+    """
 
     hits: list[Hit]
     rows: dict[str, int]
     bytes_read: int
     unsearchable: int
-    gone: int
+    gone: dict[Key, Intervals]
 
 
 def search_all(
@@ -345,7 +347,7 @@ def search_all(
         rows,
         sum(result.bytes_read for result in results),
         sum(result.unsearchable for result in results),
-        sum(offsets.size for offsets in gone.values()),
+        {key: offsets for key, offsets in gone.items() if offsets},
     )
 
 

@@ -37,6 +37,7 @@ from tidemark.table.delta_table import TopicTable
 from tidemark_spark.convert.field_ids import DT, with_columns
 from tidemark_spark.mirror.delta_versions import ListedFile
 from tidemark_spark.mirror.iceberg_schema import data_file, expected_schema
+from tidemark_spark.mirror.store_io import NOT_OURS
 
 TABLE: Final = "tidemark.table"
 VERSION: Final = "tidemark.delta-version"
@@ -105,8 +106,7 @@ class MirroredTable:
             return False
         if self._iceberg.properties.get(TABLE) != self._table.url:
             raise MirrorError(
-                f"catalog {self._settings.name}: {self.name} was not made by Tidemark for {self._table.url}; remove it "
-                "there, or name another namespace"
+                f"catalog {self._settings.name}: {self.name} was not made by Tidemark for {self._table.url}; {NOT_OURS}"
             )
         return True
 

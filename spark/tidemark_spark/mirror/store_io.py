@@ -22,6 +22,12 @@ OPTIONS: Final = "tidemark.store-options"
 NAME: Final = f"{__name__}.StoreIO"
 """Value of pyiceberg's property ``py-io-impl``."""
 
+NOT_OURS: Final = (
+    "if the lake has moved, remove the table there (without its files), and the next run lists it again; else name "
+    "another namespace"
+)
+"""Advice on a table that lies elsewhere."""
+
 
 class StoreIO(FileIO):
     """Files of the store :data:`STORE`, the prefix of all locations."""
@@ -46,7 +52,7 @@ class StoreIO(FileIO):
     def key(self, location: str) -> str:
         """The key of a location. Raises MirrorError if it lies in another store."""
         if not location.startswith(f"{self._url}/"):
-            rule = f"is not in {self._url}, where all of Tidemark's tables are; name another namespace for these"
+            rule = f"is not in {self._url}, where all of Tidemark's tables are; {NOT_OURS}"
             raise MirrorError(f"{location} {rule}")
         return location.removeprefix(f"{self._url}/")
 

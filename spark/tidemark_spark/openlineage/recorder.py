@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any, Final
 
-from tidemark.errors import TidemarkError
+from tidemark.errors import ConfigError, TidemarkError
 from tidemark.openlineage import hand_over
 from tidemark.openlineage.collected import Found, joined
 from tidemark.openlineage.expected import of_job
@@ -76,7 +76,12 @@ class Recorder:
 
     def _hand_over(self) -> None:
         assert self._place is not None
-        hand_over.put(load_topics(self._options.topics), self._options.cluster, self._place, joined(self._parts))
+        deployment = load_topics(self._options.topics)
+        clusters = sorted({topic.cluster for topic in self._topics(deployment)})
+        if len(clusters) != 1:
+            rule = f"must be the cluster of the task that waits for lineage; the topics are of {', '.join(clusters)}"
+            raise ConfigError(f"{self._job}.py", [("--cluster", rule)])
+        hand_over.put(deployment, clusters[0], self._place, joined(self._parts))
 
     def _topics(self, deployment: Deployment) -> list[TopicSettings]:
         """The topics of the command line, or all topics of its cluster."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -13,7 +12,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from tidemark.errors import ConfigError, PreconditionFailed
+from tidemark.errors import ConfigError
 from tidemark.formats.table.base_columns import PREFIX
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
 from tidemark.formats.table.partitioning import names_of, partition_values
@@ -48,14 +47,15 @@ def open_or_create(table: TopicTable, *, whole: bool = False) -> DeltaTable:
     """
     delta = open_delta(table)
     while delta is None:
-        with suppress(PreconditionFailed), table.log.next_version(table.store, table.keys.root) as folder:
-            DeltaTable.create(
-                folder,
-                schema=delta_schema(table),
-                partition_by=names_of(table.topic.partition_by),
-                name=table.topic.table,
-                configuration=_configuration(table),
-            )
+        table.log.create(
+            table.store,
+            table.keys.root,
+            table.url,
+            delta_schema(table),
+            partition_by=names_of(table.topic.partition_by),
+            name=table.topic.table,
+            configuration=_configuration(table),
+        )
         delta = open_delta(table)
     check_columns(table, delta, whole=whole)
     return delta

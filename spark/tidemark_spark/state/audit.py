@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidemark.decode.schema import empty_table
 from tidemark.errors import ContinuityError
 from tidemark.formats.table.state_audit import PARTS, StateAudit, StateFinding
 from tidemark.formats.table.state_ledger import RECORD, Leaf
@@ -64,7 +65,7 @@ def audit_leaf(job: StateJob, task: LeafAuditTask) -> LeafAudit:
         StoreError: the store failed.
     """
     files = LeafFiles(job)
-    records = pa.concat_tables([files.records.empty_table(), *files.of_runs(task.leaf.hashes)])
+    records = pa.concat_tables([empty_table(files.records), *files.of_runs(task.leaf.hashes)])
     rows, reserve = (chosen(part, in_buckets(part, job.again)) for part in files.of_leaf(task.leaf))
     names = [name for name in files.records.names if name not in {DELETED, HASH}]
     return _RowComparison(rows.select(names), reserve, records, files.columns.ranking, expired=task.expired).result()

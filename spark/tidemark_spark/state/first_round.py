@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tidemark.decode.schema import array
+from tidemark.decode.schema import array, empty_table, numpy_values
 from tidemark.errors import FormatError
 from tidemark.formats.table.state_ledger import RECORD
 from tidemark.store import Store, open_store
-from tidemark_spark.convert.stored_file import StoredFile
+from tidemark.store.stored_file import StoredFile
 from tidemark_spark.state.last_records import chosen, last_records, with_hash
 from tidemark_spark.state.leaf_files import buckets_of, in_buckets, write_sorted
 from tidemark_spark.state.model import NewestTask, SortedRuns, StateJob, StoppingRecord, StoredFileName
@@ -52,7 +52,7 @@ class _FirstRound:
     def __init__(self, job: StateJob, store: Store, number: int) -> None:
         self._job, self._store, self._number = job, store, number
         self._columns = RecordColumns(job.topic)
-        self._folded = self._columns.records.empty_table()
+        self._folded = empty_table(self._columns.records)
         self._waiting: list[pa.Table] = []
         self.files: list[StoredFileName] = []
         self.buckets: set[int] = set()
@@ -84,7 +84,7 @@ class _FirstRound:
 
     def _in_bounds(self, rows: pa.RecordBatch | pa.Table, *, below: bool) -> NDArray[np.bool_]:
         """For each row whether it lies in the job's bounds, or ``below``."""
-        incarnations, partitions, offsets = (rows.column(name).to_numpy() for name in RECORD[1:4])
+        incarnations, partitions, offsets = (numpy_values(rows.column(name)) for name in RECORD[1:4])
         mask = np.zeros(len(rows), np.bool_)
         for (incarnation, partition), (start, end) in self._job.bounds.items():
             wanted = (incarnations == incarnation) & (partitions == partition) & (offsets < end)
@@ -94,7 +94,7 @@ class _FirstRound:
     def _take(self, rows: pa.RecordBatch, *, replayed: bool) -> None:
         records, stops = self._columns.of_rows(pa.Table.from_batches([rows]))
         self.stop = min([*([self.stop] if self.stop else []), *stops], default=None)
-        whole = records.column(self._columns.ranking.key).is_valid().to_numpy()
+        whole = numpy_values(records.column(self._columns.ranking.key).is_valid())
         self.keyless += int((self._in_bounds(records, below=replayed) & ~whole).sum())
         records = with_hash(chosen(records, whole), self._columns.ranking)
         if self._job.again and not replayed:
@@ -122,4 +122,4 @@ class _FirstRound:
         self.rows += len(self._folded)
         self.memory += self._folded.nbytes
         self.buckets.update(np.unique(buckets_of(self._folded)).tolist())
-        self._folded = self._columns.records.empty_table()
+        self._folded = empty_table(self._columns.records)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.decode.key_hash import key_hashes
-from tidemark.decode.schema import array
+from tidemark.decode.schema import array, numpy_values
 
 HASH: Final = "_hash"
 DELETED: Final = "_deleted"
@@ -138,7 +138,7 @@ def _same_keys(rows: pa.Table, key: str) -> _Mask:
     if len(at):
         keys = rows.column(key)
         equal = pc.equal(keys.take(array(pa.int64(), at)), keys.take(array(pa.int64(), at + 1)))
-        same[at] = equal.to_numpy()
+        same[at] = numpy_values(equal)
     return same
 
 
@@ -146,18 +146,16 @@ def _values(rows: pa.Table, name: str) -> NDArray[Any]:
     """Numbers in the order of a column's values; a missing value comes before all others."""
     column = rows.column(name)
     if name == _TIME:
-        present = column.is_valid().to_numpy()
-        return np.where(present, column.cast(pa.int64()).to_numpy(), np.iinfo(np.int64).min)
+        present = numpy_values(column.is_valid())
+        return np.where(present, numpy_values(column.cast(pa.int64())), np.iinfo(np.int64).min)
     if name not in _NUMBERS:
         keys = [(name, "ascending", "at_start")]
-        return np.asarray(pc.rank(column, keys, tiebreaker="dense"))  # type: ignore[arg-type]  # the stubs are older
-    values: NDArray[Any] = column.to_numpy()
-    return values
+        return numpy_values(pc.rank(column, keys, tiebreaker="dense"))  # type: ignore[arg-type]  # the stubs are older
+    return numpy_values(column)
 
 
 def _flags(rows: pa.Table, name: str) -> _Mask:
-    flags: _Mask = rows.column(name).to_numpy().astype(np.bool_)
-    return flags
+    return numpy_values(rows.column(name))
 
 
 def _of_all(rows: pa.Table, mask: _Mask) -> _Mask:

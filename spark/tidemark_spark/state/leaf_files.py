@@ -8,16 +8,16 @@ from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tidemark.decode.schema import empty_table, numpy_values
 from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.table.state_ledger import HASH_BITS, RECORD, HashRange, Leaf
 from tidemark.store import Store, open_store
-from tidemark_spark.convert.stored_file import StoredFile
+from tidemark.store.stored_file import StoredFile
 from tidemark_spark.convert.upload import upload_once
-from tidemark_spark.state.last_records import HASH, KEY, with_hash
+from tidemark_spark.state.last_records import HASH, KEY, chosen, with_hash
 from tidemark_spark.state.model import BUCKET_BITS, StateJob, StoredFileName
 from tidemark_spark.state.record_columns import RecordColumns, in_columns
 
@@ -40,14 +40,14 @@ class LeafFiles:
             ContinuityError: it has other rows than its ledger says.
             FormatError: a file cannot be read.
         """
-        rows = reserve = self.records.empty_table()
+        rows = reserve = empty_table(self.records)
         if leaf.path:
             rows = self.columns.of_leaf(self._read(f"{self._job.root}/{leaf.path}", self.columns.table))
             rows = with_hash(rows, self.columns.ranking).cast(self.records)
         if leaf.reserve:
             reserve = self._read(leaf.reserve, self.records)
         whole = (len(rows), len(reserve)) == (leaf.rows, leaf.reserve_rows)
-        if not whole or any(not pc.all(within(part, leaf.hashes), min_count=0).as_py() for part in (rows, reserve)):
+        if not whole or not all(within(part, leaf.hashes).all() for part in (rows, reserve)):
             rule = "has other rows than its ledger says; the state was not changed: rebuild it by state.py --rebuild"
             raise ContinuityError(f"{self._job.root}: leaf {leaf.prefix or 'of all keys'} {rule}")
         return rows, reserve
@@ -69,7 +69,7 @@ class LeafFiles:
                 rows = parquet.read_row_groups(near, use_threads=False).cast(self.records)
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise FormatError(run.key, f"cannot be read: {' '.join(str(error).split())}; run it again") from error
-        rows = rows.filter(within(rows, hashes))
+        rows = chosen(rows, within(rows, hashes))
         pa.default_memory_pool().release_unused()  # else it keeps what the row groups took
         return rows
 
@@ -94,7 +94,7 @@ class LeafFiles:
         return start == len(rows)
 
     def _read(self, key: str, schema: pa.Schema) -> pa.Table:
-        return pa.concat_tables([schema.empty_table(), *self._parts(key, schema)])
+        return pa.concat_tables([empty_table(schema), *self._parts(key, schema)])
 
     def _parts(self, key: str, schema: pa.Schema) -> Iterator[pa.Table]:
         """The row groups of the file ``key``."""
@@ -125,16 +125,15 @@ def write_sorted(store: Store, key: str, rows: pa.Table, *, group_rows: int = _G
         return StoredFileName(key, upload_once(store, key, cast("Any", file)))
 
 
-def within(rows: pa.Table, hashes: HashRange) -> Any:
+def within(rows: pa.Table, hashes: HashRange) -> NDArray[np.bool_]:
     """For each row whether its hash is one of ``hashes``."""
-    values = rows.column(HASH)
-    last = pa.scalar(hashes.end - 1, pa.uint64())
-    return pc.and_(pc.greater_equal(values, pa.scalar(hashes.start, pa.uint64())), pc.less_equal(values, last))
+    values = numpy_values(rows.column(HASH))
+    return (values >= np.uint64(hashes.start)) & (values <= np.uint64(hashes.end - 1))
 
 
 def buckets_of(rows: pa.Table) -> NDArray[np.uint64]:
     """The bucket of each row's key."""
-    hashes: NDArray[np.uint64] = rows.column(HASH).to_numpy()
+    hashes: NDArray[np.uint64] = numpy_values(rows.column(HASH))
     return hashes >> np.uint64(HASH_BITS - BUCKET_BITS)
 
 

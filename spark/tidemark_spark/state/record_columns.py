@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.decode import SCHEMA
+from tidemark.decode.schema import constant_text, empty_batch, flags, numpy_values
 from tidemark.errors import ConfigError
 from tidemark.formats.table.state_ledger import RECORD
 from tidemark.parsers.base import column_at
@@ -31,8 +32,8 @@ _TRUNCATES: Final = (
     "truncates the source table, and records of other partitions have no order with it: give a topic with a new "
     "snapshot a state of its own"
 )
-_COLON: Final = pa.scalar(b":", pa.binary())
-_NOTHING: Final = pa.scalar(b"", pa.binary())
+_COLON: Final = constant_text(":", 1)[0].cast(pa.binary())
+_NOTHING: Final = constant_text("", 1)[0].cast(pa.binary())
 
 
 class RecordColumns:
@@ -78,16 +79,16 @@ class RecordColumns:
             if name not in rows.column_names:
                 rows = rows.append_column(name, _at(rows, path))
         if self.envelope is None:
-            deleted = rows.column("kafka_value").is_null().to_numpy().astype(np.bool_)
+            deleted = numpy_values(rows.column("kafka_value").is_null())
         else:
             stops += _stops(rows, _one_of(rows.column(self.envelope.op), [self.envelope.truncates]), _TRUNCATES)
             rows, deleted = self._unwrapped(rows, self.envelope)
         records = self._identified(in_columns(rows, self.table), deleted)
         if self._by_columns:
-            lacking = deleted & records.column(IDENTITY).is_null().to_numpy()
+            lacking = deleted & numpy_values(records.column(IDENTITY).is_null())
             stops += _stops(records, lacking, f"deletes its key, and has no {', '.join(self._state.key)}")
         for name in self.ranking.order:
-            lacking = deleted & records.column(name).is_null().to_numpy()
+            lacking = deleted & numpy_values(records.column(name).is_null())
             stops += _stops(records, lacking, f"deletes its key, and has no {name}")
         return records, stops
 
@@ -99,7 +100,7 @@ class RecordColumns:
         if self.ranking.key == IDENTITY:
             keys = _text(rows, self._state.key) if self._by_columns else _without_frame(rows.column(KEY))
             rows = rows.append_column(pa.field(IDENTITY, pa.binary()), keys)
-        return rows.append_column(self.records.field(DELETED), pa.array(deleted))
+        return rows.append_column(self.records.field(DELETED), flags(deleted))
 
     def _unwrapped(self, rows: pa.Table, envelope: Envelope) -> tuple[pa.Table, NDArray[np.bool_]]:
         """The ``rows`` that change a key, with the fields of the envelope's row, and whether they delete it.
@@ -107,9 +108,10 @@ class RecordColumns:
         A tombstone repeats a deletion: where it lacks what keys or order need, it is passed over.
         """
         known = _one_of(rows.column(envelope.op), envelope.changes)
-        tombstone = rows.column(envelope.op).is_null().to_numpy().astype(np.bool_)
+        tombstone = numpy_values(rows.column(envelope.op).is_null())
         rows = chosen(rows, known if self._by_columns or self.ranking.order else known | tombstone)
-        deleted = _one_of(rows.column(envelope.op), [envelope.deletes]) | rows.column(envelope.op).is_null().to_numpy()
+        op = rows.column(envelope.op)
+        deleted = _one_of(op, [envelope.deletes]) | numpy_values(op.is_null())
         after = _struct(rows, envelope.row)
         if after is not None:
             before = _struct(rows, envelope.before)
@@ -120,7 +122,7 @@ class RecordColumns:
                     and field.name in self._state.key
                     and before.type.get_field_index(field.name) >= 0
                 ):
-                    values = pc.if_else(pa.array(deleted), pc.struct_field(before, field.name), values)
+                    values = pc.if_else(flags(deleted), pc.struct_field(before, field.name), values)
                 rows = rows.append_column(field, values)
         return rows, deleted
 
@@ -139,12 +141,11 @@ class RecordColumns:
 
     def _with_order(self, columns: pa.Schema, parsed: pa.Schema) -> pa.Schema:
         """``columns`` with those of the order that are not among them."""
-        empty = parsed.empty_table().to_batches() or [pa.RecordBatch.from_pylist([], schema=parsed)]
         for path, name in zip(self._state.order, self._state.order_columns, strict=True):
             if name in columns.names:
                 continue
             try:
-                kind = column_at(empty[0], path).type
+                kind = column_at(empty_batch(parsed), path).type
             except ValueError as error:
                 raise self._refused("order", f"{path}: {error} of the parser's") from error
             columns = columns.append(pa.field(name, kind))
@@ -180,7 +181,7 @@ def in_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _at(rows: pa.Table, path: str) -> Any:
     """The values under ``path``; null in a file of an older schema, which lacks it."""
-    batches = rows.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
+    batches = rows.combine_chunks().to_batches() or [empty_batch(rows.schema)]
     try:
         return column_at(batches[0], path)
     except ValueError:
@@ -195,8 +196,7 @@ def _struct(rows: pa.Table, name: str) -> Any:
 
 
 def _one_of(column: Any, words: Sequence[str]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = pc.is_in(column, value_set=pa.array(words, pa.string())).to_numpy()
-    return found
+    return numpy_values(pc.is_in(column, value_set=pa.concat_arrays([constant_text(word, 1) for word in words])))
 
 
 def _stops(rows: pa.Table, mask: NDArray[np.bool_], rule: str) -> list[StoppingRecord]:

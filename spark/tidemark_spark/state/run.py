@@ -11,7 +11,6 @@ import hashlib
 import json
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
@@ -21,7 +20,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from tidemark.errors import NotFound, PreconditionFailed, PublishError, StaleRun, StateStopped, StoreError
+from tidemark.errors import NotFound, PublishError, StaleRun, StateStopped, StoreError
 from tidemark.formats.base import StoredObject
 from tidemark.formats.table.ledger import new_attempt
 from tidemark.formats.table.mirror_status import MirrorStatus
@@ -302,8 +301,7 @@ class StateRun:
         table = self._table
         delta = table.delta()
         while delta is None:
-            with suppress(PreconditionFailed), table.log.next_version(table.store, table.root) as folder:
-                DeltaTable.create(folder, schema=_nullable(self._schema), name=self._topic.state_table)
+            table.log.create(table.store, table.root, table.url, _nullable(self._schema), name=self._topic.state_table)
             delta = table.delta()
         return delta
 
@@ -362,8 +360,7 @@ class StateRun:
         yield ledger
         while ledger.parent is not None:
             try:
-                key = self._table.of.keys.state_ledger(ledger.parent.n, ledger.parent.attempt)
-                ledger = StateLedger.load(self._table.store, key)
+                ledger = self._table.named_ledger(ledger.parent.n, ledger.parent.attempt)
             except NotFound:
                 return
             yield ledger
@@ -475,6 +472,6 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 
 def _meaning(table: StateTable, columns: pa.Schema) -> Meaning:
-    state = table.settings
-    settings = f"{state.key}\n{state.framing}\n{state.order}\n{state.envelope}\n{table.of.topic.state_table}"
+    chosen = table.settings.digest_of("key", "framing", "order", "envelope")
+    settings = f"{chosen}\n{table.of.topic.state_table}"
     return Meaning(*(hashlib.sha256(part.encode()).hexdigest()[:16] for part in (settings, str(columns))))

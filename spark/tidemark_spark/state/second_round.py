@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.decode.offset_mask import rows_at
+from tidemark.decode.schema import constant_text, empty_table
 from tidemark.formats.table.state_ledger import PREFIX_BITS, RECORD, Leaf, range_of
 from tidemark_spark.state.last_records import chosen, merged
 from tidemark_spark.state.leaf_files import LeafFiles, buckets_of, within
@@ -40,8 +41,8 @@ def merged_leaf(job: StateJob, task: LeafTask) -> MadeLeaves:
     """
     files = LeafFiles(job)
     old = [files.of_leaf(leaf) for leaf in task.old]
-    rows = pa.concat_tables([files.records.empty_table(), *(part for part, _ in old)])
-    reserve = pa.concat_tables([files.records.empty_table(), *(part for _, part in old)])
+    rows = pa.concat_tables([empty_table(files.records), *(part for part, _ in old)])
+    reserve = pa.concat_tables([empty_table(files.records), *(part for _, part in old)])
     runs = files.of_runs(range_of(task.prefix))
     lost = 0
     if job.removed:
@@ -93,8 +94,8 @@ def _placeholders(values: Any) -> int:
         return _placeholders(values.flatten())
     if not (pa.types.is_string(values.type) or pa.types.is_binary(values.type)):
         return 0
-    return int(pc.sum(pc.equal(values, pa.scalar(_UNAVAILABLE).cast(values.type)), min_count=0).as_py())
+    return int(pc.sum(pc.equal(values, constant_text(_UNAVAILABLE, 1)[0].cast(values.type)), min_count=0).as_py())
 
 
 def _part(records: pa.Table, prefix: str) -> pa.Table:
-    return records.filter(within(records, range_of(prefix)))
+    return chosen(records, within(records, range_of(prefix)))

@@ -65,6 +65,8 @@ def _change(table: StateTable, change: Callable[[StateStatus], StateStatus]) -> 
             status, etag = StateStatus.load_version(table.store, key)
         except NotFound:
             status, etag = StateStatus(cluster=topic.cluster, topic=topic.topic, table=topic.state_table, at=now), None
-        return status.model_copy(update={"table": topic.state_table, "at": now}), etag
+        former = dict.fromkeys((*status.former, status.table))
+        former.pop(topic.state_table, None)
+        return status.model_copy(update={"table": topic.state_table, "former": tuple(former), "at": now}), etag
 
     update(table.store, key, read, change, then="the next run tries again")

@@ -85,11 +85,7 @@ def test_a_kill_before_the_events_are_stored_sends_them_again(airflow: Airflow, 
 def test_a_date_that_closes_is_an_event_of_its_own(airflow: Airflow, world: World) -> None:
     ledger_with(world, "2026-01-03", **{"2026-01-01": "final", "2026-01-02": "final_incomplete"})
 
-    assert airflow.run() == [
-        ("orders", "2026-01-03"),
-        ("orders.final", "2026-01-01"),
-        ("orders.final", "2026-01-02"),
-    ]
+    assert airflow.run() == [("orders", "2026-01-03"), ("orders.final", "2026-01-01"), ("orders.final", "2026-01-02")]
     [rows, *final] = [extra for _, _, extra in airflow.events]
     assert "incomplete" not in rows
     assert [extra["incomplete"] for extra in final] == [["2026-01-02"]] * 2

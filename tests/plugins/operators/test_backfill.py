@@ -115,13 +115,7 @@ def test_a_preview_puts_request_and_plan_into_the_report(world: World, submitted
     found = previewed(world, **WET)
 
     assert submitted == [["rebuild.py", "--from", "2026-01-01", "--to", "2026-01-02", "--report", NAME]]
-    assert found["planned"] == {
-        "empty": False,
-        "attempt": "7",
-        "plan": "attempts/7.json",
-        "tasks": 1,
-        "bytes": 9 << 30,
-    }
+    assert found["planned"] == {"empty": False, "attempt": "7", "plan": "attempts/7.json", "tasks": 1, "bytes": 9 << 30}
     report = read_report(world.table(), NAME)
     assert (report.request.by, report.request.reason) == ("ada", "INC-7")
     assert report.state == "running"

@@ -186,11 +186,7 @@ def test_kafka_is_asked_by_a_connection(world: World, monkeypatch: pytest.Monkey
 
 @pytest.mark.full
 def test_a_topic_that_does_not_exist_yet_is_placed_and_created(
-    world: World,
-    task: Task,
-    kafka: KafkaCluster,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    world: World, task: Task, kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     topic = f"onboarded-{os.getpid()}"
     connection = {"conn_type": "kafka", "host": kafka.bootstrap}

@@ -296,11 +296,7 @@ def apart(world: World) -> Store:
         cluster=CLUSTER,
         raw={"url": f"file://{world.root}/raw", "topics": {"clicks": {"url": url}, "idle": {"url": f"{url}-idle"}}},
         lake=f"file://{world.root}/lake",
-        topics=[
-            {"topic": "orders", "freshness": "10s"},
-            {"topic": "clicks", "freshness": "10s"},
-            {"topic": "idle"},
-        ],
+        topics=[{"topic": "orders", "freshness": "10s"}, {"topic": "clicks", "freshness": "10s"}, {"topic": "idle"}],
     )
     return open_store(url)
 

@@ -35,7 +35,7 @@ SOURCE = {
     },
     "seconds": 2.0,
 }
-BASELINE = {
+BASELINE: dict[str, Any] = {
     "topic": "orders",
     "landed": {},
     "settled": "",

@@ -52,18 +52,7 @@ class PageWorld(World):
         self.upload("orders", 120)
         self.mark("orders", gaps=[GAP])
         rows = EvidenceRow(
-            0,
-            0,
-            0,
-            100,
-            "landed",
-            100,
-            date(2026, 1, 1),
-            "kafka-1/orders-0/00000000000000000000.log",
-            0,
-            5,
-            0,
-            FILE,
+            0, 0, 0, 100, "landed", 100, date(2026, 1, 1), "kafka-1/orders-0/00000000000000000000.log", 0, 5, 0, FILE
         )
         pack = self.control.pack(PACK)
         self.raw.put(pack, b"bytes")

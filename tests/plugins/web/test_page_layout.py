@@ -67,6 +67,7 @@ def shown(request: pytest.FixtureRequest, browser: Browser) -> Browser:
     return browser
 
 
+@pytest.mark.sampled(2)
 def test_pages_keep_what_they_show(shown: Browser, server: PageServer) -> None:
     shown.get(server.url)
     shown.first("th a", text="orders")
@@ -83,6 +84,7 @@ def test_pages_keep_what_they_show(shown: Browser, server: PageServer) -> None:
     assert overflows(shown, "html") == []
 
 
+@pytest.mark.sampled(2)
 def test_dialogs_keep_what_they_show(shown: Browser, server: PageServer) -> None:
     shown.get(f"{server.url}{ORDERS}&backfill=1&from_date=2026-03-24")
     shown.first("dialog #field-approve_above_gib")

@@ -26,7 +26,7 @@ from tests.tidemark.kafka_log.build import (
     transactional,
     with_records,
 )
-from tidemark.errors import ConfigError, PreconditionFailed
+from tidemark.errors import ConfigError
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import SegmentDamage
 from tidemark.planning import plan_ingest
@@ -36,6 +36,9 @@ from tidemark_spark.convert import conversion, segment_reader
 from tidemark_spark.run.driver import run
 
 DAY = 86_400_000
+
+LARGE = [batch(10 * i, [Record(k, T0, b"k", b"v" * 150) for k in range(10)]) for i in range(40)]
+"""The batches of a segment of several ranges, where these have 8 KiB."""
 
 
 def test_all_codecs_and_formats_give_the_rows_that_kafka_python_reads(world: World) -> None:
@@ -340,7 +343,7 @@ def test_a_large_segment_is_cut_by_its_index(world: World, monkeypatch: pytest.M
     monkeypatch.setattr(topic, "TARGET_BYTES", 8192)
     monkeypatch.setattr(byte_ranges, "TARGET_BYTES", 8192)
     monkeypatch.setattr(segment_reader, "WINDOW_BYTES", 1000)  # and read in many windows, some too small for a batch
-    world.raw.segment([batch(10 * i, [Record(k, T0, b"k", b"v" * 150) for k in range(10)]) for i in range(40)])
+    world.raw.segment(LARGE)
     world.raw.segment([simple(400)])
     world.raw.publish()
     plan = world.plan()
@@ -353,16 +356,36 @@ def test_a_large_segment_is_cut_by_its_index(world: World, monkeypatch: pytest.M
     world.check()
 
 
-def test_a_large_segment_that_its_manifest_does_not_describe_is_refused(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("body", [None, b"damage"], ids=["missing", "damaged"])
+def test_a_large_segment_without_its_index_is_read_whole(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, body: bytes | None
 ) -> None:
     monkeypatch.setattr(topic, "TARGET_BYTES", 8192)
-    batches = [batch(10 * i, [Record(k, T0, b"k", b"v" * 150) for k in range(10)]) for i in range(40)]
-    key = world.raw.segment(batches)
+    key = world.raw.segment(LARGE).removesuffix("log") + "index"
+    world.raw.segment([simple(0)], 1)
+    world.raw.store.delete(key) if body is None else world.raw.store.put(key, body)
     world.raw.publish()
-    world.raw.store.put(key, b"".join(reseal(one, leader_epoch=5) for one in batches))
-    with pytest.raises(PreconditionFailed, match=key):
-        world.plan()
+    plan = world.plan()
+    assert [len(task.ranges) for task in plan.tasks] == [1, 1]
+    assert f"log is read whole, since it cannot be cut by its index: {key}: " in caplog.text
+    assert run(world.table, plan, in_process).rows == 403
+    world.check()
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["missing", "another"])
+def test_a_large_segment_with_another_log_holds_only_its_partition(
+    world: World, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    monkeypatch.setattr(topic, "TARGET_BYTES", 8192)
+    key = world.raw.segment(LARGE)
+    world.raw.segment([simple(0)], 1)
+    world.raw.publish()
+    if there:
+        world.raw.store.put(key, b"".join(reseal(part, leader_epoch=5) for part in LARGE))
+    else:
+        world.raw.store.delete(key)
+    assert world.land().rows == 3
+    assert [world.next_offset(partition) for partition in (0, 1)] == [0, 3]
 
 
 def test_an_index_that_lies_cuts_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,10 @@ from tidemark.cli.app import app
 from tidemark.erasure.reports import ErasureReport
 from tidemark.erasure.secret import VARIABLE
 from tidemark_spark.cli import erase
+from tidemark_spark.erasing import unseen
 
 SECRET = "one-secret-that-is-long-enough-for-the-tests"
+NEW_SECRET = "another-secret-that-is-long-enough-as-well"
 
 
 @pytest.fixture
@@ -117,9 +119,24 @@ def test_without_a_request_no_secret_is_needed_and_with_one_it_is_named(
     job(world)
     monkeypatch.setenv(VARIABLE, SECRET)
     name = ask(world, "a0")
-    monkeypatch.setenv(VARIABLE, "another-secret-that-is-long-enough-as-well")
+    monkeypatch.setenv(VARIABLE, NEW_SECRET)
     job(world, "--dry-run", code=2)
     assert name in capsys.readouterr().err
+
+
+def test_a_secret_is_rotated_while_a_request_is_open(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new one is put first, the old one kept until its request is closed: both requests are carried out."""
+    older = ask(world, "a0")
+    monkeypatch.setenv(VARIABLE, f"{NEW_SECRET} {SECRET}")
+    for name in (older, ask(world, "b1")):
+        said(world, "approve", name, "--by", "grace", "--records", "9", "--yes", who="grace")
+    job(world)
+    assert not {row["kafka_key"] for row in world.rows()} & {b"a0", b"b1"}
+    monkeypatch.setenv(VARIABLE, NEW_SECRET)
+    later = ask(world, "a2")
+    said(world, "approve", later, "--by", "grace", "--records", "9", "--yes", who="grace")
+    job(world)
+    assert b"a2" not in {row["kafka_key"] for row in world.rows()}
 
 
 def test_a_request_waits_for_records_that_are_not_uploaded_yet(
@@ -165,6 +182,30 @@ def test_a_request_is_done_once_nothing_of_it_is_left(world: World, capsys: pyte
         with as_of(world, timedelta(days=days, minutes=days)):
             job(world)
     assert state() == "erased"
+
+
+def test_where_a_store_does_not_tell_what_it_keeps_a_person_says_that_it_is_nothing(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unseen, "versioned", lambda _: None)
+    name = ask(world, "nobody")
+    said(world, "approve", name, "--by", "grace", "--yes", who="grace")
+    job(world)
+    assert "do not tell what they keep" in capsys.readouterr().out
+    world.raw.segment([batch(18, [Record(0, T0, b"z", b"v")])])
+    world.land()
+    job(world, "--json")
+    [note] = reported(capsys).raw.remaining
+    found: Any = said(world, "status", name)
+    assert found[0]["topics"][0]["state"] == "hidden"
+    assert world.raw.store.get(note.key).body.decode().splitlines() == [
+        world.table.store.url,
+        world.raw.store.url,
+    ]
+    world.raw.store.delete(note.key)
+    job(world)
+    found = said(world, "status", name)
+    assert found[0]["topics"][0]["state"] == "erased"
 
 
 def test_a_hole_in_raw_stops_the_search_instead_of_hiding_what_lies_behind_it(

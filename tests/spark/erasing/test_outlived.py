@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.audit.test_audit import audited
+from tests.spark.cli.programs import Programs
+from tests.spark.conftest import ERASURE_SECRET
 from tests.spark.erasing.test_job import SECRET, ask, job, reported, said
 from tests.spark.retention.test_raw import NOW, bases
 from tests.spark.retention.test_raw import remove as remove_raw
@@ -24,6 +26,7 @@ from tests.spark.test_vacuum import as_of
 from tests.spark.world import World
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch
+from tidemark.erasure.reports import ErasureReport
 from tidemark.erasure.secret import VARIABLE
 from tidemark.formats.table.state_audit import PARTS
 from tidemark.monitoring.continuity import continuity_of
@@ -138,6 +141,23 @@ def test_keys_in_leaves_and_reserve_are_erased_and_then_only_the_request_is(
     ask(world, "key-1", "key-2", "key-3")
     job(world, "--dry-run", "--json")
     assert [request.records for request in reported(capsys).requests] == [{}]
+
+
+def test_a_pass_on_spark_finds_them_beside_those_of_the_table(
+    world: World, on_spark: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, ERASURE_SECRET)
+    name = approved(world, "key-1", "key-2", "key-3", "recent")
+    done = on_spark.run("tidemark_spark.cli.erase", ["--topics", str(world.topics_file), "--json"])
+    assert done.code == 0, done.errors[-3000:]
+    report = ErasureReport.from_bytes(done.output.splitlines()[-1].encode(), "output")
+    [outcome] = report.requests
+    assert (outcome.id, outcome.status, outcome.records) == (name, "erased", {"state": 4, "table": 2})
+    assert (report.masked, report.rows, report.searched["state"]) == (6, 2, 103)
+    assert world.rows() == []
+    with as_of(world, timedelta(hours=1)):
+        advance(world)
+    assert len(values(world)) == 97
 
 
 def test_a_record_that_the_table_has_as_well_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

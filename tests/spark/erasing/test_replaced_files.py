@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 from pathlib import Path
 
@@ -185,8 +186,10 @@ def test_a_catalog_keeps_no_file_longer_than_the_ordinary_time(listed: World) ->
 
 
 @pytest.mark.parametrize("also", [False, True], ids=["before", "after"])
-def test_a_vacuum_that_dies_at_any_write_is_completed_by_the_next(tmp_path: Path, also: bool) -> None:
-    for writes in range(40):
+def test_a_vacuum_that_dies_at_any_write_is_completed_by_the_next(
+    tmp_path: Path, also: bool, rng: random.Random, full: bool
+) -> None:
+    for writes in range(40) if full else sorted(rng.sample(range(12), 3)):
         world = World(tmp_path / str(writes), AT_ONCE)
         landed(world)
         rows = world.rows()
@@ -205,7 +208,7 @@ def test_a_vacuum_that_dies_at_any_write_is_completed_by_the_next(tmp_path: Path
         else:
             assert writes > 5
             return
-    pytest.fail("the vacuum never ends")
+    assert not full, "the vacuum never ends"
 
 
 def test_an_attempt_that_is_run_again_has_landed_although_its_result_and_evidence_are_gone(tmp_path: Path) -> None:

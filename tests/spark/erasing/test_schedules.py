@@ -366,6 +366,7 @@ class Schedule:
         assert audited(world).findings == ()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", range(6))
 def test_every_schedule_ends_with_nothing_of_the_persons_and_all_of_the_others(
     tmp_path: Path, rng: random.Random, full: bool, number: int

@@ -69,8 +69,9 @@ def test_all_dates_are_made_again_if_only_refused_rows_of_an_expired_date_came_s
     world.land()
     rows, classes = world.rows(), world.classes()
     assert (states(world)[PAST], classes["quarantined"], classes["filtered"]) == ("expired", 1, 1)
-    assert again(world, plan_rebuild(world.table, None)).status == "landed"
-    assert (world.rows(), world.classes()) == (rows, classes)
+    for dates in (None, [PAST]):
+        assert again(world, plan_rebuild(world.table, dates)).status == "landed"
+        assert (world.rows(), world.classes(), states(world)[PAST]) == (rows, classes, "expired")
 
 
 REFUSED: dict[str, object] = {"at": T0, "id": "no number"}
@@ -81,6 +82,7 @@ REFUSED: dict[str, object] = {"at": T0, "id": "no number"}
     [
         pytest.param([{"at": T0}, REFUSED, {"at": T0}], [1, 3], id="between them"),
         pytest.param([REFUSED, {"at": T0}, REFUSED], [0, 2, 3], id="around them"),
+        pytest.param([{"at": T0}, *2 * [REFUSED, {"at": T0}]], [1, 3, 5], id="between and around them"),
     ],
 )
 def test_so_it_does_of_rows_that_a_replay_brought_among_those_that_expired(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
 
 from tests.spark.world import World, in_process
 from tidemark.formats.table.state_ledger import Leaf
@@ -17,10 +19,11 @@ from tidemark.planning.maintenance.retention import plan_retain
 from tidemark.table.state_table import StateTable
 from tidemark.topics import StateSettings
 from tidemark_spark.run.driver import run
+from tidemark_spark.state import run as run_module
 from tidemark_spark.state.audit import LeafAudit, LeafAuditTask, audit_leaf
 from tidemark_spark.state.first_round import last_of_files
 from tidemark_spark.state.model import LeafTask, MadeLeaves, NewestTask, SortedRuns, StateJob
-from tidemark_spark.state.run import Rounds, StateResult, run_state
+from tidemark_spark.state.run import Rounds, StateResult, StateRun, run_state
 from tidemark_spark.state.second_round import merged_leaf, removed_buckets
 
 
@@ -44,15 +47,43 @@ def compare(job: StateJob, tasks: Sequence[LeafAuditTask]) -> list[LeafAudit]:
     return [audit_leaf(job, task) for task in tasks]
 
 
-def advance(world: World, *, rebuild: bool = False, meanwhile: Callable[[], object] = lambda: None) -> StateResult:
-    """A run of the state table in this process; ``meanwhile`` happens between its rounds and its commit."""
+Moment = Literal["plan", "first round", "second round", "check"]
+MOMENTS: tuple[Moment, ...] = get_args(Moment)
+"""Steps of a run, after which something else happens; the check is that the topic's table has all its rows."""
 
-    def interrupted(job: StateJob, tasks: Sequence[LeafTask]) -> list[MadeLeaves]:
-        made = second(job, tasks)
-        meanwhile()
+
+def advance(
+    world: World,
+    *,
+    rebuild: bool = False,
+    meanwhile: Callable[[], object] = lambda: None,
+    after: Moment = "second round",
+) -> StateResult:
+    """A run of the state table in this process; ``meanwhile`` happens once, right ``after`` that step."""
+
+    def reached(moment: Moment) -> None:
+        if moment == after:
+            meanwhile()
+
+    def first_round(job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRuns]:
+        reached("plan")
+        made = first(job, tasks)
+        reached("first round")
         return made
 
-    return run_state(StateTable.open(world.table), Rounds(removed, first, interrupted), rebuild=rebuild)
+    def second_round(job: StateJob, tasks: Sequence[LeafTask]) -> list[MadeLeaves]:
+        made = second(job, tasks)
+        reached("second round")
+        return made
+
+    class Run(StateRun):
+        def _opened(self) -> DeltaTable:
+            reached("check")
+            return super()._opened()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "StateRun", Run)
+        return run_state(StateTable.open(world.table), Rounds(removed, first_round, second_round), rebuild=rebuild)
 
 
 def expire(world: World, at: datetime) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.state.replay import advance, check, compare, first, identity, state_rows
+from tests.spark.state.replay import advance, check, compare, first, identity, state_rows, status_of
 from tests.spark.state.test_state import AVRO, ENVELOPE, JSON, Here
 from tests.spark.state.test_view import NAMES, printed, seen
 from tests.spark.test_vacuum import as_of
@@ -233,10 +233,12 @@ def test_the_hourly_run_passes_over_a_topic_until_every_has_passed(
     assert ran(timedelta(hours=5, minutes=2), *due), "the next run would be too late"
     land(world, (b"a", 3))
     assert ran(timedelta(hours=5, minutes=3), *due[:-1]), "by hand at any time"
-    state = StateTable.open(world.table).committed()
-    assert state is not None
-    hour = timedelta(hours=1)
-    assert is_due(state, hour, state.committed_at + timedelta(seconds=1)), "an hourly state is due in each run"
+    committed_at = status_of(world).committed_at
+    assert committed_at is not None
+    soon = committed_at + timedelta(seconds=1)
+    assert not is_due(world.table, soon)
+    assert is_due(World(tmp_path, "state: {every: 1h}").table, soon), "an hourly state is due in each run"
+    assert is_due(World(tmp_path, "state: {every: 6h, table: renamed}").table, soon)
 
 
 def test_files_with_an_erased_key_go_after_versions_although_nothing_lands(tmp_path: Path) -> None:

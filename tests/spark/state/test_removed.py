@@ -9,7 +9,7 @@ import pytest
 
 from tests.spark.erasing.masked import erase, take_out
 from tests.spark.run.test_truncation import branch
-from tests.spark.state.replay import advance, check, expire, state_rows
+from tests.spark.state.replay import MOMENTS, Moment, advance, check, expire, state_rows
 from tests.spark.state.test_state import put, values
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
@@ -17,6 +17,7 @@ from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.errors import ContinuityError
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark.table.state_table import StateTable
+from tidemark_spark.erasing.lake import state_files
 from tidemark_spark.run.driver import run
 
 DAY = 86_400_000
@@ -64,6 +65,37 @@ def test_an_erasure_makes_only_the_leaves_of_its_keys_again(world: World) -> Non
     assert values(world)[b"key-7"] == b"v" * 64, "its older record counts again"
     assert b"key-9" not in values(world)
     assert 0 < len(before - leaves(world)) <= 3 < len(before)
+
+
+@pytest.mark.parametrize("after", MOMENTS)
+def test_a_run_that_began_before_an_erasure_brings_no_row_back(world: World, after: Moment) -> None:
+    """The last moment is too late for it to be stale; then the files are named until the next run."""
+    put(world, b"key-9", b"newest")
+    erase(world, [200, 7])
+    committed = advance(world, after=after, meanwhile=lambda: take_out(world)).status == "committed"
+    assert committed is (after == "check")
+    named = {item.key for item in state_files(world.table, world.table.store.now())}
+    table = StateTable.open(world.table)
+    ledger = table.committed()
+    assert ledger is not None
+    assert named >= {*table.files(ledger)}
+    advance(world)
+    check(world)
+    assert values(world)[b"key-9"] == b"v" * 64
+    assert b"key-7" not in values(world)
+
+
+@pytest.mark.parametrize("after", MOMENTS)
+def test_a_run_that_began_before_a_retention_has_the_rows_that_it_read(world: World, after: Moment) -> None:
+    """Its commit equals that of the table at which it began, and a state outlives rows."""
+    put(world, b"key-9", b"newest")
+    assert advance(world, after=after, meanwhile=lambda: expire(world, PAST_T0)).status == "committed"
+    assert world.rows() == []
+    ledger = StateTable.open(world.table).committed()
+    assert ledger is not None
+    assert ledger.of.n == world.ledger.n - 1
+    assert (values(world)[b"key-9"], len(values(world))) == (b"newest", 200)
+    assert advance(world).status == "empty"
 
 
 def test_an_erased_deletion_leaves_the_reserve(world: World) -> None:
@@ -196,3 +228,23 @@ def test_other_settings_of_keys_need_the_rows_that_retention_removed(world: Worl
     put(fresh, b"new", b"1", time=40 * DAY)
     advance(fresh)
     assert values(fresh) == {b"new": b"1"}
+
+
+@pytest.mark.parametrize("setting", ["state: {table: renamed}", "time_zone: UTC"])
+def test_an_erasure_names_a_former_state_table_until_it_is_deleted(tmp_path: Path, setting: str) -> None:
+    """Also after a run has told of the table that has its place."""
+    before = World(tmp_path, "state: {}")
+    put(before, b"key", b"value")
+    advance(before)
+    world, folder = World(tmp_path, setting), f"{StateTable.open(before.table).root}/"
+
+    def named() -> list[str]:
+        return [item.key for item in state_files(world.table, world.table.store.now()) if item.key.endswith("/")]
+
+    assert named() == [folder]
+    if world.table.topic.state:
+        advance(world)
+        assert named() == [folder]
+    for info in list(world.table.store.list(folder)):
+        world.table.store.delete(info.key)
+    assert named() == []

@@ -18,7 +18,7 @@ import pytest
 from tests.spark.erasing.masked import killed
 from tests.spark.erasing.test_schedules import Schedule
 from tests.spark.run.test_truncation import FUNCTION
-from tests.spark.state.replay import Row, advance, check, compare, expire, first, identity, rivals
+from tests.spark.state.replay import MOMENTS, Row, advance, check, compare, expire, first, identity, rivals
 from tests.spark.state.test_removed import PAST_T0
 from tests.spark.test_vacuum import Died
 from tidemark.formats.table.state_audit import PARTS
@@ -115,7 +115,8 @@ class StateSchedule(Schedule):
         """A run that another overtakes, or whose rows are taken away before it commits."""
         self.land()
         change = self.rng.choice((self.carry_out, lambda: advance(self.world), self.land, self.expire_unseen))
-        assert advance(self.world, meanwhile=change).status in {"committed", "stale", "empty"}
+        result = advance(self.world, meanwhile=change, after=self.rng.choice(MOMENTS))
+        assert result.status in {"committed", "stale", "empty"}
         self.advance()
 
     def step(self) -> None:

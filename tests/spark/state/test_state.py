@@ -114,6 +114,25 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path, "state: {leaf: 1KiB}")
 
 
+def test_a_lake_that_has_moved_to_another_prefix_has_its_reserves_there(world: World) -> None:
+    for value in (b"a", None):
+        put(world, b"gone", value)
+    advance(world)
+    state = StateTable.open(world.table)
+    ledger = state.committed()
+    assert ledger
+    key, files = world.table.keys.state_ledger(ledger.n, ledger.attempt), state.files(ledger)
+    former = world.table.store.get(key).body.replace(b'"reserve":"', b'"reserve":"former/lake/')
+    assert b"former" in former
+    world.table.store.put(key, former)
+    moved = state.committed()
+    assert moved == ledger
+    assert state.files(moved) == files
+    put(world, b"gone", b"older", -1)
+    advance(world)
+    check(world)
+
+
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_each_run_leaves_what_a_replay_leaves(world: World, rng: random.Random, partitions: int) -> None:
     assert advance(world).status == "empty"

@@ -17,7 +17,15 @@ from tidemark.table.state_table import StateTable
 HOURS = timedelta(hours=1)
 
 
-def segment(world: World, first: int, last: int, partition: int = 0, *, reaches: int | None = None) -> None:
+def segment(
+    world: World,
+    first: int,
+    last: int,
+    partition: int = 0,
+    *,
+    reaches: int | None = None,
+    retention_hours: int | None = None,
+) -> None:
     """A compacted segment with a record at ``last`` alone, of the offsets from ``first`` on.
 
     At its upload, the log reached up to ``reaches``, or to the segment's own end.
@@ -27,7 +35,9 @@ def segment(world: World, first: int, last: int, partition: int = 0, *, reaches:
     name = key.removesuffix(".log") + ".manifest.json"
     manifest = SegmentManifest.load(world.raw.store, name)
     end = last + 1 if reaches is None else reaches
-    world.raw.store.put(name, manifest.model_copy(update={"high_watermark": end}).to_bytes())
+    kept = None if retention_hours is None else retention_hours * 3_600_000
+    changed = manifest.model_copy(update={"high_watermark": end, "delete_retention_ms": kept})
+    world.raw.store.put(name, changed.to_bytes())
 
 
 def ledger_of(world: World) -> StateLedger:
@@ -90,11 +100,27 @@ def test_offsets_above_the_log_at_the_last_upload_are_newer_than_that(world: Wor
     assert landed(world) == before.uncertain
 
 
-def test_the_topics_own_delete_retention_counts(tmp_path: Path) -> None:
-    world = World(tmp_path, "state: {delete_retention: 7d}")
+@pytest.mark.parametrize(
+    ("setting", "stated", "uncertain"),
+    [("", 7 * 24, 0), ("delete_retention: 7d", 24, 0), ("", None, 9), ("delete_retention: 1d", 7 * 24, 9)],
+)
+def test_the_topics_own_delete_retention_counts(
+    tmp_path: Path, setting: str, stated: int | None, uncertain: int
+) -> None:
+    """As the manifest states it, in hours here, unless the settings do."""
+    world = World(tmp_path, f"state: {{{setting}}}")
     segment(world, 0, 9)
+    assert landed(world) == 0
     world.raw.now += 5 * 24 * HOURS
-    segment(world, 10, 19)
+    segment(world, 10, 19, retention_hours=stated)
+    assert landed(world) == uncertain
+
+
+def test_a_topic_may_keep_deletions_for_ever(world: World) -> None:
+    segment(world, 0, 9)
+    assert landed(world) == 0
+    world.raw.now += 900 * 24 * HOURS
+    segment(world, 10, 19, retention_hours=2_562_047_788_015)
     assert landed(world) == 0
 
 

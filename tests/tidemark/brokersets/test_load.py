@@ -84,8 +84,7 @@ def test_a_rate_is_estimated_from_the_active_segment() -> None:
 
 
 @pytest.mark.parametrize(
-    "unknown",
-    [{"bytes_per_offset": None}, {"active_base_offset": None}, {"active_first_timestamp": None}],
+    "unknown", [{"bytes_per_offset": None}, {"active_base_offset": None}, {"active_first_timestamp": None}]
 )
 def test_what_cannot_be_estimated_is_unknown(unknown: dict[str, object]) -> None:
     [found] = loads(observed(300, NOON + timedelta(seconds=20), **(ACTIVE | unknown)))

@@ -65,10 +65,7 @@ def test_a_file_that_is_missing_is_said_to_be_optional(place: Path) -> None:
 
 
 def command(place: Path, *arguments: str) -> tuple[int, str]:
-    environment = {
-        "TIDEMARK_TOPICS": str(place / "topics.yaml"),
-        "TIDEMARK_BROKERSETS": str(place / "brokersets.yaml"),
-    }
+    environment = {"TIDEMARK_TOPICS": str(place / "topics.yaml"), "TIDEMARK_BROKERSETS": str(place / "brokersets.yaml")}
     done = CliRunner().invoke(app, ["brokersets", *arguments], env=environment)
     return done.exit_code, done.output or str(done.exception)
 

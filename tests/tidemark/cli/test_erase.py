@@ -374,11 +374,7 @@ def test_status_tells_what_is_left_in_raw_and_until_when(world: World, person: P
     kept = {"key": "east/orders-0/1.log", "version": "3Lg", "why": "is kept by Object Lock in compliance mode"}
     dated = [{**kept, "until": f"2027-0{month}-01T09:30:00Z"} for month in (3, 2)]
     for attempt, remaining, state in (
-        (
-            1,
-            [*dated, {"key": "a.log", "why": "is damaged"}],
-            "hidden; 3 objects left, some until 2027-03-01",
-        ),
+        (1, [*dated, {"key": "a.log", "why": "is damaged"}], "hidden; 3 objects left, some until 2027-03-01"),
         (2, [{"key": "a.log", "why": "is damaged"}], "hidden; 1 object left: see the report"),
         (3, [], "erased"),
     ):
@@ -520,7 +516,9 @@ def test_what_may_hold_the_records_of_others_alone_does_not_hold_a_request_open(
     evidence = {"key": "_tidemark/east/orders/evidence/7.parquet", "why": "has sums"}
     assert status(4, [], [*lake[1:], evidence]).startswith("orders: hidden; 1 object left: see")
     assert status(5, [{"key": "b.pack", **others}], lake[1:]).startswith("orders: erased")
-    assert status(6, [{"key": "c.log", "why": "has no manifest"}], lake[1:]).startswith(
+    unseen = [{"key": f"{folder}/1", "why": "names what was deleted"} for folder in ("_tombstones", "_untold")]
+    assert status(6, unseen, lake[1:]).startswith("orders: erased"), "later requests wait for these"
+    assert status(7, [{"key": "c.log", "why": "has no manifest"}], lake[1:]).startswith(
         "orders: hidden; 1 object left, come"
     )
 

@@ -146,10 +146,7 @@ class JavaProducer:
             "linger.ms": "2",
         }
         if transactional_id:
-            settings |= {
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": f"{_TRANSACTION_MILLISECONDS}",
-            }
+            settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": f"{_TRANSACTION_MILLISECONDS}"}
         self._java = java
         self._producer = java.producer(settings)
         if transactional_id:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,13 +20,20 @@ from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats.base import StoredObject, canonical
 from tidemark.formats.raw.masks import digest_of, read_mask
 from tidemark.formats.raw.pack import RangePointer, build, range_of_line
+from tidemark.formats.table.audit_report import AuditReport, AuditVerdict
 from tidemark.formats.table.ledger import Ledger, StoredLedger
 from tidemark.formats.table.live_landing import LiveLanding, read_landing
+from tidemark.formats.table.parquet_layout import ParquetLayout
+from tidemark.formats.table.plan import RunPlan
+from tidemark.monitoring.incidents import Incidents
+from tidemark.monitoring.judgement import with_incidents
+from tidemark.monitoring.kinds import page_of
 from tidemark.store import open_store
 from tidemark.table.evidence import FORMAT_KEY, EvidenceRow, parse_evidence, schema, to_parquet
 
 READS = f"Tidemark {version('tidemark-kafka')} reads formats up to 1"
 OWN = "install the version that wrote it, or a newer one"
+NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -80,6 +88,43 @@ def test_evidence_states_its_format() -> None:
         else:
             assert parse_evidence(sink.getvalue(), "k") == table
     assert pq.ParquetFile(io.BytesIO(body)).schema_arrow.metadata == {FORMAT_KEY: b"1"}
+
+
+def test_a_kind_of_incident_or_finding_that_a_later_version_adds_is_shown() -> None:
+    fields = {"kind": "later", "key": "later/c", "cluster": "c", "title": "t", "text": "", "likely": "", "mend": ""}
+    times = dict.fromkeys(("since", "opened_at", "updated_at"), NOW.isoformat())
+    stored = canonical({"cluster": "c", "at": NOW.isoformat(), "incidents": [fields | times]})
+    [incident] = Incidents.from_bytes(stored, "k").incidents
+    assert (with_incidents("complete", [incident.kind]), page_of(incident.kind)) == ("attention", "continuity")
+
+    told = {"cluster": "c", "topic": "t", "table": "t", "ledger_n": 1, "seconds": 1, "bytes_read": 0}
+    found = [{"kind": "later", "detail": "rows are blue"}]
+    report = AuditReport.from_bytes(canonical({**told, "started_at": NOW.isoformat(), "findings": found}), "k")
+    assert "later: : rows are blue" in report.text()
+    verdict = AuditVerdict(cluster="c", topic="t", audited_at=NOW).after(report, "url")
+    assert AuditVerdict.from_bytes(verdict.to_bytes(), "k").failed[""].kind == "later"
+
+
+class LaterLayout(ParquetLayout):
+    """With a setting that a later version adds."""
+
+    pages: int = 0
+
+
+class LaterPlan(RunPlan):
+    """With that layout."""
+
+    layout: LaterLayout = LaterLayout()
+
+
+def test_a_plan_with_a_setting_that_a_later_version_adds_is_refused_where_it_is_used() -> None:
+    names = dict.fromkeys(("cluster", "topic", "table", "configuration", "code"), "c")
+    numbers = dict.fromkeys(("attempt", "ledger_n", "ledger_attempt"), 1)
+    plan = LaterPlan.model_validate({**names, **numbers, "kind": "ingest", "created_at": NOW, "layout": {"level": 3}})
+    assert RunPlan.from_bytes(plan.to_bytes(), "k").layout == ParquetLayout(level=3)
+    used = plan.model_copy(update={"layout": LaterLayout(pages=1)})
+    with pytest.raises(FormatError, match=r"layout\.pages: Extra inputs"):
+        RunPlan.from_bytes(used.to_bytes(), "k")
 
 
 def test_a_landing_of_a_later_version_is_not_replaced(tmp_path: Path) -> None:

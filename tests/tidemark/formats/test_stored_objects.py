@@ -184,11 +184,7 @@ def index(broker: int, *entries: IndexEntry) -> WatermarkIndex:
 
 @pytest.mark.parametrize(
     ("left", "right"),
-    [
-        (entry(1, 5), entry(1, 6)),
-        (entry(1, 9), entry(2, 3)),
-        (entry(7, 900), entry(0, 1, incarnation=1)),
-    ],
+    [(entry(1, 5), entry(1, 6)), (entry(1, 9), entry(2, 3)), (entry(7, 900), entry(0, 1, incarnation=1))],
 )
 def test_the_newest_index_entry_counts(left: IndexEntry, right: IndexEntry) -> None:
     for pair in ((index(1, left), index(2, right)), (index(2, right), index(1, left))):

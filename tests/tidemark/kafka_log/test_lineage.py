@@ -82,8 +82,7 @@ def test_json_and_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [None, {}, [[0]], [[0, 0, 0]], [[0, "0"]], [[0, True]], [0], [[1, 0], [1, 5]], [[0, 0], [1, 0]], [[-1, 0]]],
+    "value", [None, {}, [[0]], [[0, 0, 0]], [[0, "0"]], [[0, True]], [0], [[1, 0], [1, 5]], [[0, 0], [1, 0]], [[-1, 0]]]
 )
 def test_other_json_is_refused(value: object) -> None:
     with pytest.raises(FormatError):

@@ -55,6 +55,12 @@ def test_a_gap_says_what_is_missing_since_when_why_and_how_to_go_on() -> None:
     assert not list(topic_conditions.gaps(health(ledger(100), entry(uploaded=100))))
 
 
+def test_a_reason_that_a_later_version_adds_is_shown() -> None:
+    lost = Gap.model_validate({"from": 100, "to": 150, "reason": "eaten_by_mice", "detected_at": NOW})
+    [found] = topic_conditions.gaps(health(ledger(100), entry(uploaded=100, gaps=(lost,))))
+    assert found.likely == "eaten_by_mice"
+
+
 def test_a_growing_gap_is_the_same_one_with_another_fact() -> None:
     one, two = (
         next(topic_conditions.gaps(health(ledger(100), entry(uploaded=100, gaps=(gap(100, end),)))))
@@ -96,13 +102,7 @@ def test_a_watermark_that_stands_before_a_rotated_segment_is_stuck() -> None:
 
 def test_uploaded_and_not_landed_is_late() -> None:
     [found] = late(ledger(100), entry(uploaded=300))
-    assert (found.key, found.start, found.end, found.offsets, found.since) == (
-        "late/east/orders",
-        100,
-        300,
-        200,
-        NOW,
-    )
+    assert (found.key, found.start, found.end, found.offsets, found.since) == ("late/east/orders", 100, 300, 200, NOW)
 
 
 @pytest.mark.parametrize(

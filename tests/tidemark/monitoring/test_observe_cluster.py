@@ -275,6 +275,18 @@ def test_a_damaged_head_is_told_of_until_some_time_after_its_agent_has_made_it_a
     assert keys(world, 15) == []
 
 
+def test_nothing_is_told_of_a_broker_that_was_removed(world: World) -> None:
+    """Its last index stays in the store."""
+    landed(world)
+    damaged = DamagedHead(key="s3://raw/_heads/kafka-1/4.json", rule="no JSON", found_at=NOW)
+    world.put_index(entry("orders", 0, 100), broker=4, damaged_heads=[damaged], clock_skew=120)
+    assert keys(world) == ["head/kafka-1/4"]
+    assert keys(world, 2) == ["clock/kafka-1/4", "head/kafka-1/4"]
+    world.put_index(entry("orders", 0, 100, epoch=1), broker=5)
+    assert keys(world, 3) == ["clock/kafka-1/4", "head/kafka-1/4"], "not silent for long enough"
+    assert keys(world, 5) == ["agent_gone/kafka-1/5"], "which leads, and is as silent in this test"
+
+
 def test_a_scan_that_fails_for_a_while(world: World) -> None:
     key, store = world.table().keys.deployment.scan, world.table().store
     failing = ScanStatus(cluster=CLUSTER, at=NOW, failing_since=NOW, error="AccessDenied", failures=3)

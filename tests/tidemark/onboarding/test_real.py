@@ -88,11 +88,7 @@ def produce(place: Place, topic: str, count: int, partitions: int) -> None:
 
 def test_a_topic_is_added_from_kafka(place: Place) -> None:
     topic = f"{place.prefix}-orders"
-    config = {
-        "segment.ms": "86400000",
-        "retention.ms": "-1",
-        "message.timestamp.before.max.ms": "9223372036854775807",
-    }
+    config = {"segment.ms": "86400000", "retention.ms": "-1", "message.timestamp.before.max.ms": "9223372036854775807"}
     place.kafka.create_topic(topic, partitions=2, config=config)
     produce(place, topic, 3000, 2)
     code, text, told = place.add(f"east/{topic}", "--records", "100", "--output", "json", "--write")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from datetime import date
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.tidemark.parsers.support import mutated, read_by_loop, records, refused_alike, rows_of, varint
-from tests.tidemark.parsers.test_avro import AT, FULL, RECORD, avro, encoded, framed
+from tests.tidemark.parsers.test_avro import FULL, RECORD, avro, encoded, framed
 from tidemark.parsers.avro.parser import AvroColumns
 from tidemark.parsers.avro.program import block_reader
 from tidemark.parsers.block_parser import FEWEST
@@ -280,13 +278,3 @@ def test_what_has_no_program(written: Any, read: Any) -> None:
     kind = kinds[read] if isinstance(read, str) else pa.string() if read["type"] == "enum" else pa.binary()
     with pytest.raises(Unsupported):
         block_reader(writer, table, [pa.field("x", kind)])
-
-
-def test_all_types_of_the_page(tmp_path: Path) -> None:
-    """What docs/topics.md says that the loop reads."""
-    value = encoded(FULL, RECORD)
-    found = records(avro(tmp_path, FULL).parse(rows_of([value] * FEWEST)))
-    assert found[0]["at"] == AT
-    assert found[0]["day"] == date(2026, 2, 2)
-    assert found[0]["price"] == Decimal("12.50")
-    assert read_by_loop(avro(tmp_path, FULL), [value]) == 1

@@ -20,36 +20,41 @@ _F = FieldDescriptorProto
 AT = datetime(2026, 2, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
 
-def _add(message: DescriptorProto, name: str, number: int, kind: Any, **more: Any) -> None:
+def add_field(message: DescriptorProto, name: str, number: int, kind: Any, **more: Any) -> None:
     message.field.add(name=name, number=number, type=kind, **{"label": _F.LABEL_OPTIONAL, **more})
+
+
+def add_map(message: DescriptorProto, name: str, number: int, key: Any, value: Any, **more: Any) -> None:
+    """Add a map; ``more`` is of its values."""
+    entry = message.nested_type.add(name=f"{name.capitalize()}Entry")
+    entry.options.map_entry = True
+    add_field(entry, "key", 1, key)
+    add_field(entry, "value", 2, value, **more)
+    add_field(message, name, number, _F.TYPE_MESSAGE, type_name=entry.name, label=_F.LABEL_REPEATED)
 
 
 def order_file(*, syntax: str = "proto3") -> FileDescriptorProto:
     """``shop.Order`` with a nested ``Line``, and before it ``shop.Other``."""
     file = FileDescriptorProto(name="shop.proto", package="shop", syntax=syntax)
     file.dependency.append("google/protobuf/timestamp.proto")
-    _add(file.message_type.add(name="Other"), "x", 1, _F.TYPE_INT32)
+    add_field(file.message_type.add(name="Other"), "x", 1, _F.TYPE_INT32)
     order = file.message_type.add(name="Order")
-    _add(order, "id", 1, _F.TYPE_INT64)
-    _add(order, "big", 2, _F.TYPE_UINT64)
-    _add(order, "name", 3, _F.TYPE_STRING)
-    _add(order, "note", 4, _F.TYPE_STRING, proto3_optional=True, oneof_index=1)
-    _add(order, "state", 5, _F.TYPE_ENUM, type_name=".shop.State")
-    _add(order, "at", 6, _F.TYPE_MESSAGE, type_name=".google.protobuf.Timestamp")
-    _add(order, "lines", 7, _F.TYPE_MESSAGE, type_name=".shop.Order.Line", label=_F.LABEL_REPEATED)
-    _add(order, "sizes", 8, _F.TYPE_MESSAGE, type_name=".shop.Order.SizesEntry", label=_F.LABEL_REPEATED)
-    _add(order, "card", 9, _F.TYPE_STRING, oneof_index=0)
-    _add(order, "cash", 10, _F.TYPE_BOOL, oneof_index=0)
-    _add(order, "raw", 11, _F.TYPE_BYTES)
+    add_field(order, "id", 1, _F.TYPE_INT64)
+    add_field(order, "big", 2, _F.TYPE_UINT64)
+    add_field(order, "name", 3, _F.TYPE_STRING)
+    add_field(order, "note", 4, _F.TYPE_STRING, proto3_optional=True, oneof_index=1)
+    add_field(order, "state", 5, _F.TYPE_ENUM, type_name=".shop.State")
+    add_field(order, "at", 6, _F.TYPE_MESSAGE, type_name=".google.protobuf.Timestamp")
+    add_field(order, "lines", 7, _F.TYPE_MESSAGE, type_name=".shop.Order.Line", label=_F.LABEL_REPEATED)
+    add_field(order, "card", 9, _F.TYPE_STRING, oneof_index=0)
+    add_field(order, "cash", 10, _F.TYPE_BOOL, oneof_index=0)
+    add_field(order, "raw", 11, _F.TYPE_BYTES)
     order.oneof_decl.add(name="payment")
     order.oneof_decl.add(name="_note")
     line = order.nested_type.add(name="Line")
-    _add(line, "sku", 1, _F.TYPE_STRING)
-    _add(line, "count", 2, _F.TYPE_UINT32)
-    entry = order.nested_type.add(name="SizesEntry")
-    entry.options.map_entry = True
-    _add(entry, "key", 1, _F.TYPE_STRING)
-    _add(entry, "value", 2, _F.TYPE_INT32)
+    add_field(line, "sku", 1, _F.TYPE_STRING)
+    add_field(line, "count", 2, _F.TYPE_UINT32)
+    add_map(order, "sizes", 8, _F.TYPE_STRING, _F.TYPE_INT32)
     state = file.enum_type.add(name="State")
     for number, name in enumerate(("NEW", "PAID")):
         state.value.add(name=name, number=number)
@@ -59,12 +64,12 @@ def order_file(*, syntax: str = "proto3") -> FileDescriptorProto:
 def proto2_file() -> FileDescriptorProto:
     file = FileDescriptorProto(name="old.proto", package="old", syntax="proto2")
     message = file.message_type.add(name="R")
-    _add(message, "a", 1, _F.TYPE_INT32, label=_F.LABEL_REQUIRED)
-    _add(message, "b", 2, _F.TYPE_INT32, default_value="5")
-    _add(message, "again", 3, _F.TYPE_MESSAGE, type_name=".old.R")
+    add_field(message, "a", 1, _F.TYPE_INT32, label=_F.LABEL_REQUIRED)
+    add_field(message, "b", 2, _F.TYPE_INT32, default_value="5")
+    add_field(message, "again", 3, _F.TYPE_MESSAGE, type_name=".old.R")
     plain = file.message_type.add(name="Plain")
-    _add(plain, "a", 1, _F.TYPE_INT32, label=_F.LABEL_REQUIRED)
-    _add(plain, "b", 2, _F.TYPE_INT32, default_value="5")
+    add_field(plain, "a", 1, _F.TYPE_INT32, label=_F.LABEL_REQUIRED)
+    add_field(plain, "b", 2, _F.TYPE_INT32, default_value="5")
     return file
 
 

@@ -13,7 +13,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
 from tests.tidemark.parsers.support import mutated, read_by_loop, refused_alike, rows_of, varint
-from tests.tidemark.parsers.test_protobuf import FIELDS, order, order_file, protobuf
+from tests.tidemark.parsers.test_protobuf import FIELDS, add_map, order, order_file, protobuf
 from tidemark.parsers.block_parser import FEWEST
 
 F = FieldDescriptorProto
@@ -272,23 +272,14 @@ def test_a_required_field_that_is_missing_beside_a_map_refuses_its_row_alone(tmp
     inner = file.message_type.add(name="Inner")
     inner.field.add(name="a", number=1, type=F.TYPE_INT32, label=F.LABEL_REQUIRED)
     outer = file.message_type.add(name="Outer")
-    entry = outer.nested_type.add(name="MEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=F.TYPE_STRING, label=F.LABEL_OPTIONAL)
-    entry.field.add(name="value", number=2, type=F.TYPE_MESSAGE, type_name=".old.Inner", label=F.LABEL_OPTIONAL)
-    outer.field.add(name="m", number=1, type=F.TYPE_MESSAGE, type_name=".old.Outer.MEntry", label=F.LABEL_REPEATED)
+    add_map(outer, "m", 1, F.TYPE_STRING, F.TYPE_MESSAGE, type_name=".old.Inner")
     parsed = protobuf(tmp_path, file, "old.Outer").parse(rows_of([b"\x0a\x02\x12\x00", b"\x0a\x04\x12\x02\x08\x05"]))
     assert parsed.refused == {0: "lacks fields that old.Outer requires"}
 
 
 def test_keys_of_a_map_that_are_not_utf8_refuse_their_row_alone(tmp_path: Path) -> None:
     file = FileDescriptorProto(name="old.proto", package="old", syntax="proto2")
-    outer = file.message_type.add(name="Outer")
-    entry = outer.nested_type.add(name="MEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=F.TYPE_STRING, label=F.LABEL_OPTIONAL)
-    entry.field.add(name="value", number=2, type=F.TYPE_INT32, label=F.LABEL_OPTIONAL)
-    outer.field.add(name="m", number=1, type=F.TYPE_MESSAGE, type_name=".old.Outer.MEntry", label=F.LABEL_REPEATED)
+    add_map(file.message_type.add(name="Outer"), "m", 1, F.TYPE_STRING, F.TYPE_INT32)
     good = b"\x0a\x03\x0a\x01a"
     parsed = protobuf(tmp_path, file, "old.Outer").parse(rows_of([good + b"\x0a\x03\x0a\x01\xff", good]))
     assert parsed.refused == {0: "has a value that no column holds: keys of a map that are not UTF-8"}

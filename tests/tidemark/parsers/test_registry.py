@@ -180,10 +180,7 @@ def test_references_are_resolved(tmp_path: Path, server: Registry) -> None:
     assert records(parser.parse(rows_of([framed(9, b"\x02\x0a")]))) == [{"a": 1, "p": {"size": {"cm": 5}}}]
     server.replies["/subjects/loop/versions/1"] = (
         200,
-        {
-            "schema": "{}",
-            "references": [{"subject": "loop", "version": 1}],
-        },
+        {"schema": "{}", "references": [{"subject": "loop", "version": 1}]},
     )
     server.schema(10, whole, references=[{"subject": "loop", "version": 1}])
     assert "refers to itself" in parser.parse(rows_of([framed(10, b"")])).refused[0]

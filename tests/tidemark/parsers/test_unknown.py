@@ -11,14 +11,13 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
-from tests.tidemark.parsers import test_json
 from tests.tidemark.parsers.support import read_by_loop, refused_alike, rows_of, varint
 from tests.tidemark.parsers.test_avro import V1, V2, avro, encoded, framed
 from tests.tidemark.parsers.test_avro_loop import Schemas
-from tests.tidemark.parsers.test_json import COLUMNS, parser_of
-from tests.tidemark.parsers.test_protobuf import FIELDS, order, order_file, protobuf
+from tests.tidemark.parsers.test_json import parser_of
+from tests.tidemark.parsers.test_protobuf import FIELDS, add_field, add_map, order, order_file, protobuf
 from tests.tidemark.parsers.test_protobuf_loop import Files, descriptor
 from tidemark.parsers import base, unknown_fields
 from tidemark.parsers.block_parser import FEWEST
@@ -185,11 +184,6 @@ def _names(found: dict[str, Any], paths: Sequence[tuple[str, ...]]) -> set[str]:
     return names
 
 
-def test_the_random_documents_of_the_other_tests(rng: random.Random) -> None:
-    parser = parser_of(COLUMNS)
-    assert unknown(parser, [test_json._document(rng) for _ in range(300)])["zz"] > 0
-
-
 def record(name: str, **fields: Any) -> dict[str, Any]:
     made = [{"name": key, "type": kind} | ({"default": None} if "null" in kind else {}) for key, kind in fields.items()]
     return {"type": "record", "name": name, "fields": made}
@@ -324,14 +318,10 @@ def test_protobuf_enums_extensions_and_maps_of_messages(tmp_path: Path) -> None:
     file = FileDescriptorProto(name="old.proto", package="old", syntax="proto2")
     file.enum_type.add(name="E").value.add(name="A", number=0)
     outer, inner = file.message_type.add(name="R"), file.message_type.add(name="I")
-    _add(outer, "e", 1, F.TYPE_ENUM, ".old.E")
-    _add(outer, "i", 2, F.TYPE_MESSAGE, ".old.I")
-    _add(inner, "a", 1, F.TYPE_INT32)
-    entry = outer.nested_type.add(name="MEntry")
-    entry.options.map_entry = True
-    _add(entry, "key", 1, F.TYPE_INT32)
-    _add(entry, "value", 2, F.TYPE_MESSAGE, ".old.I")
-    _add(outer, "m", 3, F.TYPE_MESSAGE, ".old.R.MEntry", F.LABEL_REPEATED)
+    add_field(outer, "e", 1, F.TYPE_ENUM, type_name=".old.E")
+    add_field(outer, "i", 2, F.TYPE_MESSAGE, type_name=".old.I")
+    add_field(inner, "a", 1, F.TYPE_INT32)
+    add_map(outer, "m", 3, F.TYPE_INT32, F.TYPE_MESSAGE, type_name=".old.I")
     values = [
         field(1)[:1] + b"\x07",
         message(3, field(1), message(2, field(9))),
@@ -349,19 +339,11 @@ def test_protobuf_enums_extensions_and_maps_of_messages(tmp_path: Path) -> None:
 def test_a_protobuf_row_whose_values_do_not_fit_does_not_count(tmp_path: Path) -> None:
     """proto2 takes any bytes for text, so that the library reads the record, and the table's column refuses it."""
     file = FileDescriptorProto(name="old.proto", package="old", syntax="proto2")
-    _add(file.message_type.add(name="R"), "text", 1, F.TYPE_STRING)
+    add_field(file.message_type.add(name="R"), "text", 1, F.TYPE_STRING)
     values = [b"\x0a\x01\xff" + field(9), b"\x0a\x01a" + field(9)]
     parser = protobuf(tmp_path, file, "old.R")
     assert refused_alike(parser, values) == 1
     assert unknown(parser, values) == {"9": 1}
-
-
-def _add(
-    message: DescriptorProto, name: str, number: int, kind: Any, type_name: str = "", label: Any = F.LABEL_OPTIONAL
-) -> None:
-    added = message.field.add(name=name, number=number, type=kind, label=label)
-    if type_name:
-        added.type_name = type_name
 
 
 def test_protobuf_messages_with_very_many_unknown_fields(tmp_path: Path) -> None:

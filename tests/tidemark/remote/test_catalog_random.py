@@ -177,6 +177,7 @@ def test_random_partitions_in_a_directory(local_store: RemoteStore, rng: random.
     live(rng, local_store)
 
 
+@pytest.mark.drawn(0.25)
 def test_a_random_partition_in_a_bucket(s3_store: RemoteStore, rng: random.Random) -> None:
     live(rng, s3_store)
 

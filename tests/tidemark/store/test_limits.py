@@ -143,24 +143,24 @@ def test_a_connection_that_is_never_made() -> None:
     assert "store.connect_timeout" in str(found)
 
 
-def test_a_connection_cut_in_the_midst_of_100_continue_does_not_spin() -> None:
+@pytest.mark.parametrize(
+    ("reply", "call"),
+    [
+        (b"HTTP/1.1 100 Continue\r\n", put_large),
+        (b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 100000\r\n\r\nbegin', stream),
+    ],
+    ids=["in the midst of 100 Continue", "in the midst of a stream"],
+)
+def test_a_connection_that_is_cut_neither_spins_nor_ends_as_if_it_were_whole(
+    reply: bytes, call: Callable[[Store], object]
+) -> None:
     def behave(connection: socket.socket, _: threading.Event) -> None:
         read_head(connection)
-        connection.sendall(b"HTTP/1.1 100 Continue\r\n")
+        connection.sendall(reply)
         connection.shutdown(socket.SHUT_RDWR)
 
     with WireServer(behave) as server:
-        assert isinstance(failure(lambda: put_large(at(server.endpoint))), UnknownOutcome)
-
-
-def test_a_stream_that_is_cut_off_does_not_end_as_if_it_were_whole() -> None:
-    def behave(connection: socket.socket, _: threading.Event) -> None:
-        read_head(connection)
-        connection.sendall(b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 100000\r\n\r\nbegin')
-        connection.shutdown(socket.SHUT_RDWR)
-
-    with WireServer(behave) as server:
-        assert isinstance(failure(lambda: stream(at(server.endpoint))), UnknownOutcome)
+        assert isinstance(failure(lambda: call(at(server.endpoint))), UnknownOutcome)
 
 
 def test_a_slow_server_gets_the_time_that_the_bytes_need() -> None:

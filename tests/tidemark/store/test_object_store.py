@@ -31,6 +31,7 @@ from tests.support.ports import free_port
 from tests.support.proxy import Fault, FaultProxy, Rule
 from tests.support.wire import WireServer, never_replies, read_head, replies_in_a_trickle
 from tests.tidemark.store.test_backend import SHARED
+from tests.tidemark.store.test_store import race
 from tidemark import retry
 from tidemark.errors import (
     AccessDenied,
@@ -176,24 +177,7 @@ def test_other_bytes_than_announced_are_never_completed(whole: Store) -> None:
 
 
 def test_a_large_object_is_created_by_one_of_many(whole: Store) -> None:
-    winners: list[int] = []
-    barrier = threading.Barrier(4)
-
-    def create(number: int) -> None:
-        barrier.wait()
-        try:
-            put(whole, "raced", bytes([number]) * (6 * MIB), if_none_match=True)
-        except PreconditionFailed:
-            return
-        winners.append(number)
-
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(winners) == 1
-    assert whole.get("raced").body == bytes(winners) * (6 * MIB)
+    race(whole, [bytes([number]) * (6 * MIB) for number in range(4)])
 
 
 def test_only_that_version_is_removed(whole: Store) -> None:

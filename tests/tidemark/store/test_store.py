@@ -137,25 +137,29 @@ def test_replace_only_what_was_seen(store: Store) -> None:
     assert store.get("k") == Fetched(b"2", new)
 
 
-def test_one_winner_among_racing_creators(store: Store) -> None:
-    winners: list[int] = []
-    barrier = threading.Barrier(6)
+def race(store: Store, bodies: list[bytes]) -> None:
+    """Create an object with each of ``bodies`` at once: exactly one of them is there afterwards."""
+    winners: list[bytes] = []
+    barrier = threading.Barrier(len(bodies))
 
-    def create(number: int) -> None:
+    def create(body: bytes) -> None:
         barrier.wait()
         try:
-            store.put("raced", str(number).encode(), if_none_match=True)
+            store.put("raced", io.BytesIO(body), size=len(body), if_none_match=True)
         except PreconditionFailed:
             return
-        winners.append(number)
+        winners.append(body)
 
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(6)]
+    threads = [threading.Thread(target=create, args=(body,)) for body in bodies]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(winners) == 1
-    assert store.get("raced").body == str(winners[0]).encode()
+    assert winners == [store.get("raced").body]
+
+
+def test_one_winner_among_racing_creators(store: Store) -> None:
+    race(store, [str(number).encode() for number in range(6)])
 
 
 def test_listing_is_by_prefix_and_sorted_in_a_folder(store: Store) -> None:

@@ -89,11 +89,7 @@ def test_a_store_that_did_not_say_is_read_again(store: LocalStore, monkeypatch: 
     ],
 )
 def test_the_last_failure_is_the_one_that_is_told(
-    store: LocalStore,
-    monkeypatch: pytest.MonkeyPatch,
-    failure: Exception,
-    raised: type[Exception],
-    said: str,
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, failure: Exception, raised: type[Exception], said: str
 ) -> None:
     calls: list[object] = []
 

@@ -201,10 +201,7 @@ def test_lost_replies_are_asked_for_again(bucket: Bucket, monkeypatch: pytest.Mo
     assert (bucket.left(), lost) == ([], {"versions", "delete_version"})
 
 
-RIGHTS = {
-    "s3:ListBucketVersions": ["s3:DeleteObjectVersion"],
-    "s3:DeleteObjectVersion": ["s3:ListBucketVersions"],
-}
+RIGHTS = {"s3:ListBucketVersions": ["s3:DeleteObjectVersion"], "s3:DeleteObjectVersion": ["s3:ListBucketVersions"]}
 
 
 @pytest.mark.parametrize("missing", RIGHTS)

@@ -216,6 +216,17 @@ def test_a_version_follows_a_checkpoint_that_nothing_followed_yet(lake: Lake) ->
     assert lake.version() == 3
 
 
+def test_a_created_table_has_its_location_and_no_path_of_the_writer(lake: Lake) -> None:
+    for copy in (lake.copy, LogCopy()):  # two processes have seen that there is none
+        copy.create(lake.store, ROOT, "s3://lake/tables/orders", ROWS.schema, name="orders")
+        assert lake.version() == 0
+    lake.write()
+    lake.commit()
+    [created] = [entry for entry in DeltaTable(lake.path).history() if entry["operation"] == "CREATE TABLE"]
+    assert created["operationParameters"]["location"] == "s3://lake/tables/orders"
+    assert [path for path in lake.log.iterdir() if str(lake.temporary).encode() in path.read_bytes()] == []
+
+
 def test_of_two_writers_one_is_first_and_the_other_sees_it(lake: Lake) -> None:
     lake.write()
     lake.look()

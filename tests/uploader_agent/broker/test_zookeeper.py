@@ -1,9 +1,8 @@
-"""Watches in ZooKeeper: on a real one, with sessions that end, and what reaches the client of it."""
+"""Leaders by a real ZooKeeper, and the options that reach its client."""
 
 from __future__ import annotations
 
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,12 +11,10 @@ from typing import Any
 import pytest
 from kafka.admin import NewTopic
 from kazoo.client import KazooClient
-from kazoo.protocol.states import KazooState
-from structlog.testing import capture_logs
 
 from tests.support.java import java
 from tests.support.kafka import KafkaCluster
-from tests.support.kafka_broker import TINY_JVM, kafka_program
+from tests.support.kafka_broker import TINY_JVM, KafkaVersion, kafka_program
 from tests.support.kafka_config import write_properties, zookeeper_properties
 from tests.support.ports import HOST, free_port, is_free
 from tests.support.waiting import wait_until
@@ -25,151 +22,29 @@ from tests.uploader_agent.broker.test_properties import write
 from tests.uploader_agent.fakes import World
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.broker import zookeeper
 from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable, connect
 from uploader_agent.broker.authority import ZooKeeperAuthority
-from uploader_agent.broker.leadership_hints import state_path
 from uploader_agent.broker.properties import read_broker
-from uploader_agent.broker.zookeeper import ZooKeeperHints
 from uploader_agent.components import Components
-from uploader_agent.disk.watcher import NoWatcher
+from uploader_agent.disk.watcher import DirectoryWatcher
 from uploader_agent.settings import AgentSettings
 
 AT = TopicPartition("orders", 0)
 
 
-class Hinted:
-    """Counts hints."""
-
-    def __init__(self) -> None:
-        self.times = 0
-        self._changed = threading.Condition()
-
-    def __call__(self) -> None:
-        with self._changed:
-            self.times += 1
-            self._changed.notify_all()
-
-    def await_more_than(self, times: int) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: self.times > times, 20), f"still {self.times} hints"
-
-
-@pytest.fixture
-def ensemble(kafka39: KafkaCluster, tmp_path: Path) -> Iterator[KazooClient]:
-    """A client in a chroot of its own on a real ZooKeeper, with the nodes that a broker makes."""
-    chroot = f"/{tmp_path.name}"
-    client = KazooClient(f"{kafka39.zookeeper}")
-    client.start(30)
-    client.ensure_path(f"{chroot}/brokers/topics")
-    client.ensure_path(f"{chroot}/brokers/ids")
-    client.chroot = chroot
-    yield client
-    client.stop()
-    client.close()
-
-
-def count_clients(monkeypatch: pytest.MonkeyPatch) -> list[KazooClient]:
-    """The clients that are made from now on."""
-    made: list[KazooClient] = []
-
-    def make(**options: Any) -> KazooClient:
-        made.append(KazooClient(**options))
-        return made[-1]
-
-    monkeypatch.setattr(zookeeper, "KazooClient", make)
-    return made
-
-
-@contextmanager
-def watching(ensemble: KazooClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hinted, list[KazooClient]]]:
-    """Hints of one replica, whose first watches are set; and the clients that were made."""
-    made = count_clients(monkeypatch)
-    hosts = ",".join(f"{host}:{port}" for host, port in ensemble.hosts) + ensemble.chroot
-    hinted = Hinted()
-    with closing(ZooKeeperHints({"hosts": hosts, "timeout": 4.0})) as hints:
-        hints.watch([AT])
-        hints.start(hinted)
-        hinted.await_more_than(0)
-        yield hinted, made
-
-
-def test_each_change_of_what_is_watched_is_a_hint(ensemble: KazooClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    with watching(ensemble, monkeypatch) as (hinted, _):
-        changes: list[Any] = [
-            lambda: ensemble.create(state_path(AT), b"{}", makepath=True),
-            lambda: ensemble.set(state_path(AT), b'{"leader":1}'),
-            lambda: ensemble.set(state_path(AT), b'{"leader":2}'),
-            lambda: ensemble.create("/brokers/ids/2"),
-            lambda: ensemble.delete("/brokers/ids/2"),
-            lambda: ensemble.delete(state_path(AT)),
-        ]
-        for change in changes:
-            before = hinted.times
-            change()
-            hinted.await_more_than(before)
-
-
-def end_session(ensemble: KazooClient, identity: Any) -> bool:
-    """Close a session from another client; False, since its owner may have taken it back before."""
-    twin = KazooClient(f"{ensemble.hosts[0][0]}:{ensemble.hosts[0][1]}", client_id=identity)
-    twin.start(30)
-    twin.stop()
-    twin.close()
-    return False
-
-
-def test_an_expired_session_is_survived(ensemble: KazooClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another client with the same session ends it; the hints come again, one for the time between included."""
-    ensemble.create(state_path(AT), b"{}", makepath=True)
-    with watching(ensemble, monkeypatch) as (hinted, made):
-        [client] = made
-        former, lost = client.client_id, threading.Event()
-        client.add_listener(lambda state: lost.set() if state == KazooState.LOST else None)
-        before = hinted.times
-        wait_until(lambda: end_session(ensemble, former) or lost.is_set(), what="the session to end")
-        hinted.await_more_than(before)
-        assert client.client_id != former
-        before = hinted.times
-        ensemble.set(state_path(AT), b'{"leader":2}')
-        hinted.await_more_than(before)
-
-
-def test_a_refused_login_costs_only_hints(ensemble: KazooClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that ends for good is followed by another one."""
-    real: Any = KazooClient.start_async
-    made: list[KazooClient] = []
-
-    def refuse_first(client: KazooClient) -> Any:
-        made.append(client)
-        if len(made) == 1:
-            raise RuntimeError("told so")
-        return real(client)
-
-    monkeypatch.setattr(KazooClient, "start_async", refuse_first)
-    hosts, hinted = f"{ensemble.hosts[0][0]}:{ensemble.hosts[0][1]}{ensemble.chroot}", Hinted()
-    with closing(ZooKeeperHints({"hosts": hosts}, retry=0.05)) as hints:
-        hints.start(hinted)
-        hinted.await_more_than(0)
-    assert len(made) > 1
-
-
 @contextmanager
 def running(world: World, cluster: KafkaCluster, topic: str) -> Iterator[TestedAgent]:
-    """Broker 1's agent. Neither poll nor scan is due for a day, and no inotify: a watch alone can tell."""
+    """Broker 1's agent. Neither poll nor scan is due for a day, so only what the broker writes on its disk can tell."""
     broker = read_broker(cluster.brokers[0].properties_path)
-    assert (broker.mode, broker.zookeeper) == ("zookeeper", {"hosts": cluster.zookeeper})
     settings = world.settings(include=[topic], scan_interval="1d", metadata_interval="1d")
     with (
         closing(
             AdminMetadata(broker.node_id, lambda: connect(broker.node_id, broker.bootstrap, "PLAINTEXT", {}))
         ) as metadata,
-        closing(NoWatcher()) as bell,
-        closing(ZooKeeperHints(broker.zookeeper or {})) as hints,
+        closing(DirectoryWatcher()) as watcher,
+        TestedAgent(Components(settings, broker, metadata, lambda _url: world.store, watcher)).running() as agent,
     ):
-        components = Components(settings, broker, metadata, lambda _url: world.store, bell, hints=hints)
-        with TestedAgent(components).running() as agent:
-            yield agent
+        yield agent
 
 
 def test_a_new_topic_is_led_long_before_the_poll(kafka39: KafkaCluster, tmp_path: Path) -> None:
@@ -180,10 +55,12 @@ def test_a_new_topic_is_led_long_before_the_poll(kafka39: KafkaCluster, tmp_path
         wait_until(lambda: TopicPartition(topic, 0) in agent.leadership.partitions, what="it to be led")
 
 
-def test_leader_change_is_seen_long_before_the_poll(tmp_path: Path, full: bool) -> None:
+@pytest.mark.parametrize("version", ["3.9.2", "4.3.1"])
+def test_a_leader_is_seen_long_before_the_poll(version: KafkaVersion, tmp_path: Path, full: bool) -> None:
+    """A new leader renames its ``leader-epoch-checkpoint`` (``LeaderEpochFileCache.assign``)."""
     if not full:
         pytest.skip("starts two brokers: make test-full")
-    with KafkaCluster(tmp_path / "kafka", version="3.9.2", brokers=2) as cluster:
+    with KafkaCluster(tmp_path / "kafka", version=version, brokers=2) as cluster:
         with cluster.admin() as admin:
             admin.create_topics([NewTopic("moved", -1, -1, replica_assignments={0: [2, 1]})])
         wait_until(lambda: cluster.leaders("moved") == {0: 2}, what="broker 2 to lead")
@@ -243,18 +120,11 @@ def secured(tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # kazoo's way to say "refused"
 def test_tls_and_login_on_a_real_server(secured: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the right password it watches; with another the client is refused, and made anew as often as that is."""
-    hinted = Hinted()
-    with closing(ZooKeeperHints(secured)) as hints:
-        hints.start(hinted)
-        hinted.await_more_than(0)
-    wrong, none = {**secured["sasl_options"], "password": "wrong"}, Hinted()
-    made = count_clients(monkeypatch)
-    with capture_logs() as logs, closing(ZooKeeperHints({**secured, "sasl_options": wrong}, retry=0.5)) as hints:
-        hints.start(none)
-        wait_until(lambda: len(made) > 2, what="a third client")
-    assert none.times == 0
-    assert [one["event"] for one in logs if one["log_level"] == "warning"] == ["zookeeper_not_watched"]
+    assert ZooKeeperAuthority(secured).leader(AT) is None
+    wrong = {**secured["sasl_options"], "password": "wrong"}
+    monkeypatch.setattr("uploader_agent.broker.authority._PATIENCE", 2.0)
+    with pytest.raises(BrokerUnavailable, match="cannot be asked"):
+        ZooKeeperAuthority({**secured, "sasl_options": wrong}).leader(AT)
 
 
 CONNECT = "zookeeper.connect=z1:2182,z2:2182/kafka/prod\n"

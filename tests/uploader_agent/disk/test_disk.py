@@ -96,8 +96,7 @@ def test_files_of_another_incarnation_are_not_touched(world: World) -> None:
 
 
 def test_directory_is_held_while_a_topic_is_made_again(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, b"old")
+    partition = world.disk.partition().segment(0, b"old")
     with PartitionFiles(partition.folder, ID) as files:
         partition.folder.rename(partition.folder.with_name("orders-0.f00-delete"))
         world.disk.partition(topic_id=OTHER_ID).segment(0, b"new")
@@ -107,7 +106,7 @@ def test_directory_is_held_while_a_topic_is_made_again(world: World) -> None:
 
 
 def test_changes_are_noticed(world: World) -> None:
-    path = world.disk.partition().segment(0, b"0123456789")
+    path = world.disk.partition().segment(0, b"0123456789").log(0)
     with PartitionFiles(path.parent, ID) as files:
         opened = files.open(path.name)
         assert opened is not None
@@ -131,8 +130,7 @@ def test_checksum_of_a_part() -> None:
 
 def test_segment_that_changes_while_it_is_read_is_judged_anew(world: World) -> None:
     """What was sent of the dead branch stays as it was sent, and its manifest tells where it leaves the log."""
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     world.metadata.leads = {T: Led(4, ID)}
     truncated: list[str] = []
     rewritten = records(0, 50) + records(50, 100, epoch=4)
@@ -187,10 +185,7 @@ def test_no_link_is_followed_in_a_log_directory(tmp_path: Path, world: World) ->
     log = world.disk.partition().log(0)
     log.unlink()
     log.symlink_to(secret)
-    with (
-        PartitionFiles(log.parent, ID) as files,
-        capture_logs() as told,
-    ):
+    with PartitionFiles(log.parent, ID) as files, capture_logs() as told:
         with pytest.raises(OSError, match="a symbolic link") as caught:
             files.open(log.name)
         world.metadata.leads[TopicPartition("other", 0)] = Led(3, ID)
@@ -227,7 +222,7 @@ def test_a_log_directory_itself_may_be_a_link(tmp_path: Path) -> None:
 def test_an_index_that_points_nowhere_does_not_hide_the_log_end(world: World) -> None:
     """Kafka leaves the entries of a truncated log behind the valid ones."""
     partition = world.disk.partition()
-    path = partition.segment(0, records(0, 1000))
+    path = partition.segment(0, records(0, 1000)).log(0)
     path.with_suffix(".index").write_bytes(struct.pack(">iiii", 500, 1001, 900, path.stat().st_size - 7))
     path.with_suffix(".timeindex").write_bytes(struct.pack(">qi", 1_770_000_000_009, 990))
     found = ActiveReader().read(partition.folder, ID)

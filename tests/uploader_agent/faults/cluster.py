@@ -93,8 +93,7 @@ def delete(cluster: KafkaCluster, topic: str) -> None:
     """Delete a topic, and wait until it is not listed; its files go later."""
     asked(lambda: _admin(cluster.bootstrap).delete_topics([topic])[topic].result(_PATIENCE))
     wait_until(
-        lambda: topic not in _admin(cluster.bootstrap).list_topics(timeout=5).topics,
-        what=f"topic {topic} to be gone",
+        lambda: topic not in _admin(cluster.bootstrap).list_topics(timeout=5).topics, what=f"topic {topic} to be gone"
     )
 
 
@@ -207,10 +206,7 @@ def move_log_dir(cluster: KafkaCluster, topic: str, partition: int, broker: Brok
     with cluster.admin() as admin:
         answer = admin.alter_replica_log_dirs(wanted)
     assert set(answer.values()) == {NoError}, answer
-    wait_until(
-        lambda: (target / before.name).is_dir() and not before.exists(),
-        what=f"{before.name} to be in {target}",
-    )
+    wait_until(lambda: (target / before.name).is_dir() and not before.exists(), what=f"{before.name} to be in {target}")
     return target / before.name
 
 

@@ -64,8 +64,7 @@ def fill_up(place: Path) -> None:
 
 def test_full_before_anything_is_held(world: World, small_disk: Path) -> None:
     """No link can be made and no note written: descriptors hold, the segments go up, nothing is left half."""
-    partition = world.disk.partition()
-    partition.fill(0, 100, 200, end=300)
+    partition = world.disk.partition().fill(0, 100, 200, end=300)
     fill_up(small_disk)
     with watching(world, links=[str(small_disk / "links")]) as agent:
         assert held(agent) == [(0, 100), (100, 200), (200, 300)]
@@ -81,8 +80,7 @@ def test_full_before_anything_is_held(world: World, small_disk: Path) -> None:
 
 def test_it_yields_when_the_disk_runs_full(world: World, small_disk: Path) -> None:
     """What retention gave up is let go for the broker's sake, and stands as the exact gap; what is left goes up."""
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     world.once()
     partition.fill(100, 200, 300, end=400)
     with watching(world, links=[str(small_disk / "links")], min_free=0.05) as agent:

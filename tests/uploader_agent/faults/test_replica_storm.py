@@ -28,7 +28,7 @@ def test_random_faults(
     cluster: KafkaCluster = request.getfixturevalue("kraft3" if version == "4.3.1" else "zookeeper3")
     with SocksProxy() as proxy:
         storm = Storm(tmp_path, cluster, proxy, rng)
-        storm.run(200 if full else 10)
+        storm.run(200 if full else 6)
     # What a test tried is part of its result.
     print(f"seed {seed}, Kafka {version}: {storm.done.total()} faults {dict(storm.done)}; {dict(storm.totals)}")  # noqa: T201
     for kind, amount in (storm.done + storm.totals).items():

@@ -77,8 +77,7 @@ def gaps(world: World) -> list[tuple[int, int, str]]:
 
 @pytest.mark.parametrize("linked", [False, True])
 def test_what_retention_takes_goes_up_all_the_same(world: World, linked: bool) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, 200, end=300)
+    partition = world.disk.partition().fill(0, 100, 200, end=300)
     before = {path.name: path.read_bytes() for path in partition.folder.iterdir()}
     with watching(world, **with_links(world) if linked else {}) as agent:
         assert held(agent) == [(0, 100), (100, 200), (200, 300)]
@@ -101,8 +100,7 @@ def test_what_retention_takes_goes_up_all_the_same(world: World, linked: bool) -
 @pytest.mark.parametrize("enabled", [True, False])
 def test_an_upload_under_way_survives_that_its_files_are_taken(world: World, enabled: bool) -> None:
     """Without holding too: the file is open."""
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     before = partition.log(0).read_bytes()
 
     def take_away(operation: str, key: str) -> None:
@@ -119,8 +117,7 @@ def test_segments_taken_while_they_are_looked_at_are_held_or_left(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between listing and opening, and between opening and proving where a segment ends."""
-    partition = world.disk.partition()
-    partition.fill(0, 100, 200, end=300)
+    partition = world.disk.partition().fill(0, 100, 200, end=300)
     real = PartitionFiles.names
 
     def take_away(files: PartitionFiles) -> list[str]:
@@ -138,8 +135,7 @@ def test_segments_taken_while_they_are_looked_at_are_held_or_left(
 
 
 def test_a_segment_that_a_listing_missed_is_not_swallowed(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, 200, end=300)
+    partition = world.disk.partition().fill(0, 100, 200, end=300)
     names = [path.name for path in partition.folder.iterdir()]
     assert ends_at(names, 0, 100)
     assert not ends_at(names, 0, 200), "100 lies between"
@@ -150,8 +146,7 @@ def test_a_segment_that_a_listing_missed_is_not_swallowed(world: World) -> None:
 
 
 def test_links_outlive_the_agent(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     with watching(world, **with_links(world)) as agent:
         assert len(list((world.root / "links").iterdir())) == 2
         del agent
@@ -168,8 +163,7 @@ def test_links_outlive_the_agent(world: World) -> None:
 
 
 def test_without_holding_the_gap_is_exact(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     world.once()
     partition.fill(100, 200, 300, end=400)
     with watching(world, enabled=False) as agent:
@@ -181,8 +175,7 @@ def test_without_holding_the_gap_is_exact(world: World) -> None:
 
 
 def test_epochs_that_the_broker_forgot_stay_in_the_lineage(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 100, epoch=1))
+    partition = world.disk.partition().segment(0, records(0, 100, epoch=1))
     partition.segment(100, records(100, 150, epoch=1) + records(150, 200, epoch=2))
     partition.segment(200, records(200, 300, epoch=3))
     for end in (100, 200, 300):
@@ -216,8 +209,7 @@ def spoil_lineage(partition: FakePartition, _: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [spoil_in_place, spoil_and_restore_size, spoil_lineage])
 def test_held_bytes_that_changed_do_not_count(world: World, spoil: Any) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     with watching(world) as agent:
         path = partition.log(0)
         partition.retire(0)
@@ -229,8 +221,7 @@ def test_held_bytes_that_changed_do_not_count(world: World, spoil: Any) -> None:
 
 
 def test_what_changes_between_a_look_and_the_upload_does_not_count(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     with watching(world) as agent:
         partition.retire(0)
         Path(f"{partition.log(0)}.deleted").write_bytes(records(0, 100, value="another"))
@@ -243,8 +234,7 @@ def test_what_changes_between_a_look_and_the_upload_does_not_count(world: World)
 
 
 def test_held_indexes_serve_no_other_log(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     with watching(world) as agent, agent.hold.files(T, ID, partition.folder) as files:
         index = partition.log(0).with_suffix(".index")
         index.unlink()
@@ -256,8 +246,7 @@ def test_held_indexes_serve_no_other_log(world: World) -> None:
 
 def test_what_is_held_is_no_hole(world: World) -> None:
     """Neither before it may go up, nor between two holes."""
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     world.once()
     partition.fill(100, 200, 300, 400, end=500)
     with watching(world) as agent:
@@ -270,8 +259,7 @@ def test_what_is_held_is_no_hole(world: World) -> None:
 
 
 def test_a_segment_that_changed_since_it_was_listed_is_not_held(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     first, second, _ = find_segments(partition.folder)
     stale = replace(first, size=first.size + 1)
     with PartitionFiles(partition.folder, ID) as files:
@@ -284,9 +272,7 @@ def test_a_segment_that_changed_since_it_was_listed_is_not_held(world: World) ->
 
 def test_batches_that_contradict_what_was_written_down_are_kept_as_corrupt(world: World) -> None:
     """The broker knows nothing of these epochs any more: the held lineage is what tells."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 100, epoch=2))
-    partition.roll(100)
+    partition = world.disk.partition().segment(0, records(0, 100, epoch=2)).roll(100)
     partition.lineage([(2, 0), (3, 50)])
     with watching(world) as agent:
         lose(partition, 0)
@@ -300,8 +286,7 @@ def test_batches_that_contradict_what_was_written_down_are_kept_as_corrupt(world
 
 
 def test_a_log_truncated_while_it_is_held_is_held_anew(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     with watching(world) as agent:
         partition.segment(100, records(100, 150))
         for path in partition.folder.glob(f"{200:020d}.*"):
@@ -313,12 +298,10 @@ def test_a_log_truncated_while_it_is_held_is_held_anew(world: World) -> None:
 
 
 def test_a_topic_made_again_shares_nothing(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     with watching(world) as agent:
         shutil.rmtree(partition.folder)
-        again = world.disk.partition(topic_id=OTHER_ID)
-        again.segment(100, b"")
+        again = world.disk.partition(topic_id=OTHER_ID).segment(100, b"")
         world.metadata.leads[T] = world.metadata.leads[T]._replace(topic_id=OTHER_ID)
         look(agent)
         assert [one.base_offset for one in agent.leadership.partitions[T].segments] == [100]
@@ -333,8 +316,7 @@ def test_a_topic_made_again_shares_nothing(world: World) -> None:
 
 def test_for_who_does_not_lead(world: World) -> None:
     """What the filler of gaps asks for."""
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     with watching(world) as agent:
         shutil.rmtree(partition.folder)
         with agent.hold.files(T, ID, None) as files:
@@ -356,8 +338,7 @@ def test_for_who_does_not_lead(world: World) -> None:
 
 
 def test_deleted_files_count_after_a_restart(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, 200, end=300)
+    partition = world.disk.partition().fill(0, 100, 200, end=300)
     partition.retire(0, 100)
     no_errors(world.once())
     _, watermark = world.watermark()
@@ -367,8 +348,7 @@ def test_deleted_files_count_after_a_restart(world: World) -> None:
 
 @pytest.mark.parametrize("index", [True, False])
 def test_deleted_files_with_several_epochs(world: World, index: bool) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50, epoch=1) + records(50, 100, epoch=2))
+    partition = world.disk.partition().segment(0, records(0, 50, epoch=1) + records(50, 100, epoch=2))
     partition.segment(100, records(100, 200))
     partition.snapshot(100)
     if not index:
@@ -411,8 +391,7 @@ def epochs_go_back(partition: FakePartition) -> None:
 
 @pytest.mark.parametrize("left", [dead_branch, two_claims, other_epochs, half_a_batch, no_batch, epochs_go_back])
 def test_other_deleted_files_do_not_count(world: World, left: Any) -> None:
-    partition = world.disk.partition()
-    partition.fill(100, end=200)
+    partition = world.disk.partition().fill(100, end=200)
     left(partition)
     partition.retire(0)
     no_errors(world.once())
@@ -421,8 +400,7 @@ def test_other_deleted_files_do_not_count(world: World, left: Any) -> None:
 
 
 def test_deleted_files_that_reach_into_the_active_segment_do_not_count(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 150))
+    partition = world.disk.partition().segment(0, records(0, 150))
     partition.retire(0)
     partition.segment(100, records(100, 120))
     with watching(world) as agent:
@@ -435,9 +413,7 @@ def test_deleted_files_that_reach_into_the_active_segment_do_not_count(world: Wo
 
 def test_what_a_truncation_deleted_does_not_count_where_retention_took_what_came_in_its_place(world: World) -> None:
     """The live log remembers neither of them. One was held as it was before the truncation."""
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
-    partition.segment(100, records(100, 110))
+    partition = world.disk.partition().fill(0, end=100).segment(100, records(100, 110))
     with watching(world) as agent:
         assert held(agent) == [(0, 100)]
         partition.retire(100)
@@ -452,8 +428,7 @@ def test_what_a_truncation_deleted_does_not_count_where_retention_took_what_came
 
 def test_deleted_files_must_agree_with_the_watermark(world: World) -> None:
     """Their own lineage is not part of the live one, and starts within what was uploaded from another branch."""
-    partition = world.disk.partition()
-    partition.fill(0, end=50)
+    partition = world.disk.partition().fill(0, end=50)
     world.once()
     remove(partition, 0, 50)
     partition.segment(40, records(40, 100, epoch=2))
@@ -466,8 +441,7 @@ def test_deleted_files_must_agree_with_the_watermark(world: World) -> None:
 
 
 def test_deleted_files_that_the_store_has_are_left_alone(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     world.once()
     puts = len(world.store.puts)
     partition.retire(0)
@@ -494,8 +468,7 @@ def fail_link(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_descriptors_serve_where_links_cannot_be_made(
     world: World, number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     fail_link(number, monkeypatch)
     with watching(world, **with_links(world)) as agent:
         assert held(agent) == [(0, 100), (100, 200)]
@@ -623,8 +596,7 @@ def test_the_oldest_go_until_all_bounds_hold(
 
 def test_what_is_evicted_is_a_gap_with_its_reason(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (world.root / "state").mkdir()
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     world.once()
     partition.fill(100, 200, 300, 400, end=500)
     size = partition.log(100).stat().st_size
@@ -654,8 +626,7 @@ def test_what_is_evicted_is_a_gap_with_its_reason(world: World, monkeypatch: pyt
 
 def test_what_is_evicted_before_the_first_upload_is_a_gap_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (world.root / "state").mkdir()
-    partition = world.disk.partition()
-    partition.fill(0, 100, 200, end=300)
+    partition = world.disk.partition().fill(0, 100, 200, end=300)
     size = partition.log(0).stat().st_size
     monkeypatch.setattr("uploader_agent.hold.limits.os.statvfs", lambda _: FakeFileSystem(size * 10))
     with watching(world, max=0.15) as agent:
@@ -669,8 +640,7 @@ def test_what_is_evicted_before_the_first_upload_is_a_gap_too(world: World, monk
 
 
 def test_bounds_change_while_the_agent_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, 200, end=300)
+    partition = world.disk.partition().fill(0, 100, 200, end=300)
     size = partition.log(0).stat().st_size
     monkeypatch.setattr("uploader_agent.hold.limits.os.statvfs", lambda _: FakeFileSystem(size * 10))
     (world.root / "state").mkdir()
@@ -684,8 +654,7 @@ def test_bounds_change_while_the_agent_runs(world: World, monkeypatch: pytest.Mo
 
 
 def test_age_counts_from_when_the_broker_gave_it_up_by_a_clock_that_cannot_jump(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     now = 1000.0
 
     class Told(Runtime):
@@ -783,8 +752,7 @@ def test_descriptors_to_keep() -> None:
 
 def test_a_worker_sees_no_hole_while_the_loop_looks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look at the directory and that at what is held, the log is what was seen before."""
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     world.metadata.default_high = 0
     with watching(world) as agent:
         led = agent.leadership.partitions[T]

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from pathlib import Path
 from types import coroutine
-from typing import Any
+from typing import Any, Self
 
 from typing_extensions import override
 
@@ -176,11 +176,12 @@ class ScriptedCluster(Cluster):
         """The leader's."""
         return self.replicas[self.leader]
 
-    def produce(self, count: int = 1, *, commit: bool = True) -> None:
+    def produce(self, count: int = 1, *, commit: bool = True) -> Self:
         for _ in range(count):
             self.log.append(simple(self.log.end, self.rng.randint(1, 4), leader_epoch=self.epoch))
         if commit:
             self.commit()
+        return self
 
     def commit(self, *followers: int) -> None:
         """Let followers, or all, copy the leader's log, and raise the high watermark."""

@@ -20,7 +20,7 @@ from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, scan_batches
 from tidemark.store import LocalStore
-from uploader_agent.broker.admin import AdminMetadata, Leader, Led, Offsets
+from uploader_agent.broker.admin import AdminMetadata, Cleanup, Leader, Led, Offsets
 from uploader_agent.broker.properties import Broker
 from uploader_agent.components import Components
 from uploader_agent.disk.watcher import NoWatcher
@@ -64,8 +64,8 @@ class ScriptedAdmin(AdminMetadata):
         self.asked += len(led)
         return {tp: Offsets(log.high_watermark, log.high_watermark, log.start) for tp in self._led(broker, led)}
 
-    def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
-        return dict.fromkeys(topics, self._scripted.cleanup_policy)
+    def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:
+        return dict.fromkeys(topics, Cleanup(self._scripted.cleanup_policy))
 
     def _led(self, broker: int, led: Mapping[TopicPartition, Led]) -> list[TopicPartition]:
         starts = self._scripted.run(
@@ -158,6 +158,11 @@ class Slot:
                 if lineage.is_live(header.last_offset, header.leader_epoch):  # the log start may lie within it
                     found[header.base_offset] = body[header.position : header.end]
         return found
+
+    def upload_all(self) -> None:
+        """Upload tails as well; then everything is exact."""
+        self.upload(tails=True)
+        self.check_exact()
 
     def check_exact(self) -> None:
         """All that the leader has committed is stored; what is missing, it no longer has; nothing else is there."""

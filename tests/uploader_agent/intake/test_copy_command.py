@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import selectors
+import signal
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.intake.scripted import ID, T
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.incarnations import topic_id_uuid
+from uploader_agent import cli
 from uploader_agent.intake.fetch_connection import FetchConnection
 from uploader_agent.intake.fetching import FetchLimits, FrameTooLarge, Wanted
 from uploader_agent.intake.sessions import FetchSession
@@ -60,6 +62,14 @@ def test_no_broker_is_there(tmp_path: Path) -> None:
     assert code == 1
     assert "cannot be asked" in text
     assert "Traceback" not in text
+
+
+def test_its_answers_to_signals_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nobody could end the tests that come after it in the same process."""
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(cli, "main", lambda: signal.signal(signal.SIGTERM, lambda *_: None))
+    assert run_here(["copy"], tmp_path / "log") == 0
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.fixture

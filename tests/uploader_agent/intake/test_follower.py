@@ -57,8 +57,7 @@ def learn(follower: PartitionFollower, topic: TopicLeaders | None, cluster: Scri
 
 
 def test_a_log_is_copied_and_continued(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    cluster.produce(30)
+    cluster = ScriptedCluster().produce(30)
     row = copied(cluster, tmp_path)
     assert row == CopyRow(str(T), "copied", 0, cluster.log.end, cluster.log.end, row.bytes, 1, 0, None)
     assert row.bytes == sum(map(len, cluster.log.batches))
@@ -79,8 +78,7 @@ def test_an_empty_log_has_an_empty_segment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fault", ALL)
 def test_a_faulty_answer_costs_a_request_and_no_batch(tmp_path: Path, fault: str) -> None:
-    cluster = ScriptedCluster()
-    cluster.produce(40)
+    cluster = ScriptedCluster().produce(40)
     cluster.mischief = {fault: 0.3}
     assert copied(cluster, tmp_path).state == "copied"
     assert_follows(tmp_path / str(T), cluster)
@@ -88,8 +86,7 @@ def test_a_faulty_answer_costs_a_request_and_no_batch(tmp_path: Path, fault: str
 
 def test_partitions_take_turns_to_come_first(tmp_path: Path) -> None:
     """The first one of a request has room for a batch of any size."""
-    cluster = ScriptedCluster(partitions=3)
-    cluster.produce(40)
+    cluster = ScriptedCluster(partitions=3).produce(40)
     with closing(TopicCopy(cluster, TOPIC, tmp_path, clock=lambda: cluster.now)) as copy:
         copy.run(lambda: False)
         assert {row.state for row in copy.rows()} == {"copied"}
@@ -97,8 +94,7 @@ def test_partitions_take_turns_to_come_first(tmp_path: Path) -> None:
 
 
 def test_batches_above_the_high_watermark_are_left(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    cluster.produce(5)
+    cluster = ScriptedCluster().produce(5)
     high = cluster.log.end
     cluster.produce(5, commit=False)
     row = copied(cluster, tmp_path)
@@ -108,8 +104,7 @@ def test_batches_above_the_high_watermark_are_left(tmp_path: Path) -> None:
 
 def test_a_batch_above_the_high_watermark_of_its_own_answer_is_not_taken(tmp_path: Path) -> None:
     """No broker sends one: its offset is damaged, which no checksum covers."""
-    cluster = ScriptedCluster()
-    cluster.produce(2)
+    cluster = ScriptedCluster().produce(2)
     cluster.log.batches.append(simple(1000, leader_epoch=0))
     cluster.log.high_watermark = 2000
     send = cluster._part
@@ -180,8 +175,7 @@ def test_a_lineage_is_walked_below_a_spool_that_begins_above_the_log_start(tmp_p
 
 
 def test_a_clean_election_keeps_the_spool(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    cluster.produce(10)
+    cluster = ScriptedCluster().produce(10)
     copied(cluster, tmp_path)
     cluster.elect(2)
     cluster.produce(10)
@@ -214,8 +208,7 @@ def test_an_unclean_election_cuts_the_spool(tmp_path: Path, produced: int) -> No
 
 def test_an_unclean_election_while_it_follows(tmp_path: Path) -> None:
     """The leader fences the old epoch; a copy that has an end does not wait for offsets that are gone."""
-    cluster = ScriptedCluster()
-    cluster.produce(10)
+    cluster = ScriptedCluster().produce(10)
     cluster.produce(30, commit=False)
     cluster.commit(1)
     with closing(TopicCopy(cluster, TOPIC, tmp_path, segment_bytes=500, clock=lambda: cluster.now)) as copy:
@@ -231,8 +224,7 @@ def test_an_unclean_election_while_it_follows(tmp_path: Path) -> None:
 
 def test_a_replica_that_has_not_truncated_is_not_believed(tmp_path: Path) -> None:
     """Broker 1 still has the dead branch, below its old high watermark, and is the near replica of the new leader."""
-    cluster = ScriptedCluster()
-    cluster.produce(10)
+    cluster = ScriptedCluster().produce(10)
     cluster.produce(10, commit=False)
     cluster.commit(1)
     dead = cluster.log.batches[10:]
@@ -256,8 +248,7 @@ def test_a_replica_that_has_not_truncated_is_not_believed(tmp_path: Path) -> Non
 
 
 def test_a_near_replica_serves_and_one_that_lags_is_left(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    cluster.produce(20)
+    cluster = ScriptedCluster().produce(20)
     cluster.near = 3
     assert copied(cluster, tmp_path).state == "copied"
     assert len([wanted for wanted in cluster.asked if wanted.broker == 3]) > 5
@@ -270,8 +261,7 @@ def test_a_near_replica_serves_and_one_that_lags_is_left(tmp_path: Path) -> None
 
 
 def test_partitions_with_and_without_a_near_replica_take_turns(tmp_path: Path) -> None:
-    cluster = ScriptedCluster(partitions=30)
-    cluster.produce(2)
+    cluster = ScriptedCluster(partitions=30).produce(2)
     with closing(TopicCopy(cluster, TOPIC, tmp_path, follow=True, clock=lambda: cluster.now)) as copy:
         copy.fetcher.followers[TopicPartition(TOPIC, 7)]._shun_until = 1e9
         copy.run(lambda: len(cluster.asked_first) > 3)
@@ -311,8 +301,7 @@ def test_a_request_without_news_is_repeated_without_a_look_at_its_partitions(
 
 
 def test_a_near_replica_that_stands_still_is_left(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    cluster.produce(20)
+    cluster = ScriptedCluster().produce(20)
     cluster.near = 3
     with closing(TopicCopy(cluster, TOPIC, tmp_path, follow=True, clock=lambda: cluster.now)) as copy:
         copy.run(lambda: cluster.now > 60)
@@ -323,8 +312,7 @@ def test_a_near_replica_that_stands_still_is_left(tmp_path: Path) -> None:
 
 
 def test_a_near_replica_that_is_down_is_left(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    cluster.produce(20)
+    cluster = ScriptedCluster().produce(20)
     cluster.near = 3
     cluster.down = {3}
     assert copied(cluster, tmp_path).state == "copied"
@@ -332,8 +320,7 @@ def test_a_near_replica_that_is_down_is_left(tmp_path: Path) -> None:
 
 
 def test_retention_that_passes_the_copy_leaves_a_range_out(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    cluster.produce(10)
+    cluster = ScriptedCluster().produce(10)
     before = copied(cluster, tmp_path).next_offset or 0
     kept = batches_in(tmp_path / str(T))
     cluster.produce(20)
@@ -346,8 +333,7 @@ def test_retention_that_passes_the_copy_leaves_a_range_out(tmp_path: Path) -> No
 
 
 def test_retention_that_passes_a_copy_that_runs(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    cluster.produce(40)
+    cluster = ScriptedCluster().produce(40)
     with closing(TopicCopy(cluster, TOPIC, tmp_path, segment_bytes=500, clock=lambda: cluster.now)) as copy:
         counted = itertools.count()
         copy.run(lambda: next(counted) > 5)
@@ -393,8 +379,7 @@ def test_epochs_that_a_leader_does_not_state_must_rise(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_is_made_again_ends_its_copy(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    cluster.produce(10)
+    cluster = ScriptedCluster().produce(10)
     with closing(TopicCopy(cluster, TOPIC, tmp_path, follow=True, clock=lambda: cluster.now)) as copy:
         counted = itertools.count()
         copy.run(lambda: next(counted) > 30)
@@ -413,8 +398,7 @@ def test_a_topic_that_is_made_again_ends_its_copy(tmp_path: Path) -> None:
 
 def test_a_lineage_of_a_topic_that_is_made_again_cuts_nothing(tmp_path: Path) -> None:
     """Questions about epochs name the topic: they are answered for the successor, under the same epoch 0."""
-    cluster = ScriptedCluster()
-    cluster.produce(10)
+    cluster = ScriptedCluster().produce(10)
     copied(cluster, tmp_path)
     kept = batches_in(tmp_path / str(T))
     asked, start = cluster.log_starts, lineage_in(tmp_path / str(T))
@@ -432,8 +416,7 @@ def test_a_lineage_of_a_topic_that_is_made_again_cuts_nothing(tmp_path: Path) ->
 
 def test_a_broker_that_has_not_heard_of_the_topic_ends_nothing(tmp_path: Path) -> None:
     """Metadata from a broker that is behind, while the leader answers."""
-    cluster = ScriptedCluster()
-    cluster.produce(20)
+    cluster = ScriptedCluster().produce(20)
     topic, counted = cluster.topic, itertools.count()
     cluster.topic = lambda name: None if next(counted) in {1, 2, 3} else topic(name)  # type: ignore[method-assign]
     assert copied(cluster, tmp_path).state == "copied"
@@ -442,8 +425,7 @@ def test_a_broker_that_has_not_heard_of_the_topic_ends_nothing(tmp_path: Path) -
 
 def test_a_leader_that_is_behind_is_waited_for(tmp_path: Path) -> None:
     """It knows neither the topic id nor the epoch yet: three times each, and then it answers."""
-    cluster = ScriptedCluster()
-    cluster.produce(20)
+    cluster = ScriptedCluster().produce(20)
     part, counted = cluster._part, itertools.count()
 
     def behind(*args: object, **options: object) -> FetchedPart:
@@ -460,8 +442,7 @@ def test_a_leader_that_is_behind_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_errors_name_partition_rule_and_remedy(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    cluster.produce(3)
+    cluster = ScriptedCluster().produce(3)
     cluster.exists = False
     with pytest.raises(BrokerError, match="orders: there is no such topic, or this user lacks DESCRIBE"):
         copied(cluster, tmp_path)
@@ -484,16 +465,14 @@ def test_errors_name_partition_rule_and_remedy(tmp_path: Path) -> None:
 
 
 def test_a_copy_with_an_end_gives_up_on_brokers_that_stay_away(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    cluster.produce(3)
+    cluster = ScriptedCluster().produce(3)
     cluster.mischief = {"lost": 1.0}
     with pytest.raises(BrokerUnavailable, match="orders-0: no batch came for 60 s: lost on the way"):
         copied(cluster, tmp_path)
 
 
 def test_an_answer_beyond_the_limit_stops_its_partition(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    cluster.produce(3)
+    cluster = ScriptedCluster().produce(3)
     answers = cluster.answers
     error = FrameTooLarge(T, 0, 200, 100)
     cluster.answers = lambda seconds: [  # type: ignore[method-assign]
@@ -508,16 +487,14 @@ def test_an_answer_beyond_the_limit_stops_its_partition(tmp_path: Path) -> None:
 
 
 def test_an_answer_of_zeros_is_damage(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    cluster.produce(3)
+    cluster = ScriptedCluster().produce(3)
     cluster._records = lambda *_, **__: bytes(300)  # type: ignore[method-assign]
     row = copied(cluster, tmp_path)
     assert "the answer from offset 0 on has no whole batch" in str(row.why)
 
 
 def test_a_log_whose_last_batches_were_compacted_away_ends(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    cluster.produce(10)
+    cluster = ScriptedCluster().produce(10)
     cluster.log.batches = cluster.log.batches[:7]
     row = copied(cluster, tmp_path)
     assert row.state == "copied"
@@ -526,8 +503,7 @@ def test_a_log_whose_last_batches_were_compacted_away_ends(tmp_path: Path) -> No
 
 def test_a_leader_whose_log_is_shorter_cuts_the_spool(tmp_path: Path) -> None:
     """Under the same epoch, as no broker of today does it."""
-    cluster = ScriptedCluster()
-    cluster.produce(10)
+    cluster = ScriptedCluster().produce(10)
     copied(cluster, tmp_path)
     cut = header_of(cluster.log.batches[6]).base_offset
     for replica in cluster.replicas.values():
@@ -539,8 +515,7 @@ def test_a_leader_whose_log_is_shorter_cuts_the_spool(tmp_path: Path) -> None:
 
 def test_a_range_that_was_left_out_is_fetched_if_the_log_is_cut_within_it(tmp_path: Path) -> None:
     """Retention had moved the start of one replica alone; the one that is elected uncleanly still has the range."""
-    cluster = ScriptedCluster()
-    cluster.produce(10)
+    cluster = ScriptedCluster().produce(10)
     copied(cluster, tmp_path)
     cluster.produce(10)
     cluster.produce(10, commit=False)
@@ -557,8 +532,7 @@ def test_a_range_that_was_left_out_is_fetched_if_the_log_is_cut_within_it(tmp_pa
 
 
 def test_a_batch_that_overlaps_the_spool_is_not_taken(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    cluster.produce(3)
+    cluster = ScriptedCluster().produce(3)
     end = cluster.log.end
     with closing(TopicCopy(cluster, TOPIC, tmp_path, follow=True, clock=lambda: cluster.now)) as copy:
         copy.run(lambda: copy.rows()[0].next_offset == end)
@@ -584,8 +558,7 @@ def restored(cluster: ScriptedCluster) -> None:
 @pytest.mark.parametrize("elected", [False, True])
 def test_another_log_with_the_same_offsets_and_epochs_is_refused(tmp_path: Path, *, elected: bool) -> None:
     """As after a restore of the brokers from a backup, and new records: at a start and at an election."""
-    cluster = ScriptedCluster()
-    cluster.produce(20)
+    cluster = ScriptedCluster().produce(20)
     with closing(TopicCopy(cluster, TOPIC, tmp_path, follow=True, clock=lambda: cluster.now)) as copy:
         copy.run(lambda: copy.rows()[0].next_offset == cluster.log.end)
         kept = batches_in(tmp_path / str(T))
@@ -620,8 +593,7 @@ def test_what_compaction_has_left_of_the_last_batch_is_the_same_log(tmp_path: Pa
 
 def test_news_of_an_older_leadership_and_late_answers_count_for_nothing(tmp_path: Path) -> None:
     """A deposed leader still answers under its epoch."""
-    cluster = ScriptedCluster()
-    cluster.produce(3)
+    cluster = ScriptedCluster().produce(3)
     old = cluster.topic(TOPIC)
     with closing(PartitionSpool(tmp_path, T, ID, 1000)) as spool:
         follower = PartitionFollower(T, ID, spool)
@@ -777,8 +749,7 @@ def through_misfortunes(tmp_path: Path, rng: random.Random, monkeypatch: pytest.
 
 def test_the_epoch_of_a_compacted_replica_begins_above_the_log_start() -> None:
     """A replica that copied a compacted log knows an epoch only from its first batch that is left."""
-    cluster = ScriptedCluster()
-    cluster.produce(4)
+    cluster = ScriptedCluster().produce(4)
     cluster.log.lineage = Lineage(((2, 5),))
     cluster.epoch = 2
     topic = cluster.topic(TOPIC)

@@ -55,6 +55,13 @@ def every_topic(_topic: str) -> bool:
     return True
 
 
+def caught_up(slot: Slot, **settings: Any) -> SlotReplica:
+    """A replica that has fetched all that there is, and stays open."""
+    replica = slot.replica(**settings)
+    replica.catch_up(every_topic)
+    return replica
+
+
 def stopped(replica: SlotReplica) -> dict[str, float]:
     """What the metric counts, by reason."""
     [metric] = replica._metrics.stopped_partitions.collect()
@@ -74,8 +81,7 @@ def slot(tmp_path: Path, cluster: ScriptedCluster) -> Slot:
 def test_what_is_fetched_is_stored_and_known_by_its_origin(slot: Slot, cluster: ScriptedCluster) -> None:
     cluster.produce(40)
     cluster.produce(3, commit=False)
-    slot.upload(tails=True)
-    slot.check_exact()
+    slot.upload_all()
     slot.check_index()
     assert {manifest.origin for manifest in slot.manifests()} == {slot.watermark().origin} == {"fetch"}
     assert slot.index().observed_at.year > 2000
@@ -113,8 +119,7 @@ def test_a_new_spool_begins_at_the_branch_that_an_unclean_election_has_left(
     cluster.elect(2)
     cluster.produce(3)
     settle(cluster)
-    slot.upload(tails=True)
-    slot.check_exact()
+    slot.upload_all()
     assert slot.watermark().gaps == ()
 
 
@@ -135,8 +140,7 @@ def test_a_new_spool_is_compared_with_the_stored_batch_of_its_own_branch(slot: S
     assert ends[SegmentName(begun)] == ends[SegmentName.of_branch(begun, 1)] == slot.watermark().next_offset
     slot.lose_spool()
     cluster.produce(3)
-    slot.upload(tails=True)
-    slot.check_exact()
+    slot.upload_all()
     assert slot.watermark().next_offset == cluster.log.end
 
 
@@ -179,8 +183,7 @@ def test_a_partition_begins_where_the_first_of_two_processes_says(slot: Slot, cl
     watermark = slot.watermark()
     assert (watermark.start_offset, watermark.next_offset) == (cluster.log.start, cluster.log.end)
     cluster.produce(3)
-    slot.upload(tails=True)
-    slot.check_exact()
+    slot.upload_all()
 
 
 def test_nobody_says_where_a_partition_begins_before_its_spool_does(slot: Slot, cluster: ScriptedCluster) -> None:
@@ -201,8 +204,7 @@ def test_nobody_says_where_a_partition_begins_before_its_spool_does(slot: Slot, 
 
 
 def test_new_spools_ask_the_store_side_by_side(tmp_path: Path) -> None:
-    cluster = ScriptedCluster(partitions=8)
-    cluster.produce(3)
+    cluster = ScriptedCluster(partitions=8).produce(3)
     slot = Slot(tmp_path, cluster)
     slot.upload(tails=True)
     slot.lose_spool()
@@ -231,8 +233,7 @@ def test_offsets_that_the_brokers_still_have_are_never_called_lost(slot: Slot, c
 
     begin_above(slot)
     assert slot.watermark().gaps == ()
-    slot.upload(tails=True)
-    slot.check_exact()
+    slot.upload_all()
     with patch.object(SlotReplica, "lost_below", lambda _self, end, _offsets: end):
         begin_above(slot)
     assert slot.watermark().gaps, "without the rule they would be"
@@ -247,8 +248,7 @@ def test_offsets_that_retention_has_removed_before_the_fetch_are_a_gap_with_its_
     before = cluster.log.end
     cluster.produce(10)
     cluster.delete_below(before)
-    slot.upload(tails=True)
-    slot.check_exact()
+    slot.upload_all()
     [gap] = slot.watermark().gaps
     assert (gap.end, gap.reason) == (before, "deleted_before_upload")
     assert not [manifest for manifest in slot.manifests() if manifest.state != "whole"]
@@ -263,8 +263,7 @@ def test_what_the_spool_has_below_the_gap_is_stored(slot: Slot, cluster: Scripte
     before = cluster.log.end
     cluster.produce(10)
     cluster.delete_below(before)
-    slot.upload(tails=True)
-    slot.check_exact()
+    slot.upload_all()
     assert [(gap.start, gap.end) for gap in slot.watermark().gaps] == [(had, before)]
 
 
@@ -276,15 +275,13 @@ def test_segments_that_offset_wm_accounts_for_leave_the_spool(slot: Slot, cluste
     slot.upload(tails=True)
     assert len(find_segments(folder)) == 1
     cluster.produce(20)
-    slot.upload(tails=True)
-    slot.check_exact()
+    slot.upload_all()
 
 
 def test_the_rest_of_a_deleted_topic_is_stored_and_the_next_one_followed(slot: Slot, cluster: ScriptedCluster) -> None:
     """Kafka removes a deleted topic's files; a spool keeps what it has until the store has it."""
     cluster.produce(20)
-    replica = slot.replica()
-    replica.catch_up(every_topic)
+    replica = caught_up(slot)
     end, first = cluster.log.end, cluster.topic_id
     cluster.make_again()
     cluster.produce(4)
@@ -304,8 +301,7 @@ def test_a_topic_that_was_deleted_while_nobody_followed_it_is_over_after_a_minut
     end = cluster.log.end
     slot.replica().catch_up(every_topic)
     cluster.exists = False
-    replica = slot.replica()
-    replica.catch_up(every_topic)
+    replica = caught_up(slot)
     replica.catch_up(every_topic)
     assert (cluster.now >= 60, replica.over) == (True, {(T, cluster.topic_id): end})
     slot.upload_with(replica, tails=True)
@@ -316,15 +312,13 @@ def test_a_topic_that_was_deleted_while_nobody_followed_it_is_over_after_a_minut
 
 def test_a_full_spool_stops_fetching_and_ends_its_segments_to_be_sealed(slot: Slot, cluster: ScriptedCluster) -> None:
     cluster.produce(40)
-    replica = slot.replica(spool_max=600, segment=1 << 20)
-    replica.catch_up(every_topic)
+    replica = caught_up(slot, spool_max=600, segment=1 << 20)
     replica.close()
     got = batches_in(slot.spool / str(T))
     assert 0 < len(got) < 40
     assert find_segments(slot.spool / str(T))[-1].size == 0
     slot.upload(tails=True)
-    slot.upload(tails=True)
-    slot.check_exact()
+    slot.upload_all()
 
 
 def turns(replica: SlotReplica, cluster: ScriptedCluster, seconds: float) -> None:
@@ -337,8 +331,7 @@ def turns(replica: SlotReplica, cluster: ScriptedCluster, seconds: float) -> Non
 def test_a_full_spool_follows_an_election_and_a_deletion(slot: Slot, cluster: ScriptedCluster) -> None:
     """Otherwise nothing of it could be sealed, and it would never have room again."""
     cluster.produce(40)
-    replica = slot.replica(spool_max=600, segment=1 << 20)
-    replica.catch_up(every_topic)
+    replica = caught_up(slot, spool_max=600, segment=1 << 20)
     follower = replica._fetcher.followers[T]
     cluster.elect(2)
     cluster.commit()
@@ -352,8 +345,7 @@ def test_a_full_spool_follows_an_election_and_a_deletion(slot: Slot, cluster: Sc
 
 def test_a_topic_that_is_deleted_while_its_leader_does_not_answer_is_over(slot: Slot, cluster: ScriptedCluster) -> None:
     cluster.produce(20)
-    replica = slot.replica()
-    replica.catch_up(every_topic)
+    replica = caught_up(slot)
     replica._fetcher.followers[T].unanswered(BrokerUnavailable("lost on the way"), cluster.now)
     cluster.exists = False
     turns(replica, cluster, 90)
@@ -370,8 +362,7 @@ def test_what_a_deleted_topics_spool_lacks_is_lost(slot: Slot, cluster: Scripted
     start = cluster.log.end
     cluster.produce(10)
     cluster.delete_below(start)
-    replica = slot.replica()
-    replica.catch_up(every_topic)
+    replica = caught_up(slot)
     end, old = cluster.log.end, slot.watermark()
     cluster.make_again()
     cluster.produce(4)
@@ -450,8 +441,7 @@ def test_a_disk_error_has_the_spool_opened_again(slot: Slot, cluster: ScriptedCl
 def test_a_disk_error_at_one_of_many_new_spools_leaves_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = ScriptedCluster(partitions=30)
-    cluster.produce(1)
+    cluster = ScriptedCluster(partitions=30).produce(1)
     replica, real = Slot(tmp_path, cluster).replica(), PartitionSpool.begin
     full = {str(TopicPartition(TOPIC, 7))}
 
@@ -497,16 +487,14 @@ def _target(link: Path) -> str:
 
 def test_a_topic_that_is_excluded_is_followed_no_more(slot: Slot, cluster: ScriptedCluster) -> None:
     cluster.produce(10)
-    replica = slot.replica()
-    replica.catch_up(every_topic)
+    replica = caught_up(slot)
     had = len(cluster.log.batches)
     cluster.produce(10)
     cluster.now += 60
     replica.catch_up(lambda _: False)
     assert len(batches_in(slot.spool / str(T))) == had
     replica.close()
-    slot.upload(tails=True)
-    slot.check_exact()
+    slot.upload_all()
 
 
 def test_a_spool_that_cannot_be_used_is_told_and_a_foreign_one_is_not_led(
@@ -526,8 +514,7 @@ def test_a_spool_that_cannot_be_used_is_told_and_a_foreign_one_is_not_led(
         while cluster.now < 30:
             replica._turn()
         assert stopped(replica) == {}
-    slot.upload(tails=True)
-    slot.check_exact()
+    slot.upload_all()
     end, slots = slot.watermark().next_offset, 7
     [number] = {slot_of(cluster.topic_id, T.partition, slots)}
     assert slot.settings.fetch is not None
@@ -577,8 +564,7 @@ def random_world(tmp_path: Path, seed: str, monkeypatch: pytest.MonkeyPatch, pas
             slot.store.before = lambda _operation, _key: None
     settle(cluster)
     for _ in range(3):
-        slot.upload(tails=True)
-    slot.check_exact()
+        slot.upload_all()
     slot.check_index()
 
 
@@ -599,6 +585,7 @@ def mutants() -> dict[str, Callable[[pytest.MonkeyPatch], None]]:
     }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rule", mutants())
 def test_each_broken_rule_is_seen(tmp_path: Path, seed: int, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def worlds() -> None:
@@ -626,8 +613,7 @@ def test_the_log_end_is_the_leaders(slot: Slot, cluster: ScriptedCluster) -> Non
 
 def test_what_is_left_of_retention_shrinks_while_nothing_is_fetched(slot: Slot, cluster: ScriptedCluster) -> None:
     cluster.produce(10)
-    replica = slot.replica()
-    replica.catch_up(every_topic)
+    replica = caught_up(slot)
     replica._measure_retention()
     assert replica.retention_left(T, cluster.topic_id) == 1.0
     newest = replica._fetcher.followers[T].newest
@@ -670,8 +656,7 @@ def test_what_is_left_of_retention_by_bytes_shrinks_with_what_is_not_fetched(
 
 def test_an_idle_partition_is_asked_for_its_log_end_alone(slot: Slot, cluster: ScriptedCluster) -> None:
     cluster.produce(10)
-    replica = slot.replica()
-    replica.catch_up(every_topic)
+    replica = caught_up(slot)
     replica.close()
     admin = ScriptedAdmin(cluster)
     assert slot.settings.fetch is not None
@@ -752,8 +737,7 @@ def test_a_partition_that_has_stopped_is_told_once(
     slot: Slot, cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.produce(10)
-    replica = slot.replica()
-    replica.catch_up(every_topic)
+    replica = caught_up(slot)
     follower = replica._fetcher.followers[T]
     follower.stop(FetchStopped(StopReason.RIGHT, "orders-0: the right READ is missing"))
     for _ in range(3):
@@ -883,8 +867,7 @@ def test_a_new_spool_is_not_begun_behind_another_logs_batches(slot: Slot, cluste
     restored(cluster)
     cluster.produce(5)
     slot.upload(tails=True)
-    replica = slot.replica()
-    replica.catch_up(every_topic)
+    replica = caught_up(slot)
     assert "another log has this topic's id" in str(replica._fetcher.followers[T].error)
     replica._measure()
     assert stopped(replica) == {"other_log": 1}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from functools import cached_property
@@ -27,6 +29,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it does not
 
 from tests.support.kafka import KafkaCluster
 from tests.support.ports import HOST, free_port
+from tests.support.s3 import S3Server
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.intake.scripted import batches_in
 from uploader_agent.intake.brokers import BrokerConnections
@@ -86,6 +89,12 @@ class Secured:
         for made in self.admin.create_acls([rule]).values():
             made.result(30)
 
+    def give_password(self, user: str, password: str) -> None:
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        changes: list[UserScramCredentialAlteration] = [UserScramCredentialUpsertion(user, info, password.encode())]
+        for made in self.admin.alter_user_scram_credentials(changes).values():
+            made.result(30)
+
     def produce(self, topic: str) -> None:
         client = Producer({"bootstrap.servers": self.cluster.brokers[0].bootstrap})
         for number in range(1000):
@@ -97,10 +106,7 @@ class Secured:
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     found = Secured(tmp_path_factory.mktemp("secured") / "broker")
     with found.cluster:
-        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-        changes: list[UserScramCredentialAlteration] = [UserScramCredentialUpsertion(USER, info, PASSWORD.encode())]
-        for made in found.admin.alter_user_scram_credentials(changes).values():
-            made.result(30)
+        found.give_password(USER, PASSWORD)
         yield found
 
 
@@ -163,6 +169,50 @@ def test_login_encryption_and_rights(secured: Secured, tmp_path: Path) -> None:
     attempts.refused(2, "sasl_mechanism: 'SCRAM-MD5' is not known", sasl_mechanism="SCRAM-MD5")
     attempts.refused(1, "no-such: ", "DESCRIBE", topic="no-such")
     attempts.succeeds()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
+def test_an_agent_goes_on_after_its_password_was_changed(secured: Secured, s3_server: S3Server, tmp_path: Path) -> None:
+    """Its brokers refuse the old one from its next connection on; a restart with the new one fetches the rest."""
+    user, topic, url = "slot", "rotated", f"s3://raw/rotated-{uuid.uuid4().hex[:8]}"
+    secured.cluster.create_topic(topic)
+    for operation in (AclOperation.DESCRIBE, AclOperation.READ, AclOperation.DESCRIBE_CONFIGS):
+        secured.allow(user, topic, operation)
+    config, log, env = tmp_path / "agent.yaml", tmp_path / "log", s3_server.env()
+
+    def fetched(password: str) -> int:
+        login = {"sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": user, "sasl_plain_password": password}
+        client = {"security_protocol": "SASL_SSL", "ssl_cafile": str(secured.authority), **login}
+        settings = {
+            "cluster": "secured",
+            "fetch": {
+                "bootstrap": secured.addresses["LOGIN"],
+                "client": client,
+                "spool": str(tmp_path / "spool"),
+            },
+            "raw": {"url": url},
+            "store": {"path_style": True},
+            "include": [topic],
+            "state_dir": str(tmp_path / "state"),
+            "tail_after": "0s",
+        }
+        config.write_text(yaml.safe_dump(settings))
+        log.unlink(missing_ok=True)
+        code = run_here(["upload-once", "-c", config], log, {**os.environ, **env})
+        gc.collect()
+        return code
+
+    for password in ("the-old-password", "the-new-password"):
+        secured.produce(topic)
+        secured.give_password(user, password)
+        if password == "the-new-password":
+            assert fetched("the-old-password") == 1
+            assert "refuses the login" in log.read_text()
+        assert fetched(password) == 0, log.read_text()
+        assert "rotated-0" in log.read_text()
+    assert batches_in(tmp_path / "spool" / f"{topic}-0") == batches_in(
+        secured.cluster.brokers[0].log_dirs[0] / f"{topic}-0"
+    )
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")

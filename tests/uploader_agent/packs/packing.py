@@ -44,8 +44,7 @@ def pack_once(world: World, end: int | None = None) -> TestedAgent:
 
 def pack_and_create_again(world: World) -> None:
     """50 records of a topic are packed; then it is deleted, and 30 others are appended to one of the same name."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50, value="old"))
+    partition = world.disk.partition().segment(0, records(0, 50, value="old"))
     pack_once(world, 50)
     (partition.folder / "partition.metadata").write_text(f"version: 0\ntopic_id: {OTHER_ID}\n")
     partition.segment(0, records(0, 30, value="new"))

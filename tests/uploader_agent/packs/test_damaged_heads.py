@@ -85,8 +85,7 @@ def kept(world: World) -> list[bytes]:
 @pytest.fixture
 def begun(world: World) -> World:
     """[0, 30) is packed, and [30, 50) is new."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    partition = world.disk.partition().segment(0, records(0, 30))
     pack_once(world, 30)
     append(partition, 0, records(30, 50))
     return world
@@ -96,8 +95,7 @@ def begun(world: World) -> World:
 
 
 def test_a_running_agent_makes_it_again_from_what_it_knows(world: World, damage: Damage) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    partition = world.disk.partition().segment(0, records(0, 30))
     world.disk.partition(OTHER).segment(0, records(0, 20))
     world.metadata.leads[OTHER] = Led(3, ID)
     world.metadata.high = {T: 30, OTHER: 20}
@@ -160,8 +158,7 @@ def test_an_object_that_appears_where_there_was_no_head_is_replaced(world: World
 
 
 def test_a_head_that_was_put_since_is_not_looked_at(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    world.disk.partition().segment(0, records(0, 30))
     world.metadata.default_high = 30
     asked: list[str] = []
     world.store.before = lambda operation, key: asked.append(operation) if key == world.control.head(1) else None
@@ -208,8 +205,7 @@ def test_packs_state_the_transactions_open_where_the_store_begins(world: World) 
 @pytest.mark.parametrize("epochs", [((3, 0), (5, 60)), ((3, 0), (4, 50), (5, 60))], ids=["no epoch 4", "a late start"])
 def test_packs_state_the_epochs_that_retention_has_removed(world: World, epochs: tuple[tuple[int, int], ...]) -> None:
     """``offset.wm`` was written when retention had removed an epoch that it did not know, or the start of it."""
-    partition = world.disk.partition()
-    partition.lineage([(3, 0), (4, 30), (5, 60)])
+    partition = world.disk.partition().lineage([(3, 0), (4, 30), (5, 60)])
     batches = records(0, 30) + records(30, 60, epoch=4) + records(60, 80, epoch=5)
     partition.segment(0, batches)
     world.metadata.leads = {T: Led(5, ID)}
@@ -236,8 +232,7 @@ def test_nothing_is_sealed_of_a_compacted_topic_before_it_is_made_again(begun: W
     partition = begun.disk.partition()
     begun.metadata.policy = "compact"
     pack_once(begun, 50)
-    partition.segment(0, records(0, 20) + records(40, 50))
-    partition.roll(50)
+    partition.segment(0, records(0, 20) + records(40, 50)).roll(50)
     spoil(begun)
     head = begun.control.head(1)
     with failing(begun, lambda operation, key: (operation, key) == ("put", head), AccessDenied(head, "planted")):
@@ -288,9 +283,7 @@ def test_what_is_sealed_is_not_named_again(begun: World) -> None:
 
 
 def test_it_names_what_was_packed_beyond_the_seals_alone(begun: World) -> None:
-    partition = begun.disk.partition()
-    partition.segment(0, records(0, 30))
-    partition.roll(30)
+    partition = begun.disk.partition().segment(0, records(0, 30)).roll(30)
     begun.once()
     append(partition, 30, records(30, 50))
     pack_once(begun, 50)
@@ -326,16 +319,13 @@ def same(entry: HeadEntry) -> HeadEntry:
 
 def test_an_epoch_of_which_nothing_is_packed_ends_the_lineage(world: World) -> None:
     """A leader may have packed only what former ones wrote; a dead branch's ``offset.wm`` does not know its epoch."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    world.disk.partition().segment(0, records(0, 30))
     world.metadata.leads = {T: Led(4, ID)}
     pack_once(world, 30)
     [before] = entries(world)
     assert before.lineage == ((3, 0), (4, 30))
     other = world.another(2, leads={T: Led(5, ID)})
-    cut = other.disk.partition()
-    cut.lineage([(3, 0), (5, 20)])
-    cut.segment(0, records(0, 20) + records(20, 40, epoch=5))
+    other.disk.partition().lineage([(3, 0), (5, 20)]).segment(0, records(0, 20) + records(20, 40, epoch=5))
     pack_once(other, 40)
     spoil(world)
     lost_leadership(world, 5)

@@ -70,8 +70,7 @@ def late(world: World, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureR
     append(partition, 0, records(20, 50))
     put = LatePut(world, monkeypatch)
     pack_once(world, 50)
-    partition.segment(0, LEFT)
-    partition.roll(50)
+    partition.segment(0, LEFT).roll(50)
     return put
 
 
@@ -109,8 +108,7 @@ def test_it_fails_once_the_process_that_sent_it_seals_under_another_epoch(
         late = LatePut(world, monkeypatch)
         tick(agent)
         look_after_heads(agent)
-        partition.segment(0, LEFT)
-        partition.roll(50)
+        partition.segment(0, LEFT).roll(50)
         partition.lineage([(3, 0), (5, 50)])
         world.metadata.leads = {T: Led(5, ID)}
         late.arrive_before(".log")
@@ -121,8 +119,7 @@ def test_it_fails_once_the_process_that_sent_it_seals_under_another_epoch(
 
 
 def test_a_log_that_is_not_compacted_is_sealed_without_another_put(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50))
+    partition = world.disk.partition().segment(0, records(0, 50))
     pack_once(world, 50)
     partition.roll(50)
     world.store.puts.clear()

@@ -64,9 +64,7 @@ def test_a_tail_of_former_leaders_is_not_known_before_their_heads_are_read() -> 
 
 
 def test_a_new_leader_goes_on_where_the_former_one_has_packed(world: World, second: World) -> None:
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (4, 50)])
-    partition.segment(0, records(0, 50) + records(50, 70, epoch=4))
+    second.disk.partition().lineage([(3, 0), (4, 50)]).segment(0, records(0, 50) + records(50, 70, epoch=4))
     pack_once(second, 70)
     assert spans(world) == [(0, 50), (50, 70)], "not packed again"
     assert world.watermark()[1].tails == ((3, 1), (4, 2))
@@ -85,9 +83,7 @@ def test_heads_are_read_after_the_claim(world: World, second: World) -> None:
 
 def test_a_leader_that_cannot_claim_knows_that_nothing_is_packed(world: World) -> None:
     """Otherwise nobody would be told that its rotated segment is not stored."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
-    partition.roll(30)
+    world.disk.partition().segment(0, records(0, 30)).roll(30)
     watermark = world.keys().watermark
     with failing(world, lambda operation, key: (operation, key) == ("put", watermark), AccessDenied(watermark, "x")):
         found = world.once(freshness=FRESHNESS).leadership.partitions[T]
@@ -97,16 +93,12 @@ def test_a_leader_that_cannot_claim_knows_that_nothing_is_packed(world: World) -
 
 def test_a_leader_that_cannot_claim_says_what_is_stored_of_its_own_log(world: World) -> None:
     """An election has cut off what ``offset.wm`` says from 10 on, and the gap behind that."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 20))
-    partition.fill(30, end=50)
+    world.disk.partition().segment(0, records(0, 20)).fill(30, end=50)
     world.metadata.log_start, world.metadata.default_high = 0, 50
     world.once()
     assert (world.watermark()[1].next_offset, gap_reasons(world)) == (20, [(20, 30, "corrupt")])
     second = world.another(2, leads={T: Led(4, ID)})
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (4, 10)])
-    partition.segment(0, records(0, 10) + records(10, 40, epoch=4))
+    second.disk.partition().lineage([(3, 0), (4, 10)]).segment(0, records(0, 10) + records(10, 40, epoch=4))
     second.metadata.default_high = 40
     watermark = world.keys().watermark
     with (
@@ -124,9 +116,7 @@ def test_what_a_leader_said_before_its_claim_is_not_trusted_after_a_restart(worl
     world.metadata.default_high = 20
     world.once(tail_after="0s")
     second = world.another(2, leads={T: Led(4, ID)})
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (4, 10)])
-    partition.segment(0, records(0, 10))
+    second.disk.partition().lineage([(3, 0), (4, 10)]).segment(0, records(0, 10))
     second.metadata.default_high = 10
     watermark = world.keys().watermark
     with (
@@ -149,9 +139,7 @@ def test_nothing_is_surveyed_before_the_log_has_begun_the_epoch(world: World, se
     """Broker 2 had nothing of the log, and metadata names it before it has noted its epoch."""
     world.once(tail_after="0s")
     assert world.watermark()[1].next_offset == 50
-    partition = second.disk.partition()
-    partition.lineage([])
-    partition.segment(0, b"")
+    partition = second.disk.partition().lineage([]).segment(0, b"")
     with second.agent() as agent:
         agent.refresh()
         uploader = agent.leadership.partitions[T].uploader
@@ -165,8 +153,7 @@ def test_nothing_is_surveyed_before_the_log_has_begun_the_epoch(world: World, se
 
 def test_nothing_is_claimed_once_the_log_follows_a_later_leader(world: World) -> None:
     """The agent has not heard of it, and the lineage is that leader's."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50))
+    partition = world.disk.partition().segment(0, records(0, 50))
     with world.agent() as agent:
         agent.refresh()
         uploader = agent.leadership.partitions[T].uploader
@@ -178,8 +165,7 @@ def test_nothing_is_claimed_once_the_log_follows_a_later_leader(world: World) ->
 
 def test_a_tail_counts_as_far_as_it_is_on_the_lineage(world: World, second: World) -> None:
     """An unclean election has cut off what broker 1 has packed from 30 on."""
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (4, 30)])
+    partition = second.disk.partition().lineage([(3, 0), (4, 30)])
     partition.segment(0, records(0, 30) + records(30, 60, epoch=4, value="other"))
     pack_once(second, 60)
     assert spans(world) == [(0, 50), (30, 60)]
@@ -189,9 +175,7 @@ def test_a_tail_counts_as_far_as_it_is_on_the_lineage(world: World, second: Worl
 
 def test_a_head_that_cannot_be_read_costs_bytes_alone(world: World, second: World) -> None:
     world.store.inner.put(world.control.head(1), b"{}")
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (4, 50)])
-    partition.segment(0, records(0, 50) + records(50, 70, epoch=4))
+    second.disk.partition().lineage([(3, 0), (4, 50)]).segment(0, records(0, 50) + records(50, 70, epoch=4))
     pack_once(second, 70)
     assert spans(world) == [(0, 50), (0, 70)]
 
@@ -201,15 +185,13 @@ def test_transactions_that_are_open_at_the_end_of_an_inherited_tail(tmp_path: Pa
     world.disk.partition().segment(0, transactional(0, 7, 10))
     pack_once(world, 10)
     second = world.another(2, leads={T: Led(4, ID)})
-    partition = second.disk.partition()
-    partition.segment(0, transactional(0, 7, 10) + marker(10, 7, commit=False))
+    second.disk.partition().segment(0, transactional(0, 7, 10) + marker(10, 7, commit=False))
     pack_once(second, 11)
     assert [(one.producer_id, one.first_offset) for one in packs(world)[-1].range.aborts] == [(7, 0)]
 
 
 def test_a_seal_lists_the_ranges_of_former_leaders_and_drops_their_tails(world: World, second: World) -> None:
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (4, 50)])
+    partition = second.disk.partition().lineage([(3, 0), (4, 50)])
     append(partition, 0, records(50, 70, epoch=4))
     second.metadata.default_high = 70
     with second.agent(freshness=FRESHNESS, tail_after="1d") as agent:
@@ -230,8 +212,7 @@ def test_an_entry_of_a_former_leadership_stays_until_its_epoch_is_sealed(world: 
         care(agent, 3)
         assert len(entries(world)) == 1
         assert agent.components.packs.left == {T}
-        partition = second.disk.partition()
-        partition.lineage([(3, 0), (4, 50)])
+        second.disk.partition().lineage([(3, 0), (4, 50)])
         pack_once(second, 50)
         care(agent)
         assert len(entries(world)) == 1, "also over a restart, and when another leader goes on"
@@ -243,10 +224,8 @@ def test_an_entry_of_a_former_leadership_stays_until_its_epoch_is_sealed(world: 
 
 def test_a_tail_that_the_log_has_left_is_sealed_on_its_own_branch(world: World, second: World) -> None:
     """The log may return to it, after another unclean election."""
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (4, 30)])
-    partition.segment(0, records(0, 30) + records(30, 60, epoch=4, value="other"))
-    partition.roll(60)
+    partition = second.disk.partition().lineage([(3, 0), (4, 30)])
+    partition.segment(0, records(0, 30) + records(30, 60, epoch=4, value="other")).roll(60)
     second.metadata.default_high = 60
     second.once()
     lost_leadership(world)
@@ -260,17 +239,14 @@ def test_a_tail_that_the_log_has_left_is_sealed_on_its_own_branch(world: World, 
 
 def test_what_is_open_where_the_log_left_a_tail_is_known_from_the_seal_of_the_new_branch(world: World) -> None:
     """Retention may have removed the pack with the range before."""
-    partition = world.disk.partition()
-    partition.segment(0, transactional(0, 7, 10))
+    partition = world.disk.partition().segment(0, transactional(0, 7, 10))
     pack_once(world, 10)
     append(partition, 0, records(10, 30) + marker(30, 7, commit=False) + records(31, 50))
     pack_once(world, 50)
     world.store.inner.delete(packs(world)[0].key)
     second = world.another(2, leads={T: Led(4, ID)})
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (4, 30)])
-    partition.segment(0, transactional(0, 7, 10) + records(10, 30) + records(30, 60, epoch=4))
-    partition.roll(60)
+    partition = second.disk.partition().lineage([(3, 0), (4, 30)])
+    partition.segment(0, transactional(0, 7, 10) + records(10, 30) + records(30, 60, epoch=4)).roll(60)
     second.metadata.default_high = 60
     second.once()
     lost_leadership(world)
@@ -282,8 +258,7 @@ def test_what_is_open_where_the_log_left_a_tail_is_known_from_the_seal_of_the_ne
 
 
 def test_the_tail_of_a_deleted_topic_is_sealed_from_its_packs(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, transactional(0, 7, 10))
+    partition = world.disk.partition().segment(0, transactional(0, 7, 10))
     pack_once(world, 10)
     append(partition, 0, marker(10, 7, commit=False) + records(11, 51))
     pack_once(world, 51)
@@ -305,8 +280,7 @@ def test_the_tail_of_a_deleted_topic_is_sealed_from_its_packs(world: World) -> N
 
 
 def test_what_is_open_where_a_seal_from_packs_begins_is_known_from_the_seal_before(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, transactional(0, 7, 10))
+    partition = world.disk.partition().segment(0, transactional(0, 7, 10))
     world.metadata.default_high = 10
     world.once(tail_after="0s")
     append(partition, 0, marker(10, 7, commit=False) + records(11, 31))
@@ -344,8 +318,7 @@ def test_a_topic_that_is_led_elsewhere_is_not_taken_for_deleted(world: World, se
 
 
 def test_bytes_that_the_log_no_longer_has_come_from_the_packs_and_not_into_a_gap(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    partition = world.disk.partition().segment(0, records(0, 30))
     pack_once(world, 30)
     append(partition, 0, records(30, 50))
     pack_once(world, 50)
@@ -361,8 +334,7 @@ def test_bytes_that_the_log_no_longer_has_come_from_the_packs_and_not_into_a_gap
 
 def test_what_is_open_where_a_lost_range_begins_is_known_from_the_range_before(world: World) -> None:
     """No seal has that yet: its segment waits on the disk."""
-    partition = world.disk.partition()
-    partition.segment(0, transactional(0, 7, 10))
+    partition = world.disk.partition().segment(0, transactional(0, 7, 10))
     pack_once(world, 10)
     partition.segment(10, marker(10, 7, commit=False) + records(11, 31))
     pack_once(world, 31)
@@ -377,9 +349,7 @@ def test_what_is_open_where_a_lost_range_begins_is_known_from_the_range_before(w
 
 def test_packed_bytes_below_the_start_to_which_retention_has_cut_the_lineage(world: World) -> None:
     """The agent had them from files that it held. Neither its claim nor its head knows an epoch there."""
-    partition = world.disk.partition()
-    partition.fill(0, end=50)
-    partition.segment(50, records(50, 80))
+    partition = world.disk.partition().fill(0, end=50).segment(50, records(50, 80))
     world.metadata.default_high = 80
     with world.agent(freshness=FRESHNESS, tail_after="1d") as agent:
         agent.refresh()
@@ -397,8 +367,7 @@ def test_packed_bytes_below_the_start_to_which_retention_has_cut_the_lineage(wor
 
 
 def test_only_what_no_pack_has_is_a_gap(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    partition = world.disk.partition().segment(0, records(0, 30))
     pack_once(world, 30)
     remove(partition, 0)
     partition.fill(50, end=80)
@@ -416,9 +385,7 @@ def test_a_seal_of_another_branch_fills_no_gap_below_the_start_to_which_retentio
     world.metadata.default_high = 20
     world.once(tail_after="0s")
     second = world.another(2, leads={T: Led(4, ID)})
-    partition = second.disk.partition()
-    partition.lineage([(4, 0)])
-    partition.segment(0, records(0, 30, epoch=4))
+    partition = second.disk.partition().lineage([(4, 0)]).segment(0, records(0, 30, epoch=4))
     with second.agent() as agent:
         agent.refresh()
         agent.leadership.partitions[T].uploader.claim()
@@ -435,8 +402,7 @@ def test_heads_of_all_tails_are_read_before_a_gap(world: World, second: World) -
     partition = second.disk.partition()
     remove(partition, 0)
     partition.lineage([(3, 50), (4, 60)])
-    partition.segment(50, records(50, 60) + records(60, 80, epoch=4))
-    partition.roll(80)
+    partition.segment(50, records(50, 60) + records(60, 80, epoch=4)).roll(80)
     second.metadata.log_start, second.metadata.default_high = 50, 80
     no_errors(second.once(freshness=FRESHNESS))
     assert gap_reasons(world) == []
@@ -447,8 +413,7 @@ def test_what_an_election_has_cut_off_is_not_sealed_from_packs(world: World, sec
     partition = second.disk.partition()
     remove(partition, 0)
     partition.lineage([(3, 0), (4, 30)])
-    partition.segment(40, records(40, 80, epoch=4))
-    partition.roll(80)
+    partition.segment(40, records(40, 80, epoch=4)).roll(80)
     second.metadata.log_start, second.metadata.default_high = 40, 80
     no_errors(second.once(freshness=FRESHNESS))
     assert world.stored(0) == records(0, 30)
@@ -457,16 +422,14 @@ def test_what_an_election_has_cut_off_is_not_sealed_from_packs(world: World, sec
 
 def test_a_run_from_packs_ends_before_a_hole(world: World, second: World) -> None:
     """A pack is gone, and nobody knows which transactions are open behind it."""
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (4, 50)])
+    partition = second.disk.partition().lineage([(3, 0), (4, 50)])
     for start, end in ((50, 60), (60, 80)):
         append(partition, 0, records(start, end, epoch=4))
         pack_once(second, end)
     assert spans(world) == [(0, 50), (50, 60), (60, 80)]
     world.store.inner.delete(packs(world)[1].key)
     remove(partition, 0)
-    partition.segment(80, records(80, 100, epoch=4))
-    partition.roll(100)
+    partition.segment(80, records(80, 100, epoch=4)).roll(100)
     second.metadata.log_start, second.metadata.default_high = 80, 100
     no_errors(second.once(freshness=FRESHNESS))
     assert (world.manifest(0).next_offset, world.stored(0)) == (50, records(0, 50))
@@ -478,8 +441,7 @@ def test_what_a_former_leader_packs_until_the_claim_is_no_gap(world: World, seco
     former, partition = world.disk.partition(), second.disk.partition()
     remove(partition, 0)
     partition.lineage([(3, 80), (4, 90)])
-    partition.segment(80, records(80, 90) + records(90, 100, epoch=4))
-    partition.roll(100)
+    partition.segment(80, records(80, 90) + records(90, 100, epoch=4)).roll(100)
     second.metadata.log_start, second.metadata.default_high = 80, 100
 
     def pack_before_the_claim(operation: str, key: str) -> None:
@@ -497,10 +459,7 @@ def test_what_a_former_leader_packs_until_the_claim_is_no_gap(world: World, seco
 @pytest.mark.parametrize("broker", [1, 3], ids=["the broker that packed it", "another replica"])
 def test_a_log_that_returns_to_a_branch_finds_what_was_packed_there(world: World, second: World, broker: int) -> None:
     """A leader of another branch has dropped the tail from ``offset.wm``, and nobody has sealed it yet."""
-    other = second.disk.partition()
-    other.lineage([(4, 0)])
-    other.segment(0, records(0, 20, epoch=4, value="other"))
-    other.roll(20)
+    second.disk.partition().lineage([(4, 0)]).segment(0, records(0, 20, epoch=4, value="other")).roll(20)
     second.metadata.default_high = 20
     second.once()
     assert world.watermark()[1].tails == ()
@@ -509,8 +468,7 @@ def test_a_log_that_returns_to_a_branch_finds_what_was_packed_there(world: World
     if broker == 1:
         remove(partition, 0)
     partition.lineage([(3, 40), (5, 50)])
-    partition.segment(40, records(40, 50) + records(50, 80, epoch=5))
-    partition.roll(80)
+    partition.segment(40, records(40, 50) + records(50, 80, epoch=5)).roll(80)
     third.metadata.log_start, third.metadata.default_high = 40, 80
     no_errors(third.once(freshness=FRESHNESS))
     assert gap_reasons(world) == []
@@ -536,8 +494,7 @@ def new_leader(world: World, start: int) -> tuple[World, FakePartition]:
     """Broker 2, which leads the compacted topic under epoch 4 from the offset ``start`` on, and its partition."""
     found = world.another(2, leads={T: Led(4, ID)})
     found.metadata.policy = "compact"
-    partition = found.disk.partition()
-    partition.lineage([(3, 0), (4, start)])
+    partition = found.disk.partition().lineage([(3, 0), (4, start)])
     return found, partition
 
 
@@ -560,8 +517,7 @@ def test_what_compaction_has_removed_since_is_sealed_from_the_packs(world: World
     world.metadata.policy = "compact"
     partition.segment(0, records(0, 50))
     pack_once(world, 50)
-    partition.segment(0, records(0, 10) + records(30, 40) + records(50, 60))
-    partition.roll(60)
+    partition.segment(0, records(0, 10) + records(30, 40) + records(50, 60)).roll(60)
     world.metadata.default_high = 60
     agent = world.once(freshness=FRESHNESS)
     no_errors(agent)
@@ -592,11 +548,8 @@ def test_a_segment_that_compaction_has_emptied_is_sealed_from_the_packs(
     if leader == "a new leader":
         world, epoch = compacted.another(2, leads={T: Led(4, ID)}), 4
         world.metadata.policy = "compact"
-    partition = world.disk.partition()
-    partition.lineage([(3, 0), (4, 50)] if epoch == 4 else [(3, 0)])
-    partition.segment(0, left)
-    partition.segment(50, records(50, 60, epoch=epoch))
-    partition.roll(60)
+    partition = world.disk.partition().lineage([(3, 0), (4, 50)] if epoch == 4 else [(3, 0)]).segment(0, left)
+    partition.segment(50, records(50, 60, epoch=epoch)).roll(60)
     world.metadata.default_high = 60
     for _ in range(2):
         no_errors(world.once(freshness=FRESHNESS))
@@ -612,8 +565,7 @@ def test_a_range_that_reaches_over_the_end_of_a_segment_is_looked_into(compacted
     world, partition = new_leader(compacted, 50)
     partition.segment(0, records(0, 20))
     partition.segment(30, left)
-    partition.segment(50, records(50, 60, epoch=4))
-    partition.roll(60)
+    partition.segment(50, records(50, 60, epoch=4)).roll(60)
     world.metadata.default_high = 60
     for _ in range(3):
         no_errors(world.once(freshness=FRESHNESS))
@@ -624,8 +576,7 @@ def test_packs_that_hold_no_more_than_a_compacted_segment_leave_it_as_it_is(comp
     """A range reaches over its end: the segment is sealed whole, with what it has and packs do not."""
     world, partition = new_leader(compacted, 50)
     partition.segment(0, records(0, 30))
-    partition.segment(30, records(30, 50) + records(50, 60, epoch=4))
-    partition.roll(60)
+    partition.segment(30, records(30, 50) + records(50, 60, epoch=4)).roll(60)
     world.metadata.default_high = 60
     no_errors(world.once(freshness=FRESHNESS))
     assert [(seal.base, seal.end) for seal in seals(world)] == [(0, 30), (30, 60)]
@@ -635,8 +586,7 @@ def test_packs_that_hold_no_more_than_a_compacted_segment_leave_it_as_it_is(comp
 def test_packs_of_a_branch_that_the_log_has_left_add_nothing(compacted: World) -> None:
     world, partition = new_leader(compacted, 30)
     partition.segment(0, records(0, 10))
-    partition.segment(40, records(40, 60, epoch=4, value="other"))
-    partition.roll(60)
+    partition.segment(40, records(40, 60, epoch=4, value="other")).roll(60)
     world.metadata.default_high = 60
     for _ in range(2):
         no_errors(world.once(freshness=FRESHNESS))
@@ -646,9 +596,7 @@ def test_packs_of_a_branch_that_the_log_has_left_add_nothing(compacted: World) -
 
 def test_what_the_log_has_below_the_first_fuller_range_is_sealed_by_itself(compacted: World) -> None:
     """So that a large segment is not copied to memory for a range at its end."""
-    partition = compacted.disk.partition()
-    partition.segment(0, records(0, 30))
-    partition.roll(50)
+    compacted.disk.partition().segment(0, records(0, 30)).roll(50)
     for _ in range(2):
         no_errors(compacted.once(freshness=FRESHNESS))
     assert [(seal.base, seal.end) for seal in seals(compacted)] == [(0, 20), (20, 50)]
@@ -669,9 +617,7 @@ def test_a_stored_log_that_lacks_what_packs_hold_is_not_adopted(compacted: World
     """The agent that stored it did not know the packs, and died before its manifest."""
     left = records(0, 10) + records(30, 50)
     compacted.store.inner.put(compacted.keys().segment(SegmentName(0), "log"), left)
-    partition = compacted.disk.partition()
-    partition.segment(0, records(0, 50) if known else left)
-    partition.roll(50)
+    compacted.disk.partition().segment(0, records(0, 50) if known else left).roll(50)
     if not known:
         for info in compacted.store.inner.list(compacted.control.tails):
             compacted.store.inner.delete(info.key)
@@ -708,8 +654,7 @@ def test_what_is_not_read_yet_is_not_said_to_be_unpacked(world: World, second: W
 
 def test_a_packed_tail_is_said_until_offset_wm_has_passed_it(world: World) -> None:
     """Its seal is stored, and ``offset.wm`` does not have it yet."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50))
+    partition = world.disk.partition().segment(0, records(0, 50))
     world.metadata.default_high = 50
     with world.agent(freshness=FRESHNESS) as agent:
         tick(agent)
@@ -723,9 +668,7 @@ def test_a_packed_tail_is_said_until_offset_wm_has_passed_it(world: World) -> No
 
 
 def test_a_seal_tells_nothing_of_former_leaders_packs_before_offset_wm_has_it(world: World, second: World) -> None:
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (4, 50)])
-    partition.roll(50)
+    second.disk.partition().lineage([(3, 0), (4, 50)]).roll(50)
     second.metadata.default_high = 50
     with second.agent() as agent:
         agent.refresh()
@@ -765,14 +708,11 @@ def said(agent: TestedAgent, world: World) -> IndexEntry:
 def test_a_stored_log_whose_offsets_are_sealed_gets_no_manifest_when_a_hole_is_searched_for(compacted: World) -> None:
     """It lacks what packs held, and the segment with a name of its own has that."""
     compacted.store.inner.put(compacted.keys().segment(SegmentName(0), "log"), records(0, 10) + records(30, 40))
-    partition = compacted.disk.partition()
-    partition.segment(0, records(0, 50))
-    partition.roll(50)
+    partition = compacted.disk.partition().segment(0, records(0, 50)).roll(50)
     no_errors(compacted.once(freshness=FRESHNESS))
     remove(partition, 0)
     remove(partition, 50)
-    partition.segment(60, records(60, 80))
-    partition.roll(80)
+    partition.segment(60, records(60, 80)).roll(80)
     compacted.metadata.log_start = 60
     compacted.metadata.default_high = 80
     no_errors(compacted.once(freshness=FRESHNESS))

@@ -36,8 +36,7 @@ OTHER = TopicPartition("orders", 1)
 
 
 def test_new_batches_are_packed_and_the_head_names_them(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    partition = world.disk.partition().segment(0, records(0, 30))
     world.metadata.default_high = 30
     with world.agent(freshness=FRESHNESS) as agent:
         tick(agent)
@@ -86,8 +85,7 @@ def test_several_partitions_share_a_pack(world: World) -> None:
 
 def test_a_range_ends_with_its_local_file(world: World) -> None:
     """So that a seal of that file holds whole ranges."""
-    partition = world.disk.partition()
-    partition.fill(0, 20, end=40)
+    partition = world.disk.partition().fill(0, 20, end=40)
     append(partition, 40, records(40, 60))
     pack_once(world, 60)
     assert spans(world) == [(0, 20), (20, 40), (40, 60)]
@@ -95,8 +93,7 @@ def test_a_range_ends_with_its_local_file(world: World) -> None:
 
 
 def test_a_restarted_agent_goes_on_from_its_head(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    partition = world.disk.partition().segment(0, records(0, 30))
     pack_once(world, 30)
     append(partition, 0, records(30, 50))
     pack_once(world, 50)
@@ -109,8 +106,7 @@ def test_a_restarted_agent_goes_on_from_its_head(world: World) -> None:
 
 
 def test_what_is_sealed_is_not_packed(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, end=30)
+    partition = world.disk.partition().fill(0, end=30)
     world.once()
     append(partition, 30, records(30, 50))
     pack_once(world, 50)
@@ -121,8 +117,7 @@ def test_what_is_sealed_is_not_packed(world: World) -> None:
 
 def test_a_range_does_not_begin_at_a_hole(world: World) -> None:
     """Without compaction, what is missing there may still be somewhere: the hole is looked into before it is passed."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 40))
+    partition = world.disk.partition().segment(0, records(0, 40))
     world.metadata.default_high = 40
     with world.agent(freshness=FRESHNESS) as agent:
         tick(agent)
@@ -138,8 +133,7 @@ def test_a_range_does_not_begin_at_a_hole(world: World) -> None:
 
 def test_markers_in_a_range_decide_its_transactions(world: World) -> None:
     """The broker writes its ``.txnindex`` after the marker: there is none on this disk."""
-    partition = world.disk.partition()
-    partition.segment(0, transactional(0, 7, 5) + transactional(5, 8, 5))
+    partition = world.disk.partition().segment(0, transactional(0, 7, 5) + transactional(5, 8, 5))
     with world.agent(freshness=FRESHNESS) as agent:
         world.metadata.default_high = 10
         tick(agent)
@@ -153,8 +147,7 @@ def test_markers_in_a_range_decide_its_transactions(world: World) -> None:
 
 
 def test_what_is_open_at_the_start_is_known_after_a_restart_and_after_a_seal(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, transactional(0, 7, 5))
+    partition = world.disk.partition().segment(0, transactional(0, 7, 5))
     pack_once(world, 5)
     append(partition, 0, records(5, 15))
     pack_once(world, 15)
@@ -177,8 +170,7 @@ def test_what_is_open_at_the_start_of_the_first_range_is_known_from_the_local_lo
 
 
 def test_message_formats_without_epochs(world: World) -> None:
-    partition = world.disk.partition()
-    partition.lineage([(3, 6)])
+    partition = world.disk.partition().lineage([(3, 6)])
     partition.segment(0, legacy(1, 0, 3) + legacy(1, 3, 3, "gzip") + simple(6, 4))
     pack_once(world, 6)
     assert packs(world) == [], "nothing has an epoch yet"
@@ -189,9 +181,7 @@ def test_message_formats_without_epochs(world: World) -> None:
 
 def test_batches_below_the_first_epoch_are_sealed_and_those_behind_are_packed(world: World) -> None:
     """DeleteRecords moves the first epoch's start into a segment, which stays."""
-    partition = world.disk.partition()
-    partition.lineage([(3, 30)])
-    partition.segment(0, records(0, 20) + records(20, 50))
+    partition = world.disk.partition().lineage([(3, 30)]).segment(0, records(0, 20) + records(20, 50))
     world.metadata.log_start = 30
     world.metadata.default_high = 50
     with world.agent(freshness=FRESHNESS, tail_after="1d") as agent:
@@ -213,8 +203,7 @@ def test_batches_below_the_first_epoch_are_sealed_and_those_behind_are_packed(wo
 def test_a_batch_that_is_not_on_the_lineage_is_not_packed(world: World) -> None:
     """A deposed broker has truncated and fetched; its last high watermark is of before."""
     world.begins_epochs = False
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30) + records(30, 50, epoch=4))
+    world.disk.partition().segment(0, records(0, 30) + records(30, 50, epoch=4))
     pack_once(world, 50)
     assert packs(world) == []
 
@@ -222,17 +211,14 @@ def test_a_batch_that_is_not_on_the_lineage_is_not_packed(world: World) -> None:
 def test_a_batch_of_an_epoch_that_has_ended_before_it_is_not_packed(world: World) -> None:
     """What an unclean election has cut off, and the broker has not truncated yet."""
     world.begins_epochs = False
-    partition = world.disk.partition()
-    partition.lineage([(3, 0), (5, 30)])
-    partition.segment(0, records(0, 50))
+    world.disk.partition().lineage([(3, 0), (5, 30)]).segment(0, records(0, 50))
     world.metadata.leads = {T: Led(5, ID)}
     pack_once(world, 50)
     assert packs(world) == []
 
 
 def test_a_lineage_that_changes_during_the_read_discards_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50))
+    partition = world.disk.partition().segment(0, records(0, 50))
     finish = SegmentScanner.finish
 
     def elected(self: SegmentScanner, **options: bool) -> SegmentSummary:
@@ -280,8 +266,7 @@ def test_a_pack_whose_reply_is_lost_is_read_back(world: World) -> None:
 
 def test_a_head_that_another_process_wrote_is_read_again(world: World) -> None:
     """Or a write whose reply was lost: its entries stay, and the chain goes on from them."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    partition = world.disk.partition().segment(0, records(0, 30))
     world.metadata.default_high = 30
     with world.agent(freshness=FRESHNESS) as first, world.agent(freshness=FRESHNESS) as second:
         tick(first)
@@ -298,8 +283,7 @@ def test_a_head_that_another_process_wrote_is_read_again(world: World) -> None:
 
 
 def test_a_head_is_read_again_after_an_error_that_does_not_say_whether_it_was_written(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    partition = world.disk.partition().segment(0, records(0, 30))
     world.metadata.default_high = 30
 
     def odd(operation: str, key: str) -> None:
@@ -318,8 +302,7 @@ def test_a_head_is_read_again_after_an_error_that_does_not_say_whether_it_was_wr
 
 
 def test_a_failed_tick_is_repeated(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    partition = world.disk.partition().segment(0, records(0, 30))
     world.metadata.default_high = 30
     with world.agent(freshness=FRESHNESS) as agent:
         tick(agent)
@@ -351,8 +334,7 @@ def test_a_kill_before_any_write_costs_nothing(tmp_path: Path, rng: random.Rando
     numbers = range(1, 17)
     for number in numbers if full else rng.sample(numbers, 5):
         world = World(tmp_path / str(number))
-        partition = world.disk.partition()
-        partition.segment(0, records(0, 30))
+        partition = world.disk.partition().segment(0, records(0, 30))
         world.metadata.default_high = 30
         writes: list[str] = []
 
@@ -404,8 +386,7 @@ def test_a_partition_is_sealed_when_much_of_it_is_packed(
     size = len(records(0, 30))
     few = {"MOST_UNSEALED_RANGES": 2, "MOST_UNSEALED_BYTES": 2 * size, "MOST_UNSEALED_AGE": timedelta()}
     monkeypatch.setattr(packer_module, limit, few[limit])
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    partition = world.disk.partition().segment(0, records(0, 30))
     world.metadata.default_high = 30
     with world.agent(freshness=FRESHNESS, tail_after="1d") as agent:
         tick(agent)
@@ -429,8 +410,7 @@ def test_a_partition_is_sealed_when_much_of_it_is_packed(
 def test_a_partition_that_is_sealed_as_often_is_not_packed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two ticks it gets more than may be packed of it: its bytes would go twice."""
     monkeypatch.setattr(packer_module, "MOST_UNSEALED_BYTES", len(records(0, 30)))
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 20))
+    partition = world.disk.partition().segment(0, records(0, 20))
     with world.agent(freshness=FRESHNESS, tail_after="1d") as agent:
         world.metadata.default_high = 20
         tick(agent)
@@ -446,8 +426,7 @@ def test_a_partition_that_is_sealed_as_often_is_not_packed(world: World, monkeyp
 def test_a_chain_does_not_become_longer_than_readers_take(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """However late the seals are."""
     monkeypatch.setattr(packer_module, "MOST_CHAIN", 2)
-    partition = world.disk.partition()
-    partition.segment(0, b"")
+    partition = world.disk.partition().segment(0, b"")
     with world.agent(freshness=FRESHNESS, tail_after="1d") as agent:
         for end in (10, 20, 30, 40):
             append(partition, 0, records(end - 10, end))
@@ -473,8 +452,7 @@ def test_a_batch_that_no_pack_takes_is_sealed(world: World, monkeypatch: pytest.
 
 
 def test_with_as_many_tails_as_there_may_be_it_is_sealed_first(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    partition = world.disk.partition().segment(0, records(0, 30))
     with world.agent(freshness=FRESHNESS, tail_after="1d") as agent:
         tick(agent)
     many = tuple((3, broker) for broker in range(100, 100 + MOST_TAILS))
@@ -497,8 +475,7 @@ def test_with_as_many_tails_as_there_may_be_it_is_sealed_first(world: World) -> 
 
 
 def test_what_is_sealed_leaves_the_head(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    partition = world.disk.partition().segment(0, records(0, 30))
     world.disk.partition(OTHER).segment(0, records(0, 30))
     world.metadata.leads[OTHER] = Led(3, ID)
     world.metadata.default_high = 30
@@ -512,12 +489,10 @@ def test_what_is_sealed_leaves_the_head(world: World) -> None:
 
 def test_an_entry_stays_while_a_hole_is_below_the_seals(world: World) -> None:
     """The packs that it names are all that is left of the hole."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50))
+    partition = world.disk.partition().segment(0, records(0, 50))
     pack_once(world, 50)
     partition.snapshot(50)
-    partition.segment(50, records(50, 80))
-    partition.roll(80)
+    partition.segment(50, records(50, 80)).roll(80)
     world.metadata.default_high = 80
     first = world.keys().segment(SegmentName(0), "log")
     with (
@@ -538,8 +513,7 @@ def test_an_entry_stays_while_a_hole_is_below_the_seals(world: World) -> None:
 
 def test_an_entry_stays_until_offset_wm_says_what_is_sealed(world: World) -> None:
     """Readers look at the heads, and then at the seals that ``offset.wm`` has."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50))
+    partition = world.disk.partition().segment(0, records(0, 50))
     pack_once(world, 50)
     partition.roll(50)
     key = world.keys().watermark

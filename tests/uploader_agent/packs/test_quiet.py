@@ -38,8 +38,7 @@ def quieten(partition: FakePartition, base: int = 0) -> None:
 
 def quiet(world: World, tp: TopicPartition = T, end: int = 50, topic_id: str = ID) -> FakePartition:
     """A partition whose tail ends at ``end``, and is quiet."""
-    partition = world.disk.partition(tp, topic_id=topic_id)
-    partition.segment(0, records(0, end))
+    partition = world.disk.partition(tp, topic_id=topic_id).segment(0, records(0, end))
     quieten(partition)
     world.metadata.leads[tp] = Led(3, topic_id)
     world.metadata.high[tp] = end
@@ -157,9 +156,7 @@ def test_a_quiet_tail_goes_with_the_next_tick_of_live_topics(world: World) -> No
 
 
 def test_a_partition_that_never_pauses_is_not_listed(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, end=50)
-    partition.segment(50, records(50, 80))
+    world.disk.partition().fill(0, end=50).segment(50, records(50, 80))
     world.metadata.high[T] = 80
     with running(world, NoWatcher(), **SCANS | {"tail_after": NEVER}) as agent:
         world.store.await_put(lambda: watermark_is(world, 50))
@@ -190,8 +187,7 @@ def _error(agent: TestedAgent) -> str | None:
 
 
 def test_without_a_topic_id_a_quiet_tail_is_sealed(world: World) -> None:
-    partition = world.disk.partition(topic_id=None)
-    partition.segment(0, records(0, 50))
+    partition = world.disk.partition(topic_id=None).segment(0, records(0, 50))
     quieten(partition)
     world.metadata.leads[T] = Led(3, None)
     world.metadata.high[T] = 50
@@ -226,8 +222,7 @@ def test_a_large_tail_is_sealed_at_once(world: World, monkeypatch: pytest.Monkey
 
 def test_a_tail_behind_a_gap_is_sealed(world: World) -> None:
     """Readers go on without a hole from ``offset.wm``: a pack above one would be no use to them."""
-    partition = world.disk.partition()
-    partition.fill(0, end=50)
+    partition = world.disk.partition().fill(0, end=50)
     world.metadata.high[T] = 80
     with running(world, NoWatcher(), **SCANS | {"hold": {"enabled": False}}) as agent:
         world.store.await_put(lambda: watermark_is(world, 50))
@@ -309,9 +304,7 @@ def second(world: World) -> World:
     quiet(world)
     packed(world)
     second = world.another(2, leads={T: Led(4, ID)})
-    partition = second.disk.partition()
-    partition.segment(0, records(0, 50))
-    partition.lineage([(3, 0), (4, 50)])
+    partition = second.disk.partition().segment(0, records(0, 50)).lineage([(3, 0), (4, 50)])
     quieten(partition)
     second.metadata.high[T] = 50
     return second

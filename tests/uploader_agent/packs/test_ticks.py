@@ -64,8 +64,7 @@ class Ticking:
 
 def test_an_append_is_packed_by_the_running_agent(world: World) -> None:
     """Neither scan nor metadata poll is due, and nothing tells of an append: the tick alone looks."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    partition = world.disk.partition().segment(0, records(0, 30))
     world.metadata.default_high = 30
     quiet = {"scan_interval": NEVER, "metadata_interval": NEVER, "tail_after": NEVER}
     with running(world, NoWatcher(), freshness=FRESHNESS, **quiet):
@@ -125,8 +124,7 @@ def test_a_tick_does_not_wait_for_a_broker_that_hangs(world: World, clock: Clock
 
 
 def test_the_age_of_the_oldest_byte_that_is_not_stored(world: World, clock: Clock) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, b"")
+    partition = world.disk.partition().segment(0, b"")
     world.metadata.default_high = 0
     with world.agent(freshness=FRESHNESS) as agent:
         agent.refresh()
@@ -146,8 +144,7 @@ def test_the_age_of_the_oldest_byte_that_is_not_stored(world: World, clock: Cloc
 
 def test_what_retention_took_from_the_disk_is_a_gap_and_not_a_tail_that_waits(world: World, clock: Clock) -> None:
     """Kafka removed all that was not stored, and an empty active segment is left: there is nothing to pack."""
-    partition = world.disk.partition()
-    partition.segment(26, b"")
+    partition = world.disk.partition().segment(26, b"")
     world.metadata.default_high = 26
     with world.agent(freshness=FRESHNESS) as agent:
         agent.refresh()
@@ -162,8 +159,7 @@ def test_what_retention_took_from_the_disk_is_a_gap_and_not_a_tail_that_waits(wo
 
 
 def test_the_index_tells_of_packs(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    world.disk.partition().segment(0, records(0, 30))
     world.metadata.default_high = 30
     with world.agent(freshness={".*": "45s"}) as agent:
         tick(agent)
@@ -175,8 +171,7 @@ def test_the_index_tells_of_packs(world: World) -> None:
 
 
 def test_waiting_says_what_a_late_tail_waits_for(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    world.disk.partition().segment(0, records(0, 30))
     world.metadata.default_high = 20
 
     def wait(agent: TestedAgent) -> str:

@@ -72,8 +72,7 @@ def index_entry(world: World) -> IndexEntry:
 
 def test_an_answer_counts_for_the_tail_that_was_seen_before_its_question(world: World) -> None:
     """As in a demo that never settled: the answer to the first question was taken for that to the second one."""
-    disk = world.disk.partition()
-    disk.fill(0, end=590)
+    disk = world.disk.partition().fill(0, end=590)
     with world.agent() as agent:
         partition = led(agent)
         first = ask(agent)
@@ -90,8 +89,7 @@ def test_an_answer_counts_for_the_tail_that_was_seen_before_its_question(world: 
 
 def test_what_was_appended_after_the_answer_and_before_it_was_taken_is_asked_for(world: World) -> None:
     """The answer tells of all that was there when it was given; a look has shown more since."""
-    disk = world.disk.partition()
-    disk.segment(0, records(0, 590))
+    disk = world.disk.partition().segment(0, records(0, 590))
     with world.agent() as agent:
         partition = led(agent)
         answer = answered(ask(agent), 590)
@@ -102,8 +100,7 @@ def test_what_was_appended_after_the_answer_and_before_it_was_taken_is_asked_for
 
 
 def test_late_and_repeated_answers_are_dropped(world: World) -> None:
-    disk = world.disk.partition()
-    disk.segment(0, records(0, 50))
+    world.disk.partition().segment(0, records(0, 50))
     with world.agent() as agent:
         partition = led(agent)
         first, second, third = (ask(agent) for _ in range(3))
@@ -135,8 +132,7 @@ def test_answers_about_another_leadership_are_dropped(world: World) -> None:
 @pytest.mark.parametrize("epoch", [0, 3, 9])
 def test_an_answer_about_a_deleted_topic_is_not_believed_for_its_re_creation(world: World, epoch: int) -> None:
     """Any broker may answer who leads, and one that lags behind still knows the topic that was deleted."""
-    former = world.disk.partition()
-    former.fill(0, end=100)
+    former = world.disk.partition().fill(0, end=100)
     world.metadata.leads = {T: Led(epoch, ID)}
     with world.agent() as agent:
         led(agent)
@@ -182,8 +178,7 @@ class SlowMetadata:
 
 def test_the_log_end_is_read_after_the_high_watermark(world: World) -> None:
     """What is appended while the broker answers is seen, and the high watermark asked for again."""
-    disk = world.disk.partition()
-    disk.segment(0, records(0, 590))
+    disk = world.disk.partition().segment(0, records(0, 590))
     world.metadata.default_high = 590
     slow = SlowMetadata(world)
     slow.appended = lambda: disk.segment(0, records(0, 600))
@@ -210,8 +205,7 @@ def test_a_high_watermark_below_the_log_end_is_outdated_until_it_has_come_there(
 
 def test_a_log_end_that_cannot_be_read_is_not_taken_for_the_high_watermark(world: World) -> None:
     """A batch that is being written, or a directory that is gone."""
-    disk = world.disk.partition()
-    disk.segment(0, records(0, 50) + records(50, 60)[:30])
+    disk = world.disk.partition().segment(0, records(0, 50) + records(50, 60)[:30])
     with world.agent() as agent:
         partition = led(agent)
         agent.leadership.observe(answered(ask(agent), 50))
@@ -295,8 +289,7 @@ def test_a_partition_that_is_always_written_to_is_not_asked_for_at_the_first_pac
 )
 def test_the_end_of_a_log_that_was_truncated_meanwhile_is_not_believed(world: World, after: str) -> None:
     """The broker answers as leader, loses the leadership, and truncates before its log is read."""
-    disk = world.disk.partition()
-    disk.segment(0, records(0, 50))
+    disk = world.disk.partition().segment(0, records(0, 50))
     answer = world.metadata.offsets
 
     def lose(led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
@@ -356,8 +349,7 @@ def test_who_leads_is_asked_though_offsets_are_always_asked_for(world: World) ->
 
 def test_a_date_is_not_final_by_a_high_watermark_that_stands_still(world: World) -> None:
     """From the disk to the date: 600 records are on the broker, 590 are committed and landed, minutes ago."""
-    disk = world.disk.partition()
-    disk.segment(0, records(0, 590))
+    disk = world.disk.partition().segment(0, records(0, 590))
     world.metadata.default_high = 590
     asked_at = DUE - SOON
     with world.agent() as agent:
@@ -419,8 +411,7 @@ def test_an_answer_about_a_topic_that_was_made_again_counts_for_nothing(world: W
 @pytest.mark.parametrize("older", [True, False])
 def test_a_checkpoint_that_is_older_than_a_directory_says_nothing_about_it(world: World, *, older: bool) -> None:
     """It may still have the high watermark of a deleted topic of that name."""
-    disk = world.disk.partition()
-    disk.fill(0, end=100)
+    disk = world.disk.partition().fill(0, end=100)
     made = (disk.folder / "partition.metadata").stat().st_mtime
     checkpoint = world.disk.log_dirs[0] / "replication-offset-checkpoint"
     checkpoint.write_text("0\n1\norders 0 1000\n")
@@ -462,8 +453,7 @@ def test_what_was_observed_before_a_restart_is_not_said_with_an_older_checkpoint
 
 def test_an_answer_without_a_log_end_takes_nothing_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was observed as of an earlier answer is said as of that one, with its log end."""
-    disk = world.disk.partition()
-    disk.segment(0, records(0, 60))
+    world.disk.partition().segment(0, records(0, 60))
     with world.agent() as agent:
         partition = led(agent)
         first = answered(ask(agent), 50)

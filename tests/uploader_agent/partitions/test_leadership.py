@@ -50,16 +50,13 @@ def test_a_lower_epoch_is_never_believed(world: World) -> None:
 
 
 def test_another_incarnation_starts_at_a_lower_epoch(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     world.metadata.leads = {T: Led(5, ID)}
     with running(world, DirectoryWatcher(), scan_interval=NEVER, metadata_interval="10ms") as agent:
         world.store.await_put(lambda: watermark_is(world, 100))
         world.metadata.leads = {T: Led(0, OTHER_ID)}
         partition.folder.rename(partition.folder.with_name("orders-0.f00-delete"))
-        again = world.disk.partition(topic_id=OTHER_ID)
-        again.lineage([(0, 0)])
-        again.fill(0, end=50, epoch=0)
+        world.disk.partition(topic_id=OTHER_ID).lineage([(0, 0)]).fill(0, end=50, epoch=0)
         place = f"orders@{OTHER_ID}"
         world.store.await_put(lambda: world.keys(place=place).watermark in world.store.puts)
         assert agent.leadership.partitions[T].led == Led(0, OTHER_ID)
@@ -77,8 +74,7 @@ def test_a_directory_that_is_newly_watched_is_looked_at(tmp_path: Path) -> None:
 def test_an_epoch_file_on_any_replica_is_a_hint(world: World) -> None:
     """Neither poll nor scan is due: Kafka writes ``leader-epoch-checkpoint`` when a leadership begins."""
     world.disk.partition().fill(0, end=100)
-    follower = world.disk.partition(OTHER)
-    follower.fill(0, end=50)
+    follower = world.disk.partition(OTHER).fill(0, end=50)
     with running(world, DirectoryWatcher(), scan_interval=NEVER, metadata_interval=NEVER) as agent:
         world.store.await_put(lambda: watermark_is(world, 100))
         assert OTHER not in agent.leadership.partitions
@@ -107,12 +103,10 @@ def test_checkpoints_of_the_broker_are_no_hints(world: World) -> None:
 def test_moved_to_another_log_directory(tmp_path: Path) -> None:
     """Kafka renames ``-future`` to its name before it renames the old directory: both are there for a moment."""
     world = World(tmp_path, log_dirs=2)
-    former = world.disk.partition()
-    former.fill(0, end=100)
+    former = world.disk.partition().fill(0, end=100)
     with running(world, DirectoryWatcher(), scan_interval=NEVER, metadata_interval=NEVER):
         world.store.await_put(lambda: watermark_is(world, 100))
-        moved = world.disk.partition(log_dir=1)
-        moved.fill(0, end=100)
+        moved = world.disk.partition(log_dir=1).fill(0, end=100)
         former.folder.rename(former.folder.with_name("orders-0.f00-delete"))
         moved.segment(100, records(100, 200))
         moved.roll(200)
@@ -121,8 +115,7 @@ def test_moved_to_another_log_directory(tmp_path: Path) -> None:
 
 def test_a_broker_that_hangs_stops_nothing_else(world: World) -> None:
     """While a question has no answer, segments are found and go, by the broker's checkpoint."""
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     world.metadata.default_high = 100
     hangs, ends = threading.Event(), threading.Event()
     real = world.metadata.leaders
@@ -138,8 +131,7 @@ def test_a_broker_that_hangs_stops_nothing_else(world: World) -> None:
         hangs.set()
         wait_until(lambda: agent.poller.hangs(0.1), what="a question to hang")
         (world.disk.log_dirs[0] / "replication-offset-checkpoint").write_text("0\n1\norders 0 200\n")
-        partition.segment(100, records(100, 200))
-        partition.roll(200)
+        partition.segment(100, records(100, 200)).roll(200)
         world.store.await_put(lambda: watermark_is(world, 200))
         assert agent.poller.hangs(0.1), "it went while the broker still hung"
         assert world.manifest(100).offsets_from == "checkpoint"
@@ -158,8 +150,7 @@ def test_offsets_are_asked_for_where_the_log_has_changed(world: World) -> None:
     world.metadata.leads[OTHER] = Led(3, ID)
     world.metadata.default_high = 100
     world.disk.partition().fill(0, end=100)
-    changing = world.disk.partition(OTHER)
-    changing.fill(0, end=100)
+    changing = world.disk.partition(OTHER).fill(0, end=100)
     with running(world, NoWatcher(), scan_interval="50ms", metadata_interval="50ms"):
         world.store.await_put(lambda: watermark_is(world, 100) and watermark_is(world, 100, OTHER))
         before, polls = len(asked), world.metadata.asked
@@ -172,8 +163,7 @@ def test_offsets_are_asked_for_where_the_log_has_changed(world: World) -> None:
 
 def test_a_quiet_tail_is_noticed_by_time(world: World) -> None:
     """No scan is due for a day: a timer looks again when the tail has been quiet for long enough."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50))
+    world.disk.partition().segment(0, records(0, 50))
     world.metadata.default_high = 50
     with running(world, NoWatcher(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="1s"):
         world.store.await_put(lambda: stored_is(world, 50))
@@ -181,19 +171,16 @@ def test_a_quiet_tail_is_noticed_by_time(world: World) -> None:
 
 def test_a_missed_event_is_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "_PROMPT", -3600.0)  # no event could have told in time
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     with running(world, NoWatcher(), scan_interval="50ms", metadata_interval=NEVER) as agent:
         world.store.await_put(lambda: watermark_is(world, 100))
-        partition.segment(100, records(100, 200))
-        partition.roll(200)
+        partition.segment(100, records(100, 200)).roll(200)
         world.store.await_put(lambda: watermark_is(world, 200))
         assert agent.metrics.missed_events._value.get() == 1
 
 
 def test_a_folder_is_listed_again_only_when_it_changed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     long_ago = partition.folder.stat().st_mtime - 100
 
     def age() -> None:

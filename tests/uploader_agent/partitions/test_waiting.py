@@ -68,8 +68,7 @@ def look(agent: TestedAgent, seconds_later: float = 0.0) -> dict[str, Wait]:
 
 def test_a_segment_that_waits_for_the_high_watermark_is_seen(world: World) -> None:
     """It was in no metric, since there was nothing to do about it."""
-    disk = world.disk.partition()
-    disk.fill(0, end=100)
+    disk = world.disk.partition().fill(0, end=100)
     date(disk, 0, HOUR)
     with surveyed(world, 98) as (agent, partition):
         assert partition.restless
@@ -87,8 +86,7 @@ def test_a_segment_that_waits_for_the_high_watermark_is_seen(world: World) -> No
 
 @pytest.mark.parametrize("high_watermark", [50, 40], ids=["committed", "not committed"])
 def test_a_tail_is_late_only_beyond_tail_after(world: World, high_watermark: int) -> None:
-    disk = world.disk.partition()
-    disk.segment(0, records(0, 50))
+    disk = world.disk.partition().segment(0, records(0, 50))
     date(disk, 0, 60)
     with surveyed(world, high_watermark) as (agent, partition):
         tail = look(agent)["tail"]
@@ -104,8 +102,7 @@ def test_a_tail_is_late_only_beyond_tail_after(world: World, high_watermark: int
 
 def test_a_tail_waits_though_the_broker_says_nothing(world: World) -> None:
     """Appended to after the last answer: by the disk alone there is something that is not stored."""
-    disk = world.disk.partition()
-    disk.segment(0, records(0, 50))
+    disk = world.disk.partition().segment(0, records(0, 50))
     world.metadata.default_high = 50
     with world.agent(tail_after="0s") as agent:
         agent.upload_once()
@@ -122,9 +119,7 @@ def test_a_tail_waits_though_the_broker_says_nothing(world: World) -> None:
 
 def test_what_may_be_stored_counts_from_when_it_was_first_seen(world: World) -> None:
     """A start is no alarm: nobody has said yet what the store has of a segment that is a day old."""
-    disk = world.disk.partition()
-    disk.fill(0, end=100)
-    disk.segment(100, records(100, 150))
+    disk = world.disk.partition().fill(0, end=100).segment(100, records(100, 150))
     date(disk, 0, 24 * HOUR)
     date(disk, 100, 24 * HOUR)
     with world.agent() as agent:
@@ -143,8 +138,7 @@ def test_what_may_be_stored_counts_from_when_it_was_first_seen(world: World) -> 
 
 
 def test_the_oldest_byte_of_a_tail_that_is_never_quiet_ages_and_is_not_late(world: World) -> None:
-    disk = world.disk.partition()
-    disk.segment(0, records(0, 50))
+    disk = world.disk.partition().segment(0, records(0, 50))
     date(disk, 0, 0)
     with surveyed(world, 50) as (agent, partition):
         waits = Waits(agent.leadership)
@@ -157,8 +151,7 @@ def test_the_oldest_byte_of_a_tail_that_is_never_quiet_ages_and_is_not_late(worl
 
 
 def test_reasons_name_the_last_error_the_gap_and_the_leadership(world: World) -> None:
-    disk = world.disk.partition()
-    disk.fill(0, 100, end=200)
+    world.disk.partition().fill(0, 100, end=200)
     other, elsewhere = TopicPartition("orders", 1), TopicPartition("orders", 2)
     world.disk.partition(other)
     world.disk.partition(elsewhere, topic_id=OTHER_ID)
@@ -177,8 +170,7 @@ def test_reasons_name_the_last_error_the_gap_and_the_leadership(world: World) ->
 
 
 def test_a_gap_waits(world: World) -> None:
-    disk = world.disk.partition()
-    disk.fill(0, 100, end=200)
+    disk = world.disk.partition().fill(0, 100, end=200)
     world.once()
     disk.fill(300, end=400)
     disk.retire(0, 100, 200)

@@ -85,8 +85,7 @@ def test_it_outlives_restarts(world: World) -> None:
 def test_it_outlives_a_change_of_leader(world: World) -> None:
     """The new leader's log begins above the gap, and its segments have other boundaries."""
     second = world.another(2, leads={T: Led(4, ID)}, log_start=250)
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (4, 300)])
+    partition = second.disk.partition().lineage([(3, 0), (4, 300)])
     partition.segment(250, records(250, 300) + records(300, 350, epoch=4))
     partition.fill(350, end=400, epoch=4)
     no_errors(second.once())
@@ -109,8 +108,7 @@ def test_what_was_acknowledged_on_a_branch_that_the_log_left_says_nothing_about_
 
 
 def test_offsets_that_the_disk_has_again_are_uploaded_and_nothing_goes_back(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(100, records(100, 200))
+    world.disk.partition().segment(100, records(100, 200))
     with world.agent() as agent:
         world.store.before = lambda operation, key: _refuse_log(operation, key, world)
         agent.upload_once()
@@ -144,9 +142,7 @@ def test_a_part_is_acknowledged_and_the_rest_holds(tmp_path: Path) -> None:
 
 def test_a_damaged_segment_that_was_acknowledged_stays_so(tmp_path: Path) -> None:
     world = World(tmp_path)
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
-    partition.segment(100, b"\xff" + records(100, 200)[1:])
+    world.disk.partition().fill(0, 100, end=200).segment(100, b"\xff" + records(100, 200)[1:])
     no_errors(world.once())
     acknowledge(world, 100, 200)
     no_errors(world.once())

@@ -155,8 +155,7 @@ def test_killed_at_any_request_it_goes_on(world: World) -> None:
 
 
 def test_damaged_bytes_are_left_and_sent_again_where_a_broker_has_them(world: World) -> None:
-    replica = world.disk.partition()
-    replica.fill(0, 100, 200, end=300)
+    world.disk.partition().fill(0, 100, 200, end=300)
     checkpoint(world)
     theirs(world, 0, 100, 200)
     world.store.inner.put(world.keys().segment(SegmentName(100), "log"), flipped(records(100, 200)))
@@ -174,8 +173,7 @@ def test_damaged_bytes_are_left_and_sent_again_where_a_broker_has_them(world: Wo
 
 def test_what_nobody_has_any_more_is_a_gap(world: World) -> None:
     """Their uploader goes on after a segment that it could not send, and nothing of that is written down."""
-    replica = world.disk.partition()
-    replica.fill(0, 100, 200, end=300)
+    replica = world.disk.partition().fill(0, 100, 200, end=300)
     checkpoint(world)
     theirs(world, 0, 200)
     remove(replica, 0, 100)
@@ -205,8 +203,7 @@ def test_another_branch_of_the_log_is_adopted_and_does_not_count(world: World) -
     """An unclean election: what their uploader had sent of offsets 150 to 199 is not in the log any more."""
     world.disk.partition().fill(0, 100, end=200)
     theirs(world, 0, 100)
-    replica = world.disk.partition()
-    replica.segment(100, records(100, 150) + records(150, 200, epoch=5))
+    replica = world.disk.partition().segment(100, records(100, 150) + records(150, 200, epoch=5))
     replica.lineage([(3, 0), (5, 150)])
     checkpoint(world)
 
@@ -219,9 +216,7 @@ def test_another_branch_of_the_log_is_adopted_and_does_not_count(world: World) -
 def test_a_segment_that_begins_on_another_branch_is_left(world: World) -> None:
     world.disk.partition().fill(0, 100, end=200)
     theirs(world, 0, 100)
-    replica = world.disk.partition()
-    replica.segment(100, records(100, 200, epoch=5))
-    replica.lineage([(3, 0), (5, 100)])
+    world.disk.partition().segment(100, records(100, 200, epoch=5)).lineage([(3, 0), (5, 100)])
     checkpoint(world)
 
     rows = adopted(world)
@@ -253,8 +248,7 @@ def test_what_is_not_committed_here_is_left(stored: World) -> None:
 
 def test_aborts_are_known_across_segments(world: World) -> None:
     """Their uploader does not send ``.txnindex``."""
-    replica = world.disk.partition()
-    replica.segment(0, transactional(0, 7, 10) + records(10, 100))
+    replica = world.disk.partition().segment(0, transactional(0, 7, 10) + records(10, 100))
     replica.segment(100, records(100, 190) + marker(190, 7, commit=False))
     replica.segment(191, b"")
     checkpoint(world)

@@ -186,8 +186,7 @@ def test_of_several_copies_the_fullest_counts(world: World) -> None:
 def sealed(world: World, packed: Sequence[bytes], left: Sequence[tuple[int, bytes]], end: int) -> None:
     """Each of ``packed`` is a range; the segments are sealed as ``left``, by base offset, without the packs."""
     world.metadata.policy = "compact"
-    partition = world.disk.partition()
-    partition.segment(0, b"")
+    partition = world.disk.partition().segment(0, b"")
     for data in packed:
         append(partition, 0, data)
         pack_once(world)

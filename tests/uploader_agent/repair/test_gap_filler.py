@@ -35,9 +35,7 @@ def follower(leader: World) -> World:
 
 
 def replica(follower: World, *bases: int, end: int, topic_id: str = ID, value: str = "") -> FakePartition:
-    partition = follower.disk.partition(topic_id=topic_id)
-    partition.fill(*bases, end=end, value=value)
-    return partition
+    return follower.disk.partition(topic_id=topic_id).fill(*bases, end=end, value=value)
 
 
 def say_anew(leader: World, **changes: Any) -> None:
@@ -183,8 +181,7 @@ def test_another_branch_of_the_log_is_refused(
 
 def test_epochs_that_both_brokers_have_forgotten_are_told_by_the_batches(world: World) -> None:
     """The leader changed at 160, within the gap; retention has cut both lineages above it."""
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     world.once()
     remove(partition, 0, 100)
     partition.lineage([(5, 200)])
@@ -255,9 +252,7 @@ def test_what_another_replica_has_brought_is_not_brought_again(leader: World, fo
 
 def corrupted(world: World) -> World:
     """Broker 1 leads, and its [100, 200) has a bit that flipped in the last batch."""
-    partition = world.disk.partition()
-    partition.fill(0, 100, 200, end=300)
-    partition.segment(100, flipped(records(100, 200)))
+    world.disk.partition().fill(0, 100, 200, end=300).segment(100, flipped(records(100, 200)))
     no_errors(world.once())
     assert gap_reasons(world) == [(190, 200, "corrupt")]
     return world

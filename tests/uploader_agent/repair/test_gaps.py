@@ -37,8 +37,7 @@ def gap_reasons(world: World) -> list[tuple[int, int, str]]:
 
 def with_hole(world: World, log_start: int = 200) -> FakePartition:
     """[0, 100) is stored, [100, 200) is on no disk of the leader, [200, 300) is."""
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     world.once()
     remove(partition, 0, 100)
     partition.fill(200, end=300)
@@ -70,8 +69,7 @@ def test_what_holding_gave_up_has_its_name(world: World, monkeypatch: pytest.Mon
 
 
 def test_what_an_unclean_election_cut_off_has_its_name(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     world.once()
     remove(partition, 0, 100, 200)
     partition.lineage([(3, 0), (5, 100)])
@@ -84,8 +82,7 @@ def test_what_an_unclean_election_cut_off_has_its_name(world: World) -> None:
 
 
 def test_a_cut_below_line_1_takes_line_1_back(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 50, 100, 150, end=200)
+    partition = world.disk.partition().fill(0, 50, 100, 150, end=200)
     world.once()
     assert world.watermark()[0] == 150
     remove(partition, 50, 100, 150, 200)
@@ -98,9 +95,7 @@ def test_a_cut_below_line_1_takes_line_1_back(world: World) -> None:
 
 
 def test_damage_at_the_very_start_is_a_gap(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
-    partition.segment(0, b"\xff" + records(0, 100)[1:])
+    world.disk.partition().fill(0, end=100).segment(0, b"\xff" + records(0, 100)[1:])
     agent = world.once()
     name = SegmentName(0, world.damaged(0))
     assert world.names() == [name.file("corrupt"), name.file("manifest.json"), "offset.wm"]
@@ -118,8 +113,7 @@ def test_what_another_replica_brought_under_other_boundaries_closes_the_gap(worl
     world.once()
     assert gap_reasons(world) == [(100, 200, "deleted_before_upload")]
     other = world.another(2, leads={T: Led(3, ID)})
-    filled = other.disk.partition()
-    filled.fill(100, 130, end=200)
+    other.disk.partition().fill(100, 130, end=200)
     theirs = World(other.root / "apart")
     theirs.broker, theirs.disk, theirs.metadata = other.broker, other.disk, other.metadata
     theirs.once()
@@ -165,8 +159,7 @@ def test_a_running_leader_searches_again_and_rests_in_between(world: World) -> N
 
 def test_bytes_without_their_manifest_are_given_one(world: World) -> None:
     """The .log is stored, its agent died before the manifest, and retention has taken the file."""
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     world.once()
     content = records(100, 200)
     partition.fill(100, 200, end=300)

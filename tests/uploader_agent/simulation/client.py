@@ -27,7 +27,7 @@ from tests.uploader_agent.simulation.broker import Cluster, Leading, Replica
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.faults import HANGS, Faults
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.broker.admin import Leader, Led, Metadata, Offsets
+from uploader_agent.broker.admin import Cleanup, Leader, Led, Metadata, Offsets
 
 Answer = TypeVar("Answer")
 
@@ -68,7 +68,8 @@ class Client:
     def describe_configs(self, wanted: Sequence[Any], config_filter: str) -> dict[str, Any]:
         names = [one.name for one in wanted]
         policy = "compact" if self._cluster.compacted else "delete"
-        answer = {"topic": {name: {"cleanup.policy": {"value": policy}} for name in names}}
+        told = {"cleanup.policy": {"value": policy}, "delete.retention.ms": {"value": "86400000"}}
+        answer = {"topic": dict.fromkeys(names, told)}
         return self.request(f"describe_configs {config_filter}", lambda: answer)
 
     def close(self) -> None:
@@ -171,5 +172,5 @@ class Questions(Metadata):
         self._asked("offsets")
         return self._own.offsets(led)
 
-    def cleanup_policy(self, topics: Collection[str]) -> dict[str, str]:
-        return self._own.cleanup_policy(topics)
+    def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:
+        return self._own.cleanup(topics)

@@ -25,7 +25,7 @@ OURS = Led(3, ID)
 class Quorum:
     """A cluster whose committed leader is ``committed``; this broker has it unless it ``lags`` behind with ``had``."""
 
-    committed: Leader = field(default_factory=lambda: Leader(1, OURS))
+    committed: Leader = field(default_factory=lambda: Leader(1, OURS, replicas=(1, 2)))
     had: Leader | None = None
     same: bool = True
     down: bool = False
@@ -136,8 +136,7 @@ def test_each_version_and_each_leadership_is_judged_by_itself(world: World, forg
 
 def test_a_forged_epoch_is_overcome(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that is stored counts again, by its manifests; what was forged is kept; what is new goes up."""
-    disk = world.disk.partition()
-    disk.fill(0, 100, end=200)
+    disk = world.disk.partition().fill(0, 100, end=200)
     world.once()
     before = world.watermark()
     forged = forge(world)
@@ -165,8 +164,7 @@ def test_a_foreign_one_of_a_partition_under_way_is_overcome(world: World, monkey
     """The agent that knows the partition meets it when it writes."""
     monkeypatch.setattr(foreign_epochs, "PAUSE", 0.0)
     world.authority = Quorum()
-    disk = world.disk.partition()
-    disk.fill(0, 100, end=200)
+    disk = world.disk.partition().fill(0, 100, end=200)
     world.once()
     disk.segment(200, records(200, 300))
     disk.roll(300)
@@ -189,9 +187,7 @@ def test_a_successors_watermark_stays_and_it_goes_on(world: World, monkeypatch: 
     world.disk.partition().fill(0, 100, end=200)
     world.once()
     successor = world.another(2, leads={T: Led(4, ID)})
-    other = successor.disk.partition()
-    other.lineage([(3, 0), (4, 200)])
-    other.fill(0, 100, end=200)
+    other = successor.disk.partition().lineage([(3, 0), (4, 200)]).fill(0, 100, end=200)
     other.segment(200, records(200, 300, epoch=4))
     other.roll(300)
     successor.once()
@@ -199,9 +195,7 @@ def test_a_successors_watermark_stays_and_it_goes_on(world: World, monkeypatch: 
     for quorum in (Quorum(committed), Quorum(committed, had=Leader(1, OURS)), Quorum(committed, down=True)):
         mark = world.watermark()
         world.authority = quorum
-        disk = world.disk.partition()
-        disk.segment(200, records(200, 300, value="other"))
-        disk.roll(300)
+        world.disk.partition().segment(200, records(200, 300, value="other")).roll(300)
         world.once()
         assert world.watermark() == mark
         assert world.stored(200) == records(200, 300, epoch=4)

@@ -18,9 +18,7 @@ STORED = (UnfinishedTransaction(5, 0, 1),)
 @pytest.fixture
 def partition(world: World) -> FakePartition:
     """Three transactions that begin in segments of their own, of which one is aborted; no snapshots."""
-    made = world.disk.partition()
-    made.segment(0, transactional(0, 7, 10))
-    made.segment(10, transactional(10, 8, 10))
+    made = world.disk.partition().segment(0, transactional(0, 7, 10)).segment(10, transactional(10, 8, 10))
     made.segment(20, transactional(20, 9, 5) + marker(25, 7, commit=False) + transactional(26, 7, 4))
     made.segment(30, b"")
     return made

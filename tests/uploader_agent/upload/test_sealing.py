@@ -154,18 +154,14 @@ def test_bytes_of_a_branch_that_an_election_cut_off_stay(world: World, died_befo
     world.once()
     theirs = world.stored(100)
     second = world.another(2, leads={T: Led(5, ID)})
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (5, 100)])
-    partition.fill(0, 100, end=300)
+    partition = second.disk.partition().lineage([(3, 0), (5, 100)]).fill(0, 100, end=300)
     partition.segment(100, records(100, 300, epoch=5))
     name = SegmentName.of_branch(100, 5)
     if died_before == "the manifest":
         die_before(second, world.keys().manifest(name))
         assert name.file("manifest.json") not in world.names()
         second = world.another(3, leads={T: Led(6, ID)})
-        partition = second.disk.partition()
-        partition.lineage([(3, 0), (5, 100)])
-        partition.fill(0, 100, 150, end=300)
+        partition = second.disk.partition().lineage([(3, 0), (5, 100)]).fill(0, 100, 150, end=300)
         partition.segment(100, records(100, 150, epoch=5))
         partition.segment(150, records(150, 300, epoch=5))
     no_errors(second.once())
@@ -182,9 +178,7 @@ def test_a_third_branch_has_a_name_of_its_own(world: World) -> None:
     world.once()
     for broker, epoch in ((2, 5), (3, 7)):
         other = world.another(broker, leads={T: Led(epoch, ID)})
-        partition = other.disk.partition()
-        partition.lineage([(3, 0), (epoch, 100)])
-        partition.fill(0, 100, end=200)
+        partition = other.disk.partition().lineage([(3, 0), (epoch, 100)]).fill(0, 100, end=200)
         partition.segment(100, records(100, 200, epoch=epoch))
         no_errors(other.once())
     assert [world.manifest(100, suffix=suffix).lineage[-1] for suffix in ("", "5", "7")] == [(3, 0), (5, 100), (7, 100)]
@@ -197,9 +191,7 @@ def test_a_log_that_returns_to_a_branch_finds_what_is_stored_of_it(world: World)
     world.disk.partition().fill(0, 100, end=200)
     world.once()
     second = world.another(2, leads={T: Led(5, ID)})
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (5, 100)])
-    partition.fill(0, end=100)
+    partition = second.disk.partition().lineage([(3, 0), (5, 100)]).fill(0, end=100)
     partition.segment(100, records(100, 150, epoch=5))
     partition.segment(150, b"")
     second.metadata.default_high = 150
@@ -225,8 +217,7 @@ def test_line_1_goes_down_with_a_cut(world: World, cut: int, line_1: int) -> Non
     world.once()
     assert world.watermark()[0] == 200
     second = world.another(2, leads={T: Led(5, ID)})
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (5, cut)] if cut else [(5, 0)])
+    partition = second.disk.partition().lineage([(3, 0), (5, cut)] if cut else [(5, 0)])
     base = cut // 100 * 100
     partition.fill(*range(0, base, 100), end=base) if base else None
     partition.segment(base, records(base, cut) if cut > base else b"")
@@ -261,9 +252,7 @@ def test_bytes_beyond_the_log_end_are_of_another_branch(world: World) -> None:
     world.once()
     world.store.inner.put(world.keys().segment(SegmentName(100), "log"), records(100, 200))
     second = world.another(2, leads={T: Led(5, ID)})
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (5, 150)])
-    partition.fill(0, end=100)
+    partition = second.disk.partition().lineage([(3, 0), (5, 150)]).fill(0, end=100)
     partition.segment(100, records(100, 150))
     partition.segment(150, b"")
     second.metadata.default_high = 150
@@ -271,8 +260,7 @@ def test_bytes_beyond_the_log_end_are_of_another_branch(world: World) -> None:
     assert (world.manifest(100).next_offset, world.manifest(100).lineage) == (200, ((3, 0),))
     assert world.stored(100) == records(100, 200)
     assert world.watermark()[1].next_offset == 150
-    partition.segment(150, records(150, 160, epoch=5))
-    partition.roll(160)
+    partition.segment(150, records(150, 160, epoch=5)).roll(160)
     second.metadata.default_high = 160
     no_errors(second.once())
     assert read(world) == list(range(160))
@@ -280,8 +268,7 @@ def test_bytes_beyond_the_log_end_are_of_another_branch(world: World) -> None:
 
 def test_the_log_start_may_lie_within_the_first_batch_of_an_epoch(world: World) -> None:
     """The broker's lineage begins at the log start then, and the epoch, with its batch, below it."""
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     no_errors(world.once())
     for path in partition.folder.glob("*.*[gxt]"):
         path.unlink()
@@ -312,8 +299,7 @@ def test_a_leader_names_its_epoch_before_it_seals_anything(world: World) -> None
 
 def test_a_leader_claims_nothing_before_its_log_shows_its_epoch(world: World) -> None:
     """Metadata names it first: the claim would say that the branch goes on which its epoch is about to end."""
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     world.begins_epochs, world.metadata.leads = False, {T: Led(5, ID)}
     world.once()
     assert world.names() == []
@@ -325,14 +311,11 @@ def test_a_leader_claims_nothing_before_its_log_shows_its_epoch(world: World) ->
 
 def test_a_deposed_leader_seals_its_own_branch_and_publishes_nothing(world: World) -> None:
     """It meets the next leader's bytes under its base offset: its own get a name of their own, and offset.wm stays."""
-    deposed = world.disk.partition()
-    deposed.fill(0, end=100)
+    deposed = world.disk.partition().fill(0, end=100)
     world.once()
     deposed.fill(0, 100, end=200)
     second = world.another(2, leads={T: Led(5, ID)})
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (5, 100)])
-    partition.fill(0, 100, end=200)
+    partition = second.disk.partition().lineage([(3, 0), (5, 100)]).fill(0, 100, end=200)
     partition.segment(100, records(100, 200, epoch=5))
     log = world.keys().segment(SegmentName(100), "log")
 
@@ -354,15 +337,13 @@ def test_a_deposed_leader_seals_its_own_branch_and_publishes_nothing(world: Worl
 def test_a_deposed_leader_does_not_seal_what_a_later_leader_wrote(world: World) -> None:
     """It has truncated and fetched, and knows only the high watermark of before: the rest may not be committed."""
     content = records(0, 30) + records(30, 50, epoch=4)
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    partition = world.disk.partition().segment(0, records(0, 30))
     with world.agent() as agent:
         agent.refresh()
         uploader = agent.leadership.partitions[T].uploader
         uploader.claim()
         partition.lineage([(3, 0), (4, 30)])
-        partition.segment(0, content)
-        partition.roll(50)
+        partition.segment(0, content).roll(50)
         agent.refresh()
         with pytest.raises(SegmentChanged, match="the next leader seals them"):
             uploader.run(SealRun(0, 50, 0, 50))
@@ -379,7 +360,7 @@ def test_what_changes_while_it_is_read_is_not_sealed(
 ) -> None:
     """Although the lineage stays as it is."""
     content, partition = records(0, 50), world.disk.partition()
-    path = partition.segment(0, content)
+    path = partition.segment(0, content).log(0)
     if not active:
         partition.roll(50)
 
@@ -403,16 +384,14 @@ def test_what_changes_while_it_is_read_is_not_sealed(
 
 
 def test_an_active_segment_may_grow_while_it_is_read(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50))
-    world.store.after = lambda _operation, _key: partition.segment(0, records(0, 60)).touch()
+    partition = world.disk.partition().segment(0, records(0, 50))
+    world.store.after = lambda _operation, _key: partition.segment(0, records(0, 60)).log(0).touch()
     seal(world, partition, active=True)
     assert world.stored(0) == records(0, 50)
 
 
 def test_what_is_not_the_bytes_of_its_manifest_is_not_adopted(world: World) -> None:
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50))
+    partition = world.disk.partition().segment(0, records(0, 50))
     seal(world, partition, active=True)
     other = records(0, 50, value="other")
     world.store.inner.put(world.keys().segment(SegmentName(0), "log"), other)
@@ -441,15 +420,11 @@ def test_transactions_open_at_the_start_of_a_run_are_known_wherever_it_begins(wo
     branch = transactional(0, 7, 10) + transactional(10, 8, 10)
     content = transactional(0, 7, 10) + transactional(10, 8, 10) + transactional(20, 7, 10)
     content += marker(30, 7, commit=False) + marker(31, 8, commit=True) + transactional(32, 9, 8)
-    partition = world.disk.partition()
-    partition.segment(0, content)
-    partition.segment(40, b"")
+    partition = world.disk.partition().segment(0, content).segment(40, b"")
     world.metadata.leads = {T: Led(4, ID)}
     partition.lineage([(3, 0), (4, 20)])
     first = world.another(2, leads={T: Led(3, ID)})  # stored [0, 40) of a branch that was cut off at 20
-    replica = first.disk.partition()
-    replica.segment(0, branch + transactional(20, 11, 20))
-    replica.segment(40, b"")
+    first.disk.partition().segment(0, branch + transactional(20, 11, 20)).segment(40, b"")
     first.once()
     partition.segment(0, branch + as_epoch(content[len(branch) :], 20, 4))
     no_errors(world.once())

@@ -20,14 +20,12 @@ def lacking(world: World, *left: bytes, tp: TopicPartition = T) -> dict[str, byt
     No head leads to the packs any more.
     """
     world.metadata.policy = "compact"
-    partition = world.disk.partition(tp)
-    partition.segment(0, records(0, 30))
+    partition = world.disk.partition(tp).segment(0, records(0, 30))
     pack_once(world, 30)
     append(partition, 0, records(30, 50))
     pack_once(world, 50)
     packs = hide_packs(world)
-    partition.segment(0, b"".join(left))
-    partition.roll(50)
+    partition.segment(0, b"".join(left)).roll(50)
     no_errors(world.once(freshness={".*": "3s"}))
     manifest = world.manifest(0, tp)
     assert (manifest.next_offset, manifest.parts) == (50, ())

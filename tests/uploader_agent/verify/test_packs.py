@@ -74,8 +74,7 @@ def test_a_segment_with_all_that_packs_have_lacks_nothing(world: World) -> None:
 def test_what_a_later_segment_holds_does_not_lack(world: World) -> None:
     """What is not sealed yet is claimed by no segment."""
     world.metadata.policy = "compact"
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50))
+    partition = world.disk.partition().segment(0, records(0, 50))
     pack_once(world, 50)
     assert spans(world) == []
     partition.roll(50)
@@ -91,10 +90,8 @@ def test_batches_of_another_branch_are_not_claimed(world: World) -> None:
     world.disk.partition().segment(0, records(0, 50))
     pack_once(world, 50)
     second = world.another(2, leads={T: Led(4, ID)}, default_high=40, replicas=(1, 2))
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (4, 20)])
-    partition.segment(0, records(0, 20) + records(20, 40, epoch=4, value="other"))
-    partition.roll(40)
+    partition = second.disk.partition().lineage([(3, 0), (4, 20)])
+    partition.segment(0, records(0, 20) + records(20, 40, epoch=4, value="other")).roll(40)
     second.once()
     assert spans(second) == []
 
@@ -110,10 +107,7 @@ def test_a_segment_whose_lineage_is_empty_claims_by_that_of_offset_wm(world: Wor
 def test_packs_of_the_brokers_that_have_replicas_are_compared(world: World) -> None:
     lacking(world, records(0, 30))
     second = world.another(2, leads={T: Led(4, ID)}, default_high=50)
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (4, 50)])
-    partition.segment(0, records(0, 30))
-    partition.roll(50)
+    second.disk.partition().lineage([(3, 0), (4, 50)]).segment(0, records(0, 30)).roll(50)
     assert spans(second) == []
     second.metadata.replicas = (1, 2)
     assert spans(second) == [(30, 50)]

@@ -90,9 +90,7 @@ def test_an_agent_that_starts_again_sends_nothing_and_sees_no_gap(removed: World
 def test_a_new_leader_sends_what_is_new_alone(removed: World) -> None:
     """It rolled elsewhere, and has all that was removed, too."""
     other = removed.another(2, leads={T: Led(4, ID)})
-    disk = other.disk.partition()
-    disk.fill(0, 150, 350, end=400)
-    disk.lineage([(3, 0), (4, 400)])
+    disk = other.disk.partition().fill(0, 150, 350, end=400).lineage([(3, 0), (4, 400)])
     disk.segment(400, records(400, 450, epoch=4))
     disk.roll(450)
     left = logs(removed)
@@ -110,8 +108,7 @@ def test_a_search_for_a_gap_leaves_what_retention_has_not_deleted_yet(world: Wor
         if key != keys.segment(SegmentName(100), "manifest.json"):
             world.store.inner.put(key, body)
     world.store.inner.delete(keys.watermark)
-    disk = world.disk.partition()
-    disk.fill(500, end=600)
+    disk = world.disk.partition().fill(500, end=600)
     for base in (0, 100, 200, 300, 400):
         remove(disk, base, base)
     world.metadata.log_start = 500

@@ -22,8 +22,7 @@ BOTH = pytest.mark.parametrize("deep", [False, True], ids=["", "deep"])
 @pytest.fixture
 def packed(world: World) -> World:
     """[0, 50) in two ranges of two packs; nothing is sealed."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 30))
+    partition = world.disk.partition().segment(0, records(0, 30))
     pack_once(world, 30)
     append(partition, 0, records(30, 50))
     pack_once(world, 50)
@@ -54,8 +53,7 @@ def test_a_partition_that_is_packed_is_not_wrong(packed: World, *, deep: bool) -
 
 @BOTH
 def test_packs_behind_segments(world: World, *, deep: bool) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     world.metadata.default_high = 100
     world.once()
     append(partition, 100, records(100, 130))
@@ -93,10 +91,7 @@ def test_a_damaged_head_is_named(packed: World, *, deep: bool) -> None:
 def test_a_pack_that_is_gone_leaves_a_hole(packed: World, *, deep: bool) -> None:
     first, second = packs(packed)
     packed.store.inner.delete(first.key)
-    assert examine(packed, deep=deep) == (
-        Severity.GAP,
-        [(Severity.PACKED, 30, 50, False), (Severity.GAP, 0, 30, True)],
-    )
+    assert examine(packed, deep=deep) == (Severity.GAP, [(Severity.PACKED, 30, 50, False), (Severity.GAP, 0, 30, True)])
     packed.store.inner.delete(second.key)
     findings = verified(packed, deep=deep)[1]
     assert [(one.offset, one.end, one.object) for one in findings] == [(0, 50, packed.control.head(1))]
@@ -177,8 +172,7 @@ def test_deep_reads_the_batches_of_packs(
 def test_only_what_is_on_the_lineage_counts(packed: World, *, deep: bool) -> None:
     """An unclean election has cut off what was packed from 20 on."""
     second = packed.another(2, leads={T: Led(4, ID)}, default_high=40)
-    partition = second.disk.partition()
-    partition.lineage([(3, 0), (4, 20)])
+    partition = second.disk.partition().lineage([(3, 0), (4, 20)])
     partition.segment(0, records(0, 20) + records(20, 40, epoch=4, value="other"))
     pack_once(second, 40)
     verdict, findings = verified(second, deep=deep)

@@ -78,10 +78,9 @@ def test_a_lost_log_is_a_gap(stored: World) -> None:
 
 def test_a_lost_manifest_is_a_gap(stored: World) -> None:
     delete(stored, 100, "manifest.json")
-    assert examine(stored) == (
-        Severity.GAP,
-        [(Severity.GAP, 100, 200, True), (Severity.LAGGING, 100, 200, False)],
-    ), "the broker still has it, too"
+    assert examine(stored) == (Severity.GAP, [(Severity.GAP, 100, 200, True), (Severity.LAGGING, 100, 200, False)]), (
+        "the broker still has it, too"
+    )
 
 
 @pytest.mark.parametrize("extension", ["index", "timeindex"])
@@ -130,10 +129,7 @@ def test_a_byte_that_rotted_is_seen_by_deep_alone(
 def test_a_manifest_that_does_not_parse_is_corrupt(stored: World) -> None:
     remove(FakePartition(stored.disk.log_dirs[0] / "orders-0"), 0)
     put(stored, 0, "manifest.json", b"{}")
-    assert examine(stored) == (
-        Severity.CORRUPT,
-        [(Severity.CORRUPT, 0, 0, True), (Severity.GAP, 0, 100, True)],
-    )
+    assert examine(stored) == (Severity.CORRUPT, [(Severity.CORRUPT, 0, 0, True), (Severity.GAP, 0, 100, True)])
 
 
 def test_a_broker_s_file_that_differs_is_corrupt(stored: World) -> None:
@@ -148,12 +144,10 @@ def test_a_broker_s_file_that_differs_is_corrupt(stored: World) -> None:
 @pytest.mark.parametrize("change", ["shorter", "other bytes"])
 def test_the_brokers_file_is_compared_wherever_a_segment_begins(world: World, change: str) -> None:
     """A quiet tail was sealed, and then the rest of its local segment."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50))
+    partition = world.disk.partition().segment(0, records(0, 50))
     world.metadata.default_high = 50
     world.once(tail_after="0s")
-    partition.segment(0, records(0, 90))
-    partition.roll(90)
+    partition.segment(0, records(0, 90)).roll(90)
     world.metadata.default_high = 90
     world.once()
     assert examine(world, deep=True) == (Severity.OK, [])
@@ -163,9 +157,7 @@ def test_the_brokers_file_is_compared_wherever_a_segment_begins(world: World, ch
 
 def test_the_next_leader_continues_where_the_store_ends(stored: World) -> None:
     other = stored.another(2, leads={T: Led(4, ID)})
-    partition = other.disk.partition()
-    partition.lineage([(3, 0), (4, 300)])
-    partition.fill(0, 250, 350, end=400)
+    partition = other.disk.partition().lineage([(3, 0), (4, 300)]).fill(0, 250, 350, end=400)
     partition.segment(250, records(250, 300) + records(300, 350, epoch=4))
     partition.segment(350, records(350, 400, epoch=4))
     other.once()
@@ -194,8 +186,7 @@ def test_segments_that_overlap(stored: World) -> None:
 def test_missing_offsets_within_a_segment(world: World, policy: str) -> None:
     """They are compacted away, or a gap where nothing is compacted."""
     world.metadata.policy = policy
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     holey = simple(0, 10, leader_epoch=3) + batch(50, [Record(0)], leader_epoch=3)
     partition.segment(0, holey + (simple(90, 10, leader_epoch=3) if policy == "delete" else b""))
     world.once()
@@ -228,8 +219,7 @@ def test_an_unclean_election_has_truncated(stored: World) -> None:
 
 def test_what_has_not_gone_yet_lags(stored: World) -> None:
     partition = FakePartition(stored.disk.log_dirs[0] / "orders-0")
-    partition.segment(300, records(300, 400))
-    partition.roll(400)
+    partition.segment(300, records(300, 400)).roll(400)
     assert examine(stored) == (Severity.LAGGING, [(Severity.LAGGING, 300, 400, False)])
     stored.metadata.default_high = 399
     assert examine(stored) == (Severity.OK, []), "it may not go"
@@ -239,8 +229,7 @@ def test_a_watermark_that_lags(stored: World) -> None:
     key = stored.keys().watermark
     partition = FakePartition(stored.disk.log_dirs[0] / "orders-0")
     before = stored.store.get(key).body
-    partition.segment(300, records(300, 400))
-    partition.roll(400)
+    partition.segment(300, records(300, 400)).roll(400)
     stored.once()
     stored.store.inner.put(key, before)
     assert examine(stored) == (Severity.LAGGING, [(Severity.LAGGING, 300, 400, False)])
@@ -256,9 +245,7 @@ def test_an_open_gap_is_wrong_and_an_acknowledged_one_is_not(world: World) -> No
 
 
 def test_a_damaged_segment_is_wrong_until_it_is_mended(world: World) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
-    partition.segment(0, flipped(records(0, 100)))
+    world.disk.partition().fill(0, 100, end=200).segment(0, flipped(records(0, 100)))
     world.once()
     word, findings = examine(world)
     assert word is Severity.CORRUPT

@@ -37,9 +37,7 @@ def stored(world: World, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> I
     world.store.inner = open_store("s3://raw", StoreOptions(endpoint_url=server.endpoint, path_style=True))
     world.store.url = f"s3://raw/{PREFIX}"
     world.endpoint, world.control = Endpoint("s3://raw", PREFIX), ControlKeys(PREFIX, CLUSTER)
-    disk = world.disk.partition()
-    disk.fill(0, 100, end=200)
-    disk.segment(200, records(200, 250))
+    world.disk.partition().fill(0, 100, end=200).segment(200, records(200, 250))
     world.once(tail_after="0s")
     yield world
     forget_clients()
@@ -95,9 +93,7 @@ def test_a_forged_watermark_is_undone(stored: World, server: S3Server) -> None:
     before, key = stored.watermark(), stored.keys().watermark
     body = forge(stored)
     server.client("other").put_object(Bucket="raw", Key=key, Body=stored.store.inner.get(key).body)
-    disk = stored.disk.partition()
-    disk.segment(200, records(200, 300))
-    disk.roll(300)
+    stored.disk.partition().segment(200, records(200, 300)).roll(300)
     stored.once()
     assert stored.watermark()[1].leader_epoch == body.watermark.leader_epoch == FORGED
     assert b'"leader_epoch":1073741824' in undo(server, key)

@@ -63,8 +63,7 @@ def test_idle_partitions_cost_one_get(world: World, requests: list[str]) -> None
 
 
 def test_a_partition_known_by_its_index_goes_on_when_something_is_to_be_done(world: World, requests: list[str]) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
+    partition = world.disk.partition().fill(0, end=100)
     world.metadata.default_high = 100
     world.once()
     with running(world, DirectoryWatcher(), **QUIET) as agent:
@@ -74,8 +73,7 @@ def test_a_partition_known_by_its_index_goes_on_when_something_is_to_be_done(wor
         assert not remote.surveyed
         assert remote.bytes_per_offset, "as the former index says"
         world.metadata.default_high = 200
-        partition.segment(100, records(100, 200))
-        partition.roll(200)
+        partition.segment(100, records(100, 200)).roll(200)
         world.store.await_put(lambda: watermark_is(world, 200))
     [entry] = index(world).entries
     assert (entry.next_offset, entry.uploaded_end) == (200, 200)
@@ -99,9 +97,7 @@ def retain(world: World) -> None:
 
 @pytest.mark.parametrize("change", [rotate, elect, retain])
 def test_what_has_changed_is_surveyed(world: World, requests: list[str], change: Any) -> None:
-    partition = world.disk.partition()
-    partition.fill(0, end=100)
-    partition.segment(100, records(100, 200))
+    world.disk.partition().fill(0, end=100).segment(100, records(100, 200))
     world.metadata.default_high = 200
     world.once()
     assert settled(world, requests, T), "the seed: without a change it is not"
@@ -112,12 +108,10 @@ def test_what_has_changed_is_surveyed(world: World, requests: list[str], change:
 
 def test_a_gap_is_never_settled(world: World, requests: list[str]) -> None:
     """Somebody may have filled or acknowledged it meanwhile."""
-    partition = world.disk.partition()
-    partition.fill(0, 100, end=200)
+    partition = world.disk.partition().fill(0, 100, end=200)
     world.once()
     partition.roll(300)
-    partition.segment(200, records(200, 300))
-    partition.roll(400)
+    partition.segment(200, records(200, 300)).roll(400)
     for base in (0, 100, 200):
         partition.log(base).unlink()
     partition.segment(300, records(300, 400))
@@ -137,8 +131,7 @@ def test_other_endpoints_settle_nothing(world: World, requests: list[str]) -> No
 
 def test_a_tail_that_was_uploaded(world: World, requests: list[str]) -> None:
     """The rest of an idle partition is sealed: it is settled, and stays so when it is rotated at that end."""
-    partition = world.disk.partition()
-    partition.segment(0, records(0, 50))
+    partition = world.disk.partition().segment(0, records(0, 50))
     os.utime(partition.log(0), (1e9, 1e9))
     world.metadata.default_high = 50
     world.once(tail_after="1s")

@@ -21,13 +21,13 @@ GapReason = Literal[
 class Gap(Model):
     """The missing offsets ``[start, end)``, the time of their detection, and the reason.
 
-    In a ledger, ``read`` is true if a task has read the stored bytes and not found them, and false if no segment is
-    stored there.
+    ``reason`` is a :data:`GapReason`, or that of a later version. In a ledger, ``read`` is true if a task has read the
+    stored bytes and not found them, and false if no segment is stored there.
     """
 
     start: int = Field(alias="from", ge=0)
     end: int = Field(alias="to", ge=0)
-    reason: GapReason
+    reason: str
     detected_at: AwareDatetime
     read: bool = False
 

@@ -90,8 +90,9 @@ class SegmentManifest(StoredObject):
     ``last_batch_end`` is the next offset after the last batch in the file; ``next_offset`` is the start of the next
     segment. They differ when compaction emptied the tail. ``first_timestamp`` is that of the first data batch,
     ``max_timestamp`` the largest of all batches, markers of transactions included (milliseconds since 1970, None
-    without such a batch). ``rotated_at`` is None for a segment that was sealed from an active one. ``objects`` is keyed
-    by file name. ``suffix`` is that of the segment's :attr:`name`. ``parts`` are the ranges of packs that lie in the
+    without such a batch). ``delete_retention_ms`` is the topic's ``delete.retention.ms``; None if it is unknown.
+    ``rotated_at`` is None for a segment that was sealed from an active one. ``objects`` is keyed by file name.
+    ``suffix`` is that of the segment's :attr:`name`. ``parts`` are the ranges of packs that lie in the
     segment as a whole, by their offsets: they prove that the packs are not needed for these ranges.
 
     A segment that was rewritten without ``erased`` records has all else from the manifest before: times are judged by
@@ -120,6 +121,7 @@ class SegmentManifest(StoredObject):
     last_stable_offset: int | None
     offsets_from: Literal["broker", "checkpoint"]
     cleanup_policy: str
+    delete_retention_ms: int | None = None
     rotated_at: AwareDatetime | None
     uploaded_at: AwareDatetime
     broker: int

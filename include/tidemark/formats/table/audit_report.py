@@ -26,7 +26,7 @@ Kind = Literal[
     "catalog_differs",
     "erased_unapproved",
 ]
-"""The kind of a difference.
+"""The kind of a difference; a later version may find others.
 
 * ``missing_file``, ``unreadable_file``: a live file of the table, or a valid file of quarantine, cannot be read
 * ``unknown_file``: no valid evidence names a live file
@@ -46,7 +46,7 @@ Kind = Literal[
 class AuditFinding(Model):
     """One difference. ``offsets`` are half-open, and as exact as possible; ``dt`` is empty if there is none."""
 
-    kind: Kind
+    kind: str
     incarnation: int | None = None
     partition: int | None = None
     dt: str = ""
@@ -156,7 +156,7 @@ class AuditFailure(Model):
     at: AwareDatetime
     findings: int = Field(default=0, ge=0)
     first: str
-    kind: Kind | None = None
+    kind: str | None = None
     partition: int | None = None
     start: int | None = None
     end: int | None = None

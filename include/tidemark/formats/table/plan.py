@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import ClassVar, Final, Literal, Self
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, field_serializer
 
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
@@ -231,7 +231,8 @@ class RunPlan(StoredObject):
 
     ``unread`` names damaged parts of the live end. They land when they are sealed; nothing else waits for them.
 
-    New files have the ``layout``, and their columns the ledger's ``field_ids``; new columns get the next ids.
+    New files have the ``layout``, and their columns the ledger's ``field_ids``; new columns get the next ids. The
+    object has of ``layout`` what differs from the defaults: only a plan that uses a later version's setting is refused.
     """
 
     most_bytes: ClassVar[int] = object_sizes.PLAN
@@ -264,6 +265,10 @@ class RunPlan(StoredObject):
     field_ids: dict[str, int] = Field(default_factory=dict)
     accepts: int | None = None
     masks: dict[str, int] = Field(default_factory=dict)
+
+    @field_serializer("layout", when_used="json")
+    def _without_defaults(self, layout: ParquetLayout) -> dict[str, object]:
+        return layout.model_dump(mode="json", exclude_defaults=True)
 
     @property
     def moves_rows(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from pydantic import AwareDatetime, Field
 
@@ -11,13 +12,18 @@ from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.table.state_audit import PARTS
 
-DOUBTS: Final = {
+_DOUBTS: Final = {
     "moved_keys": "keys that moved between partitions",
     "quarantined": "records in quarantine",
     "unavailable": "values that Debezium did not know",
     "uncertain": "offsets that may have been deletions",
 }
 """What a state may lack or have too much: the names of the counts, and their labels."""
+
+
+def doubts(counts: Mapping[str, Any]) -> list[str]:
+    """The doubts about a state, for a person, by the ``counts`` of its status."""
+    return [f"{label}: {counts[name]:,}" for name, label in _DOUBTS.items() if counts[name]]
 
 
 class StateStop(Model):
@@ -47,7 +53,8 @@ class StateStatus(StoredObject):
     """``_tidemark/_states/<cluster>/<topic>.json``: the state table after the run or audit ``at`` that time.
 
     ``n`` is its last commit, which equals the commit ``of`` of the topic's table; the counts are those of its ledger.
-    ``followed_at`` is the time of the last run that ended well, even if nothing had changed.
+    ``followed_at`` is the time of the last run that ended well, even if nothing had changed. ``former`` are the names
+    that the state table had before, each of a table that no run follows any more.
     """
 
     most_bytes: ClassVar[int] = object_sizes.SMALL
@@ -55,6 +62,7 @@ class StateStatus(StoredObject):
     cluster: str
     topic: str
     table: str
+    former: tuple[str, ...] = ()
     at: AwareDatetime
     n: int = 0
     of: int = 0

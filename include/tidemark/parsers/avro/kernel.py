@@ -105,12 +105,7 @@ _UNREAD = -2
 
 @helper
 def _read_record(  # noqa: C901  # one loop: numba pays for state that goes through calls
-    data: NDArray[np.uint8],
-    at: int,
-    end: int,
-    program: NDArray[np.int64],
-    frames: NDArray[np.int64],
-    slots: Slots,
+    data: NDArray[np.uint8], at: int, end: int, program: NDArray[np.int64], frames: NDArray[np.int64], slots: Slots
 ) -> int:
     """Read a record: _READ, _UNREAD, or the level that is too short."""
     place = 0

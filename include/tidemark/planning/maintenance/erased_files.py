@@ -31,6 +31,20 @@ class Replaced(NamedTuple):
     ledger_n: int | None
 
 
+class FileRows(NamedTuple):
+    """The rows of a file, by its name: their partition, of any incarnation, the first offset and the last."""
+
+    partition: int
+    first: int
+    last: int
+
+
+def span_of(path: str) -> FileRows | None:
+    """The rows of the file ``path``; None if its name does not tell."""
+    name = _NAME.fullmatch(path.rpartition("/")[2])
+    return FileRows(*map(int, name.groups())) if name is not None else None
+
+
 @dataclass(frozen=True, slots=True)
 class ErasedRows:
     """The masked ``offsets`` of each partition, ascending, and when files with rows of them may go.
@@ -51,10 +65,9 @@ class ErasedRows:
 
     def may_be_in(self, path: str) -> bool:
         """True if the file ``path`` may hold rows of masked offsets, by its name."""
-        name = _NAME.fullmatch(path.rpartition("/")[2])
-        if name is None:
+        if (span := span_of(path)) is None:
             return False
-        partition, first, last = map(int, name.groups())
+        partition, first, last = span
         masked = self.offsets.get(partition, ())
         return bisect_left(masked, first) < bisect_left(masked, last + 1)
 

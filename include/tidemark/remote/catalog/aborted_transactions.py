@@ -88,12 +88,7 @@ class Aborts:
         return tuple(sorted(aborts, key=lambda abort: (abort.last_offset, abort.first_offset)))
 
     def _verdict(
-        self,
-        opened: OpenTransaction,
-        piece: SegmentPiece,
-        lineage: Lineage,
-        verdicts: Verdicts,
-        following: Next,
+        self, opened: OpenTransaction, piece: SegmentPiece, lineage: Lineage, verdicts: Verdicts, following: Next
     ) -> tuple[AbortedTransaction, ...]:
         """The outcome of a transaction that is open at the end of ``piece``: its abort, or nothing if it committed."""
         known = verdicts.get(opened)

@@ -37,12 +37,7 @@ from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.catalog.stretch import OffsetForTime, Stretch
 from tidemark.remote.catalog.tail import PackedTail
 from tidemark.remote.catalog.time_lookup import first_at
-from tidemark.remote.catalog.watermark_view import (
-    WatermarkView,
-    left_branch,
-    open_and_passed,
-    readable_end,
-)
+from tidemark.remote.catalog.watermark_view import WatermarkView, left_branch, open_and_passed, readable_end
 
 _ATTEMPTS: Final = 3
 

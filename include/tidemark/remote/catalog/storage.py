@@ -57,14 +57,7 @@ class Storage:
         return cls(cluster, deployment.raw, deployment.store)
 
     @classmethod
-    def at(
-        cls,
-        url: str,
-        cluster: str,
-        *,
-        entropy_bits: int = 0,
-        options: StoreOptions | None = None,
-    ) -> Self:
+    def at(cls, url: str, cluster: str, *, entropy_bits: int = 0, options: StoreOptions | None = None) -> Self:
         """The remote tier below ``url``, such as ``s3://bucket[/prefix]`` or ``file:///directory``.
 
         Raises:

@@ -67,8 +67,7 @@ def _azure_endpoint(options: StoreOptions) -> str:
 CLOUDS: Final = {
     "gs": Cloud(_google_endpoint, lambda base: {"google_base_url": base}, by_generation=True),
     "az": Cloud(
-        _azure_endpoint,
-        lambda base: {"azure_storage_account_name": azure_account(), "azure_storage_endpoint": base},
+        _azure_endpoint, lambda base: {"azure_storage_account_name": azure_account(), "azure_storage_endpoint": base}
     ),
 }
 """Clouds by scheme; :data:`tidemark.store.obstore.clients.CONNECT` has the clients."""

@@ -23,12 +23,11 @@ import obstore
 from crc32c import crc32c as crc32c_of
 
 from tidemark.errors import AccessDenied, BucketMissing, NotFound, PreconditionFailed, StoreError, UnknownOutcome
-from tidemark.retry import Retry
 from tidemark.store.base import Fetched, ObjectInfo, check_key, check_size
 from tidemark.store.obstore.clients import ObstoreClients
 from tidemark.store.obstore.errors import FAILURES, translated
 from tidemark.store.options import StoreOptions
-from tidemark.store.retrying import repeating
+from tidemark.store.retrying import prove, read_back
 from tidemark.store.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ _HIDDEN: Final = ".tidemark-store"
 
 _MOST_PARTS: Final = 10_000
 _CHUNK: Final = 1 << 20
-_READ_BACK: Final = 8 << 20
 _PIECE: Final = 64 << 10
 """The least bytes of a reply that are received at a time."""
 
@@ -97,7 +95,7 @@ class ObjectStore:
             client = self._clients.write(len(data))
             etag = _quoted(obstore.put(client, key, data, mode=mode, use_multipart=False)["e_tag"])
         if crc32c is not None:
-            self._prove(key, len(data), etag, crc32c)
+            prove(self, key, len(data), etag, crc32c)
         return etag
 
     def get(self, key: str, *, if_match: str | None = None, limit: int | None = None) -> Fetched:
@@ -197,8 +195,8 @@ class ObjectStore:
         if present["size"] != copied["size"]:
             rule = f"has {copied['size']} bytes of {present['size']}: it is not complete yet; copy it again"
             raise UnknownOutcome(self._name(copied["path"]), rule)
-        checksum = self._checksum(source, present["size"], etag)
-        self._prove(copied["path"], copied["size"], _quoted(copied["e_tag"]), checksum)
+        checksum = read_back(self, source, present["size"], etag)
+        prove(self, copied["path"], copied["size"], _quoted(copied["e_tag"]), checksum)
 
     def _open(self, key: str, start: int, end: int | None, if_match: str | None) -> GetResult:
         check_key(key)
@@ -256,7 +254,7 @@ class ObjectStore:
         etag = _quoted(written["e_tag"])
         if if_none_match:
             etag = self._renamed(key, target)
-        self._prove(key, size, etag, chunks.crc32c)
+        prove(self, key, size, etag, chunks.crc32c)
         if if_none_match:
             self._discard(target)
         return etag
@@ -278,19 +276,6 @@ class ObjectStore:
             self.delete(hidden)
         except StoreError as error:
             log.info("left for the bucket's own clean-up: %s", error)
-
-    def _prove(self, key: str, size: int, etag: str, crc32c: int) -> None:
-        """Raise StoreError unless this very version has the bytes of ``crc32c``."""
-        if self._checksum(key, size, etag) != crc32c:
-            rule = f"the store has other bytes than those of CRC32C {crc32c:08x}; send it again"
-            raise StoreError(self._name(key), rule)
-
-    def _checksum(self, key: str, size: int, etag: str) -> int:
-        """CRC32C of this very version, by reading it."""
-        value, stored = 0, repeating(self, Retry())
-        for start in range(0, size, _READ_BACK):
-            value = crc32c_of(stored.get_range(key, start, min(size, start + _READ_BACK), if_match=etag), value)
-        return value
 
     def _whole(self, key: str, body: bytes, size: int) -> bytes:
         if len(body) != size:

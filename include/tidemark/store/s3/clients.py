@@ -70,10 +70,7 @@ class S3Clients:
         Every PUT carries a checksum that the server verifies, and the signature covers the checksum. That is enough if
         others are off the wire; on an open wire a CRC could be forged, and the signature covers the body's hash.
         """
-        addressing: Any = {
-            "addressing_style": _ADDRESSING[options.path_style],
-            "payload_signing_enabled": sign_payload,
-        }
+        addressing: Any = {"addressing_style": _ADDRESSING[options.path_style], "payload_signing_enabled": sign_payload}
         config = Config(
             retries={"total_max_attempts": 1, "mode": "standard"},
             connect_timeout=options.connect_timeout.total_seconds(),

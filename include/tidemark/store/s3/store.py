@@ -19,18 +19,15 @@ from crc32c import crc32c as crc32c_of
 from urllib3.exceptions import HTTPError
 
 from tidemark.errors import AccessDenied, BucketMissing, NotFound, PreconditionFailed, StoreError, UnknownOutcome
-from tidemark.retry import Retry
 from tidemark.store.base import Fetched, ObjectInfo, check_size
 from tidemark.store.body import ReplyBody
 from tidemark.store.options import MULTIPART_FROM, StoreOptions
-from tidemark.store.retrying import repeating
+from tidemark.store.retrying import prove
 from tidemark.store.s3.checksums import decoded, encoded
 from tidemark.store.s3.clients import S3Clients
 from tidemark.store.s3.errors import FAILURES, translated
 from tidemark.store.s3.multipart import Upload, exactly
 from tidemark.store.versions import ObjectLock, ObjectVersion
-
-_READ_BACK = 8 << 20
 
 
 class S3Store:
@@ -245,18 +242,9 @@ class S3Store:
     def _put_in_parts(self, key: str, body: BinaryIO, size: int, crc32c: int | None, conditions: dict[str, Any]) -> str:
         upload = Upload(self._clients.write, self._name(key), {**self._target, "Key": key}, self._attributes)
         etag, unproved = upload.put(body, size, crc32c, self._part_size, conditions)
-        if unproved is not None and self._checksum(key, size, etag) != unproved:
-            raise StoreError(
-                self._name(key), f"the store has other bytes than those of CRC32C {unproved:08x}; send it again"
-            )
+        if unproved is not None:
+            prove(self, key, size, etag, unproved)
         return etag
-
-    def _checksum(self, key: str, size: int, etag: str) -> int:
-        """CRC32C of this very version, by reading it."""
-        value, stored = 0, repeating(self, Retry())
-        for start in range(0, size, _READ_BACK):
-            value = crc32c_of(stored.get_range(key, start, min(size, start + _READ_BACK), if_match=etag), value)
-        return value
 
     def _check_bucket(self, key: str) -> None:
         """Raise BucketMissing if the bucket is missing: a HEAD's reply has no body that would show that."""

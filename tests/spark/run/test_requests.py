@@ -1,0 +1,58 @@
+"""The requests of a run, on which docs/sizing.md counts: they grow with partitions, segments and tasks as it says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.cost import PerRun
+from tests.spark.world import World, in_process
+from tests.tidemark.kafka_log.build import simple
+from tidemark.store.local import LocalStore
+from tidemark_spark.run.driver import run
+
+READS, WRITES = ("get", "get_range", "head"), ("put", "list")
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Requests of this process by method, from now on."""
+    counts: Counter[str] = Counter()
+
+    def count(name: str) -> None:
+        method = getattr(LocalStore, name)
+
+        def counted(store: LocalStore, *arguments: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return method(store, *arguments, **options)
+
+        monkeypatch.setattr(LocalStore, name, counted)
+
+    for name in (*READS, *WRITES):
+        count(name)
+    return counts
+
+
+@pytest.mark.parametrize(("partitions", "segments"), [(1, 1), (1, 4), (4, 4)])
+def test_the_requests_of_a_run(requests: Counter[str], tmp_path: Path, partitions: int, segments: int) -> None:
+    world = World(tmp_path)
+
+    def upload() -> None:
+        for partition in range(partitions):
+            for _ in range(segments):
+                world.raw.segment([simple(world.raw.partition(partition).end)], partition)
+        world.raw.publish()
+
+    upload()
+    world.land()  # which creates the table
+    upload()
+    requests.clear()
+    plan = world.plan()
+    run(world.table, plan, in_process)
+    stored, each = partitions * segments, PerRun()
+    assert len(plan.tasks) == partitions, "a task for the segments of a partition"
+    assert sum(requests[name] for name in READS) == each.gets(1, partitions, stored, stored, partitions)
+    assert sum(requests[name] for name in WRITES) == each.puts(1, partitions, partitions)
