@@ -81,7 +81,7 @@ class Rates:
     agent: float = 80 * (1 << 20)
     decode: float = 150e6
     json: float = 290e6
-    audit: float = 93e6
+    audit: float = 103e6
     run: float = 3.8
     worker: float = 300e6
 

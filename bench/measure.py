@@ -113,7 +113,7 @@ def metered(action: Callable[[], object]) -> Usage:
 
 
 def run(command: Sequence[str | Path], *, env: Mapping[str, str], log: Path) -> Usage:
-    """Run a command to its end, with CPU according to the kernel and memory from samples.
+    """Run a command to its end, with CPU according to the kernel or samples, and memory from samples.
 
     Raises:
         RuntimeError: the command failed; the message names its log.
@@ -130,8 +130,9 @@ def run(command: Sequence[str | Path], *, env: Mapping[str, str], log: Path) -> 
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode != 0:
         raise RuntimeError(f"{command[0]} ended with {child.returncode}; see {log}")
-    # The kernel's own peak (ru_maxrss) would be this process's: a child begins as its copy.
-    return Usage(wall, usage.ru_utime + usage.ru_stime, meter.peak)
+    # The kernel counts descendants that were waited for, which Spark's Python workers never are. Its own peak
+    # (ru_maxrss) would be this process's: a child begins as its copy.
+    return Usage(wall, max(usage.ru_utime + usage.ru_stime, meter.cpu), meter.peak)
 
 
 def table(rows: Sequence[Row]) -> str:

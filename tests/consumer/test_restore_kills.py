@@ -16,10 +16,9 @@ from tests.support.kafka import KafkaCluster
 from tests.tidemark.kafka_log.build import Record
 
 MODES = {"plain": (), "transactional": ("--transactional",)}
-KILLS, KILLS_FULL = 2, 30
+KILLS, KILLS_FULL = 1, 30
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_killed_at_random_points(
     mode: str, kafka: KafkaCluster, tmp_path: Path, rng: random.Random, full: bool

@@ -116,7 +116,6 @@ def test_tails_are_packed_over_elections_and_restarts(
     assert_exact(fleet.judge(topic, book), f"{version}: {len(ranges)} ranges; {book.acknowledged} acknowledged")
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sealing", [pytest.param(1, id="the broker that packed"), pytest.param(2, id="a new leader")])
 def test_what_the_cleaner_has_emptied_is_sealed_from_packs(
     sealing: int, kraft3: KafkaCluster, make_fleet: MakeFleet
