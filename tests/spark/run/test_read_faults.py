@@ -157,11 +157,10 @@ def test_the_tables_log_is_read_under_faults(proxy: FaultProxy, tmp_path: Path) 
     world.raw.segment([simple(0)])
     world.land()
     proxy.rules = [Rule(fault, 0.05) for fault in (Fault.CUT_MID_BODY, Fault.LOSE_REPLY, Fault.ERROR, Fault.SLOW_DOWN)]
-    for _ in range(20):
+    while proxy.counts().total() < 4:  # an opening may be a single request, and pass without a fault
         delta = open_delta(world.table)
         assert delta is not None
         assert delta.version() == 1
-    assert proxy.counts()
 
 
 def test_no_layer_below_repeats_a_read(proxy: FaultProxy) -> None:
