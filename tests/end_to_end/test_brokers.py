@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from tests.end_to_end.test_recovery import stored
 from tests.end_to_end.test_whole_path import SMALL, plain
 from tests.support.kafka import KafkaCluster
 from tests.support.s3 import S3Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, working_beside
 from tests.uploader_agent.faults.cluster import await_leader, create, elect_preferred, high_watermark, reassign
 from tidemark.formats.keys import ControlKeys
 from tidemark.monitoring.incident_store import watch
@@ -43,19 +42,13 @@ def cluster(tmp_path: Path) -> Iterator[KafkaCluster]:
 @contextmanager
 def producing(cluster: KafkaCluster, topic: str, rng: random.Random) -> Iterator[None]:
     """Records are sent in bursts while the block runs."""
-    stopping = threading.Event()
 
-    def produce() -> None:
-        while not stopping.wait(1):
+    def produce(ended: threading.Event) -> None:
+        while not ended.wait(1):
             plain(cluster.bootstrap, topic, rng.choice(["zstd", "lz4", "gzip"]), rng)
 
-    with ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(produce)
-        try:
-            yield
-        finally:
-            stopping.set()
-    sending.result()
+    with working_beside(produce):
+        yield
 
 
 class Operated:

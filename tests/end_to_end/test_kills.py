@@ -13,7 +13,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT
 from tests.support.pipeline import pipeline_env
 from tests.support.s3 import S3Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, working_beside
 from tidemark.formats.table.ledger import Ledger, Published
 from tidemark.table.delta_table import TopicTable, committed_ledger
 
@@ -132,9 +131,8 @@ class Killer:
 @contextmanager
 def load(small: SmallDeployment, seed: int) -> Iterator[None]:
     """Sends records to all topics, one of them in transactions of which a third are aborted, until it is left."""
-    ended = threading.Event()
 
-    def produce() -> None:
+    def produce(ended: threading.Event) -> None:
         rng = random.Random(seed)
         base = {"bootstrap.servers": small.kafka.bootstrap, "linger.ms": 20}
         *plain, transactional = small.topics
@@ -153,13 +151,8 @@ def load(small: SmallDeployment, seed: int) -> Iterator[None]:
             if ended.wait(2):
                 return
 
-    with ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(produce)
-        try:
-            yield
-        finally:
-            ended.set()
-        sending.result()
+    with working_beside(produce):
+        yield
 
 
 @pytest.mark.full

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 HUNG = 240.0
 """Seconds after which what is waited for has hung, however busy the machine; no passing test depends on it."""
@@ -32,3 +35,16 @@ def wait_until(
             raise TimeoutError(f"{what}: not within {timeout:g} s")
         time.sleep(pause)
         pause = min(2 * pause, interval)
+
+
+@contextmanager
+def working_beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Have ``work`` go on in a thread while the block runs; it ends at the event. Raises what it raised."""
+    ended = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work, ended)
+        try:
+            yield
+        finally:
+            ended.set()
+    working.result()

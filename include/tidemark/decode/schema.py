@@ -104,13 +104,8 @@ def flags(mask: NDArray[np.bool_]) -> pa.Array[Any]:
     return pa.Array.from_buffers(pa.bool_(), len(mask), [None, pa.py_buffer(np.packbits(mask, bitorder="little").data)])
 
 
-def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
-    """A record batch of ``schema`` without rows. ``from_pylist`` and ``schema.empty_table`` import pandas, too."""
-    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-
-
 def empty_table(schema: pa.Schema) -> pa.Table:
-    """A table of ``schema`` without rows."""
+    """A table of ``schema`` without rows. ``schema.empty_table`` imports pandas, too."""
     return pa.Table.from_batches([], schema=schema)
 
 

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from tidemark.endpoints import resolver_of
 from tidemark.errors import NotFound
-from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS, LeaderEntry, leaders
-from tidemark.formats.table.index_cache import read_indexes
 from tidemark.formats.table.live_landing import read_landing
 from tidemark.formats.table.scan_status import ScanStatus
+from tidemark.inspection.led_partitions import indexes_of
 from tidemark.store import open_store
 from tidemark.topics import Deployment, TopicSettings
 
@@ -36,9 +35,7 @@ def freshness_problems(deployment: Deployment, now: datetime) -> list[str]:
 
 
 def _of_cluster(deployment: Deployment, cluster: str, now: datetime) -> Iterator[str]:
-    default = resolver_of(deployment.raw).default()
-    store = open_store(default.store, deployment.store)
-    indexes = read_indexes(store, ControlKeys(default.prefix, cluster).indexes).kept.values()
+    indexes = indexes_of(deployment, cluster).kept.values()
     gone = {index.broker for index in indexes if now - index.written_at > deployment.watch.agent_gone}
     led = leaders(indexes)
     topics = deployment.live_topics(cluster)

@@ -21,12 +21,15 @@ from tidemark.topics import Deployment
 log = logging.getLogger(__name__)
 
 
+def indexes_of(deployment: Deployment, cluster: str) -> IndexCache[WatermarkIndex]:
+    """All indexes of the default bucket, which cover every partition. Raises StoreError or FormatError."""
+    default = resolver_of(deployment.raw).default()
+    return read_indexes(open_store(default.store, deployment.store), ControlKeys(default.prefix, cluster).indexes)
+
+
 def led_partitions(deployment: Deployment, cluster: str) -> Mapping[TopicPartition, LeaderEntry]:
     """The valid entry of each partition, from the current indexes and heads. Raises StoreError or FormatError."""
-    default = resolver_of(deployment.raw).default()
-    store = open_store(default.store, deployment.store)
-    indexes = read_indexes(store, ControlKeys(default.prefix, cluster).indexes)
-    return leaders_of(deployment, cluster, indexes.kept.values())
+    return leaders_of(deployment, cluster, indexes_of(deployment, cluster).kept.values())
 
 
 def leaders_of(

@@ -7,11 +7,9 @@ from datetime import datetime
 from typing import Literal, NamedTuple
 
 from tidemark.concurrency import in_parallel
-from tidemark.endpoints import resolver_of
 from tidemark.errors import NotFound
-from tidemark.formats.keys import ControlKeys
-from tidemark.formats.table.index_cache import read_indexes
 from tidemark.formats.table.scan_status import ScanStatus
+from tidemark.inspection.led_partitions import indexes_of
 from tidemark.store import open_store
 from tidemark.table.delta_table import committed_ledger, open_topic_table
 from tidemark.topics import Deployment
@@ -38,9 +36,8 @@ def stated_versions(deployment: Deployment, cluster: str) -> Iterator[StatedVers
     Raises:
         StoreError, FormatError: the watermark indexes, the last scan or a table cannot be read.
     """
-    default = resolver_of(deployment.raw).default()
-    indexes = read_indexes(open_store(default.store, deployment.store), ControlKeys(default.prefix, cluster).indexes)
-    by_broker = {key.rpartition("/")[2].removesuffix(".json"): index for key, index in indexes.brokers.items()}
+    brokers = indexes_of(deployment, cluster).brokers
+    by_broker = {key.rpartition("/")[2].removesuffix(".json"): index for key, index in brokers.items()}
     for broker, (_, index, error) in sorted(by_broker.items(), key=lambda item: (len(item[0]), item[0])):
         stated = StatedVersion(cluster, "agent", broker, error=str(error or ""))
         yield stated._replace(version=index.agent_version, at=index.written_at) if index and not error else stated

@@ -15,17 +15,15 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
-from tidemark.endpoints import resolver_of
 from tidemark.erasure.progress import progress_of
 from tidemark.erasure.requests import ErasureFolder
 from tidemark.errors import FormatError, NotFound, StoreError, TidemarkError
-from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.erasure import Approved, all_requests
-from tidemark.formats.raw.watermark_index import LeaderEntry, WatermarkIndex
-from tidemark.formats.table.index_cache import IndexCache, read_indexes
+from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.formats.table.scan_status import ScanStatus
-from tidemark.inspection.led_partitions import leaders_of
+from tidemark.inspection.led_partitions import indexes_of, leaders_of
 from tidemark.monitoring import deployment_conditions, erasure_conditions
 from tidemark.monitoring.incidents import Condition, Unknown
 from tidemark.monitoring.kinds import found_by
@@ -161,7 +159,7 @@ def lasting_ones(
 
 def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
     try:
-        cache = _read_indexes(deployment, cluster)
+        cache = indexes_of(deployment, cluster)
         led = leaders_of(deployment, cluster, cache.kept.values())
     except TidemarkError as error:
         return _Brokers(
@@ -193,13 +191,6 @@ def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
         ),
         missing=bool(cache.failures),
     )
-
-
-def _read_indexes(deployment: Deployment, cluster: str) -> IndexCache[WatermarkIndex]:
-    """All indexes of the default bucket, which cover every partition."""
-    default = resolver_of(deployment.raw).default()
-    store, folder = open_store(default.store, deployment.store), ControlKeys(default.prefix, cluster).indexes
-    return read_indexes(store, folder)
 
 
 def _mirrors(deployment: Deployment, store: Store, key: str, cluster: str, now: datetime) -> _Mirrors:

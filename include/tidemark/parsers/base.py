@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidemark.decode.schema import TIMESTAMP_TYPE, array, empty_batch, octets
+from tidemark.decode.schema import TIMESTAMP_TYPE, array, octets
 from tidemark.parsers.settings import EventTime
 
 MAX_REASON: Final = 300
@@ -141,7 +141,7 @@ def check_event_type(columns: pa.Schema, wanted: EventTime | None) -> None:
     """Raise ValueError unless ``wanted`` is the path of a time in ``columns``, or of a number with a unit."""
     if wanted is None:
         return
-    kind = column_at(empty_batch(columns), wanted.field).type
+    kind = column_at(no_rows(columns, 0), wanted.field).type
     if pa.types.is_integer(kind):
         if wanted.unit is None:
             raise ValueError(f"event_time.unit: {wanted.field} is a number, so its unit is needed")
@@ -170,7 +170,7 @@ def blocks(sizes: NDArray[Any]) -> list[tuple[int, int]]:
 
 
 def no_rows(columns: pa.Schema, rows: int) -> pa.RecordBatch:
-    """``rows`` rows of nulls."""
+    """``rows`` rows of nulls. ``from_pylist`` would import pandas."""
     return pa.RecordBatch.from_arrays([pa.nulls(rows, field.type) for field in columns], schema=columns)
 
 
@@ -182,7 +182,7 @@ def joined(blocks: list[tuple[NDArray[np.int64], pa.RecordBatch]], rows: int, co
     at = np.concatenate([numbers for numbers, _ in blocks]) if blocks else np.empty(0, np.int64)
     place[at] = np.arange(len(at))
     table = pa.Table.from_batches([batch for _, batch in blocks], columns).combine_chunks()
-    [batch] = table.to_batches() or [empty_batch(columns)]
+    [batch] = table.to_batches() or [no_rows(columns, 0)]
     if len(at) == rows and (np.diff(at) == 1).all():
         return batch
     return batch.take(array(pa.int64(), place, np.packbits(place >= 0, bitorder="little")))

@@ -43,8 +43,7 @@ def notes(table: TopicTable, attempt: int, *, erases: bool) -> Iterator[Remainin
     """The notes that nobody has deleted yet; a pass that ``erases`` writes its own. Raises StoreError."""
     work = ErasureFolder.of(table.deployment, table.topic.cluster)
     folder = work.control.untold(table.topic.topic)
-    urls = sorted({store.url for store in _stores(table) if versioned(store) is None})
-    if erases and urls:
+    if erases and (urls := sorted({store.url for store in _stores(table) if versioned(store) is None})):
         put_once(work.store, f"{folder}{attempt}.txt", "\n".join([*urls, ""]).encode())
     yield from (Remaining(key=info.key, why=_NOTE) for info in work.store.list(folder))
 

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.decode import SCHEMA
-from tidemark.decode.schema import constant_text, empty_batch, flags, numpy_values
+from tidemark.decode.schema import constant_text, flags, numpy_values
 from tidemark.errors import ConfigError
 from tidemark.formats.table.state_ledger import RECORD
-from tidemark.parsers.base import column_at
+from tidemark.parsers.base import column_at, no_rows
 from tidemark.parsers.confluent_framing import unframed
 from tidemark.table.state_envelopes import ENVELOPES, Envelope
 from tidemark.topics import TopicSettings
@@ -145,7 +145,7 @@ class RecordColumns:
             if name in columns.names:
                 continue
             try:
-                kind = column_at(empty_batch(parsed), path).type
+                kind = column_at(no_rows(parsed, 0), path).type
             except ValueError as error:
                 raise self._refused("order", f"{path}: {error} of the parser's") from error
             columns = columns.append(pa.field(name, kind))
@@ -181,7 +181,7 @@ def in_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _at(rows: pa.Table, path: str) -> Any:
     """The values under ``path``; null in a file of an older schema, which lacks it."""
-    batches = rows.combine_chunks().to_batches() or [empty_batch(rows.schema)]
+    batches = rows.combine_chunks().to_batches() or [no_rows(rows.schema, 0)]
     try:
         return column_at(batches[0], path)
     except ValueError:
