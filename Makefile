@@ -161,9 +161,11 @@ format: env-dev ## Format the code and fix what can be fixed safely
 	$(ENV)/dev/bin/ruff format .
 
 # A journal names the slowest tests; that of test-full lets a run that was interrupted go on. pytest's 5: nothing was left to run.
+# The seed is the commit's tree, so that a commit that has passed passes again; the next one draws other cases.
 test: env style types class-data browser ## Environments, style, types and all tests but the long ones; the house rules are among them
 	@echo "== tests, and beside them those with Airflow, whose output follows"
-	@export TIDEMARK_JOURNAL="$${TIDEMARK_JOURNAL:-$(STATE)/tests.jsonl}"; test -n "$${TIDEMARK_FULL:-}" || rm -f "$$TIDEMARK_JOURNAL"; \
+	@tree="$$(git rev-parse --short=8 HEAD^{tree} 2>/dev/null)" && export TIDEMARK_SEED="$${TIDEMARK_SEED:-$$((0x$$tree))}"; \
+	export TIDEMARK_JOURNAL="$${TIDEMARK_JOURNAL:-$(STATE)/tests.jsonl}"; test -n "$${TIDEMARK_FULL:-}" || rm -f "$$TIDEMARK_JOURNAL"; \
 	$(AIRFLOW) -m pytest $(PYTEST_ARGS) tests/plugins tests/dags >$(STATE)/airflow-tests.log 2>&1 & beside=$$!; \
 	trap 'kill $$beside; wait' EXIT; trap 'exit 130' INT TERM; failed=0; \
 	$(DEV) -m pytest -n $(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS) || test $$? = 5 || failed=1; \

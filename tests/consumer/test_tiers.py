@@ -479,6 +479,20 @@ def test_a_committed_epoch_shows_a_truncation_to_the_next_life(made: Made) -> No
         assert values(read_until(consumer, bool))[0] == 12
 
 
+def test_a_truncation_above_the_end_of_raw_is_seen_once_raw_reaches_the_position(local_world: World) -> None:
+    """Read up to 20 in raw, up to 100 from Kafka; after an unclean election, raw has epoch 1 from 30 on."""
+    made = Made(local_world, f"above-{local_world.folder.name}", 100, 15)
+    made.segment(0, 20)
+    made.raw.publish()
+    with made.consumer(Mode.REMOTE_PREFERRED, 0) as consumer:
+        assert values(read_to(consumer, {made.tp: 100})) == list(range(100))
+        made.part.lineage, made.part.leader_epoch = ((0, 0), (1, 30)), 1
+        made.segment(20, 30)
+        made.segment(30, 120, epoch=1)
+        made.raw.publish()
+        assert values(read_to(consumer, {made.tp: 120})) == list(range(30, 120))
+
+
 def test_a_topic_that_is_made_again_is_read_from_its_new_life(local_world: World) -> None:
     topic = f"again-{local_world.folder.name}"
     [tp] = stored(local_world, topic, 200)

@@ -159,6 +159,7 @@ def audit_state(table: StateTable, part: int, first: NewestExecute, compare: Lea
 
     Raises:
         ContinuityError: since the state's commit a run has changed rows, or added some below its vector.
+        StaleRun: a file of the topic's table was deleted meanwhile; audit the part again.
         FormatError, StoreError: an object cannot be read.
     """
     run, buckets = StateRun(table), buckets_of(part)
@@ -172,7 +173,8 @@ def audit_state(table: StateTable, part: int, first: NewestExecute, compare: Lea
         )
     ends = {through.key: (through.next_offset, through.next_offset) for through in state.through}
     job = replace(run.job(ends), again=frozenset(buckets))
-    files = tuple(file for made in first(job, run.first_tasks(change, job.again)) for file in made.files)
+    runs = run.first_round(first, job, run.first_tasks(change, job.again))
+    files = tuple(file for made in runs for file in made.files)
     expired = bool(EffectiveEvidence.of(table.of).rows_by_date("expired"))
     near = [leaf for leaf in state.leaves if is_touched(leaf.prefix, buckets)]
     try:

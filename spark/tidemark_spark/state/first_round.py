@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tidemark.decode.schema import array, empty_table, numpy_values
-from tidemark.errors import FormatError
+from tidemark.errors import FormatError, NotFound
 from tidemark.formats.table.state_ledger import RECORD
 from tidemark.store import Store, open_store
 from tidemark.store.stored_file import StoredFile
@@ -39,12 +39,15 @@ def last_of_files(job: StateJob, task: NewestTask) -> SortedRuns:
         StoreError: the store failed.
     """
     store = open_store(job.lake_store, job.options)
-    work = _FirstRound(job, store, task.number)
-    for file in task.files:
-        work.add(file, replayed=task.replayed)
-    work.finish()
+    work, missing = _FirstRound(job, store, task.number), None
+    try:
+        for file in task.files:
+            work.add(file, replayed=task.replayed)
+        work.finish()
+    except NotFound as error:  # the driver knows whether the topic's table still has it
+        missing = error.key
     return SortedRuns(
-        tuple(work.files), work.rows, work.memory, work.read, work.keyless, frozenset(work.buckets), work.stop
+        tuple(work.files), work.rows, work.memory, work.read, work.keyless, frozenset(work.buckets), work.stop, missing
     )
 
 

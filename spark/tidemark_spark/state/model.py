@@ -71,7 +71,7 @@ class SortedRuns(NamedTuple):
     """The runs that a task of the first round wrote; none if it found no row. ``keyless`` rows have no key.
 
     The runs take ``memory`` bytes when they are read; ``buckets`` are those of their keys. ``stop`` is the first record
-    at which the state stops.
+    at which the state stops, ``missing`` the key of a file that was not there, at which the task ended.
     """
 
     files: tuple[StoredFileName, ...]
@@ -81,6 +81,7 @@ class SortedRuns(NamedTuple):
     keyless: int
     buckets: frozenset[int]
     stop: StoppingRecord | None = None
+    missing: str | None = None
 
 
 class LeafTask(NamedTuple):

@@ -147,7 +147,10 @@ class StateRun:
         job = self.job(change.bounds, change.removed)
         if change.kind == "merge" and change.removed:
             job = replace(job, again=frozenset().union(*rounds.removed(job, before)))
-        runs = rounds.first(job, self.first_tasks(change, job.again, replayed or ()))
+        try:
+            runs = self.first_round(rounds.first, job, self.first_tasks(change, job.again, replayed or ()))
+        except StaleRun as error:
+            return self._result("stale", change._replace(why=str(error))), self.state
         files = tuple(file for run in runs for file in run.files)
         if stops := [run.stop for run in runs if run.stop]:
             self.delete(files)
@@ -166,6 +169,25 @@ class StateRun:
         self._vacuum(ledger)
         lost = sum(each.lost_keys for each in made) if change.expired else 0
         return self._result("committed", change, runs, ledger).model_copy(update={"lost_keys": lost}), ledger
+
+    def first_round(self, first: NewestExecute, job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRuns]:
+        """Carry out the ``tasks`` of the first round.
+
+        Raises:
+            StaleRun: the topic's table has another file in place of one of theirs, which was deleted meanwhile.
+            NotFound: the topic's table still has a file that is not there.
+        """
+        runs = first(job, tasks)
+        missing = {run.missing for run in runs if run.missing}
+        if not missing:
+            return runs
+        self.delete(file for run in runs for file in run.files)
+        of = self._table.of
+        delta = open_delta(of)
+        live = {f"{of.keys.root}/{path}" for path in live_paths(delta)} if delta is not None else set()
+        for key in sorted(missing & live):
+            raise NotFound(key, "is not there, but the table has it; audit its date, and rebuild it")
+        raise StaleRun(f"{', '.join(sorted(missing))} was deleted meanwhile")
 
     def _stopped_at(self, stop: StoppingRecord) -> StateStopped:
         incarnation, partition, offset = stop.place

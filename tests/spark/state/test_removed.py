@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,16 +10,19 @@ import pytest
 
 from tests.spark.erasing.masked import erase, take_out
 from tests.spark.run.test_truncation import branch
-from tests.spark.state.replay import MOMENTS, Moment, advance, check, expire, state_rows
+from tests.spark.state.replay import MOMENTS, Moment, advance, check, compare, expire, first, state_rows
 from tests.spark.state.test_state import put, values
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch
-from tidemark.errors import ContinuityError
+from tidemark.errors import ContinuityError, NotFound, StaleRun
 from tidemark.planning import plan_rebuild, write_plan
+from tidemark.table.delta_table import live_paths, open_delta
 from tidemark.table.state_table import StateTable
 from tidemark_spark.erasing.lake import state_files
 from tidemark_spark.run.driver import run
+from tidemark_spark.state.audit import audit_state
+from tidemark_spark.state.model import NewestTask, SortedRuns, StateJob
 
 DAY = 86_400_000
 PAST_T0 = datetime(2026, 3, 6, 12, tzinfo=UTC)
@@ -83,6 +87,45 @@ def test_a_run_that_began_before_an_erasure_brings_no_row_back(world: World, aft
     check(world)
     assert values(world)[b"key-9"] == b"v" * 64
     assert b"key-7" not in values(world)
+
+
+def delete_files(world: World, *, replaced: bool) -> None:
+    """Delete the table's files: the ``replaced`` ones, as a vacuum does, or those that it has."""
+    delta = open_delta(world.table)
+    assert delta is not None
+    live = {f"{world.table.keys.root}/{path}" for path in live_paths(delta)}
+    for info in [*world.table.store.list(f"{world.table.keys.root}/dt=")]:
+        if (info.key in live) is not replaced:
+            world.table.store.delete(info.key)
+
+
+def test_a_run_whose_files_were_deleted_meanwhile_is_stale(world: World) -> None:
+    put(world, b"key-9", b"newest")
+    erase(world, [200])
+
+    def meanwhile() -> None:
+        take_out(world)
+        delete_files(world, replaced=True)
+
+    assert advance(world, meanwhile=meanwhile, after="plan").status == "stale"
+    assert not [info for info in world.table.store.list(world.table.keys.state_folder) if "/runs/" in info.key]
+    assert advance(world).status == "committed"
+    check(world)
+    erase(world, [7])
+
+    def late_first(job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRuns]:
+        meanwhile()
+        return first(job, tasks)
+
+    with pytest.raises(StaleRun, match="was deleted meanwhile"):
+        audit_state(StateTable.open(world.table), 0, late_first, compare)
+
+
+def test_a_file_that_the_table_still_has_must_be_there(world: World) -> None:
+    put(world, b"key-9", b"newest")
+    delete_files(world, replaced=False)
+    with pytest.raises(NotFound, match="audit its date, and rebuild it"):
+        advance(world)
 
 
 @pytest.mark.parametrize("after", MOMENTS)

@@ -265,10 +265,11 @@ class Polling:
         self.log = world.log
 
     def _validate(self) -> None:
-        """KIP-320, as the consumer does it where the branch is another one."""
-        if self.branch == self.part.branch:
+        """KIP-320, as the consumer does it: once for each branch, and each time if the position lies above the end."""
+        beyond = self.position > self.part.end(committed=False)
+        if self.branch == self.part.branch and not beyond:
             return
-        self.branch = self.part.branch
+        self.branch = -1 if beyond else self.part.branch
         at = self.part.diverged(self.position, self.epoch)
         if at is not None:
             assert at < self.position
