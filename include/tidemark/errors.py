@@ -5,6 +5,7 @@
   x FormatError           an object in the store or a file of the broker does not parse: name, field, rule
     + SegmentError        ... and it is a log segment: also the byte position and offset of the bad batch
     + LaterFormat         ... because a later version of Tidemark wrote it: it is whole, and must not be replaced
+    + AbortsUnreadable    ... and it lists a segment's aborted transactions: without it no record of them is certain
   x StoreError            the store did not do as requested
     + NotFound            the object is not there
     + PreconditionFailed  If-Match or If-None-Match did not hold: somebody else was there first
@@ -81,6 +82,10 @@ class LaterFormat(FormatError):
 
     It is a FormatError because many readers hold back what they cannot read, and go on. The few writers let it pass.
     """
+
+
+class AbortsUnreadable(FormatError):
+    """A segment's ``.txnindex`` is missing, damaged, or another than its manifest describes; its partition waits."""
 
 
 class StoreError(TidemarkError):

@@ -257,10 +257,18 @@ def _cure(failure: AuditFailure) -> str:
 
 
 def unread(status: UnreadStatus) -> Iterator[Condition]:
-    """The condition of heads and packs that the topic's last run left out: damaged, or not given by the store."""
+    """The condition of the objects that the topic's last run left out: damaged, or not given by the store."""
     if not status.messages:
         return
     name, objects = f"{status.cluster}/{status.topic}", status.objects
+    mend: list[str] = []
+    if any(key.endswith(".txnindex") for key in objects):
+        mend.append(f"`tidemark-agent reupload {status.topic} PARTITION` on a replica makes a `.txnindex` again")
+    if not all(key.endswith(".txnindex") for key in objects):
+        mend.append(
+            "what was packed lands by itself once the agent has sealed it from the broker's disk: at the roll of the "
+            "segment, at 64 MiB or 256 ranges, at the latest a day after it was packed; keep that disk"
+        )
     named = ", ".join(objects[:5]) + (" and others" if len(objects) > 5 else "")
     yield Condition(
         kind="unread",
@@ -268,13 +276,11 @@ def unread(status: UnreadStatus) -> Iterator[Condition]:
         cluster=status.cluster,
         topic=status.topic,
         since=status.since,
-        title=f"{name}: a part of the live end cannot be read",
+        title=f"{name}: a part of raw cannot be read",
         text=f"not read: {named}; the first of {plural(status.count, 'finding')}: {status.messages[0]}; what they "
-        "hold is late, and what is sealed lands",
+        "hold is late, and the rest lands",
         likely="something else has written or damaged the object in the bucket, or a policy refuses its key",
-        mend="it lands by itself once the agent has sealed it from the broker's disk: at the roll of the segment, at "
-        "64 MiB or 256 ranges, at the latest a day after it was packed; keep that disk, and see the bucket's log for "
-        "who wrote the object",
+        mend="; ".join((*mend, "see the bucket's log for who wrote the object")),
         fact=" ".join(objects),
         patience=UNREAD_PATIENCE,
     )

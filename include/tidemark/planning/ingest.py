@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
-from tidemark.errors import FormatError
+from tidemark.errors import AbortsUnreadable, FormatError
 from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.table.ledger import Closing, Ledger
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, merged
@@ -55,7 +55,8 @@ def plan_ingest(
     share the limits evenly; each gets at least one task. No date closes without ``close_dates``, for a ``raw`` that
     knows no log ends.
 
-    An unreadable part of the live end keeps back no partition but its own, and is named in :attr:`RunPlan.unread`.
+    An unreadable part of the live end or ``.txnindex`` keeps back no partition but its own, and is named in
+    :attr:`RunPlan.unread`.
 
     Raises:
         FormatError: another object in the raw store does not parse.
@@ -131,7 +132,11 @@ def _acknowledged(raw: RawTopic, part: RawPartition) -> Intervals:
 def _plan_partition(
     table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Ledger, share: Share
 ) -> tuple[PartitionPlan, list[ConversionTask]] | None:
-    decision = decision_of(table, raw, part, ledger, share.size)
+    try:
+        decision = decision_of(table, raw, part, ledger, share.size)
+    except AbortsUnreadable as error:
+        raw.unread.add(error)
+        return None
     if decision is None or not changes_anything(decision.plan, ledger.by_partition.get(part.key)):
         return None
     plan = decision.plan

@@ -1,4 +1,4 @@
-"""The record of the parts of the live end that a plan or a run could not read, which the watch reports to people."""
+"""The record of the parts of raw that a plan or a run could not read, which the watch reports to people."""
 
 from __future__ import annotations
 

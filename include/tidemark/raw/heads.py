@@ -73,7 +73,7 @@ def look_at_partition(
 
 
 class Unread:
-    """The parts of the live end that cannot be read, each named once. They land when their agents have sealed them.
+    """The parts of raw that cannot be read, each named once. Those of the live end land when their agents seal them.
 
     With ``outages``, that includes objects that the store fails to return: they land when it returns them. ``outage``
     is the first of these errors. Only a run that lands can wait so; for other readers the objects would be missing.
@@ -93,7 +93,7 @@ class Unread:
             self.outage = self.outage or error
         if str(error) not in self._errors:
             self._errors[str(error)] = None
-            log.error("a part of the live end is not read; what is sealed lands: %s", error)
+            log.error("a part of raw is not read; the rest lands: %s", error)
 
     @property
     def messages(self) -> tuple[str, ...]:

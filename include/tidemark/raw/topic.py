@@ -15,7 +15,7 @@ from itertools import islice
 
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
-from tidemark.errors import FormatError, NotFound, PreconditionFailed
+from tidemark.errors import AbortsUnreadable, FormatError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
 from tidemark.formats.raw import tombstones
@@ -247,15 +247,27 @@ class RawTopic:
         """All transactions that ``segments`` or their ``.txnindex`` objects list, if the marker lies on ``lineage``.
 
         Damaged segments count, too: their markers beyond the damage cannot be read, but still decide transactions.
+
+        Raises:
+            AbortsUnreadable: a ``.txnindex`` is not there, or not as its manifest describes it.
         """
         aborting = [segment for segment in segments if segment.aborts is not None or segment.aborted]
-        bodies = in_parallel(lambda segment: objects.aborts_of(self._store(segment.store), segment), aborting)
+        bodies = in_parallel(self._aborts, aborting)
         return [
             transaction
             for segment, body in zip(aborting, bodies, strict=True)
             for transaction in body
             if agrees(segment, lineage, transaction.last_offset)
         ]
+
+    def _aborts(self, segment: Segment) -> list[AbortedTransaction]:
+        try:
+            return objects.aborts_of(self._store(segment.store), segment)
+        except (NotFound, PreconditionFailed, FormatError) as error:
+            name = segment.sibling("txnindex")
+            reason = str(error).removeprefix(f"{name}: ")
+            rule = f"{reason}; the partition waits: upload it again with tidemark-agent reupload"
+            raise AbortsUnreadable(name, rule) from error
 
     def masks(self, place: str) -> MaskIndex:
         """The masks of an incarnation's erased offsets, as the first call for it finds them.

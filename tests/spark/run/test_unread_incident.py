@@ -9,7 +9,7 @@ import pytest
 
 from tests.spark.world import World, in_process
 from tests.support.live_end import Packer
-from tests.tidemark.kafka_log.build import simple
+from tests.tidemark.kafka_log.build import marker, simple, transactional
 from tidemark.formats.table.unread_status import MOST_MESSAGES, UnreadStatus
 from tidemark.monitoring import messages
 from tidemark.monitoring.incident_store import watch
@@ -55,7 +55,7 @@ def test_a_damaged_pack_is_an_incident_until_its_bytes_are_sealed_and_landed(wor
     assert (incident.key, incident.topic, incident.open) == ("unread/east/orders", "orders", True)
     assert packed.key in incident.text
     [message] = messages.due([incident], "mail", now)
-    assert messages.subject(message) == "Tidemark: opened: east/orders: a part of the live end cannot be read"
+    assert messages.subject(message) == "Tidemark: opened: east/orders: a part of raw cannot be read"
     assert "the agent has sealed it" in messages.text(message)
 
     world.raw.segment([data], parts=[packed.part])
@@ -78,6 +78,37 @@ def test_a_batch_that_a_task_finds_damaged_is_told_too_although_nothing_lands(wo
     now = utc_now()
     looked(world, now)
     assert [one.open for one in looked(world, now + 2 * MINUTE)] == [True]
+
+
+@pytest.mark.parametrize("damage", ["missing", "other", "torn"])
+def test_a_partition_waits_for_the_list_of_its_aborted_transactions(world: World, damage: str) -> None:
+    """A missing ``.txnindex``, another than its manifest describes, or none of Kafka's: the others land."""
+    aborted = [transactional(0, 7, 2), marker(2, 7, commit=False)]
+    key = world.raw.segment(aborted, aborted=[(7, 0, 2)])
+    world.raw.segment([simple(0, 4)], 1)
+    world.raw.publish()
+    index = f"{key.removesuffix('log')}txnindex"
+    body = world.raw.store.get(index).body
+    if damage == "missing":
+        world.raw.store.delete(index)
+    else:
+        world.raw.store.put(index, body[:-1] if damage == "torn" else body[:-1] + b"!")
+    result = world.land()
+    assert result.rows == 4
+    [message] = result.unread
+    assert message.startswith(f"{index}: ")
+    assert "tidemark-agent reupload" in message
+    now = utc_now()
+    looked(world, now)
+    [incident] = looked(world, now + 2 * MINUTE)
+    assert incident.open
+    [told] = messages.due([incident], "mail", now)
+    assert "`tidemark-agent reupload orders PARTITION` on a replica makes a `.txnindex` again" in messages.text(told)
+    assert "the agent has sealed it" not in messages.text(told)
+    world.raw.store.put(index, body)
+    assert world.land().unread == ()
+    world.check()
+    assert [one.open for one in looked(world, now + 4 * MINUTE)] == [False]
 
 
 def test_a_run_that_reads_no_live_end_says_nothing_of_it(world: World, packer: Packer) -> None:

@@ -229,7 +229,8 @@ class RunPlan(StoredObject):
     A run of the kind ``schema`` only adds ``columns``. A rebuild that ``accepts`` a version of a registry's schema
     makes the rows with the proposed columns of that version.
 
-    ``unread`` names damaged parts of the live end. They land when they are sealed; nothing else waits for them.
+    ``unread`` names damaged parts of the live end, which land when they are sealed, and ``.txnindex`` objects, for
+    which their partitions wait. Nothing else waits for them.
 
     New files have the ``layout``, and their columns the ledger's ``field_ids``; new columns get the next ids. The
     object has of ``layout`` what differs from the defaults: only a plan that uses a later version's setting is refused.

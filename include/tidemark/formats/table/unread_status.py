@@ -1,4 +1,4 @@
-"""The parts of a topic's live end that the last plan or run could not read, for readers without its log."""
+"""The parts of a topic's raw that the last plan or run could not read, for readers without its log."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ MOST_MESSAGES: Final = 20
 
 
 class UnreadStatus(StoredObject):
-    """``_tidemark/_unread/<cluster>/<topic>.json``: the heads and packs that the run planned ``at`` could not read.
+    """``_tidemark/_unread/<cluster>/<topic>.json``: the objects of raw that the run planned ``at`` could not read.
 
-    Each of ``messages`` begins with an object's name, followed by the problem; of many, some are left out. ``since`` is
-    the time of the first of the successive runs with unread objects. Without messages, all could be read.
+    They are heads, packs, and ``.txnindex`` objects. Each of ``messages`` begins with an object's name, followed by the
+    problem; of many, some are left out. ``since`` is the time of the first of the successive runs with unread objects.
+    Without messages, all could be read.
     """
 
     most_bytes: ClassVar[int] = object_sizes.SMALL
