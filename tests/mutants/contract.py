@@ -381,6 +381,21 @@ CONTRACT: Final = (
         "if False:",
         (f"{_STATE}::test_a_run_is_stale_if_the_table_or_the_state_has_moved_on[erased]",),
     ),
+    Mutant(
+        "a file that the table has is not taken for a replaced one",
+        "spark/tidemark_spark/state/run.py",
+        "for key in sorted(missing & live):",
+        "for key in ():",
+        ("tests.spark.state.test_removed::test_a_file_that_the_table_still_has_must_be_there",),
+    ),
+    # -- the consumer --------------------------------------------------------------------------------------------------
+    Mutant(
+        "a position that was Kafka's is compared again with the log's branch",
+        "include/tidemark/consumer/tier_selection.py",
+        'if place.branch == branch and place.tier == "remote":',
+        "if place.branch == branch:",
+        ("tests.consumer.test_tiers::test_a_truncation_above_the_end_of_raw_is_seen_once_raw_reaches_the_position",),
+    ),
     # -- the store ---------------------------------------------------------------------------------------------------
     Mutant(
         "what is put once is never replaced by other content",

@@ -250,15 +250,15 @@ class TierSelector:
     def _truncated(self, tp: TopicPartition, place: Placement, remote: RemotePartition | None, epoch: int) -> bool:
         """True if the position is on a dead branch (KIP-320).
 
-        While the remote tier is read, that is checked once for each branch. A position that is Kafka's, or above the
-        end of raw, is checked each time: the number of the branch does not show what happens up there.
+        While the remote tier is read, that is checked once for each branch; otherwise each time: the branch's number
+        does not show what happens above the end of raw, and Kafka's positions lie there.
         """
         if remote is None or not (place.tier == "remote" or self._has(remote, place)):
             return False
-        branch, beyond = remote.branch, place.position > remote.end(committed=False)
-        if place.branch == branch and place.tier == "remote" and not beyond:
+        branch = remote.branch
+        if place.branch == branch and place.tier == "remote":
             return False
-        place.branch = None if beyond else branch
+        place.branch = branch
         divergence = remote.diverged(place.position, epoch) if epoch >= 0 else None
         if divergence is not None:
             self._rules.truncated(tp, place.position, divergence)

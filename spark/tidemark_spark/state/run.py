@@ -496,4 +496,6 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 def _meaning(table: StateTable, columns: pa.Schema) -> Meaning:
     chosen = table.settings.digest_of("key", "framing", "order", "envelope")
     settings = f"{chosen}\n{table.of.topic.state_table}"
-    return Meaning(*(hashlib.sha256(part.encode()).hexdigest()[:16] for part in (settings, str(columns))))
+    # As the Delta protocol writes them: another version of a library may word its own types otherwise.
+    written = json.dumps(json.loads(Schema.from_arrow(_nullable(columns)).to_json()), sort_keys=True)
+    return Meaning(*(hashlib.sha256(part.encode()).hexdigest()[:16] for part in (settings, written)))

@@ -265,7 +265,7 @@ class Polling:
         self.log = world.log
 
     def _validate(self) -> None:
-        """KIP-320, as the consumer does it: once for each branch, and each time if the position lies above the end."""
+        """KIP-320, as the consumer does it: once for each branch, and again once the end has reached the position."""
         beyond = self.position > self.part.end(committed=False)
         if self.branch == self.part.branch and not beyond:
             return
