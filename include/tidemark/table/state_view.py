@@ -86,7 +86,6 @@ class _Words:
     def __init__(self, table: StateTable, engine: Engine, appended: DeltaTable, names: list[str]) -> None:
         settings = table.of.topic.state
         assert settings is not None
-        self._quoted = "`" if engine == "spark" else '"'
         self._engine, self._settings = engine, settings
         self._envelope = ENVELOPES.get(settings.envelope)
         self._kinds: dict[str, Any] = {field.name: field.type for field in appended.schema().fields}
@@ -143,10 +142,18 @@ class _Words:
         return tuple(field.name for field in getattr(self._kinds.get(column), "fields", ()))
 
     def _path(self, names: str | list[str]) -> str:
-        return ".".join(map(self._quote, [names] if isinstance(names, str) else names))
+        column, *fields = [names] if isinstance(names, str) else names
+        if self._engine == "snowflake":  # whose fields have the case that they were written with
+            return self._quote(column) + "".join(
+                f'{"." if number else ":"}"{name}"' for number, name in enumerate(fields)
+            )
+        return ".".join(map(self._quote, (column, *fields)))
 
     def _quote(self, name: str) -> str:
-        return f"{self._quoted}{name}{self._quoted}"
+        """A column. Snowflake's have capitals, as names without quotes have there."""
+        if self._engine == "spark":
+            return f"`{name}`"
+        return f'"{name.upper()}"' if self._engine == "snowflake" else f'"{name}"'
 
 
 def _relation(engine: Engine, url: str, name: str) -> str:
