@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import pytest
 import yaml
-from deltalake import DeltaTable
 from kafka import KafkaProducer
 
 from tests.containers.engine import FOLDER, Engine, running_engine
@@ -163,7 +162,7 @@ def _landed(topic: str) -> list[Row]:
     table = open_topic_table(deployment, deployment.topic(topic))
     if open_delta(table) is None:
         return []
-    delta = DeltaTable(table.url, storage_options=table.delta_options)
+    delta = table.by_delta_rs()
     columns = ("kafka_partition", "kafka_offset", "kafka_value")
     found = delta.to_pyarrow_table(columns=list(columns)).to_pylist()
     return [(row["kafka_partition"], row["kafka_offset"], row["kafka_value"]) for row in found]

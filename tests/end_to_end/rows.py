@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from deltalake import DeltaTable
 from kafka import KafkaConsumer, TopicPartition
 
 from tidemark.table.delta_table import TopicTable
@@ -46,7 +45,7 @@ def consumed(bootstrap: str, topic: str) -> set[Row]:
 
 def landed(table: TopicTable) -> list[Row]:
     """All rows of the table; each has the dt of its time, and there are three."""
-    found = DeltaTable(table.url, storage_options=table.delta_options).to_pyarrow_table().to_pylist()
+    found = table.by_delta_rs().to_pyarrow_table().to_pylist()
     assert {one["dt"].isoformat() for one in found} == {"2026-11-18", "2026-11-19", "2026-11-20"}
     assert all(one["dt"] == one["kafka_timestamp"].date() for one in found)
     return [

@@ -181,7 +181,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> A
 def test_every_engine_reads_the_same_rows(deployed: Deployed) -> None:
     table = deployed.world("local").table
     files = [one["url"] for one in files_of(table, None)]
-    expected = _plain(DeltaTable(table.url, storage_options=table.delta_options).to_pyarrow_table().to_pylist())
+    expected = _plain(table.by_delta_rs().to_pyarrow_table().to_pylist())
     assert len(expected) == 36
     pattern = f"{table.url}/dt=*/*.parquet"
     assert _plain(_duckdb(deployed.server, files)) == expected

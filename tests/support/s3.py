@@ -74,11 +74,14 @@ class S3Server:
         locked: Sequence[str] = (),
         users: Mapping[str, Sequence[Mapping[str, object]]] | None = None,
         host: str = HOST,
+        tls: tuple[Path, Path] | None = None,
     ) -> None:
         """Nothing is started yet. ``users`` maps a name to the statements of its policy, see :func:`allow`.
 
         Those of ``buckets`` that are ``versioned`` keep every version of an object. Those that are ``locked`` do so,
         too, each for a day by Object Lock in governance mode. ``host`` is the address of this machine to listen at.
+        With ``tls`` it speaks HTTPS: the files have the authorities that clients trust, and the server's key and
+        certificate; each start reads them.
         """
         self._root = root.resolve()
         self._buckets, self._locked = list(buckets), frozenset(locked)
@@ -89,12 +92,14 @@ class S3Server:
         http, grpc = free_ports(len(_PORTS)), free_ports(len(_PORTS))
         ports = [f"-{name}={port}" for name, port in zip(_PORTS, http, strict=True)]
         ports += [f"-{name}.grpc={port}" for name, port in zip(_PORTS, grpc, strict=True)]
-        self.endpoint = f"http://{host}:{http[0]}"
+        self._authorities = tls[0] if tls else None
+        secured = [f"-s3.{what}.file={tls[1]}" for what in ("cert", "key")] if tls else []
+        self.endpoint = f"http{'s' if tls else ''}://{host}:{http[0]}"
         places = [f"-dir={self._root / 'data'}", f"-ip={host}", f"-ip.bind={host}", f"-s3.config={self._config_path}"]
         kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         self.process = ManagedProcess(
             "s3",
-            [env_bin("dev", "weed"), "-logtostderr", "mini", *places, *ports, *_FLAGS],
+            [env_bin("dev", "weed"), "-logtostderr", "mini", *places, *ports, *secured, *_FLAGS],
             log=self._root / "s3.log",
             env={**kept, "HOME": str(self._root)},
             cwd=self._root,
@@ -149,6 +154,7 @@ class S3Server:
             aws_access_key_id=found.access_key,
             aws_secret_access_key=found.secret_key,
             config=config,
+            verify=str(self._authorities) if self._authorities else None,
         )
 
     def env(self, user: str = ADMIN) -> dict[str, str]:
@@ -160,6 +166,7 @@ class S3Server:
             "AWS_REGION": REGION,
             "AWS_DEFAULT_REGION": REGION,
             "AWS_ENDPOINT_URL": self.endpoint,
+            **({"AWS_CA_BUNDLE": str(self._authorities)} if self._authorities else {}),
         }
 
     def connection(self, user: str = ADMIN) -> str:

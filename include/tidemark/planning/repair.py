@@ -207,7 +207,6 @@ def _choice(table: TopicTable, ledger: Ledger, live: Iterable[LiveFile], replace
 
 def _last_right(table: TopicTable, ledger: Ledger) -> int | None:
     """The newest version of the table with the files that the ledger's commit left, or None."""
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     newest = open_delta(table)
@@ -215,7 +214,7 @@ def _last_right(table: TopicTable, ledger: Ledger) -> int | None:
         return None
     for version in range(newest.version() - 1, max(-1, newest.version() - _VERSIONS), -1):
         try:
-            delta = DeltaTable(table.url, version=version, storage_options=table.delta_options)
+            delta = table.by_delta_rs(version)
         except DeltaError:
             return None  # the log was cleaned up
         if files_digest(live_files(delta)) == ledger.files:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -65,6 +67,36 @@ class TopicTable(NamedTuple):
         }
         of_scheme = SETTINGS_OF_DELTA.get(scheme_of(self.url))
         return settings | (of_scheme(self.url, options) if of_scheme else {})
+
+    def by_delta_rs(self, version: int | None = None) -> DeltaTable:
+        """The table, or a past ``version`` of it, as delta-rs itself reads the lake. Raises its errors."""
+        from deltalake import DeltaTable
+
+        with _trusting(os.environ.get("AWS_CA_BUNDLE") if scheme_of(self.url) == "s3" else None):
+            return DeltaTable(self.url, version=version, storage_options=self.delta_options)
+
+
+_trust = threading.Lock()
+
+
+@contextmanager
+def _trusting(authorities: str | None) -> Iterator[None]:
+    """Have delta-rs trust the certificates in a file. It has no option for that, and reads SSL_CERT_FILE.
+
+    Only meanwhile: for other clients in this process the variable would replace the system's authorities.
+    """
+    if not authorities:
+        yield
+        return
+    with _trust:
+        before = os.environ.get("SSL_CERT_FILE")
+        os.environ["SSL_CERT_FILE"] = authorities
+        try:
+            yield
+        finally:
+            del os.environ["SSL_CERT_FILE"]
+            if before is not None:
+                os.environ["SSL_CERT_FILE"] = before
 
 
 def _s3_settings(_url: str, options: StoreOptions) -> dict[str, str]:
@@ -172,7 +204,6 @@ def oldest_ledger_in_log(table: TopicTable) -> int:
 
     It is 0 if that version names none, or cannot be opened at the moment.
     """
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     folder = f"{table.keys.root}/_delta_log/"
@@ -180,7 +211,7 @@ def oldest_ledger_in_log(table: TopicTable) -> int:
     # A version can be shown from the first one on, or from a checkpoint on.
     starts = [int(name[:20]) for name in names if name == _FIRST_VERSION or _CHECKPOINT.match(name)]
     try:
-        delta = DeltaTable(table.url, version=min(starts), storage_options=table.delta_options) if starts else None
+        delta = table.by_delta_rs(min(starts)) if starts else None
     except (DeltaError, OSError):
         return 0
     return (delta.transaction_version(LEDGER_TRANSACTION) or 0) if delta is not None else 0

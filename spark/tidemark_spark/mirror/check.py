@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.catalogs import CatalogSettings
@@ -36,7 +35,7 @@ def check_mirror(table: TopicTable, settings: CatalogSettings, mirrored: Mirrore
     if listed is None:
         return [AuditFinding(kind="catalog_differs", detail=f"{where}: its current snapshot is not Tidemark's")]
     try:
-        delta = DeltaTable(table.url, version=listed.version, storage_options=table.delta_options)
+        delta = table.by_delta_rs(listed.version)
     except (DeltaError, OSError) as error:
         rule = f"lists version {listed.version}, which the Delta log no longer has; list it again with mirror.py"
         raise MirrorError(f"{where} {rule}") from error

@@ -214,7 +214,7 @@ def commit(
     with table.log.next_version(table.store, table.keys.root):
         delta.create_write_transaction(actions, mode, schema or delta.schema(), by, commit_properties=properties)
     if version % _EXPIRE_EVERY == 0:
-        DeltaTable(table.url, storage_options=table.delta_options).cleanup_metadata()
+        table.by_delta_rs().cleanup_metadata()
 
 
 def naming(n: int, attempt: int) -> CommitProperties:

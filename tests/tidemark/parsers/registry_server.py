@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import ssl
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -108,23 +106,3 @@ def serving(registry: Registry, certificate: Path | None = None) -> Iterator[Reg
         finally:
             server.shutdown()
             thread.join()
-
-
-def certificate_for(directory: Path) -> tuple[Path, Path]:
-    """A new authority's certificate, and a file with the key and the certificate that it gave to 127.0.0.1."""
-
-    def openssl(*words: str) -> None:
-        subprocess.run([shutil.which("openssl") or "openssl", *words], cwd=directory, check=True, capture_output=True)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1")
-    # Python 3.13 asks for what RFC 5280 asks for: what an authority's key may do, and which key signed a certificate.
-    usage = "basicConstraints=CA:FALSE\nsubjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n"
-    (directory / "usage").write_text(usage)
-    signs = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
-    openssl("req", "-x509", *key, *signs, "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")
-    openssl("req", *key[:-2], "-subj", "/CN=registry", "-keyout", "registry.key", "-out", "registry.csr")
-    signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "1", "-extfile", "usage")
-    openssl("x509", "-req", "-in", "registry.csr", *signed, "-out", "registry.crt")
-    both = directory / "registry.pem"
-    both.write_text((directory / "registry.key").read_text() + (directory / "registry.crt").read_text())
-    return directory / "ca.pem", both

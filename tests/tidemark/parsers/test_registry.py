@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.tidemark.parsers.registry_server import Registry, certificate_for, serving
+from tests.support.certificates import certificate_of_new_authority
+from tests.tidemark.parsers.registry_server import Registry, serving
 from tests.tidemark.parsers.support import records, rows_of
 from tests.tidemark.parsers.test_avro import V1, V2, avro, encoded, framed
 from tidemark import connections
@@ -320,7 +321,7 @@ def test_no_error_shows_a_secret(tmp_path: Path, server: Registry, monkeypatch: 
 
 
 def test_a_registry_with_a_certificate_of_its_own(tmp_path: Path) -> None:
-    authority, certificate = certificate_for(tmp_path)
+    authority, certificate = certificate_of_new_authority(tmp_path)
     with serving(Registry(), certificate) as there:
         there.schema(2, V2)
         assert records(reader(tmp_path, there, f", ca_file: {authority.name}").parse(rows_of([GOOD]))) == [{"a": 2}]

@@ -12,6 +12,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
     ProfileNotFound,
     ReadTimeoutError,
+    SSLError,
 )
 from urllib3.exceptions import HTTPError
 
@@ -50,6 +51,9 @@ def translated(name: str, error: ClientError | BotoCoreError | HTTPError) -> Sto
     limit = overrun(error)
     if limit is None and isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):  # the latter in TLS's handshake
         return UnknownOutcome(name, "no answer: no connection in time (store.connect_timeout)")
+    if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):  # nothing was sent
+        rule = "have AWS_CA_BUNDLE name a file with the authority of the store's certificate, and start this again"
+        return Refused(name, f"{error}; {rule}")
     if isinstance(error, EndpointConnectionError):
         return UnknownOutcome(name, f"no answer: {error}; does the store run, and is store.endpoint_url right?")
     return UnknownOutcome(name, f"no answer: {limit or error}")
