@@ -56,7 +56,8 @@ def own(kafka: KafkaCluster, authorities: Authorities, tmp_path: Path) -> Iterat
     server = S3Server(tmp_path / "s3", tls=(authorities.trusted, authorities.certificate))
     with server, credentials(server):
         assert server.endpoint.startswith("https://")
-        yield SmallDeployment(tmp_path, kafka, server, "p", (f"{TOPIC}-{tmp_path.name}",))
+        often = {"index": {"min_interval": "500ms", "idle_interval": "1s"}}
+        yield SmallDeployment(tmp_path, kafka, server, "p", (f"{TOPIC}-{tmp_path.name}",), agent_settings=often)
 
 
 def test_another_authority_takes_over_while_the_agent_runs(
@@ -73,7 +74,8 @@ def test_another_authority_takes_over_while_the_agent_runs(
         plain(bootstrap, topic, "lz4", rng)
         agent.wait_until(lambda: stored(own, topic) == 12_000, what="packs under the first")
         authorities.certify(1)
-        own.s3.restart()
+        own.s3.kill()
+        own.s3.start()
         plain(bootstrap, topic, "gzip", rng)
         agent.wait_until(lambda: stored(own, topic) == 18_000, what="packs under the second")
     authorities.trust(1)
