@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -66,6 +67,7 @@ class RawTopic:
         self._control = ControlKeys(self._default.prefix, topic.cluster)
         self._stores: dict[str, Store] = {}
         self._masks: dict[str, MaskIndex] = {}
+        self._reading_masks = threading.Lock()
         self._unread: set[str] = set()  # the watermark indexes that cannot be read
         self.unread = Unread(outages=outages)
         self._live_end = live_end or LiveEnd()
@@ -275,9 +277,10 @@ class RawTopic:
         Raises:
             FormatError: the index does not parse. Then nothing may be planned, since it would bring records back.
         """
-        if place not in self._masks:
-            self._masks[place] = index_of(self._store(self._default.store), self._control, place)
-        return self._masks[place]
+        with self._reading_masks:  # else partitions that are planned side by side may know different ones
+            if place not in self._masks:
+                self._masks[place] = index_of(self._store(self._default.store), self._control, place)
+            return self._masks[place]
 
     def mask_numbers(self) -> dict[str, int]:
         """The number of the last mask of each place of an incarnation that has masks."""
