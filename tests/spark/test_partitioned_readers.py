@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs
 import pytest
-from deltalake import DeltaTable
 
 from demo.accounts import prepare_duckdb
 from tests.spark.cli.programs import Programs
@@ -50,7 +49,7 @@ def test_readers_without_a_jvm_find_rows_by_their_folders(landed: tuple[World, R
     world, expected = landed
     assert len(expected) == 40
     odd = [one for one in expected if one[3] == ODD]
-    url, table = world.table.url, DeltaTable(world.table.url, storage_options=world.table.delta_options)
+    url, table = world.table.url, world.table.by_delta_rs()
     assert _rows(table.to_pyarrow_table()) == expected
     assert _rows(table.to_pyarrow_table(filters=[("country", "=", ODD)])) == odd
     urls = [one["url"] for one in files_of(world.table, None)]

@@ -262,9 +262,10 @@ def unread(status: UnreadStatus) -> Iterator[Condition]:
         return
     name, objects = f"{status.cluster}/{status.topic}", status.objects
     mend: list[str] = []
-    if any(key.endswith(".txnindex") for key in objects):
+    indexes = [key for key in objects if key.endswith(".txnindex")]
+    if indexes:
         mend.append(f"`tidemark-agent reupload {status.topic} PARTITION` on a replica makes a `.txnindex` again")
-    if not all(key.endswith(".txnindex") for key in objects):
+    if len(indexes) < len(objects):
         mend.append(
             "what was packed lands by itself once the agent has sealed it from the broker's disk: at the roll of the "
             "segment, at 64 MiB or 256 ranges, at the latest a day after it was packed; keep that disk"

@@ -143,10 +143,8 @@ class _Words:
 
     def _path(self, names: str | list[str]) -> str:
         column, *fields = [names] if isinstance(names, str) else names
-        if self._engine == "snowflake":  # whose fields have the case that they were written with
-            return self._quote(column) + "".join(
-                f'{"." if number else ":"}"{name}"' for number, name in enumerate(fields)
-            )
+        if self._engine == "snowflake" and fields:  # they have the case that they were written with
+            return f"{self._quote(column)}:" + ".".join(f'"{field}"' for field in fields)
         return ".".join(map(self._quote, (column, *fields)))
 
     def _quote(self, name: str) -> str:

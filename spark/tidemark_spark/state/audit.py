@@ -173,11 +173,12 @@ def audit_state(table: StateTable, part: int, first: NewestExecute, compare: Lea
         )
     ends = {through.key: (through.next_offset, through.next_offset) for through in state.through}
     job = replace(run.job(ends), again=frozenset(buckets))
-    runs = run.first_round(first, job, run.first_tasks(change, job.again))
+    runs = first(job, run.first_tasks(change, job.again))
     files = tuple(file for made in runs for file in made.files)
     expired = bool(EffectiveEvidence.of(table.of).rows_by_date("expired"))
     near = [leaf for leaf in state.leaves if is_touched(leaf.prefix, buckets)]
     try:
+        run.check_read(runs)
         found = compare(replace(job, runs=files), [LeafAuditTask(leaf, expired) for leaf in near])
     finally:
         run.delete(files)

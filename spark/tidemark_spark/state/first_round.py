@@ -43,9 +43,10 @@ def last_of_files(job: StateJob, task: NewestTask) -> SortedRuns:
     try:
         for file in task.files:
             work.add(file, replayed=task.replayed)
-        work.finish()
     except NotFound as error:  # the driver knows whether the topic's table still has it
         missing = error.key
+    else:
+        work.finish()
     return SortedRuns(
         tuple(work.files), work.rows, work.memory, work.read, work.keyless, frozenset(work.buckets), work.stop, missing
     )

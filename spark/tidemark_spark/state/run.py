@@ -147,20 +147,17 @@ class StateRun:
         job = self.job(change.bounds, change.removed)
         if change.kind == "merge" and change.removed:
             job = replace(job, again=frozenset().union(*rounds.removed(job, before)))
-        try:
-            runs = self.first_round(rounds.first, job, self.first_tasks(change, job.again, replayed or ()))
-        except StaleRun as error:
-            return self._result("stale", change._replace(why=str(error))), self.state
+        runs = rounds.first(job, self.first_tasks(change, job.again, replayed or ()))
         files = tuple(file for run in runs for file in run.files)
-        if stops := [run.stop for run in runs if run.stop]:
-            self.delete(files)
-            raise self._stopped_at(min(stops))
-        tasks = self._leaf_tasks(change, runs, job.again)
-        made = rounds.second(replace(job, runs=files), tasks)
-        replaced = {leaf for task in tasks for leaf in task.old}
-        leaves = [leaf for leaf in before if leaf not in replaced] + [leaf for each in made for leaf in each.leaves]
-        ledger = self._next(change, tuple(sorted(leaves, key=lambda leaf: leaf.hashes)) or (Leaf(prefix=""),))
         try:
+            self.check_read(runs)
+            if stops := [run.stop for run in runs if run.stop]:
+                raise self._stopped_at(min(stops))
+            tasks = self._leaf_tasks(change, runs, job.again)
+            made = rounds.second(replace(job, runs=files), tasks)
+            replaced = {leaf for task in tasks for leaf in task.old}
+            leaves = [leaf for leaf in before if leaf not in replaced] + [leaf for each in made for leaf in each.leaves]
+            ledger = self._next(change, tuple(sorted(leaves, key=lambda leaf: leaf.hashes)) or (Leaf(prefix=""),))
             self._commit(change, ledger)
         except StaleRun as error:
             return self._result("stale", change._replace(why=str(error)), runs), self.state
@@ -170,18 +167,16 @@ class StateRun:
         lost = sum(each.lost_keys for each in made) if change.expired else 0
         return self._result("committed", change, runs, ledger).model_copy(update={"lost_keys": lost}), ledger
 
-    def first_round(self, first: NewestExecute, job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRuns]:
-        """Carry out the ``tasks`` of the first round.
+    def check_read(self, runs: Sequence[SortedRuns]) -> None:
+        """Check that the first round found all its files.
 
         Raises:
-            StaleRun: the topic's table has another file in place of one of theirs, which was deleted meanwhile.
+            StaleRun: the topic's table has another file in place of one of them, which was deleted meanwhile.
             NotFound: the topic's table still has a file that is not there.
         """
-        runs = first(job, tasks)
         missing = {run.missing for run in runs if run.missing}
         if not missing:
-            return runs
-        self.delete(file for run in runs for file in run.files)
+            return
         of = self._table.of
         delta = open_delta(of)
         live = {f"{of.keys.root}/{path}" for path in live_paths(delta)} if delta is not None else set()
