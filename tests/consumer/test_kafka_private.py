@@ -54,7 +54,7 @@ FETCHER = (
 )
 """Attributes of its ``Fetcher``."""
 
-COORDINATOR = ("rejoining",)
+COORDINATOR = ("_join_task", "rejoining")
 """Attributes of its ``ConsumerCoordinator``."""
 
 CLUSTER = ("config",)

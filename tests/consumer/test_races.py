@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -178,20 +179,29 @@ def test_a_look_that_fails_is_not_repeated_by_those_who_ask(made: Made, monkeypa
         assert len(asked) < 2 * ATTEMPTS
 
 
-def test_a_join_for_new_metadata_that_ends_between_two_polls_is_not_lost(local_world: World) -> None:
-    """kafka-python's own consumer, with its partitions revoked, then gets nothing any more."""
+def new_metadata(consumer: Any) -> None:
+    """Let the coordinator join again, as if it had assigned partitions before there was metadata."""
+    consumer._coordinator._assignment_snapshot = {}
+
+
+def rebalance(consumer: Any) -> None:
+    """Let the coordinator join again, as after a heartbeat that says so."""
+    consumer._coordinator.request_rejoin()
+
+
+@pytest.mark.parametrize("cause", [new_metadata, rebalance])
+def test_a_join_that_ends_between_two_polls_is_not_lost(local_world: World, cause: Callable[[Any], None]) -> None:
+    """kafka-python's own consumer, with its partitions revoked, gets nothing any more, or joins again and again."""
     [tp] = stored(local_world, f"join-{local_world.folder.name}", 60)
     with local_world.consumer(Mode.KAFKA_ONLY, tp.topic, group_id=f"g-{tp.topic}") as consumer:
         read_until(consumer, bool)
         coordinator = consumer._coordinator
-        coordinator._assignment_snapshot = {}  # as if made before there was metadata
-        consumer.poll(timeout_ms=0)
+        cause(consumer)
+        consumer.poll()
         wait_until(lambda: coordinator._join_task.is_done, what="the group's answer")
         assert coordinator.rejoining
-        assert not coordinator.need_rejoin(), "it is not noticed as under way"
-        wait_until(
-            lambda: consumer.poll(timeout_ms=200) is not None and not coordinator.rejoining,
-            what="the join to be taken up",
-        )
+        assert coordinator.need_rejoin() is (cause is rebalance), "new metadata: it is not noticed as under way"
+        consumer.poll()
+        assert not coordinator.rejoining, "the join is not taken up"
         consumer.seek_to_beginning()
         assert read_until(consumer, bool)

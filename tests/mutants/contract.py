@@ -396,6 +396,13 @@ CONTRACT: Final = (
         "if place.branch == branch:",
         ("tests.consumer.test_tiers::test_a_truncation_above_the_end_of_raw_is_seen_once_raw_reaches_the_position",),
     ),
+    Mutant(
+        "a join that ended between two polls is taken up",
+        "include/tidemark/consumer/consumer.py",
+        "if isinstance(self._coordinator._join_task, Future):",
+        "if False:",
+        ("tests.consumer.test_races::test_a_join_that_ends_between_two_polls_is_not_lost[rebalance]",),
+    ),
     # -- the store ---------------------------------------------------------------------------------------------------
     Mutant(
         "what is put once is never replaced by other content",

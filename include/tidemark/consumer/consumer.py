@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
+from kafka.future import Future
 from kafka.structs import OffsetAndMetadata
 from kafka.util import Timer
 
@@ -40,6 +41,24 @@ _PREPARE_SLICE_MS: Final = 1000
 
 Before a join it commits. It needs time for that, or records that were read come again after the rebalance.
 """
+
+
+class _JoinResult:
+    """The result of a group's join, as a future that never says that it is done.
+
+    kafka-python drops a join that ended between two of its calls, and begins another one. Whoever polls with a short
+    timeout, and works between the polls, would never become a member.
+    """
+
+    is_done: Final = False
+
+    def __init__(self, join: Future) -> None:
+        self._join = join
+        self.add_callback = join.add_callback
+        self.add_errback = join.add_errback
+
+    def __await__(self) -> Generator[Future, None, Any]:
+        return self._join.__await__()  # type: ignore[no-any-return]
 
 
 class UnseenTopics:
@@ -319,6 +338,8 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
             if self._coordinator.rejoining:
                 slice_ms = _JOIN_SLICE_MS
                 self._coordinator.request_rejoin()
+                if isinstance(self._coordinator._join_task, Future):
+                    self._coordinator._join_task = _JoinResult(self._coordinator._join_task)
             if self._coordinator.poll(timeout_ms=min(timer.timeout_ms, slice_ms)):
                 return True
             self._hear()

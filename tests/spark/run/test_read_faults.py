@@ -12,7 +12,7 @@ from botocore.client import BaseClient
 
 from tests.spark.world import World, in_process
 from tests.support.faulty_s3 import proxy
-from tests.support.proxy import Fault, FaultProxy, Rule
+from tests.support.proxy import Choose, Fault, FaultProxy, Request, Rule
 from tests.tidemark.kafka_log.build import simple
 from tests.tidemark.remote.reader import Reader
 from tidemark import retry
@@ -22,6 +22,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.monitoring.continuity import continuity_of
 from tidemark.monitoring.incident_store import watch
 from tidemark.remote import Storage
+from tidemark.retry import ATTEMPTS
 from tidemark.store import StoreOptions, open_store
 from tidemark.table.delta_table import open_delta
 from tidemark.timestamps import utc_now
@@ -99,12 +100,24 @@ def test_every_run_ends_with_the_right_answer(
     assert proxy.counts().total() > rounds
 
 
+def cuts(rng: random.Random) -> Choose:
+    """Every second request is cut by chance, but never as many in a row as a read may try."""
+    in_a_row = 0
+
+    def choose(_request: Request) -> Fault | None:
+        nonlocal in_a_row
+        in_a_row = in_a_row + 1 if in_a_row < ATTEMPTS - 1 and rng.random() < 0.5 else 0
+        return Fault.CUT_MID_BODY if in_a_row else None
+
+    return choose
+
+
 def test_a_body_goes_on_where_it_broke_off_and_only_there(proxy: FaultProxy, rng: random.Random) -> None:
     store = open_store("s3://raw", StoreOptions(endpoint_url=proxy.endpoint, region="us-east-1", path_style=True))
     data = rng.randbytes(3 << 20)
     key = uuid.uuid4().hex
     etag = store.put(key, data)
-    proxy.rules = [Rule(Fault.CUT_MID_BODY, 0.5)]
+    proxy.rules = cuts(rng)
     for start, end in [(0, None), (17, 2 << 20), (1 << 20, None)] * 5:
         with store.stream(key, start, end, if_match=etag) as body:
             got, buffer = bytearray(), bytearray(100_000)
