@@ -109,7 +109,7 @@ def test_asyncio_delivers_all_and_is_cancelled_at_once(made: History) -> None:
         while len(found) < expected:
             assert not task.done(), task.exception()
             await asyncio.sleep(0.02)
-        await asyncio.to_thread(wait_until, committed, timeout=30, what="all to be committed")
+        await asyncio.to_thread(wait_until, committed, what="all to be committed")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -19,6 +19,7 @@ from tests.support.paths import ROOT, env_bin
 from tests.support.process import ManagedProcess
 from tests.support.s3 import S3Server
 from tests.support.spark import spark_submit
+from tests.support.waiting import HUNG
 from tidemark.formats.table.plan import RunResult
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.store.s3.clients import forget_clients
@@ -117,7 +118,7 @@ class SmallDeployment:
             env=self.s3.env() | {"PATH": "/usr/bin:/bin"},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=HUNG,
             check=False,
         )
 

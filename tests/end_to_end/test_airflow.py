@@ -180,7 +180,7 @@ def report(small: SmallDeployment, run: str, topic: str = "orders") -> BackfillR
 def token(stack: AirflowStack, user: str) -> str:
     body = json.dumps(login(stack, user)).encode()
     asked = Request(f"{stack.url}/auth/token", body, {"Content-Type": "application/json"})  # noqa: S310 - our own server
-    with urlopen(asked, timeout=30) as answer:  # noqa: S310 - likewise
+    with urlopen(asked, timeout=HUNG) as answer:  # noqa: S310 - likewise
         found: str = json.load(answer)["access_token"]
     return found
 

@@ -28,6 +28,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_bin
 from tests.support.s3 import S3Server
 from tests.support.spark import jars_env, small_log_conf, spark_submit
+from tests.support.waiting import HUNG
 from tidemark.table.state_table import StateTable
 from tidemark_spark.mirror.catalog import open_catalog
 from tidemark_spark.mirror.listed_table import ListedState, ListedTable
@@ -173,7 +174,7 @@ def test_each_engine_reads_the_same_rows(name: str, landed: Landed, env: Mapping
         env=env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HUNG,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -18,7 +18,7 @@ from tests.support.java import java_home
 from tests.support.paths import ROOT, STATE, EnvName, env_python, site_packages
 from tests.support.ports import HOST, free_ports, is_free
 from tests.support.process import ManagedProcess, ProcessFailed, ProcessRecord, stop_all
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 
 
 def spark_home() -> Path:
@@ -126,7 +126,7 @@ def spark_submit(
     master: str = "local[2]",
     conf: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
-    timeout: float = 240.0,
+    timeout: float = 2 * HUNG,
 ) -> str:
     """Run a job and return what it printed; :class:`ProcessFailed` with the end of its log if it fails.
 
@@ -287,7 +287,7 @@ class ConnectServer:
         return int(found[1]) if found else None
 
     def _asked(self, path: str) -> str:
-        connection = HTTPConnection(HOST, self._web_port, timeout=10)
+        connection = HTTPConnection(HOST, self._web_port, timeout=HUNG)
         try:
             connection.request("GET", path)
             return connection.getresponse().read().decode()

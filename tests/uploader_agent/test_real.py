@@ -15,7 +15,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import KafkaVersion
 from tests.support.s3 import S3Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tidemark.formats.keys import SegmentName, TopicPartition
@@ -253,7 +253,9 @@ assert threading.active_count() == 1, threading.enumerate()
 
 def test_broker_that_does_not_answer_leaves_no_threads() -> None:
     """In a process of its own: kafka-python leaves sockets of refused connections to the garbage collector."""
-    found = subprocess.run([sys.executable, "-c", UNREACHABLE], capture_output=True, text=True, check=False, timeout=60)
+    found = subprocess.run(
+        [sys.executable, "-c", UNREACHABLE], capture_output=True, text=True, check=False, timeout=HUNG
+    )
     assert found.returncode == 0, found.stderr
     assert found.stdout.count("cannot be asked") == 3
 

@@ -165,7 +165,7 @@ def test_a_loop_that_stands_still_is_not_healthy(world: World) -> None:
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=HUNG) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as error:
         with error:

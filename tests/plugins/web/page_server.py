@@ -17,7 +17,7 @@ from starlette.routing import Mount
 
 from tests.plugins.world import World
 from tests.support.ports import HOST, free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 from tidemark_airflow.links.urls import PREFIX
 from tidemark_airflow.web.app import page_app
 from tidemark_airflow.web.reader import reader
@@ -69,4 +69,4 @@ class PageServer:
     def client(self, user: tuple[str, str | None] | None = None) -> httpx.Client:
         """A client of the page, signed in as ``user`` if one is given."""
         headers = {"Authorization": f"Bearer {self.token(user)}"} if user else {}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=30, trust_env=False)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=HUNG, trust_env=False)

@@ -168,7 +168,7 @@ def test_what_is_ended_leaves_nothing_on_the_server(unruly: Runs, server: Connec
     wait_until(beat.exists, what="the task to run")
     assert server.running_jobs() == 1
     job.terminate()
-    job.communicate(timeout=60)
+    job.communicate(timeout=HUNG)
     assert job.returncode == 128 + signal.SIGTERM
     wait_until(lambda: server.running_jobs() == 0, what="the server to end the job")
     assert server.online_sessions() == before

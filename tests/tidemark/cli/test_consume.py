@@ -19,6 +19,7 @@ from tests.consumer.raw_history import RawHistory, raw_history
 from tests.support.erased import erase
 from tests.support.paths import env_bin
 from tests.support.process import ManagedProcess
+from tests.support.waiting import HUNG
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tests.tidemark.remote.live import Packing, Range
@@ -103,7 +104,7 @@ def test_an_arrow_file_holds_the_columns_of_the_tables(made: RawHistory, tmp_pat
     with pa.ipc.open_file(f"{file}") as opened:
         assert opened.read_all().equals(read_range("orders", 1, storage=made.topics_file))
     done = subprocess.run(
-        [*program(made), "--format", "arrow", "--partition", "1"], capture_output=True, timeout=60, check=True
+        [*program(made), "--format", "arrow", "--partition", "1"], capture_output=True, timeout=HUNG, check=True
     )
     with pa.ipc.open_stream(done.stdout) as stream:
         assert stream.read_all().equals(read_range("orders", 1, storage=made.topics_file))
@@ -233,7 +234,7 @@ def test_following_goes_on_until_it_is_interrupted(plain: RawHistory, tmp_path: 
 def test_an_environment_without_the_extra_says_so(plain: RawHistory) -> None:
     """The agent's has the same command line and none of the libraries."""
     command = [str(env_bin("agent", "tidemark")), *program(plain)[1:]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HUNG, check=False)
     assert (done.returncode, "install tidemark with the extra consumer" in done.stderr) == (2, True), done.stderr
 
 

@@ -93,7 +93,8 @@ def delete(cluster: KafkaCluster, topic: str) -> None:
     """Delete a topic, and wait until it is not listed; its files go later."""
     asked(lambda: _admin(cluster.bootstrap).delete_topics([topic])[topic].result(_PATIENCE))
     wait_until(
-        lambda: topic not in _admin(cluster.bootstrap).list_topics(timeout=5).topics, what=f"topic {topic} to be gone"
+        lambda: topic not in _admin(cluster.bootstrap).list_topics(timeout=_PATIENCE).topics,
+        what=f"topic {topic} to be gone",
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.kafka import KafkaCluster
 from tests.support.ports import HOST, free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.faults.cluster import await_in_sync, create
 from tests.uploader_agent.faults.conftest import MakeFleet
 from tests.uploader_agent.faults.fleet import assert_exact
@@ -41,7 +41,7 @@ def test_a_tail_that_followers_have_not_fetched(kraft3: KafkaCluster, make_fleet
     fleet = make_fleet(kraft3, name, [name], nodes=[1], tail_after="500ms", http={"port": port})
 
     def reasons() -> list[str]:
-        with urlopen(f"http://{HOST}:{port}/waiting", timeout=30) as answer:
+        with urlopen(f"http://{HOST}:{port}/waiting", timeout=HUNG) as answer:
             return [one["reason"] for one in json.load(answer)["partitions"]]
 
     with fleet.running():
