@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Producer
 
-from tests.consumer.world import BATCH, SMALL, World, delivered, partitions, produce, some
+from tests.consumer.world import PRODUCER, SMALL, World, partitions, produce, some
 from tests.support.kafka_broker import KafkaVersion
 from tests.support.waiting import wait_until
 
@@ -37,7 +37,7 @@ def transactions(world: World, topic: str, version: KafkaVersion) -> None:
     world.kafka.create_topic(topic, partitions=2, config=SMALL[version])
     chance = random.Random(topic)
     # One stays in a transaction beyond the broker's end: it need not tell of every try to reach it.
-    common = {"bootstrap.servers": world.kafka.bootstrap, "linger.ms": 1, "log_level": 2, **BATCH}
+    common = {"bootstrap.servers": world.kafka.bootstrap, "log_level": 2, **PRODUCER}
     # Longer than a module lasts on a busy machine: the broker would end the transaction, and the log would grow.
     lasting = {**common, "transaction.timeout.ms": 900_000}
     producers = [Producer({**lasting, "transactional.id": f"{topic}-{number}"}) for number in range(2)]
@@ -48,23 +48,21 @@ def transactions(world: World, topic: str, version: KafkaVersion) -> None:
         producer = chance.choice(producers)
         producer.begin_transaction()
         for part in range(chance.randrange(1, 30)):
-            producer.produce(
-                topic, b"%d.%d" % (number, part) + bytes(100), partition=chance.randrange(2), on_delivery=delivered
-            )
+            producer.produce(topic, b"%d.%d" % (number, part) + bytes(100), partition=chance.randrange(2))
         producer.flush(30)
         if chance.random() < 0.4:
             producer.abort_transaction(30)
         else:
             producer.commit_transaction(30)
         if chance.random() < 0.3:
-            plain.produce(topic, b"plain %d" % number, partition=chance.randrange(2), on_delivery=delivered)
+            plain.produce(topic, b"plain %d" % number, partition=chance.randrange(2))
             plain.flush(30)
     producers[0].begin_transaction()
     for part in range(300):
-        producers[0].produce(topic, b"open %d" % part + bytes(100), partition=part % 2, on_delivery=delivered)
+        producers[0].produce(topic, b"open %d" % part + bytes(100), partition=part % 2)
     producers[0].flush(30)
     for part in range(300):
-        plain.produce(topic, b"after %d" % part + bytes(100), partition=part % 2, on_delivery=delivered)
+        plain.produce(topic, b"after %d" % part + bytes(100), partition=part % 2)
     plain.flush(30)
     _OPEN.append(producers[0])
 

@@ -120,26 +120,26 @@ class World:
             admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs=dict(settings))])
 
 
-BATCH: Final = {"batch.num.messages": 20}
-"""Settings of a producer whose batches fit into segments of 16 KiB: the broker refuses larger ones."""
-
-
 def delivered(error: KafkaError | None, _message: Message) -> None:
     """Raise if the broker refused a record: out of ``flush``, which counts it as done."""
     if error is not None:
         raise KafkaException(error)
 
 
+PRODUCER: Final = {"linger.ms": 1, "batch.num.messages": 20, "on_delivery": delivered}
+"""Settings of a producer that raises what the broker refuses, and whose batches fit into segments of 16 KiB."""
+
+
 def produce(
     bootstrap: str, topic: str, records: Iterable[tuple[int, bytes | None, bytes | None]], **config: Any
 ) -> None:
     """Send (partition, key, value), every third with headers, and wait for the acknowledgements."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, "enable.idempotence": True, **BATCH, **config})
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, **PRODUCER, **config})
     for number, (partition, key, value) in enumerate(records):
         headers: list[Any] | None = (
             [("number", b"%d" % number), ("none", None), ("empty", b"")] if number % 3 == 0 else None
         )
-        producer.produce(topic, value, key, partition=partition, headers=headers, on_delivery=delivered)
+        producer.produce(topic, value, key, partition=partition, headers=headers)
         producer.poll(0)
     assert producer.flush(30) == 0
 
