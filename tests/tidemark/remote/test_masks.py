@@ -259,7 +259,8 @@ def test_what_is_erased_meanwhile_is_not_delivered_though_it_was_read_ahead(
         assert part is not None
         part.refresh()
         rest = [one for block in reader.blocks() for one in shape(records_of(block))]
-    assert rest == [one for one in log.all[3:] if one.offset not in erased]
+    given = first.next_offset  # the first batch may have fewer rows than were asked for
+    assert rest == [one for one in log.all if one.offset >= given and one.offset not in erased]
 
 
 @pytest.mark.usefixtures("at_once")
