@@ -399,7 +399,7 @@ def test_protobuf_follows_and_does_not_read_by_a_schema_that_means_something_els
     assert set(world.columns) == {"id", "note", "vip"}
     assert [row["id"] for row in world.values()] == [1, 2], "and no number without its upper half"
     reasons = {row["reason"] for row in world.quarantine()}
-    assert reasons == {"names schema 12, which has the type int64 for id, which the table has as int32"}
+    assert reasons == {"names schema 12, which differs from the table's in id: int32 becomes int64"}
 
     rebuild(world, 2)
     assert [row["id"] for row in world.values()] == [1, *(n << 40 for n in range(1, 21)), 2]
@@ -409,7 +409,7 @@ def test_protobuf_follows_and_does_not_read_by_a_schema_that_means_something_els
     world.land()
     assert ("id", "misfit") in changes(world)
     assert {row["reason"] for row in world.quarantine()} == {
-        "names schema 13, which has the name number for field 1, which the table has as id"
+        "names schema 13, which differs from the table's in id: field 1 is named number now"
     }
 
 
