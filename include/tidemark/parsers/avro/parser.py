@@ -26,7 +26,7 @@ from tidemark.parsers.avro.unknown import unknown_fields
 from tidemark.parsers.avro.writers import Writers, WriterSchema, parsed_schema
 from tidemark.parsers.base import Bits, Indices, Parsed
 from tidemark.parsers.block_parser import FEWEST, Group, parse_in_blocks
-from tidemark.parsers.confluent_framing import HEAD, by_frequency, numbered, split_frame
+from tidemark.parsers.confluent_framing import HEAD, by_frequency, framed_values, numbered, split_frame
 from tidemark.parsers.row_parser import ParsedRecord, RefusedRecord, read_rows
 from tidemark.parsers.schema_registry import SchemaFiles, SchemaRegistry, Schemas
 from tidemark.parsers.settings import AvroParser, SettingsFile
@@ -76,6 +76,7 @@ class AvroColumns:
         if self._writers is None:
             groups = [] if self._loop is None else [Group(self._loop, np.arange(len(values)), 0)]
             return self._parsed(values, groups if vectorised else [])
+        values = framed_values(rows, self._settings.columns_from)
         framed, numbers = numbered(values)
         named = _Named(framed, numbers, by_frequency(numbers))
         self._writers.learn(named.distinct)

@@ -17,6 +17,7 @@ from fastavro.schema import SchemaParseException
 
 from tidemark.parsers.avro.bounds import check_bounded, check_levels, skips_blindly
 from tidemark.parsers.avro.types import plain_types
+from tidemark.parsers.confluent_framing import guid_of
 from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.schema_registry import Schemas, Unreadable, Written
 
@@ -92,7 +93,7 @@ class Writers:
         if number in self._known:
             return self._known[number]
         reason = self._in_vain.get(number, f"is not looked up: {self._exhausted}; a replay looks again")
-        raise RefusedRecord(f"names schema {number}, which {reason}")
+        raise RefusedRecord(f"names schema {guid_of(number) or number}, which {reason}")
 
     @property
     def _exhausted(self) -> str | None:

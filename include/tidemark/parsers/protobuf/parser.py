@@ -22,7 +22,15 @@ from google.protobuf.message import DecodeError
 
 from tidemark.parsers.base import Parsed, without
 from tidemark.parsers.block_parser import Group, parse_in_blocks
-from tidemark.parsers.confluent_framing import by_frequency, numbered, of_message, split_frame, split_message
+from tidemark.parsers.confluent_framing import (
+    FIRST_MESSAGE,
+    by_frequency,
+    framed_values,
+    numbered,
+    of_message,
+    split_frame,
+    split_message,
+)
 from tidemark.parsers.protobuf.descriptors import indexes_of, message_in, parsed_files
 from tidemark.parsers.protobuf.differences import Reading, with_presence
 from tidemark.parsers.protobuf.tables import block_reader
@@ -65,7 +73,7 @@ class ProtobufColumns:
 
     def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
         """Decode like :meth:`parse`, in blocks if that is possible, or row by row."""
-        values = rows.column(f"kafka_{self._settings.columns_from}")
+        values = self._values(rows)
         if self._writers is None:
             return self._parsed(values, vectorised=vectorised)
         framed, numbers = numbered(values)
@@ -76,6 +84,11 @@ class ProtobufColumns:
             if misfits := self._writers.misfits.get(number):
                 parsed = without(parsed, framed[numbers == number], misfits, self._settings.event_time)
         return parsed
+
+    def _values(self, rows: pa.RecordBatch) -> pa.Array[Any]:
+        if self._settings.framing == "confluent":
+            return framed_values(rows, self._settings.columns_from, indexes=FIRST_MESSAGE)
+        return rows.column(f"kafka_{self._settings.columns_from}")
 
     def _parsed(self, values: pa.Array[Any], *, vectorised: bool) -> Parsed:
         return parse_in_blocks(

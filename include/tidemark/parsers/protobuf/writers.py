@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.descriptor import Descriptor
 
+from tidemark.parsers.confluent_framing import guid_of
 from tidemark.parsers.protobuf.descriptors import indexes_of, message_in, registered_files
 from tidemark.parsers.protobuf.differences import Reading, compared
 from tidemark.parsers.row_parser import RefusedRecord
@@ -59,7 +60,7 @@ class ProtobufWriters:
         """The way in which records of a number that was learnt are read. Raises RefusedRecord."""
         judged = self._found.get(number, f"is not looked up: the task has looked up {MAX_KNOWN}; a replay looks again")
         if isinstance(judged, str):
-            raise RefusedRecord(f"names schema {number}, which {judged}")
+            raise RefusedRecord(f"names schema {guid_of(number) or number}, which {judged}")
         return judged
 
     def _judged(self, number: int, answer: Written | Unreadable) -> Place | str:
