@@ -25,7 +25,7 @@ from tidemark.parsers.row_parser import RefusedRecord
 HEAD: Final = 5
 """Bytes before those that a schema has written."""
 
-NOT_FRAMED: Final = "does not start with a zero byte and the number of a schema, as Confluent's framing does, nor does a header name one"
+NOT_FRAMED: Final = "does not start with a zero byte and a schema's number, as Confluent's framing does, nor has a header"
 
 SCHEMA_HEADERS: Final = {"key": "__key_schema_id", "value": "__value_schema_id"}
 
@@ -100,7 +100,8 @@ def _named_by_headers(headers: Any, key: str) -> dict[int, bytes]:
     entries = headers.flatten()
     if not len(entries):
         return {}
-    at = np.flatnonzero(pc.equal(pc.struct_field(entries, "key"), key).to_numpy(zero_copy_only=False))
+    keys: pa.Array[Any] = pc.struct_field(entries, "key")
+    at = np.flatnonzero(pc.equal(keys, pa.scalar(key)).to_numpy(zero_copy_only=False))
     if not len(at):
         return {}
     rows = pc.list_parent_indices(headers).to_numpy()[at].tolist()

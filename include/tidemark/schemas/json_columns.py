@@ -74,7 +74,7 @@ def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Me
     return Merge(json.dumps(columns, ensure_ascii=False, separators=(",", ":")).encode(), tuple(changes.found))
 
 
-class _Part(NamedTuple):
+class _SchemaPart(NamedTuple):
     """A schema within a document, and what its references are relative to."""
 
     schema: Any
@@ -96,7 +96,7 @@ class _JsonSchema:
             registry = registry.with_resources([(name, resource), (urljoin(base, name), resource)])
             own = resource.id()
             registry = registry.with_resource(own, resource) if own else registry
-        self._root = _Part(root, registry.resolver(base))
+        self._root = _SchemaPart(root, registry.resolver(base))
         self._looked_at = 0
 
     def places(self) -> list[_ColumnPlace]:
@@ -109,11 +109,11 @@ class _JsonSchema:
             raise ValueError(f"has more than {MOST_FIELDS} columns")
         return places
 
-    def _within(self, part: _Part, keys: tuple[str, ...], above: tuple[int, ...]) -> Iterator[_ColumnPlace]:
+    def _within(self, part: _SchemaPart, keys: tuple[str, ...], above: tuple[int, ...]) -> Iterator[_ColumnPlace]:
         for name, inner in self._properties(part).items():
             yield from self._value(inner, (*keys, name), above)
 
-    def _value(self, part: _Part, keys: tuple[str, ...], above: tuple[int, ...]) -> Iterator[_ColumnPlace]:
+    def _value(self, part: _SchemaPart, keys: tuple[str, ...], above: tuple[int, ...]) -> Iterator[_ColumnPlace]:
         """The columns of a value; JSON text if its schema is one of those around it, by their identities ``above``."""
         part = self._target(part)
         kind = self._kind(part.schema)
@@ -125,8 +125,8 @@ class _JsonSchema:
         else:
             yield _ColumnPlace(keys, self._simple(part.schema, kind))
 
-    def _list(self, part: _Part) -> str:
-        schema = self._target(_Part(part.schema.get("items"), part.resolver)).schema
+    def _list(self, part: _SchemaPart) -> str:
+        schema = self._target(_SchemaPart(part.schema.get("items"), part.resolver)).schema
         kind = self._simple(schema, self._kind(schema))
         return f"list<{kind}>" if kind != _TEXT else _TEXT
 
@@ -150,21 +150,21 @@ class _JsonSchema:
         others = [name for name in (kinds if isinstance(kinds, list) else [kinds]) if name != "null"]
         return str(others[0]) if len(others) == 1 else ""
 
-    def _properties(self, part: _Part, above: tuple[int, ...] = ()) -> dict[str, _Part]:
+    def _properties(self, part: _SchemaPart, above: tuple[int, ...] = ()) -> dict[str, _SchemaPart]:
         """The properties of a schema and of all parts of its ``allOf``, each with its own resolver."""
         self._count()
         schema, resolver = part
-        properties: dict[str, _Part] = {}
+        properties: dict[str, _SchemaPart] = {}
         if not isinstance(schema, dict) or id(schema) in above:
             return properties
         for inner in _list_of(schema.get("allOf")):
-            properties |= self._properties(self._target(_Part(inner, resolver)), (*above, id(schema)))
+            properties |= self._properties(self._target(_SchemaPart(inner, resolver)), (*above, id(schema)))
         own = schema.get("properties")
         if isinstance(own, dict):
-            properties |= {name: _Part(inner, resolver) for name, inner in own.items()}
+            properties |= {name: _SchemaPart(inner, resolver) for name, inner in own.items()}
         return properties
 
-    def _target(self, part: _Part) -> _Part:
+    def _target(self, part: _SchemaPart) -> _SchemaPart:
         """The schema behind references, or a choice of null and one other; else the schema itself."""
         seen = set[int]()
         while isinstance(part.schema, dict) and id(part.schema) not in seen:
@@ -178,18 +178,18 @@ class _JsonSchema:
             if reference is not None:
                 part = self._found(reference, resolver)
             elif len(choices) == 1 and "type" not in schema:
-                part = _Part(choices[0], resolver)
+                part = _SchemaPart(choices[0], resolver)
             else:
                 break
         return part
 
     @staticmethod
-    def _found(reference: str, resolver: Any) -> _Part:
+    def _found(reference: str, resolver: Any) -> _SchemaPart:
         try:
             found = resolver.lookup(reference)
         except (Unresolvable, AttributeError, KeyError, TypeError) as error:  # the latter of schemas that are none
             raise ValueError(f"refers to {reference}, which is not there, nor among its references") from error
-        return _Part(found.contents, found.resolver)
+        return _SchemaPart(found.contents, found.resolver)
 
     def _count(self) -> None:
         self._looked_at += 1

@@ -21,7 +21,7 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 from tidemark.parsers.protobuf.descriptors import message_in, registered_files, well_known
-from tidemark.parsers.protobuf.differences import Compared, compared, shown
+from tidemark.parsers.protobuf.differences import ComparedField, compared, shown
 from tidemark.parsers.protobuf.types import check_column, check_size
 from tidemark.parsers.schema_registry import Written
 from tidemark.schemas.merge import NESTED, Changes, Merge
@@ -131,7 +131,7 @@ class _ProtobufMerge:
             return False
         return self.changes.takes(field.name, shown(field))
 
-    def _field(self, found: Compared) -> None:
+    def _field(self, found: ComparedField) -> None:
         """Note what is new about a field, and take it into the result as far as that is wanted."""
         theirs, holder = found.theirs, self._messages[found.holder.full_name]
         if found.difference is not None:

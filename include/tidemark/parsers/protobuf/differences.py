@@ -31,14 +31,14 @@ SPECIAL: Final = {*WRAPPERS, "google.protobuf.Timestamp"}
 """Messages that become a column of a simple type."""
 
 
-class Difference(NamedTuple):
+class FieldDifference(NamedTuple):
     """What makes a field of the newer descriptor another one; ``wider``: it has more values than the table's."""
 
     kind: Literal["misfit", "wider"]
     detail: str
 
 
-class Compared(NamedTuple):
+class ComparedField(NamedTuple):
     """A field of the table's message, of the newer one, or both. ``holder`` and ``other`` are the messages around."""
 
     path: str
@@ -46,7 +46,7 @@ class Compared(NamedTuple):
     other: Descriptor
     ours: FieldDescriptor | None
     theirs: FieldDescriptor | None
-    difference: Difference | None = None
+    difference: FieldDifference | None = None
 
     @property
     def column(self) -> str:
@@ -54,12 +54,14 @@ class Compared(NamedTuple):
         return self.path.partition(".")[0]
 
 
-def compared(ours: Descriptor, theirs: Descriptor) -> Iterator[Compared]:
+def compared(ours: Descriptor, theirs: Descriptor) -> Iterator[ComparedField]:
     """The fields of two messages, and of the messages within, in the order of the table's; then the newer one's own."""
     return _compared(ours, theirs, "", frozenset())
 
 
-def _compared(ours: Descriptor, theirs: Descriptor, path: str, above: frozenset[tuple[str, str]]) -> Iterator[Compared]:
+def _compared(
+    ours: Descriptor, theirs: Descriptor, path: str, above: frozenset[tuple[str, str]]
+) -> Iterator[ComparedField]:
     both = ours.full_name, theirs.full_name
     if both in above:
         return
@@ -70,42 +72,42 @@ def _compared(ours: Descriptor, theirs: Descriptor, path: str, above: frozenset[
         moved = theirs.fields_by_name.get(field.name)
         known |= {field.number, moved.number if moved else field.number}
         difference = _difference(field, other, moved)
-        yield Compared(place, ours, theirs, field, other, difference)
+        yield ComparedField(place, ours, theirs, field, other, difference)
         inner = _messages(field, other) if other is not None and difference is None else None
         if inner is not None:
             within = f"{place}.value." if _is_map(field) else f"{place}."
             yield from _compared(*inner, within, above | {both})
     for other in theirs.fields:
         if other.number not in known:
-            yield Compared(f"{path}{other.name}", ours, theirs, None, other)
+            yield ComparedField(f"{path}{other.name}", ours, theirs, None, other)
 
 
 def _difference(
     ours: FieldDescriptor, theirs: FieldDescriptor | None, moved: FieldDescriptor | None
-) -> Difference | None:
+) -> FieldDifference | None:
     """The difference of a field from the one with its number, and from the one with its name."""
     if theirs is not None and theirs.name != ours.name:
-        return Difference("misfit", f"field {ours.number} is named {theirs.name} now")
+        return FieldDifference("misfit", f"field {ours.number} is named {theirs.name} now")
     if theirs is None:
-        return Difference("misfit", f"is field {moved.number} now, and was {ours.number}") if moved else None
+        return FieldDifference("misfit", f"is field {moved.number} now, and was {ours.number}") if moved else None
     if (_shape(ours), _type(ours)) == (_shape(theirs), _type(theirs)):
         return _of_enums(ours.enum_type, theirs.enum_type) if ours.enum_type and theirs.enum_type else None
     if _shape(ours) == _shape(theirs) and (theirs.type, ours.type) in _WIDER:
         return None
     wider = _shape(ours) == _shape(theirs) and (ours.type, theirs.type) in _WIDER
-    return Difference("wider" if wider else "misfit", f"{shown(ours)} becomes {shown(theirs)}")
+    return FieldDifference("wider" if wider else "misfit", f"{shown(ours)} becomes {shown(theirs)}")
 
 
-def _of_enums(ours: EnumDescriptor, theirs: EnumDescriptor) -> Difference | None:
+def _of_enums(ours: EnumDescriptor, theirs: EnumDescriptor) -> FieldDifference | None:
     mine, others = _all_names(ours), _all_names(theirs)
     for number, names in mine.items():
         if number in others and not {*names} & {*others[number]}:
-            return Difference("misfit", f"{number} is {others[number][0]} now, and was {names[0]}")
+            return FieldDifference("misfit", f"{number} is {others[number][0]} now, and was {names[0]}")
     numbers = {name: number for number, names in mine.items() for name in names}
     for number, names in others.items():
         for name in names:
             if numbers.get(name, number) != number and number not in mine:
-                return Difference("misfit", f"{name} is {number} now, and was {numbers[name]}")
+                return FieldDifference("misfit", f"{name} is {number} now, and was {numbers[name]}")
     return None
 
 
@@ -123,8 +125,8 @@ def enum_names(enum: EnumDescriptor) -> dict[int, str]:
 
 def _messages(ours: FieldDescriptor, theirs: FieldDescriptor) -> tuple[Descriptor, Descriptor] | None:
     """The messages of two fields whose own fields are columns, of maps those of the values."""
-    one, other = (_value_message(field) for field in (ours, theirs))
-    return (one, other) if one is not None and other is not None and one.full_name not in SPECIAL else None
+    mine, other = (_value_message(field) for field in (ours, theirs))
+    return (mine, other) if mine is not None and other is not None and mine.full_name not in SPECIAL else None
 
 
 def _value_message(field: FieldDescriptor) -> Descriptor | None:
