@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.slots import of_broker
@@ -154,17 +154,27 @@ def stuck(
         )
 
 
+class LastRun(NamedTuple):
+    """What is known of the runs that land a topic: when the last one failed, and how; empty if it did not.
+
+    ``scanned_at`` is when the triggerer last reported its scan.
+    """
+
+    failed_at: datetime | None = None
+    failure: str = ""
+    scanned_at: datetime | None = None
+
+
 def late(
     topic: TopicSettings,
     health: TopicHealth,
     uploaded: Iterable[WaitingSince],
     now: datetime,
-    scanned_at: datetime | None = None,
+    run: LastRun | None = None,
 ) -> Iterator[Condition]:
     """The condition that the table is behind, unless a gap or the agent is the cause; never for an idle topic.
 
     ``uploaded`` are the marks of offsets that are uploaded and have not landed: recent ones do not count yet.
-    ``scanned_at`` is when the triggerer last reported its scan.
     """
     landing = {mark.key for mark in uploaded if now - mark.since > min(ON_ITS_WAY, topic.late_after)}
     waiting = [
@@ -189,7 +199,7 @@ def late(
         title=f"{topic.cluster}/{topic.topic}: the table is late",
         text=f"{plural(count, 'uploaded offset')} of {plural(len(waiting), 'partition')} are not landed; partition "
         f"{oldest.partition} waits at {oldest.landed or 0}, for longer than {duration(topic.late_after)}",
-        likely=_why_late(oldest, health, now, scanned_at),
+        likely=_why_late(oldest, health, now, run or LastRun()),
         mend="see the runs of the topic's ingest DAG in Airflow"
         + (f", and those of the DAG tidemark_live__{topic.cluster}" if topic.freshness else ""),
     )
@@ -291,18 +301,21 @@ def _is_at_gap(partition: PartitionHealth) -> bool:
     return any(gap.start <= (partition.landed or 0) < gap.end for gap in partition.gaps)
 
 
-def _why_late(oldest: PartitionHealth, health: TopicHealth, now: datetime, scanned_at: datetime | None) -> str:
+def _why_late(oldest: PartitionHealth, health: TopicHealth, now: datetime, run: LastRun) -> str:
+    committed, failed = health.committed_at, run.failed_at
+    if failed is not None and (committed is None or committed < failed):
+        return f"the last run failed at {in_utc(failed)}: {run.failure}"
     if oldest.held_by:
         open_ = oldest.held_by[0]
         return (
             f"the transaction of producer {open_.producer_id} is open since offset {open_.first_offset} of partition "
             f"{oldest.partition}: nothing after it can be decided; kafka-transactions.sh can abort one that hangs"
         )
-    if scanned_at is not None and now - scanned_at > timedelta(minutes=5):
-        return f"the watermarks have not been scanned since {in_utc(scanned_at)}: does Airflow's triggerer run?"
+    if run.scanned_at is not None and now - run.scanned_at > timedelta(minutes=5):
+        return f"the watermarks have not been scanned since {in_utc(run.scanned_at)}: does Airflow's triggerer run?"
     since = oldest.waits_since or now
-    if health.committed_at is None or health.committed_at < since:
-        last = "nothing was ever" if health.committed_at is None else f"since {in_utc(health.committed_at)} nothing was"
+    if committed is None or committed < since:
+        last = "nothing was ever" if committed is None else f"since {in_utc(committed)} nothing was"
         return f"{last} committed: the ingest DAG is paused, its runs fail, or Spark does not answer"
     return "runs commit, and do not keep up, or leave this partition out; see the log of the last run"
 

@@ -25,7 +25,9 @@ from tidemark.parsers.row_parser import RefusedRecord
 HEAD: Final = 5
 """Bytes before those that a schema has written."""
 
-NOT_FRAMED: Final = "does not start with a zero byte and a schema's number, as Confluent's framing does, nor has a header"
+NOT_FRAMED: Final = (
+    "does not start with a zero byte and a schema's number, as Confluent's framing does, nor has its header"
+)
 
 SCHEMA_HEADERS: Final = {"key": "__key_schema_id", "value": "__value_schema_id"}
 
