@@ -145,7 +145,7 @@ def test_the_likely_reason_of_being_late() -> None:
     assert "does Airflow's triggerer run?" in likely(before, ahead, run=LastRun(scanned_at=NOW))
     assert "nothing was committed: the ingest DAG is paused" in likely(before, ahead, run=LastRun(scanned_at=LATER))
     assert "runs commit" in likely(meanwhile, ahead)
-    failed = LastRun(NOW + MINUTE, "parser: column id is integer in the table", scanned_at=NOW)
+    failed = LastRun(NOW + MINUTE, "parser: column id is integer in the table", scanned_at=LATER)
     for committed in (known, before, open_transaction):  # all before it
         quoted = likely(committed, ahead, run=failed)
         assert quoted.startswith("the last run failed at ")
