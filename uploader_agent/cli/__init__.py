@@ -97,6 +97,10 @@ def upload_once(
     with locked(settings) as components:
         OneShot(components).upload(tails=tails)
     _report(components, output)
+    if not components.index.has_written:
+        failing = components.index.failing()
+        why = failing.error if failing else "see the log"
+        raise TidemarkError(f"the watermark index was not written, so readers do not learn of the upload: {why}")
 
 
 @app.command(epilog="Example: tidemark-agent status -c agent.yaml --output json")
