@@ -47,7 +47,7 @@ class IndexThread:
         progressed: Callable[[], None],
         runtime: Runtime = MACHINE,
     ) -> None:
-        """Prepare the thread. It calls ``progressed`` once :meth:`take` has the former index, and at the first write."""
+        """Prepare. It calls ``progressed`` once :meth:`take` has the former index, and after the first write."""
         self._former: Mapping[TopicPartition, IndexEntry] | None = None
         self._interval = interval
         self._indexes = indexes

@@ -1,4 +1,4 @@
-"""An agent is ready once the store has taken its watermark index, which needs an answer, and rights to read and write."""
+"""An agent is ready once the store has taken its watermark index, which needs an answer, and the right to write."""
 
 from __future__ import annotations
 
