@@ -60,9 +60,7 @@ class Agent:
 
     def stop(self) -> None:
         """End :meth:`run` soon: start no new job, finish the running ones. For signal handlers as well."""
-        self._parts.health.stopping()  # before the first thread ends, so that health does not report it missing
-        self._parts.stopping.set()
-        self._parts.watcher.wake()
+        self._parts.stop()
 
     def soon(self, action: Callable[[], object]) -> None:
         """Have the loop call ``action`` before its next turn. For signal handlers as well."""

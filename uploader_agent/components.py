@@ -129,6 +129,7 @@ class Components:
         )
         interval = settings.index.min_interval.total_seconds()
         self.index = IndexThread(indexes, self.metrics, self.repeats, interval, watcher.wake, runtime)
+        self.health.store_failing = self.index.failing
         self.filler = GapFiller(
             destinations,
             broker.node_id,
@@ -158,6 +159,12 @@ class Components:
     def waits(self) -> list[Wait]:
         """The reasons for which partitions wait, longest wait first. For any thread."""
         return self._waits.look(self.settings.tail_after.total_seconds(), self.runtime.time())
+
+    def stop(self) -> None:
+        """Start no new job, and end the loop soon. For any thread, and for signal handlers."""
+        self.health.stopping()  # before the first thread ends, so that health does not report it missing
+        self.stopping.set()
+        self.watcher.wake()
 
     def reconfigure(self, settings: AgentSettings, source: str) -> list[str]:
         """Apply other ``settings``, read from ``source``, and return the names of the changed fields. For the loop.

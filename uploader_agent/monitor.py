@@ -58,4 +58,8 @@ class Monitor:
         """The condition that is missing until the agent is ready."""
         if not self._parts.leadership.seen:
             return "the broker has not said yet which partitions it leads"
-        return None if self.index_read else "the watermark index that the agent wrote before has not been read yet"
+        failing = self._parts.index.failing()
+        error = f": {failing.error}" if failing else ""
+        if not self.index_read:
+            return f"the watermark index that the agent wrote before has not been read yet{error}"
+        return None if self._parts.index.has_written else f"the store has not taken the watermark index yet{error}"

@@ -96,10 +96,16 @@ class Metadata(Protocol):
 class AdminMetadata(Metadata):
     """:class:`Metadata` from kafka-python's admin client, connected on first use and again after a failure."""
 
-    def __init__(self, node_id: int, connect: Callable[[], Any]) -> None:
-        """Prepare to ask broker ``node_id``, about its partitions and all else; nothing is connected yet."""
+    def __init__(self, node_id: int, connect: Callable[[], Any], cluster: str | None = None) -> None:
+        """Prepare to ask broker ``node_id``, about its partitions and all else; nothing is connected yet.
+
+        An answer about leaders counts only if it comes from the cluster with the id ``cluster``; None: from any.
+        """
         self._node_id = node_id
         self._connect = connect
+        self._cluster = cluster
+        self.answered: str | None = None
+        """The id of the cluster that has given the last answer about leaders. For any thread."""
         self._client: Any = None
 
     def brokers(self) -> list[int]:
@@ -115,8 +121,18 @@ class AdminMetadata(Metadata):
         from uploader_agent.broker.partition_requests import topics
 
         names = sorted({tp.topic for tp in wanted})
-        leaders = leaders_in(self._ask(partial(_send_to, topics(names), None))) if names else {}
+        leaders = leaders_in(self._answer(topics(names))) if names else {}
         return {tp: leader for tp, leader in leaders.items() if tp in wanted}
+
+    def _answer(self, request: Any) -> Any:
+        """Any broker's answer to a Metadata request, which names the cluster."""
+        answer = self._ask(partial(_send_to, request, None))
+        if answer.cluster_id is not None:
+            self.answered = answer.cluster_id
+            if self._cluster not in {None, self.answered}:
+                rule = f"it is of the cluster {self.answered}, and the disk is of {self._cluster}"
+                raise BrokerUnavailable(f"another broker has answered: {rule}; correct broker.bootstrap, or restart")
+        return answer
 
     @override
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:

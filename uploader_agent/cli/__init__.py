@@ -26,6 +26,7 @@ from uploader_agent.cli.copy_command import copy
 from uploader_agent.cli.inspect_commands import leaders, plan, verify_command
 from uploader_agent.cli.reload import Reload
 from uploader_agent.cli.reupload_command import reupload
+from uploader_agent.cli.take_name_command import take_name
 from uploader_agent.components import Components
 from uploader_agent.heap import configure_heap
 from uploader_agent.observability.health import HttpServer
@@ -97,6 +98,10 @@ def upload_once(
     with locked(settings) as components:
         OneShot(components).upload(tails=tails)
     _report(components, output)
+    if not components.index.has_written:
+        failing = components.index.failing()
+        why = failing.error if failing else "see the log"
+        raise TidemarkError(f"the watermark index was not written, so readers do not learn of the upload: {why}")
 
 
 @app.command(epilog="Example: tidemark-agent status -c agent.yaml --output json")
@@ -114,6 +119,7 @@ app.command(epilog="Example: tidemark-agent leaders -c agent.yaml --output json"
 app.command("verify", epilog="Example: tidemark-agent verify -c agent.yaml --topic orders --deep")(verify_command)
 app.command(epilog="Example: tidemark-agent adopt orders --dry-run")(adopt)
 app.command(epilog="Example: tidemark-agent reupload orders 7 --from 81000 --to 82000 --dry-run")(reupload)
+app.command("take-name", epilog="Example: tidemark-agent take-name MkU3OEVBNTcwNTJENDM2Qk -c agent.yaml")(take_name)
 app.command(epilog="Example: tidemark-agent copy --bootstrap kafka1:9092 --topic orders --to /var/spool/tidemark")(copy)
 
 

@@ -17,6 +17,7 @@ import typer
 
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, TidemarkError
+from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.store import Store, open_store
 from tidemark.terminal import Output, columns
@@ -26,7 +27,7 @@ from uploader_agent.broker.properties import Broker, read_broker
 from uploader_agent.components import Components
 from uploader_agent.disk.watcher import DirectoryWatcher
 from uploader_agent.intake.fetching import FetchLimits
-from uploader_agent.intake.lease import LeasedStore, SlotLease, check_count
+from uploader_agent.intake.lease import SlotLease, check_count
 from uploader_agent.intake.metadata import Ends, SlotMetadata
 from uploader_agent.intake.replica import SlotReplica
 from uploader_agent.log_source import BrokerDisk, LogSource
@@ -37,7 +38,9 @@ from uploader_agent.one_shot import OneShot
 from uploader_agent.repair.adoption import partitions_here
 from uploader_agent.scheduling.throttle import StoreTraffic
 from uploader_agent.settings import PROTOCOLS, AgentSettings, FetchSettings
+from uploader_agent.stored.cluster_name import ClusterName, DiskIdentity
 from uploader_agent.stored.destinations import Destinations, OpenStore
+from uploader_agent.stored.guarded_store import GuardedStore
 
 ConfigOption = Annotated[
     Path,
@@ -90,10 +93,37 @@ def opened(settings: AgentSettings) -> Iterator[tuple[OpenStore, StoreTraffic]]:
 
 @contextmanager
 def open_destinations(settings: AgentSettings, broker: Broker, *, dry_run: bool) -> Iterator[Destinations]:
-    """The destinations of this broker's cluster, for a repair; a dry run writes nothing there."""
+    """The destinations of this broker's cluster, for a repair; a dry run writes nothing there.
+
+    Raises:
+        ConfigError: another cluster owns the cluster's name in the store.
+    """
     name = settings.cluster or broker.cluster_id
-    with opened(settings) as (open_metered, _):
-        yield Destinations(name, resolver_of(settings.raw), open_metered, record=not dry_run)
+    with opened(settings) as (open_metered, _), cluster_name(settings, broker, open_metered) as owned:
+        if dry_run:
+            yield Destinations(name, resolver_of(settings.raw), open_metered, record=False)
+        else:
+            owned.check()
+            yield Destinations(
+                name, resolver_of(settings.raw), partial(_guarded, open_metered, owned.check), record=True
+            )
+
+
+@contextmanager
+def cluster_name(
+    settings: AgentSettings,
+    broker: Broker,
+    open_any: OpenStore,
+    answered: Callable[[], str | None] = lambda: None,
+) -> Iterator[ClusterName]:
+    """The right to write under the cluster's name. ``answered`` is the cluster that has answered a slot last."""
+    endpoint, name = resolver_of(settings.raw).default(), settings.cluster or broker.cluster_id
+    store, control = open_any(endpoint.store), ControlKeys(endpoint.prefix, name)
+    if settings.fetch is None:
+        yield ClusterName(store, control, DiskIdentity(broker.log_dirs, broker.node_id, broker.cluster_id))
+        return
+    with closing(AdminMetadata(-1, _fetch_connector(settings.fetch))) as cluster:
+        yield ClusterName(store, control, lambda: answered() or cluster.cluster_id())
 
 
 def metadata_of(
@@ -103,7 +133,7 @@ def metadata_of(
     if settings.fetch is not None:
         cluster = AdminMetadata(-1, _fetch_connector(settings.fetch))
         return SlotMetadata(settings.fetch, broker.node_id, cluster, over or dict)
-    return AdminMetadata(broker.node_id, _connector(settings, broker))
+    return AdminMetadata(broker.node_id, _connector(settings, broker), broker.cluster_id)
 
 
 @contextmanager
@@ -115,18 +145,29 @@ def built(
     read_only: bool = False,
     lease: SlotLease | None = None,
 ) -> Iterator[Components]:
-    """An agent's components, with its real surroundings. With a ``lease`` nothing is written without it."""
+    """An agent's components, with its real surroundings. With a ``lease`` nothing is written without it.
+
+    Raises:
+        ConfigError, ClusterReplaced: at the end of the block, if the agent had to end since it may not write.
+    """
     with (
-        opened(settings) as (open_unleased, traffic),
-        _source(settings, broker, open_unleased, traffic.metrics) as source,
+        opened(settings) as (open_unguarded, traffic),
+        _source(settings, broker, open_unguarded, traffic.metrics) as source,
         closing(metadata_of(settings, broker, lambda: source.over)) as metadata,
         closing(DirectoryWatcher()) as watcher,
+        cluster_name(settings, broker, open_unguarded, lambda: metadata.answered) as owned,
     ):
-        yield Components(
+
+        def check() -> None:
+            if lease is not None:
+                lease.check()
+            owned.check()
+
+        components = Components(
             settings,
             broker,
             metadata,
-            open_unleased if lease is None else partial(_leased, open_unleased, lease),
+            open_unguarded if read_only else partial(_guarded, open_unguarded, check),
             watcher,
             authority=None if read_only else _authority(settings, broker),
             notifier=notifier,
@@ -134,6 +175,9 @@ def built(
             source=source,
             read_only=read_only,
         )
+        owned.on_wrong = components.stop
+        yield components
+        owned.raise_wrong()
 
 
 @contextmanager
@@ -222,8 +266,9 @@ def _leased_slot(settings: AgentSettings, broker: Broker) -> Iterator[SlotLease 
     if settings.fetch is None:
         yield None
         return
-    with open_destinations(settings, broker, dry_run=False) as destinations:
-        store, control = destinations.control_store, destinations.control
+    endpoint, name = resolver_of(settings.raw).default(), settings.cluster or broker.cluster_id
+    with opened(settings) as (open_any, _):
+        store, control = open_any(endpoint.store), ControlKeys(endpoint.prefix, name)
         check_count(store, control, settings.fetch.slots)
         if settings.fetch.lease is None:
             yield None
@@ -234,8 +279,8 @@ def _leased_slot(settings: AgentSettings, broker: Broker) -> Iterator[SlotLease 
             yield lease
 
 
-def _leased(open_store: OpenStore, lease: SlotLease, url: str) -> Store:
-    return LeasedStore(open_store(url), lease)
+def _guarded(open_any: OpenStore, check: Callable[[], object], url: str) -> Store:
+    return GuardedStore(open_any(url), check)
 
 
 @contextmanager

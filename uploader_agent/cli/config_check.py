@@ -10,12 +10,21 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.endpoints import resolver_of
+from tidemark.errors import TidemarkError
 from tidemark.formats.keys import ControlKeys
 from tidemark.store.probe import CLOCK, TRIED, Tried, try_clock, try_store
 from tidemark.terminal import Output
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.broker.properties import Broker, parse_properties
-from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, OutputOption, broker_of, metadata_of
+from uploader_agent.cli.common import (
+    DEFAULT_CONFIG,
+    ConfigOption,
+    OutputOption,
+    broker_of,
+    cluster_name,
+    metadata_of,
+    opened,
+)
 from uploader_agent.hold import check_links, preflight
 from uploader_agent.settings import AgentSettings, load_settings
 
@@ -78,6 +87,17 @@ def check(
         raise typer.Exit(1)
 
 
+def _try_name(settings: AgentSettings, broker: Broker) -> Tried:
+    """Compare the cluster with the one that owns its name in the store."""
+    subject = f"write as the cluster {settings.cluster or broker.cluster_id}"
+    try:
+        with opened(settings) as (open_any, _), cluster_name(settings, broker, open_any) as owned:
+            refusal = owned.refusal()
+    except (TidemarkError, OSError) as error:
+        return Tried(subject, "unknown", str(error))
+    return Tried(subject, "no", str(refusal)) if refusal else Tried(subject, "yes", "no other cluster owns the name")
+
+
 def _asked(settings: AgentSettings, broker: Broker) -> Iterator[Tried]:
     """Try the broker and each store. Writes are tried in the folder of the packs, which only this agent uses."""
     cluster, resolver = settings.cluster or broker.cluster_id, resolver_of(settings.raw)
@@ -89,6 +109,7 @@ def _asked(settings: AgentSettings, broker: Broker) -> Iterator[Tried]:
         yield from results
         if url == default.store and Tried(f"list {url}", "yes", TRIED) in results:
             yield try_clock(url, settings.store)
+            yield _try_name(settings, broker)
     subject = f"broker at {broker.bootstrap}"
     try:
         with closing(metadata_of(settings, broker)) as metadata:

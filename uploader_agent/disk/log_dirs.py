@@ -27,6 +27,11 @@ from tidemark.kafka_log import parse_partition_metadata, parse_segment_file
 PARTITION_METADATA = "partition.metadata"
 
 _PARTITION = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>0|[1-9]\d{0,9})")
+_QUORUM_LOG = "__cluster_metadata"
+"""The log of KRaft's quorum lies among the partitions. It is no topic: no broker names a leader of it.
+
+Source: ``Topic.CLUSTER_METADATA_TOPIC_NAME``.
+"""
 _TRANSIENT = re.compile(r".+-(?:future|delete|stray)")
 
 DELETED = ".deleted"
@@ -108,6 +113,8 @@ def _parse(log_dir: Path, names: list[str]) -> _Parsed:
     parsed = _Parsed(names, {}, [])
     for name in names:
         match = _PARTITION.fullmatch(name)
+        if match is not None and match["topic"] == _QUORUM_LOG:
+            continue
         if match is not None:
             parsed.partitions[TopicPartition(match["topic"], int(match["partition"]))] = log_dir / name
         elif not _TRANSIENT.fullmatch(name):

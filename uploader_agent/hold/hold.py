@@ -181,15 +181,14 @@ class Hold:
         owner = (owned.tp, owned.topic_id)
         held = self._shelf.of(owner)
         new: list[LocalSegment] = []
+        others: list[int] = []
         for segment in listing.segments:
             if segment.next_offset is None or final.covers(segment.base_offset, segment.next_offset):
                 continue
             if segment.base_offset in held:
                 if held[segment.base_offset][0].segment == segment:
                     continue
-                self._spoilt(
-                    HeldKey(owner, segment.base_offset), "the live segment is another one: the log was truncated"
-                )
+                others.append(segment.base_offset)
             new.append(segment)
         ignored = self._ignored.get(owner, set()) & listing.deleted
         bases = discovery.unknown_deleted(listing, held, final) - ignored
@@ -201,6 +200,7 @@ class Hold:
             return
         try:
             with PartitionFiles(folder, owned.topic_id) as files:
+                self._drop_others(owner, others, files.lineage(), watermark)
                 self._hold_rotated(files, owned, new)
                 self._hold_deleted(files, owned, listing, bases, watermark)
         except SegmentChanged:
@@ -209,6 +209,21 @@ class Hold:
             self._warn_once((folder, type(error)), "cannot_hold", folder=str(folder), error=str(error))
         held = self._shelf.of(owner)
         self._unheld[owner] = sum(segment.base_offset not in held for segment in new)
+
+    def _drop_others(self, owner: Owner, bases: list[int], lineage: Lineage, watermark: Watermark | None) -> None:
+        """Drop held segments in place of which the directory has other files: of the same log, or after a truncation.
+
+        A partition that moves between disks is copied, so its files are others, with times of their own.
+        """
+        held = self._shelf.of(owner)
+        for base in bases:
+            note, keeper = held[base]
+            reason = _no_longer_counts(note, keeper, lineage, watermark)
+            if reason:
+                self._spoilt(HeldKey(owner, base), reason)
+            else:
+                self._shelf.drop(HeldKey(owner, base))
+                logger.info("held_segment_copied", partition=str(note.tp), base_offset=base, then="the copy is held")
 
     def _hold_rotated(self, files: PartitionFiles, owned: Owned, new: list[LocalSegment]) -> None:
         if not new:

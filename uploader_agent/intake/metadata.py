@@ -109,6 +109,11 @@ class SlotMetadata(Metadata):
         """See :class:`AdminMetadata`."""
         return self._cluster.brokers()
 
+    @property
+    def answered(self) -> str | None:
+        """See :class:`AdminMetadata`."""
+        return self._cluster.answered
+
     def close(self) -> None:
         """Close the connections."""
         self._cluster.close()

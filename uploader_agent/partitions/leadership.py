@@ -48,6 +48,8 @@ class Leadership:
         self.seen = False
         self.confirmed_at: datetime | None = None
         """The time of the last question about leaders that the broker answered."""
+        self.unreachable: str | None = None
+        """The reason that the broker has not answered the last question; None if it has."""
         self._log_dirs = log_dirs
         self._disks = Disks(log_dirs)
         self._accepts_topic = accepts_topic
@@ -95,6 +97,7 @@ class Leadership:
             self._unreachable(answer.error)
         else:
             self.seen, self.confirmed_at, self._asked = True, answer.asked_at, answer.wanted
+            self.unreachable = None
             self._over("broker", was="broker_unavailable")
             self._metrics.broker_reachable.set(1)
             if self._judged == (answer.leaders, answer.cleanup):
@@ -184,7 +187,14 @@ class Leadership:
         leaders, led = self._leaders, self.partitions
         for tp in self.replicas:
             leader = leaders.get(tp)
-            if leader is None:
+            if leader is None and self.unreachable is not None:
+                yield tp, f"the broker has not said who leads it: {self.unreachable}"
+            elif leader is None and tp in self._asked:
+                yield (
+                    tp,
+                    "the cluster has no such partition: if its topic was deleted, the broker removes the directory",
+                )
+            elif leader is None:
                 yield tp, "the broker has not said who leads it"
             elif leader.broker < 0:
                 yield tp, "nobody leads it"
@@ -268,6 +278,7 @@ class Leadership:
         return topic_id == led.topic_id or None in {topic_id, led.topic_id}
 
     def _unreachable(self, error: BrokerUnavailable) -> None:
+        self.unreachable = str(error)
         self._metrics.broker_reachable.set(0)
         self._trouble("broker", "broker_unavailable", error=str(error), instead="high watermarks from the checkpoint")
 

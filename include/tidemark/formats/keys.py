@@ -266,6 +266,11 @@ class ControlKeys:
         """The number of slots that share the cluster's partitions."""
         return f"{self._under('_fetch')}slots.json"
 
+    @property
+    def cluster_owner(self) -> str:
+        """The cluster that owns the name, beside the slots: there all agents of the cluster may write."""
+        return f"{self._under('_fetch')}cluster.json"
+
     def slot_lease(self, slot: int) -> str:
         """The lease of one slot."""
         return f"{self._under('_fetch')}{slot}.json"

@@ -109,7 +109,7 @@ def test_the_watchdog_hears_of_each_turn_and_of_nothing_else(operated: Operated)
     address = str(operated.root / "notify")
     env = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "300000"}
     # Nothing but the watchdog wakes the loop once all is uploaded.
-    operated.configure(scan_interval="1h", metadata_interval="1h", index={"min_interval": "1h", "idle_interval": "1h"})
+    operated.configure(scan_interval="1h", metadata_interval="1h")
     with Manager(address) as manager, operated.process(env=env) as agent:
         manager.await_told(agent, "READY", "1")
         manager.await_told(agent, "WATCHDOG", "1", times=4)

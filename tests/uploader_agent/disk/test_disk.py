@@ -31,6 +31,16 @@ def test_partitions_by_name(tmp_path: Path) -> None:
     assert list(found.unreadable) == [tmp_path / "gone"]
 
 
+def test_the_log_of_the_quorum_is_no_partition(tmp_path: Path) -> None:
+    """No broker's answer has it, so it would wait for ever. Kafka's topics of this kind are led like others."""
+    names = ("__cluster_metadata-0", "__consumer_offsets-0", "__transaction_state-0", "__cluster_metadata_of_mine-0")
+    for name in names:
+        (tmp_path / name).mkdir()
+    found = find_partitions([tmp_path])
+    assert sorted(map(str, found.partitions)) == sorted(names[1:])
+    assert found.strangers == ()
+
+
 def test_segments_by_name(tmp_path: Path) -> None:
     assert find_segments(tmp_path) == [], "a directory that was made just now"
     names = [f"{0:020d}.log", f"{7:020d}.log", f"{3:020d}.log.deleted", f"{5:020d}.log.swap", f"{6:020d}.log.cleaned"]

@@ -26,7 +26,7 @@ from uploader_agent.observability.health import HttpServer
 from uploader_agent.partitions import lag
 from uploader_agent.partitions.led_partition import Ages, LedPartition
 from uploader_agent.partitions.poller import LeadersAnswer
-from uploader_agent.partitions.waiting import Wait, Waits, why_unpacked
+from uploader_agent.partitions.waiting import Wait, Waits, why_tail, why_unpacked
 
 HOUR = 3600.0
 TAIL_AFTER = 600.0
@@ -148,6 +148,31 @@ def test_the_oldest_byte_of_a_tail_that_is_never_quiet_ages_and_is_not_late(worl
             partition.look()
             [tail] = waits.look(TAIL_AFTER, NOW + 60 * minute)
             assert [tail.seconds, tail.overdue] == pytest.approx([60 * minute, 0])
+
+
+def test_a_broker_that_cannot_be_reached_is_the_reason_and_not_its_followers(world: World) -> None:
+    """As after its listener got another port."""
+    disk = world.disk.partition().fill(0, end=100)
+    date(disk, 0, HOUR)
+    with surveyed(world, 98) as (agent, partition):
+        agent.leadership.partitions[T].apply_freshness(60.0)
+        disk.segment(100, records(100, 150))
+        world.metadata.down = True
+        agent.refresh()
+        waits = Waits(agent.leadership).look(TAIL_AFTER, NOW)
+        assert {wait.kind for wait in waits} >= {"rotated", "tail"}
+        for wait in waits:
+            assert "the broker cannot be asked: told so" in wait.reason, wait
+            assert "followers" not in wait.reason
+        world.metadata.down, world.metadata.default_high = False, 98
+        agent.refresh()
+        assert "followers have not fetched that yet" in look(agent)["rotated"].reason
+    assert why_tail(partition, partition.segments[-1], 0.0, NOW, "told so") == "told so"
+    with world.agent() as agent:
+        world.metadata.down = True
+        agent.refresh()
+        [wait] = Waits(agent.leadership).look(TAIL_AFTER, NOW)
+        assert wait.reason == "the broker has not said who leads it: the broker cannot be asked: told so"
 
 
 def test_reasons_name_the_last_error_the_gap_and_the_leadership(world: World) -> None:
