@@ -73,7 +73,7 @@ ENVELOPES: Final = {
 
 
 def before_columns(topic: TopicSettings) -> dict[str, str]:
-    """By the columns of the state's key that JSON's parser takes from the row: those of the same path in the one before.
+    """By the columns of the state's key that JSON's parser takes from the row: those of the path in the one before.
 
     Other parsers make structs of both.
     """

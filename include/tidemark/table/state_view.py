@@ -107,7 +107,7 @@ class _Words:
 
     @property
     def _tombstone(self) -> str:
-        """The condition that a record has no value; where the table has no values, only such a one lacks its operation."""
+        """The condition that a record has no value. Where the table has no values, only such a one has no operation."""
         assert self._envelope is not None
         value = "kafka_value" if "kafka_value" in self._kinds else self._envelope.op
         return f"{self._quote(value)} IS NULL"

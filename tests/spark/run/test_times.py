@@ -36,7 +36,7 @@ def test_times_in_statistics_are_those_that_are_read_back(rng: random.Random) ->
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
 def test_records_of_the_year_1_land_in_their_date(tmp_path: Path, zone: str) -> None:
-    """As a program writes that has never set its time. The mirror reads the log's versions, and readers find the rows."""
+    """As a program writes that has never set its time. The mirror reads the log, and readers find the rows."""
     early = "sane_timestamps: {earliest: 0001-01-01, ahead: 36500d}"
     world = World(tmp_path, early, f"time_zone: {zone}", "partition_by: [dt, hour]")
     times = [YEAR_1, YEAR_1 + 86_400_000, YEAR_1 + 100 * 31_556_952_000]

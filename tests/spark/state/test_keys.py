@@ -219,8 +219,7 @@ def test_settings_that_are_refused(tmp_path: Path, lines: Sequence[str], rule: s
         (("state: {key: after, envelope: debezium}", JSON), "after is not a column"),
         (
             ("state: {key: [id], envelope: debezium}", JSON),
-            r"key: id lies in after, which is null in a deletion: .* another column of the type int64 with the path "
-            r"before\.id",
+            r"key: id lies in after, which is null in a deletion: .* another column of the type int64 .* before\.id",
         ),
         (
             ("state: {key: [id], envelope: debezium}", BEFORE.replace("former, type: int64", "former, type: string")),
@@ -236,7 +235,7 @@ def test_columns_that_cannot_serve(tmp_path: Path, lines: Sequence[str], rule: s
 
 def test_a_key_that_the_row_before_lacks_is_refused(tmp_path: Path) -> None:
     (tmp_path / "envelope.avsc").write_text(json.dumps(ENVELOPE))
-    with pytest.raises(ConfigError, match="key: id lies in after, .* the parser makes no field id of before"):
+    with pytest.raises(ConfigError, match=r"key: id lies in after, .* the parser makes no field id of before"):
         advance(World(tmp_path, "state: {key: [id], envelope: debezium}", AVRO))
 
 
