@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -340,7 +341,9 @@ class Deployment(Settings):
             listed = [catalog_table(table) for table in tables]
             if catalog.delta_suffix is not None:
                 listed += [delta_table(table, catalog.delta_suffix) for table in tables]
-            twice = sorted({name for name in listed if listed.count(name) > 1})
+            if catalog.kind in {"glue", "hive"}:
+                listed = [name.lower() for name in listed]  # which do not distinguish them
+            twice = sorted(name for name, count in Counter(listed).items() if count > 1)
             if twice:
                 raise ValueError(f"catalogs: two tables would have the name {', '.join(twice)} there; rename one")
         return self

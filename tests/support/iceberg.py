@@ -195,9 +195,10 @@ class JavaReader(_IcebergJvm):
             self._initialize(catalog, {"uri": uri})
             table = catalog.loadTable(iceberg.catalog.TableIdentifier.parse(name))
             self._write(table.schema(), iceberg.data.IcebergGenerics.read(table).build())
+            names = [column.name() for column in table.schema().columns()]
         finally:
             catalog.close()
-        return pq.read_table(self._passed)
+        return pq.read_table(self._passed).rename_columns(names)  # the file has them as Avro allows
 
     def _write(self, schema: Any, records: Any) -> None:
         """Write ``records`` to the file that passes them on: Java has them one by one."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from tidemark.errors import NotFound
 from tidemark.formats.table.state_ledger import RECORD, StateLedger
 from tidemark.table.delta_table import open_delta
-from tidemark.table.state_envelopes import ENVELOPES
+from tidemark.table.state_envelopes import ENVELOPES, before_columns
 from tidemark.table.state_table import StateTable
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class _Words:
         assert settings is not None
         self._engine, self._settings = engine, settings
         self._envelope = ENVELOPES.get(settings.envelope)
+        self._before = before_columns(table.of.topic)
         self._kinds: dict[str, Any] = {field.name: field.type for field in appended.schema().fields}
         self.columns = ", ".join(map(self._quote, names))
         self.made = ", ".join(f"{self._source(name)} AS {self._quote(name)}" for name in names)
@@ -102,8 +103,14 @@ class _Words:
         """The condition that a record deletes its key."""
         if self._envelope is None:
             return "kafka_value IS NULL"
-        op = self._quote(self._envelope.op)
-        return f"({op} IS NULL OR {op} = '{self._envelope.deletes}')"
+        return f"({self._tombstone} OR {self._quote(self._envelope.op)} = '{self._envelope.deletes}')"
+
+    @property
+    def _tombstone(self) -> str:
+        """The condition that a record has no value. Where the table has no values, only such a one has no operation."""
+        assert self._envelope is not None
+        value = "kafka_value" if "kafka_value" in self._kinds else self._envelope.op
+        return f"{self._quote(value)} IS NULL"
 
     @property
     def counts(self) -> str:
@@ -112,7 +119,9 @@ class _Words:
         if self._envelope is not None:
             op = self._quote(self._envelope.op)
             words = ", ".join(f"'{word}'" for word in self._envelope.changes)
-            tombstones = "" if self._settings.order or self._settings.key != ("kafka_key",) else f"{op} IS NULL OR "
+            tombstones = (
+                "" if self._settings.order or self._settings.key != ("kafka_key",) else f"{self._tombstone} OR "
+            )
             whole.append(f"({tombstones}{op} IN ({words}))")
         return " AND ".join(whole)
 
@@ -130,7 +139,10 @@ class _Words:
         row = self._fields(self._envelope.row) if self._envelope else ()
         if self._envelope is None or name not in row or name in RECORD:
             path = name if name in self._kinds else paths.get(name, name)
-            return self._path(path if path in self._kinds else path.split("."))
+            value = self._path(path if path in self._kinds else path.split("."))
+            if name in self._before:
+                value = f"CASE WHEN {self.deleted} THEN {self._path(self._before[name])} ELSE {value} END"
+            return value
         value = self._path([self._envelope.row, name])
         if name in self._settings.key and name in self._fields(self._envelope.before):
             before = self._path([self._envelope.before, name])

@@ -23,6 +23,9 @@ from tidemark.table.delta_table import TopicTable, path_in_log
 BOUNDED: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp")
 """The columns whose least and greatest value in each file the log has."""
 
+_DIGITS: Final = len("0001-01-01T00:00:00.000Z")
+"""The length of a time in the log; version 1.0.0 left out the zeros before a year."""
+
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
@@ -122,7 +125,7 @@ def _bounds(limits: Mapping[str, tuple[Any, Any]]) -> Iterator[tuple[str, int, i
 def _number(value: int | str | datetime) -> int:
     """A bound as an integer: a time in microseconds since 1970."""
     if isinstance(value, str):
-        value = datetime.fromisoformat(value)
+        value = datetime.fromisoformat(value.zfill(_DIGITS))
     if isinstance(value, datetime):
         return (value - _EPOCH) // timedelta(microseconds=1)
     return value

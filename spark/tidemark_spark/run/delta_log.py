@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -228,7 +228,7 @@ def _add(file: DataFile, ledger: Ledger, columns: Collection[str]) -> AddAction:
     ranges = {
         "kafka_partition": (file.partition, file.partition),
         "kafka_offset": (file.first_offset, file.last_offset),
-        "kafka_timestamp": (_iso(file.min_timestamp), _iso(file.max_timestamp)),
+        "kafka_timestamp": (in_statistics(file.min_timestamp), in_statistics(file.max_timestamp)),
     }
     limits = {name: limit for name, limit in ranges.items() if name in columns}
     stats = {
@@ -262,7 +262,7 @@ def milliseconds(instant: datetime) -> int:
     return round(instant.timestamp() * 1000)
 
 
-def _iso(microseconds: int) -> str:
+def in_statistics(microseconds: int) -> str:
     """The time in the form of Delta's statistics. Kafka's times are whole milliseconds, so no digit is lost."""
-    instant = datetime.fromtimestamp(microseconds // 1000 / 1000, UTC)
-    return f"{instant:%Y-%m-%dT%H:%M:%S}.{microseconds // 1000 % 1000:03d}Z"
+    instant = datetime(1970, 1, 1) + timedelta(microseconds=microseconds)  # noqa: DTZ001 - Z below says UTC
+    return f"{instant.isoformat(timespec='milliseconds')}Z"  # strftime writes the year 1 with one digit

@@ -1,6 +1,7 @@
 """The audit of a state table: a part of the keys is replayed from the topic's table, and compared with the leaves.
 
-The replay knows no leaf, no reserve and no earlier run: it sorts all last records of a part's keys. Keys are divided
+The replay knows no leaf, no reserve and no earlier run, and has a rule of its own for what records do
+(:mod:`.audited_rows`): it sorts all last records of a part's keys. Keys are divided
 into PARTS by the first bits of their hash, and each part has a report; the oldest of them tells how old the proof is.
 """
 
@@ -172,7 +173,7 @@ def audit_state(table: StateTable, part: int, first: NewestExecute, compare: Lea
             f"{table.url}: the table has changed since the state's commit {state.n}: run state.py first"
         )
     ends = {through.key: (through.next_offset, through.next_offset) for through in state.through}
-    job = replace(run.job(ends), again=frozenset(buckets))
+    job = replace(run.job(ends), again=frozenset(buckets), audited=True)
     runs = first(job, run.first_tasks(change, job.again))
     files = tuple(file for made in runs for file in made.files)
     expired = bool(EffectiveEvidence.of(table.of).rows_by_date("expired"))

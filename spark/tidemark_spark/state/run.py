@@ -59,7 +59,8 @@ _INPUT: Final = 64 << 20
 class StateResult(StoredObject):
     """The result of a run: ``empty`` if nothing had changed, ``stale`` if another run was first or rows went away.
 
-    ``changed`` counts the last records that the first round found, ``keyless`` the new rows without a key.
+    ``changed`` counts the last records that the first round found, ``keyless`` the new rows without a key,
+    ``passed_over`` those with a value that names no operation of the envelope.
     ``lost_keys`` lost their last record of a partition to an erasure or a cut, and retention may have removed an older.
     The other counts are those of the state's ledger.
     """
@@ -75,6 +76,7 @@ class StateResult(StoredObject):
     rows: int = 0
     changed: int = 0
     keyless: int = 0
+    passed_over: int = 0
     moved_keys: int = 0
     lost_keys: int = 0
     quarantined: int = 0
@@ -414,6 +416,7 @@ class StateRun:
             rows=ledger.rows if ledger else 0,
             changed=sum(run.rows for run in runs),
             keyless=sum(run.keyless for run in runs),
+            passed_over=sum(run.passed_over for run in runs),
             moved_keys=ledger.moved_keys if ledger else 0,
             quarantined=ledger.quarantined if ledger else 0,
             unavailable=ledger.unavailable if ledger else 0,
@@ -493,4 +496,6 @@ def _meaning(table: StateTable, columns: pa.Schema) -> Meaning:
     settings = f"{chosen}\n{table.of.topic.state_table}"
     # As the Delta protocol writes them: another version of a library may word its own types otherwise.
     written = json.dumps(json.loads(Schema.from_arrow(_nullable(columns)).to_json()), sort_keys=True)
+    if table.settings.envelope != "none":
+        written += "\nonly a record without a value is a tombstone"  # states by an older rule are made again
     return Meaning(*(hashlib.sha256(part.encode()).hexdigest()[:16] for part in (settings, written)))

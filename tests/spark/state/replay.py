@@ -115,7 +115,7 @@ def _deletes(row: Row, state: StateSettings) -> bool | None:
     if state.envelope == "none":
         return row["kafka_value"] is None
     op = row[_OP[state.envelope]]
-    if op is None:
+    if row["kafka_value"] is None:
         return None if state.order or state.key != ("kafka_key",) else True
     return op == _DELETES[state.envelope] or (False if op in _SETS[state.envelope] else None)
 
