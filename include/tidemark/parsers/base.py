@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.decode.schema import TIMESTAMP_TYPE, array, octets
-from tidemark.parsers.settings import EventTime
+from tidemark.parsers.settings import EventTime, check_struct
 
 MAX_REASON: Final = 300
 """The most characters of a reason; a library's message may quote a whole record."""
@@ -149,6 +149,23 @@ def check_event_type(columns: pa.Schema, wanted: EventTime | None) -> None:
         raise ValueError(f"event_time.field: {wanted.field} is {kind}, neither a time nor a whole number")
     elif wanted.unit is not None:
         raise ValueError(f"event_time.unit: {wanted.field} has the type of a time, which states its unit")
+
+
+def check_struct_names(kind: pa.DataType, path: str) -> None:
+    """Check the names of fields at all levels within the column ``path`` of this type, as tables have them.
+
+    Raises:
+        ValueError: no table can have them; names the path.
+    """
+    if isinstance(kind, pa.StructType):
+        try:
+            check_struct(field.name for field in kind)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        for field in kind:
+            check_struct_names(field.type, f"{path}.{field.name}")
+    elif isinstance(kind, pa.ListType):
+        check_struct_names(kind.value_type, f"{path}[]")
 
 
 def bounds(values: pa.Array[Any]) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
