@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tidemark.parsers.settings import check_struct
+
 LONGEST: Final = 255
 """The most bytes of a name: AWS's Glue allows no more (https://docs.aws.amazon.com/glue/latest/webapi/API_Column.html),
 and no control characters."""
@@ -44,6 +46,23 @@ def check_columns(columns: Iterable[pa.Field[Any]]) -> None:
             if folded in seen and seen[folded] != column.name:
                 raise ValueError(_same(column.name, path, seen[folded]))
             seen[folded] = column.name
+
+
+def check_struct_names(kind: pa.DataType, path: str) -> None:
+    """Check the names of fields at all levels within the column ``path`` of this type, as tables have them.
+
+    Raises:
+        ValueError: no table can have them; names the path.
+    """
+    if isinstance(kind, pa.StructType):
+        try:
+            check_struct(field.name for field in kind)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        for field in kind:
+            check_struct_names(field.type, f"{path}.{field.name}")
+    elif isinstance(kind, pa.ListType):
+        check_struct_names(kind.value_type, f"{path}[]")
 
 
 def _same(name: str, path: str, other: str) -> str:

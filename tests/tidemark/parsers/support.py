@@ -110,5 +110,6 @@ def refused_alike(parser: Any, values: Sequence[bytes | None]) -> int:
 
 def read_by_loop(parser: Any, values: Sequence[bytes]) -> int:
     """How many of ``values``, without frames, the loop reads."""
-    assert parser._loop is not None
-    return sum(len(one.rows) for one in parser._loop.read(*value_places(pa.array(values, pa.binary()))))
+    loop = parser._own.loop if hasattr(parser, "_own") else parser._loop
+    assert loop is not None
+    return sum(len(one.rows) for one in loop.read(*value_places(pa.array(values, pa.binary()))))
