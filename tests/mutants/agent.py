@@ -265,8 +265,8 @@ AGENT: Final = (
     Mutant(
         "one cluster writes under a name",
         "uploader_agent/stored/cluster_name.py",
-        "        if error is not None:\n            raise error\n        return own\n",
-        "        return own\n",
+        "        if error is not None:\n            raise error\n        self._read_again_at",
+        "        self._read_again_at",
         (f"{_NAME}::test_the_first_cluster_owns_the_name_and_another_one_is_refused",),
     ),
     Mutant(

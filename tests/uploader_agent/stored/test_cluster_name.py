@@ -168,6 +168,18 @@ def test_an_answer_of_another_clusters_broker_does_not_count() -> None:
     assert (slots.leaders([T]), slots.answered) == ({}, "other"), "a slot compares it before it writes"
 
 
+def test_a_frozen_agent_of_the_former_owner_writes_no_more_after_the_hand_over(store: LocalStore) -> None:
+    now = [0.0]
+    former = ClusterName(store, CONTROL, lambda: "one", lambda: now[0])
+    former.check()
+    of(store, "two").hand_over("one")
+    now[0] = 599.0
+    former.check()
+    now[0] = 601.0
+    with pytest.raises(ConfigError, match="belongs to the cluster two"):
+        former.check()
+
+
 def written(operated: Operated) -> dict[str, str]:
     return {info.key: info.etag for info in operated.store.list("")}
 
