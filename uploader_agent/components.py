@@ -129,7 +129,7 @@ class Components:
         )
         interval = settings.index.min_interval.total_seconds()
         self.index = IndexThread(indexes, self.metrics, self.repeats, interval, watcher.wake, runtime)
-        self.health.store_failing = self.index.failing
+        self.health.failing += [self.leadership.failing, self.index.failing]
         self.filler = GapFiller(
             destinations,
             broker.node_id,

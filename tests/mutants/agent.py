@@ -10,6 +10,7 @@ _AGENT: Final = "tests.uploader_agent.test_agent"
 _ANSWERS: Final = "tests.uploader_agent.partitions.test_answers"
 _LATE: Final = "tests.uploader_agent.packs.test_late_heads"
 _LEADERS: Final = "tests.uploader_agent.packs.test_leaders"
+_NAME: Final = "tests.uploader_agent.stored.test_cluster_name"
 _PACKER: Final = "tests.uploader_agent.packs.test_packer"
 _PARTS: Final = "tests.uploader_agent.packs.test_parts"
 _SEALING: Final = "tests.uploader_agent.upload.test_sealing"
@@ -259,5 +260,20 @@ AGENT: Final = (
         "if question <= self._answered:",
         "if False:",
         (f"{_ANSWERS}::test_late_and_repeated_answers_are_dropped",),
+    ),
+    # -- whose name it is --------------------------------------------------------------------------------------------
+    Mutant(
+        "one cluster writes under a name",
+        "uploader_agent/stored/cluster_name.py",
+        "        if error is not None:\n            raise error\n        self._read_again_at",
+        "        self._read_again_at",
+        (f"{_NAME}::test_the_first_cluster_owns_the_name_and_another_one_is_refused",),
+    ),
+    Mutant(
+        "nothing is written under the id that the broker had before",
+        "uploader_agent/stored/cluster_name.py",
+        "        if found and self._first not in found:",
+        "        if False:",
+        (f"{_NAME}::test_the_disk_says_which_cluster_it_is_of",),
     ),
 )

@@ -23,9 +23,11 @@ from tidemark.store import Store, open_store
 from tidemark.terminal import Output, columns
 from uploader_agent.broker.admin import AdminMetadata, connect
 from uploader_agent.broker.authority import Authority, NoAuthority, QuorumAuthority, ZooKeeperAuthority
-from uploader_agent.broker.properties import Broker, read_broker
+from uploader_agent.broker.properties import Broker, parse_properties, read_broker
 from uploader_agent.components import Components
 from uploader_agent.disk.watcher import DirectoryWatcher
+from uploader_agent.hold import preflight
+from uploader_agent.hold.preflight import DeleteDelay, Guarantee
 from uploader_agent.intake.fetching import FetchLimits
 from uploader_agent.intake.lease import SlotLease, check_count
 from uploader_agent.intake.metadata import Ends, SlotMetadata
@@ -37,7 +39,7 @@ from uploader_agent.observability.systemd import Notifier
 from uploader_agent.one_shot import OneShot
 from uploader_agent.repair.adoption import partitions_here
 from uploader_agent.scheduling.throttle import StoreTraffic
-from uploader_agent.settings import PROTOCOLS, AgentSettings, FetchSettings
+from uploader_agent.settings import PROTOCOLS, AgentSettings, BrokerSettings, FetchSettings
 from uploader_agent.stored.cluster_name import ClusterName, DiskIdentity
 from uploader_agent.stored.destinations import Destinations, OpenStore
 from uploader_agent.stored.guarded_store import GuardedStore
@@ -240,6 +242,13 @@ def lock_directories(folders: Iterable[Path]) -> ExitStack:
         return stack.pop_all()
 
 
+def holding(settings: AgentSettings, beside: BrokerSettings, broker: Broker) -> tuple[list[Guarantee], DeleteDelay]:
+    """How well segments can be held on each log directory, and the broker's delay of deletions. Both are tried."""
+    guarantees = preflight.check(broker.log_dirs, settings.hold)
+    properties = parse_properties(beside.properties.read_text(encoding="utf-8"))
+    return guarantees, preflight.delete_delay(guarantees, properties, settings.scan_interval)
+
+
 @contextmanager
 def locked(settings: AgentSettings, notifier: Notifier | None = None) -> Iterator[Components]:
     """The components of an agent that uploads, with its directories locked."""
@@ -257,6 +266,8 @@ def locked(settings: AgentSettings, notifier: Notifier | None = None) -> Iterato
         _leased_slot(settings, broker) as lease,
         built(settings, broker, notifier=notifier, lease=lease) as components,
     ):
+        if settings.broker is not None:
+            preflight.tell(*holding(settings, settings.broker, broker), settings.hold)
         yield components
 
 

@@ -15,13 +15,14 @@ from tidemark.formats.keys import ControlKeys
 from tidemark.store.probe import CLOCK, TRIED, Tried, try_clock, try_store
 from tidemark.terminal import Output
 from uploader_agent.broker.admin import BrokerUnavailable
-from uploader_agent.broker.properties import Broker, parse_properties
+from uploader_agent.broker.properties import Broker
 from uploader_agent.cli.common import (
     DEFAULT_CONFIG,
     ConfigOption,
     OutputOption,
     broker_of,
     cluster_name,
+    holding,
     metadata_of,
     opened,
 )
@@ -52,7 +53,6 @@ def check(
     settings = load_settings(config)
     broker = broker_of(settings)
     check_links(settings.hold.links, broker.log_dirs)
-    holding = preflight.check(broker.log_dirs, settings.hold)
     endpoint = resolver_of(settings.raw).default()
     facts = {
         "broker": broker.node_id,
@@ -67,10 +67,9 @@ def check(
     held: dict[str, Any] = {}
     lines: list[str] = []
     if settings.broker is not None:
-        properties = parse_properties(settings.broker.properties.read_text(encoding="utf-8"))
-        delay = preflight.delete_delay(holding, properties, settings.scan_interval)
-        held = {"holding": [guarantee._asdict() for guarantee in holding], "file_delete_delay_ms": delay._asdict()}
-        lines = [*preflight.lines(holding, delay)]
+        guarantees, delay = holding(settings, settings.broker, broker)
+        held = {"holding": [guarantee._asdict() for guarantee in guarantees], "file_delete_delay_ms": delay._asdict()}
+        lines = [*preflight.lines(guarantees, delay)]
     checks = [] if offline else [*_asked(settings, broker)]
     if output is Output.json:
         typer.echo(json.dumps(facts | held | {"checks": [tried._asdict() for tried in checks]}))

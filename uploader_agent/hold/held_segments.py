@@ -19,6 +19,9 @@ Held = dict[int, tuple[HeldSegment, HoldBackend]]
 """Held segments of one partition and topic id, by base offset."""
 
 
+_EFFECT = "descriptors hold instead, until the agent ends"
+
+
 class HeldKey(NamedTuple):
     """The owner of a held set, and its segment."""
 
@@ -105,13 +108,16 @@ class HeldSegments:
             self._sets.setdefault((note.tp, note.topic_id), {})[note.base_offset] = note, keeper
 
     def _link(self, note: HeldSegment, files: Mapping[str, int], device: int) -> HoldBackend | None:
-        for parent in self._links.get(device, []):
+        folders = self._links.get(device, [])
+        if self._links and not folders:
+            cause = f"no directory of hold.links is on the file system of {note.tp}"
+            self._warn_once(("device", device), "links_impossible", error=cause, effect=_EFFECT)
+        for parent in folders:
             try:
                 return HardLinkBackend.make(parent, note, files)
             except OSError as error:
                 cause = {"folder": str(parent), "error": str(error)}
-                effect = "descriptors hold instead, until the agent ends"
-                self._warn_once((parent, error.errno), "links_impossible", **cause, effect=effect)
+                self._warn_once((parent, error.errno), "links_impossible", **cause, effect=_EFFECT)
         return None
 
     def _has_room(self, needed: int, modified: float) -> bool:

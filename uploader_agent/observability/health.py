@@ -37,14 +37,15 @@ class Stalled(NamedTuple):
         return f"nothing was packed for {self.seconds:.0f} s beside {self.head}, though {waits}{failure}"
 
 
-class StoreFailing(NamedTuple):
-    """For ``seconds`` the store has refused this broker's watermark index, or failed; ``error`` is the last one."""
+class Failing(NamedTuple):
+    """For ``seconds`` ``what`` did not work; ``error`` is the last one."""
 
+    what: str
     seconds: float
     error: str
 
     def __str__(self) -> str:
-        return f"the watermark index was neither read nor written for {self.seconds:.0f} s: {self.error}"
+        return f"{self.what} for {self.seconds:.0f} s: {self.error}"
 
 
 class Health:
@@ -52,8 +53,8 @@ class Health:
 
     The agent is unhealthy if its loop has not turned for ``turn_limit`` seconds, a thread has ended, a question to the
     broker has been open for a minute, or work has waited for ``stuck_after`` and none was finished: jobs of the
-    workers, partitions to pack in a bucket, or the watermark index. That last one is due each minute, so it shows a
-    store that fails an idle agent; before the agent is ready, a minute of failures is enough.
+    workers, partitions to pack in a bucket, the watermark index, or questions to the broker. The last two are due each
+    minute, so they show what fails an idle agent; before the agent is ready, a minute of failures is enough.
     """
 
     def __init__(self, turn_limit: float, stuck_after: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
@@ -64,8 +65,8 @@ class Health:
         """Seconds for which the broker has not answered."""
         self.packs_stalled: Callable[[], Stalled | None] = lambda: None
         """The bucket in which partitions have waited longest to be packed."""
-        self.store_failing: Callable[[], StoreFailing | None] = lambda: None
-        """The failure of the store while it takes no watermark index."""
+        self.failing: list[Callable[[], Failing | None]] = []
+        """The failures of what is due each minute, while it fails."""
         self._clock = clock
         self._turned = self._progressed = clock()
         self._unfinished = 0
@@ -139,10 +140,10 @@ class Health:
         packs = self.packs_stalled()
         if packs is not None and packs.seconds > self.stuck_after.total_seconds():
             return str(packs)
-        store, limit = self.store_failing(), self.stuck_after.total_seconds()
-        if store is not None and store.seconds > (limit if self.ready else min(limit, QUESTION_LIMIT)):
-            return str(store)
-        return None
+        limit = self.stuck_after.total_seconds()
+        patience = limit if self.ready else min(limit, QUESTION_LIMIT)
+        failures = (failing() for failing in self.failing)
+        return next((str(failure) for failure in failures if failure and failure.seconds > patience), None)
 
 
 class HttpServer:

@@ -20,6 +20,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import IndexEntry
 from uploader_agent.broker.admin import BrokerUnavailable, Cleanup, Leader, Led, Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import Disks, Inventory, topic_id_of
+from uploader_agent.observability.health import Failing
 from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.context import Context
@@ -50,6 +51,7 @@ class Leadership:
         """The time of the last question about leaders that the broker answered."""
         self.unreachable: str | None = None
         """The reason that the broker has not answered the last question; None if it has."""
+        self._unreachable_since = 0.0
         self._log_dirs = log_dirs
         self._disks = Disks(log_dirs)
         self._accepts_topic = accepts_topic
@@ -182,6 +184,14 @@ class Leadership:
         """Note that the broker has not answered a question for ``seconds``."""
         self._unreachable(BrokerUnavailable(f"a question to the broker has been without an answer for {seconds:.0f} s"))
 
+    def failing(self) -> Failing | None:
+        """The failure of the broker while it answers nothing. For any thread."""
+        error = self.unreachable
+        if error is None:
+            return None
+        seconds = self._context.runtime.monotonic() - self._unreachable_since
+        return Failing("the broker has answered nothing but errors", seconds, error)
+
     def undecided(self) -> Iterator[tuple[TopicPartition, str]]:
         """The partitions on this broker's disks without a usable leader, and the reason."""
         leaders, led = self._leaders, self.partitions
@@ -278,6 +288,8 @@ class Leadership:
         return topic_id == led.topic_id or None in {topic_id, led.topic_id}
 
     def _unreachable(self, error: BrokerUnavailable) -> None:
+        if self.unreachable is None:
+            self._unreachable_since = self._context.runtime.monotonic()
         self.unreachable = str(error)
         self._metrics.broker_reachable.set(0)
         self._trouble("broker", "broker_unavailable", error=str(error), instead="high watermarks from the checkpoint")

@@ -9,8 +9,10 @@ The cluster's own id is looked at before each write as well: the broker beside t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -31,6 +33,9 @@ logger = structlog.get_logger(__name__)
 
 _META = "meta.properties"
 
+_READ_AGAIN: Final = 600.0
+"""Seconds for which the owner is known: the name may be handed over while an agent of the former owner is frozen."""
+
 
 class ClusterReplaced(TidemarkError):
     """The broker or cluster is another one than at the start of this process."""
@@ -47,10 +52,17 @@ class NameInUse(TidemarkError):
 class ClusterName:
     """The name of ``control``, for the cluster with the id that ``own_id`` returns at any time. Thread-safe."""
 
-    def __init__(self, store: Store, control: ControlKeys, own_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        control: ControlKeys,
+        own_id: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """``own_id`` may raise a TidemarkError while the id is unknown. Nothing is asked yet."""
-        self._store, self._control, self._own_id = store, control, own_id
+        self._store, self._control, self._own_id, self._clock = store, control, own_id, clock
         self._owner: str | None = None
+        self._read_again_at = 0.0
         self._wrong: TidemarkError | None = None
         self.on_wrong: Callable[[], object] = lambda: None
         """Called once the process can never write again."""
@@ -117,13 +129,14 @@ class ClusterName:
     def _checked(self) -> str:
         """The own id, which may write. Raises the errors of :meth:`check`."""
         own = self._own_id()
-        if own == self._owner:
+        if own == self._owner and self._clock() < self._read_again_at:
             return own
-        if self._owner is not None:
+        if self._owner not in {None, own}:
             raise ClusterReplaced(f"the cluster {own}", f"the cluster {self._owner}")
         error = self._taken(own, self._agree(own))
         if error is not None:
             raise error
+        self._read_again_at = self._clock() + _READ_AGAIN
         return own
 
     def _agree(self, own: str) -> str:

@@ -13,7 +13,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.store.clock import MOST, described
 from uploader_agent import clock
-from uploader_agent.observability.health import StoreFailing
+from uploader_agent.observability.health import Failing
 from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.led_partition import LedPartition
@@ -73,12 +73,13 @@ class IndexThread:
         former, self._former = self._former, None
         return former
 
-    def failing(self) -> StoreFailing | None:
+    def failing(self) -> Failing | None:
         """The failure of the store, while it fails. For any thread."""
         if self._failing is None:
             return None
         since, error = self._failing
-        return StoreFailing(self._runtime.monotonic() - since, error)
+        what = "the watermark index was neither read nor written"
+        return Failing(what, self._runtime.monotonic() - since, error)
 
     def reconfigure(self, settings: IndexSettings) -> None:
         """Write at these intervals from now on."""

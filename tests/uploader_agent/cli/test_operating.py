@@ -193,3 +193,19 @@ def test_no_secret_is_logged(operated: Operated, form: str) -> None:
     assert "is not valid YAML: line 1" in log
     for secret in [*SECRETS.values(), "hunter2-of-sasl"]:
         assert secret not in log
+
+
+def test_the_start_says_where_holding_is_weaker_than_asked_for(operated: Operated) -> None:
+    """As `config check` does: here no directory can be made for the links."""
+    (operated.root / "file").touch()
+    operated.configure(hold={"links": [str(operated.root / "file" / "links")]}, scan_interval="1h")
+    assert operated.once() == 0, operated.log()
+    [weaker] = operated.events("holding_is_weaker")
+    assert (weaker["log_dir"], weaker["means"]) == (str(operated.disk.log_dirs[0]), "descriptors")
+    assert "no hard link of" in weaker["because"]
+    [delay] = operated.events("delete_delay_too_short")
+    assert (delay["value"], delay["at_least"]) == (60_000, 3_630_000)
+    (operated.root / "agent.log").write_text("")
+    operated.configure(hold={}, scan_interval="30s")
+    assert operated.once() == 0, operated.log()
+    assert operated.events("holding_is_weaker") == operated.events("delete_delay_too_short") == []

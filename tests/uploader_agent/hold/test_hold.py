@@ -532,18 +532,24 @@ def test_a_disk_that_is_full_while_linking_leaves_nothing_half(world: World, mon
         assert list((world.root / "links").iterdir()) == []
 
 
-def test_links_lie_on_the_file_system_of_the_log_directory(tmp_path: Path) -> None:
+def test_links_lie_on_the_file_system_of_the_log_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     places = [Path(name) for name in ("/dev/shm", "/var/tmp")]  # noqa: S108 - a directory of our own is made in one
     others = [one for one in places if one.is_dir() and one.stat().st_dev != tmp_path.stat().st_dev]
     if not others:
         pytest.skip("there is no second file system at /dev/shm or /var/tmp")
     folder = others[0] / f"tidemark-{os.getpid()}"
     world = World(tmp_path)
-    world.disk.partition().fill(0, end=100)
+    world.disk.partition().fill(0, 100, end=200)
     try:
         with watching(world, links=[str(folder), str(tmp_path / "links")]):
             assert len(list(folder.iterdir())) == 0
-            assert len(list((tmp_path / "links").iterdir())) == 1
+            assert len(list((tmp_path / "links").iterdir())) == 2
+        assert "links_impossible" not in capsys.readouterr().out
+        with watching(world, links=[str(folder)]):
+            assert len(list(folder.iterdir())) == 0
+        said = capsys.readouterr().out
+        assert said.count("links_impossible") == 1, "said once"
+        assert "no directory of hold.links is on the file system of orders-0" in said
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from kafka.protocol.metadata import MetadataResponse
 
 from tests.support.waiting import HUNG
 from tests.uploader_agent.fakes import CLUSTER, ID, OTHER_ID, T
@@ -17,6 +18,7 @@ from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.cluster import ClusterOwner
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.store import LocalStore
+from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable
 from uploader_agent.stored.cluster_name import ClusterName, ClusterReplaced, DiskIdentity, NameInUse
 from uploader_agent.stored.guarded_store import GuardedStore
 
@@ -140,6 +142,42 @@ def test_the_name_is_handed_over_to_the_cluster_that_replaces_its_owner(store: L
     of(store, "two").check()
     with pytest.raises(ConfigError, match="belongs to the cluster two"):
         of(store, "one").check()
+
+
+class Answering:
+    """An admin client of a broker of this cluster, which knows no topic."""
+
+    def __init__(self, cluster: str) -> None:
+        self._cluster, self._manager = cluster, self
+
+    def run(self, *_: object) -> MetadataResponse:
+        return MetadataResponse(topics=[], cluster_id=self._cluster)
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_answer_of_another_clusters_broker_does_not_count() -> None:
+    """As where `broker.bootstrap` names another one, or the broker beside the agent was made again."""
+    own = AdminMetadata(1, lambda: Answering("abc"), "abc")
+    assert (own.leaders([T]), own.answered) == ({}, "abc")
+    other = AdminMetadata(1, lambda: Answering("other"), "abc")
+    with pytest.raises(BrokerUnavailable, match="of the cluster other, and the disk is of abc; correct broker"):
+        other.leaders([T])
+    slots = AdminMetadata(-1, lambda: Answering("other"))
+    assert (slots.leaders([T]), slots.answered) == ({}, "other"), "a slot compares it before it writes"
+
+
+def test_a_frozen_agent_of_the_former_owner_writes_no_more_after_the_hand_over(store: LocalStore) -> None:
+    now = [0.0]
+    former = ClusterName(store, CONTROL, lambda: "one", lambda: now[0])
+    former.check()
+    of(store, "two").hand_over("one")
+    now[0] = 599.0
+    former.check()
+    now[0] = 601.0
+    with pytest.raises(ConfigError, match="belongs to the cluster two"):
+        former.check()
 
 
 def written(operated: Operated) -> dict[str, str]:

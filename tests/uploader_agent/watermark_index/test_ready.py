@@ -80,6 +80,19 @@ def test_credentials_that_expire_make_an_idle_agent_unhealthy_and_leave_it_ready
         assert agent.health.ready, "a broker's pod must not leave its service because of the store"
 
 
+def test_a_broker_that_answers_errors_alone_makes_an_agent_unhealthy(world: World) -> None:
+    """As after its listener got another port: checkpoints serve meanwhile, but they may be of yesterday."""
+    world.disk.partition().fill(0, end=100)
+    with running(world, DirectoryWatcher(), metadata_interval="50ms", **QUICK) as agent:
+        wait_until(lambda: agent.health.ready, what="ready")
+        assert agent.health.trouble() is None
+        world.metadata.down = True
+        wait_until(lambda: "nothing but errors" in str(agent.health.trouble()), what="is not healthy")
+        assert "the broker cannot be asked: told so" in str(agent.health.trouble())
+        world.metadata.down = False
+        wait_until(lambda: agent.health.trouble() is None, what="healthy")
+
+
 def test_a_store_that_fails_once_does_not_cost_a_survey_of_all_partitions(world: World) -> None:
     world.disk.partition().fill(0, end=100)
     world.once()
