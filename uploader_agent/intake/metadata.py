@@ -112,7 +112,7 @@ class SlotMetadata(Metadata):
 
     @override
     def remote_tier(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, KafkaTier | None]:
-        """None for all: a slot fetches what is in the remote tier as any consumer does."""
+        """None for all: whatever lies above the log's start may still be fetched."""
         return dict.fromkeys(led)
 
     @override

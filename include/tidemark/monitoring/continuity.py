@@ -27,8 +27,8 @@ def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, A
     acknowledged; ``leaving`` ones are landed and will be cut off once the new branch is there. ``lag`` counts the
     log's offsets that have no class yet; an open transaction may hold some of them back, and ``held_by`` has its first
     offset. ``remote_tier`` counts offsets, in gaps or below the partition's first one in the store, that only Kafka's
-    own remote tier has; the latter are no longer in the class ``deleted_before_upload``, in which their evidence is as
-    long as they are not in the store. ``sound`` is false if the topic's state needs a person. ``state_table`` is the status of its state table.
+    own remote tier has; the latter are not counted in ``deleted_before_upload``, which is their class in the evidence.
+    ``sound`` is false if the topic's state needs a person. ``state_table`` is the status of its state table.
 
     Raises:
         StoreError: a store did not answer.
