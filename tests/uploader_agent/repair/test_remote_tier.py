@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.uploader_agent.fakes import T, World
 from tests.uploader_agent.repair.test_gaps import gap_reasons, with_hole
 from tests.uploader_agent.test_agent import no_errors
@@ -15,6 +16,7 @@ from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.intervals import Intervals
 from uploader_agent.broker.admin import BrokerUnavailable, KafkaTier, Led, Offsets
+from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.stored.gaps import Evidence, find_gaps
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -136,6 +138,16 @@ def test_a_hole_of_a_running_agent_follows_the_broker(world: World) -> None:
     no_errors(world.once())
     assert gap_reasons(world) == [(100, 150, "deleted_before_upload"), (150, 200, TIER)]
     assert world.watermark()[1].remote_tier == (), "the partition begins at 0"
+
+
+def test_retention_in_the_remote_tier_shows_in_no_file_and_is_noticed(world: World) -> None:
+    with_hole(world, log_start=0)
+    world.metadata.tier = KafkaTier(200, 260)
+    with world.agent(NoWatcher(), scan_interval="1s") as agent, agent.running():
+        wait_until(lambda: gap_reasons(world) == [(100, 200, TIER)], what="the gap")
+        world.metadata.log_start = 150
+        changed = [(100, 150, "deleted_before_upload"), (150, 200, TIER)]
+        wait_until(lambda: gap_reasons(world) == changed, what="the log's new start to be told")
 
 
 def test_a_partition_that_begins_above_the_log_says_what_only_the_remote_tier_has(
