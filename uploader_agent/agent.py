@@ -195,6 +195,8 @@ class Agent:
         parts.metrics.missed_events.inc(sum(partitions[tp].disk.overdue for tp in due))
         self._next_scan = self._runtime.monotonic() + parts.settings.scan_interval.total_seconds()
         self._ask_outdated(partitions)
+        if tiered := [tp for tp, partition in partitions.items() if partition.names_remote_tier]:
+            parts.poller.ask_offsets(self._leadership.ask(tiered))
         self._offer_all(due)
         self._show()
 

@@ -13,6 +13,7 @@ _LEADERS: Final = "tests.uploader_agent.packs.test_leaders"
 _NAME: Final = "tests.uploader_agent.stored.test_cluster_name"
 _PACKER: Final = "tests.uploader_agent.packs.test_packer"
 _PARTS: Final = "tests.uploader_agent.packs.test_parts"
+_REMOTE_TIER: Final = "tests.uploader_agent.repair.test_remote_tier"
 _SEALING: Final = "tests.uploader_agent.upload.test_sealing"
 _WATERMARK: Final = "tests.uploader_agent.stored.test_watermark"
 
@@ -117,6 +118,20 @@ AGENT: Final = (
         "gaps += [_gap(piece, gap.detected_at) for piece in judged]",
         "gaps += [_gap(piece, now) for piece in judged]",
         (f"{_WATERMARK}::test_a_gap_s_reason_and_time_are_decided_once",),
+    ),
+    Mutant(
+        "what a disk lost before Kafka had moved it to its remote tier is lost",
+        "uploader_agent/stored/gaps.py",
+        "start if end is None else min(start, end)",
+        "start",
+        (f"{_REMOTE_TIER}::test_a_new_hole",),
+    ),
+    Mutant(
+        "what retention deletes from Kafka's remote tier is lost then",
+        "uploader_agent/stored/gaps.py",
+        "(evidence.deleted if gap.in_remote_tier else Intervals())",
+        "Intervals()",
+        (f"{_REMOTE_TIER}::test_what_is_there_stays_there_until_the_log_start_has_passed_it",),
     ),
     Mutant(
         "before the claim no gap is recorded, since the former leader may have packed it",

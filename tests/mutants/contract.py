@@ -21,6 +21,7 @@ _PACKS: Final = "tests.tidemark.raw.test_packs"
 _PLANNING: Final = "tests.tidemark.raw.test_planned_ranges"
 _PROOFS: Final = "tests.spark.retention.test_packs"
 _PUBLISH: Final = "tests.spark.run.test_commit"
+_REMOTE: Final = "tests.tidemark.remote.test_catalog"
 _RETENTION: Final = "tests.tidemark.planning.test_retention"
 _STATE: Final = "tests.spark.state.test_state"
 _STORE: Final = "tests.tidemark.store.test_store"
@@ -264,6 +265,13 @@ CONTRACT: Final = (
         "(epochs == epoch) & (known[at] == offsets)",
         "known[at] == offsets",
         (f"{_MASKS}::test_a_record_of_another_epoch_stays",),
+    ),
+    Mutant(
+        "who reads Kafka as well never passes over what Kafka's own remote tier has",
+        "include/tidemark/remote/catalog/watermark_view.py",
+        "    if kafka_too:",
+        "    if False:",
+        (f"{_REMOTE}::test_what_kafka_s_remote_tier_has_is_passed_over_only_without_kafka",),
     ),
     Mutant(
         "what was read ahead is void once the masks change",

@@ -24,7 +24,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.traffic import Traffic
 from uploader_agent import cli
-from uploader_agent.broker.admin import Cleanup, Leader, Led, Offsets
+from uploader_agent.broker.admin import Cleanup, KafkaTier, Leader, Led, Offsets
 from uploader_agent.cli import common
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.disk.watcher import DirectoryWatcher, Heard
@@ -46,6 +46,9 @@ class DiskMetadata:
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         return self._told.offsets(led)
+
+    def remote_tier(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, KafkaTier | None]:
+        return self._told.remote_tier(led)
 
     def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:
         return self._told.cleanup(topics)

@@ -4,7 +4,7 @@ One admin client serves KRaft and ZooKeeper clusters. Leadership is a hint for w
 counts only if the broker gave it under the leader epoch that came with the leadership. While the broker cannot be
 asked, its ``replication-offset-checkpoint`` gives a lower bound of the high watermark.
 
-Source: KIP-516 (topic ids).
+Source: KIP-516 (topic ids), KIP-405 and KIP-1005 (Kafka's own remote tier).
 """
 
 from __future__ import annotations
@@ -63,11 +63,24 @@ class Leader(NamedTuple):
     replicas: tuple[int, ...] = ()
 
 
+class KafkaTier(NamedTuple):
+    """The end of what Kafka's own remote tier may have of a log, from its start on.
+
+    ``local_start`` is the first offset that the broker keeps on its disk: offsets below have left it. ``end`` is the
+    offset after the last one in the remote tier; 0 while the broker does not know it, as right after a restart; None
+    if it cannot say (before Kafka 3.9), where it deletes nothing that is not in the remote tier.
+    """
+
+    local_start: int
+    end: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Offsets:
     """A partition's offsets as last observed; None for offsets that the checkpoint does not have.
 
-    ``log_end`` is the leader's log end before it named the others; None where the log itself is at hand.
+    ``log_end`` is the leader's log end before it named the others; None where the log itself is at hand. ``tier`` is
+    None unless the disk begins above the log's start, and the broker knows of remote tiers.
     """
 
     high_watermark: int
@@ -75,6 +88,7 @@ class Offsets:
     log_start_offset: int | None = None
     source: Literal["broker", "checkpoint"] = "broker"
     log_end: int | None = None
+    tier: KafkaTier | None = None
 
 
 class Metadata(Protocol):
@@ -86,6 +100,10 @@ class Metadata(Protocol):
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         """Offsets of the partitions that this broker still leads under the epoch in ``led``; others are left out."""
+        ...
+
+    def remote_tier(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, KafkaTier | None]:
+        """The remote tier's part of the logs that this broker still leads; None if the broker knows of no such tier."""
         ...
 
     def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:
@@ -148,6 +166,33 @@ class AdminMetadata(Metadata):
             for tp, high_watermark in high.items():
                 offsets[tp] = Offsets(high_watermark, stable[tp], start.get(tp))
         return offsets
+
+    @override
+    def remote_tier(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, KafkaTier | None]:
+        tiers: dict[TopicPartition, KafkaTier | None] = {}
+        for chunk in _chunks(sorted(led)):
+            starts = self._of_remote_tier(chunk, led, "EARLIEST_LOCAL")
+            ends = self._of_remote_tier(starts, led, "LATEST_TIERED") if starts else {}
+            if starts is None:
+                tiers |= dict.fromkeys(chunk)
+            elif ends is None:
+                tiers |= {tp: KafkaTier(start, None) for tp, start in starts.items()}
+            else:
+                tiers |= {tp: KafkaTier(starts[tp], last + 1) for tp, last in ends.items()}
+        return tiers
+
+    def _of_remote_tier(
+        self, wanted: Iterable[TopicPartition], led: Mapping[TopicPartition, Led], spec: str
+    ) -> dict[TopicPartition, int] | None:
+        """As :meth:`_list_offsets`; None if the broker's version does not know ``spec``."""
+        from kafka.errors import UnsupportedVersionError
+
+        try:
+            return self._list_offsets(self._node_id, wanted, led, spec, committed=False)
+        except BrokerUnavailable as error:
+            if isinstance(error.__cause__, UnsupportedVersionError):
+                return None
+            raise
 
     @override
     def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:

@@ -1,11 +1,12 @@
 """The partitions on the broker's disks: the directory of each, and its segments.
 
 Nothing here opens a segment. Files that Kafka is making (``.cleaned``, ``.swap``) and directories that come or go
-(``-future``, ``-delete``, ``-stray``) do not have names of segments or partitions, so they are never seen. Deleted
-files (``.deleted``) are listed separately. A symbolic link is never followed here: Kafka makes none, and its maker
-should not choose the files that the agent reads. A log directory itself may be a link, by configuration.
+(``-future``, ``-delete``, ``-stray``) do not have names of segments or partitions, so they are never seen, nor is the
+cache of the remote tier's indexes. Deleted files (``.deleted``) are listed separately. A symbolic link is never
+followed here: Kafka makes none, and its maker should not choose the files that the agent reads. A log directory itself
+may be a link, by configuration.
 
-Source: Kafka's ``UnifiedLog.parseTopicPartitionName``, ``LogFileUtils``.
+Source: Kafka's ``UnifiedLog.parseTopicPartitionName``, ``LogFileUtils``, ``RemoteIndexCache``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _QUORUM_LOG = "__cluster_metadata"
 
 Source: ``Topic.CLUSTER_METADATA_TOPIC_NAME``.
 """
-_TRANSIENT = re.compile(r".+-(?:future|delete|stray)")
+_KAFKA_S_OWN = re.compile(r".+-(?:future|delete|stray)|remote-log-index-cache")
 
 DELETED = ".deleted"
 """The suffix that Kafka appends to the names of a segment's files ``file.delete.delay.ms`` before it unlinks them."""
@@ -117,7 +118,7 @@ def _parse(log_dir: Path, names: list[str]) -> _Parsed:
             continue
         if match is not None:
             parsed.partitions[TopicPartition(match["topic"], int(match["partition"]))] = log_dir / name
-        elif not _TRANSIENT.fullmatch(name):
+        elif not _KAFKA_S_OWN.fullmatch(name):
             parsed.strangers.append(log_dir / name)
     return parsed
 

@@ -21,7 +21,16 @@ from typing_extensions import override
 from tidemark.errors import FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import parse_leader_epoch_checkpoint
-from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable, Cleanup, Leader, Led, Metadata, Offsets
+from uploader_agent.broker.admin import (
+    AdminMetadata,
+    BrokerUnavailable,
+    Cleanup,
+    KafkaTier,
+    Leader,
+    Led,
+    Metadata,
+    Offsets,
+)
 from uploader_agent.disk.log_dirs import read_text, topic_id_of
 from uploader_agent.disk.segment_files import EPOCHS
 from uploader_agent.intake.replica import owns
@@ -100,6 +109,11 @@ class SlotMetadata(Metadata):
         if self._reused[tp] >= _MOST_REUSED:
             return False
         return known == led and offsets is not None and offsets.high_watermark == offsets.log_end == end
+
+    @override
+    def remote_tier(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, KafkaTier | None]:
+        """None for all: whatever lies above the log's start may still be fetched."""
+        return dict.fromkeys(led)
 
     @override
     def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:

@@ -139,8 +139,12 @@ class Metrics:
         )
 
         # gaps
-        self.gaps = self._gauge("gaps", "Gaps of led partitions that nobody has acknowledged.")
+        self.gaps = self._gauge("gaps", "Gaps of led partitions whose offsets are lost, and not acknowledged.")
         self.gap_offsets = self._gauge("gap_offsets", "Offsets in these gaps.")
+        self.remote_tier_offsets = self._gauge(
+            "remote_tier_offsets",
+            "Offsets in gaps that only Kafka's own remote tier has; their partitions stand still.",
+        )
         self.filled = self._counter("filled_segments", "Segments uploaded from a replica to fill another leader's gap.")
 
         # surroundings

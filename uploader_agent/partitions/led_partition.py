@@ -241,13 +241,19 @@ class LedPartition:
         """True if the broker's offsets may have changed since it was last asked."""
         return self.observation is None or self.observation.is_outdated(self.disk.tail)
 
+    @property
+    def names_remote_tier(self) -> bool:
+        """True if ``offset.wm`` says what only Kafka's remote tier has: retention there shows in no file."""
+        return bool(self.remote.remote_tier) or any(gap.in_remote_tier for gap in self.remote.gaps)
+
     def _take(self, observation: Observation) -> None:
         before, known = self.uploader.local, self.observation
         self.observation = observation
-        if known is not None and known.says_the_same(observation) and before.disk_start == before.observed_start:
+        start = observation.tail.first if observation.tail else None
+        if known is not None and known.says_the_same(observation) and start == before.observed_start:
             return
-        self.uploader.local = replace(before, offsets=observation.offsets, observed_start=before.disk_start)
-        if before.disk_start != before.observed_start:
+        self.uploader.local = local = replace(before, offsets=observation.offsets, observed_start=start)
+        if local.start_evidence != before.start_evidence:
             self.uploader.reconsider_gaps()
 
     # -- packs ---------------------------------------------------------------------------------------------------------
@@ -367,7 +373,8 @@ class LedPartition:
             return []
         jobs: list[Job] = [*self.work(quiet_before)]
         if not self.remote.surveyed:
-            return [SURVEY] if jobs or self.uploader.holes() or self.uploader.in_doubt else []
+            news = self.uploader.holes() or self.uploader.in_doubt or self.offsets.tier
+            return [SURVEY] if jobs or news else []
         if not self.uploader.claimed:
             return [SURVEY]
         return [SURVEY, *jobs] if self.uploader.needs_survey else jobs

@@ -155,8 +155,9 @@ class PartitionUploader:
         return (self._lost(coverage.present, coverage.start) | (coverage.damaged - coverage.present)) - passed
 
     def reconsider_gaps(self) -> None:
-        """Look for the reasons of unexplained gaps again, since there is new evidence."""
-        if any(gap.reason == "unknown" for gap in self._remote.gaps_found):
+        """Look for the reasons of gaps again, and for what only the remote tier has, since there is new evidence."""
+        written = self._remote.watermark
+        if self._remote.gaps_found or (written and written.remote_tier) or self.local.start_evidence[2]:
             self._unwritten = True
 
     def run(self, job: Job) -> StoredManifest | None:
@@ -411,10 +412,14 @@ class PartitionUploader:
             missing, damaged = missing & Intervals.of(known), damaged & Intervals.of(known)
             self._unwritten = True  # the claim comes first
         now = self._context.runtime.utc_now()
-        all_gaps = gaps.find_gaps(missing, damaged - present, self._evidence(before, previous), known, now)
+        evidence = self._evidence(before, previous)
+        all_gaps = gaps.find_gaps(missing, damaged - present, evidence, known, now)
         holding, passed = split_acknowledged(all_gaps, Intervals.of(passed) | self._search.acknowledged)
         remote.find_gaps(holding)
         foreign = remote.foreign
+        below = evidence.below(start)
+        if below is None:  # what was last known
+            below = Intervals(before.watermark.remote_tier if before else ())
         return WatermarkState(
             self._led.topic_id,
             self._led.leader_epoch,
@@ -427,6 +432,7 @@ class PartitionUploader:
             (foreign.leader_epoch,) if foreign else (),
             packs=self.local.packs or self._tail_wanted,
             origin=self._context.source.origin,
+            remote_tier=tuple(below),
         )
 
     def _evidence(self, before: StoredWatermark | None, previous: Watermark | None) -> Evidence:
@@ -438,4 +444,5 @@ class PartitionUploader:
             cut=cut,
             log_start=local.offsets.log_start_offset if local.offsets else None,
             disk_start=local.observed_start,
+            tier=local.offsets.tier if local.offsets else None,
         )

@@ -7,7 +7,7 @@ is merged with the next one of its kind, so that many hints become one question.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -179,7 +179,7 @@ class Poller:
         try:
             before = {tp: answer.active for tp, answer in known.items()}
             before |= _read_active({tp: asked[tp].partition for tp in asked.keys() - known.keys()})
-            offsets = self._metadata.offsets({tp: asked[tp].partition.led for tp in before})
+            offsets = self._with_tiers(asked, self._metadata.offsets({tp: asked[tp].partition.led for tp in before}))
             same = {tp: before[tp] for tp, answer in known.items() if offsets.get(tp) == answer.offsets}
             # Only now: a log end that was read before the high watermark would prove nothing.
             moved = _read_active({tp: asked[tp].partition for tp in offsets.keys() - same.keys()})
@@ -188,11 +188,27 @@ class Poller:
             return OffsetsAnswer(asked_at, asked, error=_unavailable(error))
         return OffsetsAnswer(asked_at, asked, {tp: offsets[tp] for tp in active}, active)
 
+    def _with_tiers(
+        self, asked: Mapping[TopicPartition, Question], offsets: Mapping[TopicPartition, Offsets]
+    ) -> dict[TopicPartition, Offsets]:
+        """``offsets``, with the remote tier's part of the logs that began, by the disk, above their start.
+
+        Other logs cannot have any. Partitions that the broker does not lead any more are left out.
+        """
+        above = {tp: asked[tp].partition.led for tp, seen in offsets.items() if _begins_above(asked[tp].tail, seen)}
+        tiers = self._metadata.remote_tier(above) if above else {}
+        left = {tp: seen for tp, seen in offsets.items() if tp not in above}
+        return left | {tp: replace(offsets[tp], tier=tier) for tp, tier in tiers.items()}
+
     def _refresh_cleanup(self, topics: set[str]) -> None:
         if topics <= self._cleanup.keys() and self._clock() - self._cleanup_at < _CLEANUP_AGE:
             return
         self._cleanup = self._metadata.cleanup(topics)
         self._cleanup_at = self._clock()
+
+
+def _begins_above(tail: LogTail | None, seen: Offsets) -> bool:
+    return tail is not None and seen.log_start_offset is not None and tail.first > seen.log_start_offset
 
 
 def _read_active(partitions: Mapping[TopicPartition, LedPartition]) -> dict[TopicPartition, Active | None]:

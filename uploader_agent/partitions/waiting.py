@@ -85,7 +85,8 @@ class Waits:
         yield from self._of_tail(partition, tail_after, now, begun)
         for gap in partition.remote.gaps:
             seen = self._begun((tp, "gap", gap.start, 0), now, begun, gap.detected_at.timestamp())
-            yield Wait(tp, "gap", now - seen, f"offsets {gap.start} to {gap.end} are stored nowhere: {gap.reason}")
+            where = "only in Kafka's own remote tier" if gap.in_remote_tier else "stored nowhere"
+            yield Wait(tp, "gap", now - seen, f"offsets {gap.start} to {gap.end} are {where}: {gap.reason}")
 
     def _of_tail(
         self, partition: LedPartition, tail_after: float, now: float, begun: dict[_Mark, float]

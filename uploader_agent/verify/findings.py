@@ -22,6 +22,8 @@ class Severity(StrEnum):
     """Two segments hold the same offsets of one log, as after a change of leader; readers take each offset once."""
     TRUNCATED = "TRUNCATED"
     """Offsets that an unclean election cut off the log; the stored bytes of the dead branch are not read."""
+    TIERED = "TIERED"
+    """Offsets that only Kafka's own remote tier has: not in the store, and not lost."""
     GAP = "GAP"
     """Offsets that no readable segment has."""
     LACKING = "LACKING"

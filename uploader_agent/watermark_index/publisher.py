@@ -185,6 +185,7 @@ class IndexPublisher:
             retention_left=partition.retention_left,
             observed_at=NEVER,
             gaps=remote.gaps,
+            remote_tier=remote.remote_tier,
         )
         statement = IndexRow.of(entry)
         if known is not None and known.statement.values == statement.values:

@@ -160,7 +160,7 @@ def _ledger(
         if old or digest != before.quiet:
             read, exact = _read(table, around, before, now, exact=old or not around.committed)
             uploaded = _uploaded(around.led, read.ledger, before.uploaded, now)
-            conditions = [*topic_conditions.gaps(read.health)]
+            conditions = [*topic_conditions.gaps(read.health), *topic_conditions.remote_tier(read.health)]
             run = LastRun(before.failed_at, before.failure, around.scanned_at)
             conditions += topic_conditions.late(table.topic, read.health, uploaded, now, run)
             quiet = not read.health.marks and not any(partition.gaps for partition in read.health.partitions)

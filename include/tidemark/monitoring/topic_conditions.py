@@ -46,7 +46,7 @@ _GAPS: Final = {
 
 def gaps(health: TopicHealth) -> Iterator[Condition]:
     """The topic's LOST offsets that are not acknowledged."""
-    open_gaps = [(partition, gap) for partition in health.partitions for gap in partition.gaps]
+    open_gaps = [(partition, gap) for partition in health.partitions for gap in partition.lost]
     if len(open_gaps) > MOST_GAPS:
         yield _many_gaps(health, [gap for _, gap in open_gaps])
         return
@@ -76,7 +76,7 @@ def gaps(health: TopicHealth) -> Iterator[Condition]:
 def _many_gaps(health: TopicHealth, gaps: Sequence[Gap]) -> Condition:
     """One incident for all gaps, under the key of the messages about some of them."""
     count, reason = sum(gap.end - gap.start for gap in gaps), Counter(gap.reason for gap in gaps).most_common(1)[0][0]
-    partitions = sum(bool(partition.gaps) for partition in health.partitions)
+    partitions = sum(bool(partition.lost) for partition in health.partitions)
     return Condition(
         kind="gap",
         key=f"gap/{health.cluster}/{health.topic}",
@@ -89,6 +89,38 @@ def _many_gaps(health: TopicHealth, gaps: Sequence[Gap]) -> Condition:
         likely=f"of most of them: {_GAPS.get(reason, reason)}",
         mend="the topic's continuity page shows each, and acknowledges those that are lost for good; or tidemark "
         f"continuity {health.topic} --cluster {health.cluster}",
+    )
+
+
+def remote_tier(health: TopicHealth) -> Iterator[Condition]:
+    """The condition of a topic with partitions that wait at offsets which only Kafka's own remote tier has."""
+    waiting = [(part, gap) for part in health.partitions for gap in part.gaps if gap.in_remote_tier]
+    if not waiting:
+        return
+    name = f"{health.cluster}/{health.topic}"
+    count = sum(gap.end - gap.start for _, gap in waiting)
+    partitions = len({(part.incarnation, part.partition) for part, _ in waiting})
+    part, gap = min(waiting, key=lambda found: found[1].detected_at)
+    yield Condition(
+        kind="remote_tier",
+        key=f"remote_tier/{name}",
+        cluster=health.cluster,
+        topic=health.topic,
+        partition=part.partition,
+        start=gap.start,
+        end=gap.end,
+        offsets=count,
+        since=gap.detected_at,
+        title=f"{name}: {plural(count, 'offset')} are only in Kafka's remote tier",
+        text=f"{plural(count, 'offset')} of {plural(partitions, 'partition')} left the broker's disk for Kafka's own "
+        f"remote tier before the agent had stored them; the first are {gap.start} to {gap.end - 1} of partition "
+        f"{part.partition}. Nothing is lost: consumers get them from Kafka. The partition waits there, and the others "
+        "continue",
+        likely="the agent was down, or did not reach the store, for longer than local.retention.ms or "
+        "local.retention.bytes allow",
+        mend="raise the topic's local.retention.ms above the longest time for which an agent may be away; what another "
+        "broker's disk still has, its agent fills in",
+        fact=f"{count} {gap.start}",
     )
 
 

@@ -56,6 +56,18 @@ def test_a_gap_says_what_is_missing_since_when_why_and_how_to_go_on() -> None:
     assert not list(topic_conditions.gaps(health(ledger(100), entry(uploaded=100))))
 
 
+def test_what_only_kafka_s_remote_tier_has_is_told_and_nobody_is_asked_to_give_it_up() -> None:
+    tiered = gap(100, 150, "remote_tier")
+    seen = health(ledger(100), entry(uploaded=100, gaps=(tiered, gap(160, 170))), entry(1, 200, gaps=(gap(200, 210),)))
+    assert [found.start for found in topic_conditions.gaps(seen)] == [160, 200]
+    [found] = topic_conditions.remote_tier(seen)
+    assert (found.kind, found.key, found.offsets, found.start) == ("remote_tier", "remote_tier/east/orders", 50, 100)
+    for text in (found.title, found.text, found.likely, found.mend):
+        assert "acknowledge" not in text
+        assert "LOST" not in text
+    assert not [*topic_conditions.remote_tier(health(ledger(100), entry(uploaded=100, gaps=(gap(100, 150),))))]
+
+
 def test_a_reason_that_a_later_version_adds_is_shown() -> None:
     lost = Gap.model_validate({"from": 100, "to": 150, "reason": "eaten_by_mice", "detected_at": NOW})
     [found] = topic_conditions.gaps(health(ledger(100), entry(uploaded=100, gaps=(lost,))))

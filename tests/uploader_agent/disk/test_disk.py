@@ -22,7 +22,8 @@ from uploader_agent.upload.eligibility import SealRun, quiet_tail, rotated_runs,
 
 
 def test_partitions_by_name(tmp_path: Path) -> None:
-    for name in ("a-0", "a.b_c-10", "a-b-1", "a-0.f00-delete", "a-0.f00-future", "a-0.f00-stray", "b-01", "c", "-1"):
+    of_kafka = ("a-0.f00-delete", "a-0.f00-future", "a-0.f00-stray", "remote-log-index-cache")
+    for name in ("a-0", "a.b_c-10", "a-b-1", *of_kafka, "b-01", "c", "-1"):
         (tmp_path / name).mkdir()
     (tmp_path / "file-0").touch()
     found = find_partitions([tmp_path, tmp_path / "gone"])

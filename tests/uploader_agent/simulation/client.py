@@ -27,7 +27,7 @@ from tests.uploader_agent.simulation.broker import Cluster, Leading, Replica
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.faults import HANGS, Faults
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.broker.admin import Cleanup, Leader, Led, Metadata, Offsets
+from uploader_agent.broker.admin import Cleanup, KafkaTier, Leader, Led, Metadata, Offsets
 
 Answer = TypeVar("Answer")
 
@@ -135,7 +135,10 @@ class Client:
         replica = self.leading(at, broker, asked.current_leader_epoch, spec.name)
         if not isinstance(replica, Replica):
             return at, made(partition_index=at.partition, error_code=replica.errno, offset=-1)
-        offset = replica.log_start if spec is OffsetSpec.EARLIEST else replica.high_watermark
+        if spec is OffsetSpec.LATEST_TIERED:
+            offset = -1
+        else:
+            offset = replica.high_watermark if spec is OffsetSpec.LATEST else replica.log_start
         return at, made(partition_index=at.partition, error_code=0, offset=offset)
 
     def _log_end(self, at: TopicPartition, asked: Any, broker: int) -> tuple[TopicPartition, Any]:
@@ -171,6 +174,10 @@ class Questions(Metadata):
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         self._asked("offsets")
         return self._own.offsets(led)
+
+    def remote_tier(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, KafkaTier | None]:
+        self._asked("remote_tier")
+        return self._own.remote_tier(led)
 
     def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:
         return self._own.cleanup(topics)

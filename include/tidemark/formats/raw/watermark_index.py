@@ -34,7 +34,7 @@ class IndexEntry(Model):
     (null: only quiet tails are packed), and ``oldest_unstored`` is the age in seconds of the oldest byte that was not
     in the store at ``observed_at``, by a monotonic clock (null: not known). ``retention_left`` is the share of the
     topic's retention, by time or bytes, that is left before the brokers remove what a fetching agent does not have yet
-    (null: not known, without limit, or read from a disk).
+    (null: not known, without limit, or read from a disk). ``remote_tier`` is that of ``offset.wm``.
     """
 
     topic: str
@@ -57,6 +57,7 @@ class IndexEntry(Model):
     retention_left: float | None = Field(default=None, ge=0, le=1)
     observed_at: AwareDatetime
     gaps: tuple[Gap, ...] = ()
+    remote_tier: tuple[tuple[int, int], ...] = ()
 
     @property
     def stored_end(self) -> int | None:
