@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tidemark.decode import SCHEMA as KAFKA
 from tidemark.decode.schema import array
-from tidemark.formats.table.base_columns import BASE_COLUMNS
+from tidemark.formats.table.base_columns import BASE_COLUMNS, BOUNDED
 from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.partitioning import DateFolder
 from tidemark.store import Store
@@ -47,7 +47,7 @@ _DICTIONARY: Final = {
     DT.name: DT.name,
 }
 _OURS: Final = {*KAFKA.names, *QUARANTINE.names, DT.name}
-_STATISTICS: Final = {DT.name, *(column.name for column in BASE_COLUMNS if column.statistics)}
+_STATISTICS: Final = {DT.name, *BOUNDED}
 _EPOCH: Final = date(1970, 1, 1)
 _DELTA_ENCODED: Final = {column.name for column in BASE_COLUMNS if column.encoding == "delta"}
 

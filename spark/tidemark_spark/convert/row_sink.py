@@ -90,6 +90,7 @@ class _KindOutput:
     root: str
     name_of: Callable[[int, int], str]
     offset_class: Literal["landed", "quarantined", "filtered"]
+    timed: bool = True
     contents: dict[DateFolder, dict[int, RowsAdded]] = field(default_factory=dict)
     files: list[DataFile] = field(default_factory=list)
     evidence: list[EvidenceRow] = field(default_factory=list)
@@ -134,6 +135,7 @@ class _KindOutput:
                     last_offset=rows[-1].last,
                     min_timestamp=min(part.min_timestamp for part in rows),
                     max_timestamp=max(part.max_timestamp for part in rows),
+                    untimed=0 if self.timed else sum(part.rows for part in rows),
                 )
             )
         for number, added in sorted(parts.items()):
@@ -194,7 +196,8 @@ class Sink:
         name_of = namer(job, task)
         store = store or open_store(job.lake_store, job.options)
         self._schema = table_schema(job.topic, self._parser)
-        self._landed = _KindOutput(task, job.keys.root, name_of, "landed")
+        timed = "kafka_timestamp" in self._schema.names
+        self._landed = _KindOutput(task, job.keys.root, name_of, "landed", timed)
         self._refused = _KindOutput(task, job.keys.quarantine, name_of, "quarantined")
         self._filtered = _KindOutput(task, "", lambda first, last: f"{name_of(first, last)}.filtered", "filtered")
         self._landed_files = self._landed.opened(store, self._schema, job.layout, job.field_ids)
