@@ -1,6 +1,6 @@
 """Counts rows of the format ``tidemark`` in this process's session of Spark.
 
-The last line of output is JSON: for each query, the offsets that Spark collects; then the rows that it counts by the last.
+The last line of output is JSON: the offsets that Spark collects for each query, then the rows that the last one counts.
 """
 
 from __future__ import annotations

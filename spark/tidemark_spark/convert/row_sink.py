@@ -39,7 +39,7 @@ def table_schema(topic: TopicSettings, parser: Parser | None = None) -> pa.Schem
     """Columns of a data file: Kafka's columns that the topic keeps, the parser's, and ``hour``. The writer adds ``dt``.
 
     Raises:
-        ConfigError: the topic's parser cannot be made, or its layout or partitioning names a missing column.
+        ConfigError: the topic's parser cannot be made, or its layout or partitioning does not fit its columns.
     """
     names = {*IDENTITY, *(f"{PREFIX}{column}" for column in topic.keep)}
     where = f"{topic.cluster}/{topic.topic}"
@@ -48,8 +48,11 @@ def table_schema(topic: TopicSettings, parser: Parser | None = None) -> pa.Schem
     schema = pa.schema([*(field for field in SCHEMA if field.name in names), *parser.columns, *hour])
     flat = [field.name for field in schema if not pa.types.is_nested(field.type)]
     rule = f"is not a column of the table with one value in a row: these are {', '.join(flat)}"
-    if unknown := [(f"parquet.{name}", f"{column} {rule}") for name, column in topic.parquet.unknown(flat)]:
-        raise ConfigError(where, unknown)
+    problems = [(f"parquet.{name}", f"{column} {rule}") for name, column in topic.parquet.unknown(flat)]
+    types = {field.name: str(field.type) for field in schema}
+    problems += [(f"parquet.{name}", problem) for name, problem in topic.parquet.unsuited(types)]
+    if problems:
+        raise ConfigError(where, problems)
     return schema
 
 
