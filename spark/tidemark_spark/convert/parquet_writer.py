@@ -106,7 +106,7 @@ class FolderFiles:
         parsed = [column for column in schema if column.name not in _OURS]
         inner = [path for column in parsed for path in leaves(column.name, column.type)]
         self._dictionary: Any = [_DICTIONARY[name] for name in schema.names if name in _DICTIONARY] + inner
-        # DuckDB, until 2.0, reads a Bloom filter of bytes wrongly, but only where there are statistics.
+        # DuckDB before 2.0 reads a Bloom filter of bytes wrongly, but only where there are statistics.
         filtered = {name for name in layout.bloom if pa.types.is_binary(schema.field(name).type)}
         counted = (_STATISTICS | {*inner, *layout.statistics}) - filtered
         self._statistics: Any = [name for name in (*schema.names, *inner) if name in counted]
