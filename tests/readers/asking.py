@@ -323,10 +323,15 @@ def _duckdb_files(_connection: Any, table: Asked) -> str:
 
 
 def _duckdb_directory(_connection: Any, table: Asked) -> str:
+    return f"read_parquet('{_at_rest(table)}/**/*.parquet', union_by_name = true{_hive_types(table)})"
+
+
+def _at_rest(table: Asked) -> Path:
+    """The table's directory, if it has live files only: its readers are said to see replaced files, too."""
     folder = Path(table.url.removeprefix("file://"))
     if len([*folder.glob("**/*.parquet")]) != len(table.files):
-        raise NotForThis  # there are replaced files, which this reader is said to see
-    return f"read_parquet('{folder}/**/*.parquet', union_by_name = true{_hive_types(table)})"
+        raise NotForThis
+    return folder
 
 
 def _extension(connection: Any, name: str) -> None:
@@ -450,7 +455,7 @@ def _datafusion_dataset(context: Any, table: Asked) -> None:
 
 
 def _datafusion_listing(context: Any, table: Asked) -> None:
-    context.register_listing_table("t", table.url.removeprefix("file://"), schema=None)
+    context.register_listing_table("t", str(_at_rest(table)), schema=None)
 
 
 def _daft(open_table: Callable[[Any, Asked], Any]) -> Callable[[Asked], Ask]:
