@@ -19,7 +19,7 @@ from tidemark.formats.keys import DeploymentKeys, TableKeys, check_cluster, chec
 from tidemark.formats.table.base_columns import OPTIONAL, check_optional
 from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.partitioning import BY_DATE, PartitionBy
-from tidemark.parsers.settings import BytesParser, ParserSettings
+from tidemark.parsers.settings import BytesParser, FunctionParser, JsonParser, ParserSettings
 from tidemark.store import StoreOptions
 from tidemark.store.schemes import scheme_of
 from tidemark.store.url import split_store_url
@@ -232,6 +232,14 @@ class TopicSettings(Settings):
         needs = ["key", "timestamp", *(["value"] if self.state.envelope == "none" else [])]
         if lacking := [name for name in needs if name not in self.keep]:
             raise ValueError(f"state: needs {', '.join(lacking)} in keep: keys, deletions and their order come from it")
+        return self
+
+    @model_validator(mode="after")
+    def _check_layout(self) -> Self:
+        declared = self.parser.columns if isinstance(self.parser, JsonParser | FunctionParser) else ()
+        types = {column.name: column.parsed_type.name for column in declared}
+        if unsuited := [f"parquet.{name}: {problem}" for name, problem in self.parquet.unsuited(types)]:
+            raise ValueError("; ".join(unsuited))
         return self
 
     @property

@@ -11,6 +11,7 @@ _COMPACTION: Final = "tests.tidemark.planning.test_compaction"
 _DATES: Final = "tests.spark.run.test_dates"
 _ERASURE: Final = "tests.tidemark.formats.test_erasure"
 _ERASING: Final = "tests.spark.erasing.test_versions"
+_FILTERS: Final = "tests.spark.run.test_delta_filters"
 _FINALITY: Final = "tests.tidemark.planning.test_date_finality"
 _LEADERS: Final = "tests.uploader_agent.packs.test_leaders"
 _LINEAGE: Final = "tests.tidemark.kafka_log.test_lineage"
@@ -207,6 +208,20 @@ CONTRACT: Final = (
         "        check_untampered(table, ledger, live)\n",
         "        pass\n",
         ("tests.spark.run.test_runs::test_a_table_changed_while_a_run_converts_is_left_alone",),
+    ),
+    Mutant(
+        "a table that exists is told which columns have bounds",
+        "spark/tidemark_spark/run/commit.py",
+        "if name_bounds(table, delta) or add_columns(",
+        "if add_columns(",
+        (f"{_FILTERS}::test_the_next_commit_cures_a_table_that_exists",),
+    ),
+    Mutant(
+        "rows without a time are counted as null in the log",
+        "spark/tidemark_spark/run/delta_log.py",
+        'file.untimed if name == "kafka_timestamp" else 0',
+        "0",
+        (f"{_FILTERS}::test_rows_without_a_time_are_told_from_those_with_one",),
     ),
     # -- retention ---------------------------------------------------------------------------------------------------
     Mutant(

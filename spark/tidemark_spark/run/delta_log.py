@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.errors import ConfigError
-from tidemark.formats.table.base_columns import PREFIX
+from tidemark.formats.table.base_columns import BOUNDED, PREFIX
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
 from tidemark.formats.table.partitioning import names_of, partition_values
 from tidemark.table.delta_table import LiveFile, TopicTable, open_delta
@@ -67,7 +67,11 @@ def _configuration(table: TopicTable) -> dict[str, str | None]:
     ``delta.setTransactionRetentionDuration`` is never set: the ledger's transactions must outlive all vacuums.
     """
     every = _LIVE_CHECKPOINTS if table.topic.freshness else _CHECKPOINTS
-    return {"delta.checkpointInterval": str(every), "delta.logRetentionDuration": "interval 2 days"}
+    return {
+        "delta.checkpointInterval": str(every),
+        "delta.logRetentionDuration": "interval 2 days",
+        **_bounds_property(delta_schema(table).names),
+    }
 
 
 def delta_schema(table: TopicTable) -> pa.Schema:
@@ -136,6 +140,27 @@ def add_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) ->
         with table.log.next_version(table.store, table.keys.root):
             delta.alter.add_columns(missing)
     return bool(missing)
+
+
+def name_bounds(table: TopicTable, delta: DeltaTable) -> bool:
+    """Name the columns with bounds in the properties of ``table``, in a separate commit; False if they name them.
+
+    ``delta`` and errors are as for :func:`add_columns`.
+    """
+    wanted = _bounds_property({field.name for field in delta.schema().fields})
+    if delta.metadata().configuration.items() >= wanted.items():
+        return False
+    with table.log.next_version(table.store, table.keys.root):
+        delta.alter.set_table_properties(wanted)
+    return True
+
+
+def _bounds_property(columns: Collection[str]) -> dict[str, str]:
+    """The property that names those of ``columns`` whose bounds the log has.
+
+    Without it, delta-rs takes the other columns to have bounds, and drops each file from the answer to a filter on one.
+    """
+    return {"delta.dataSkippingStatsColumns": ",".join(name for name in BOUNDED if name in columns)}
 
 
 def widened(table: TopicTable, delta: DeltaTable) -> Schema | None:
@@ -225,17 +250,18 @@ def naming(n: int, attempt: int) -> CommitProperties:
 
 
 def _add(file: DataFile, ledger: Ledger, columns: Collection[str]) -> AddAction:
-    ranges = {
+    limits = {
         "kafka_partition": (file.partition, file.partition),
         "kafka_offset": (file.first_offset, file.last_offset),
         "kafka_timestamp": (in_statistics(file.min_timestamp), in_statistics(file.max_timestamp)),
     }
-    limits = {name: limit for name, limit in ranges.items() if name in columns}
+    nulls = {name: file.untimed if name == "kafka_timestamp" else 0 for name in BOUNDED if name in columns}
+    given = [name for name, count in nulls.items() if count < file.rows]
     stats = {
         "numRecords": file.rows,
-        "minValues": {name: limit[0] for name, limit in limits.items()},
-        "maxValues": {name: limit[1] for name, limit in limits.items()},
-        "nullCount": dict.fromkeys(limits, 0),
+        "minValues": {name: limits[name][0] for name in given},
+        "maxValues": {name: limits[name][1] for name in given},
+        "nullCount": nulls,
     }
     return AddAction(
         path=file.path,

@@ -23,6 +23,7 @@ from tidemark.formats.table.state_ledger import RECORD, Leaf
 from tidemark.store import put_over
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.state_table import StateTable
+from tidemark_spark.convert.row_checksums import as_bytes
 from tidemark_spark.state.last_records import DELETED, HASH, Ranking, chosen
 from tidemark_spark.state.leaf_files import LeafFiles, in_buckets
 from tidemark_spark.state.model import BUCKET_BITS, NewestExecute, StateJob
@@ -150,8 +151,8 @@ def _equal(one: pa.Table, other: pa.Table) -> NDArray[np.bool_]:
     for name in one.column_names:
         left, right = one.column(name).combine_chunks(), other.column(name).combine_chunks()
         if not left.equals(right):
-            pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
-            same &= np.fromiter((a == b or (a != a and b != b) for a, b in pairs), np.bool_, len(one))
+            pairs = zip(as_bytes(left).to_pylist(), as_bytes(right).to_pylist(), strict=True)
+            same &= np.fromiter((a == b for a, b in pairs), np.bool_, len(one))
     return same
 
 
