@@ -106,7 +106,7 @@ class _AvroMerge:
         fields = [self._field(field, theirs.pop(field.name, None), f"{path}{field.name}") for field in old.fields]
         for field in theirs.values():
             if self._can_be_nested(field, fields, path) if path else self._can_be_column(field):
-                fields.append(_with_default(field))
+                fields.append(_with_default(replace(field, type=_bare(field.type))))
         return replace(old, fields=fields)
 
     def _can_be_nested(self, field: Field, beside: list[Field], path: str) -> bool:
@@ -211,7 +211,7 @@ def _is_wider(old: Type, new: Type) -> bool:
 def _with_default(field: Field) -> Field:
     """``field`` with a default, so that records without it can be read: the schema's, or else null."""
     kind, nullable = _without_null(field.type)
-    return _made(field.name, _bare(kind), nullable, field.default)
+    return _made(field.name, kind, nullable, field.default)
 
 
 def _made(name: str, kind: Type, nullable: bool, *defaults: Any) -> Field:
@@ -240,9 +240,8 @@ def _nullable(kind: Type) -> Type:
 
 def _bare(kind: Type) -> Type:
     """``kind`` without aliases, and with a default for each field within it."""
-    return replace(
-        kind, aliases=(), fields=[_with_default(one) for one in kind.fields], parts=[_bare(one) for one in kind.parts]
-    )
+    fields = [_with_default(replace(one, type=_bare(one.type), aliases=())) for one in kind.fields]
+    return replace(kind, aliases=(), fields=fields, parts=[_bare(one) for one in kind.parts])
 
 
 def _without_null(kind: Type) -> tuple[Type, bool]:

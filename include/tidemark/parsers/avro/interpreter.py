@@ -43,6 +43,9 @@ class _Source:
     def number(self) -> int:
         """An int or a long; bits beyond the 64th are dropped."""
         data, at = self.data, self.at
+        if at < len(data) and data[at] < 0x80:
+            self.at = at + 1
+            return (data[at] >> 1) ^ -(data[at] & 1)
         raw = shift = 0
         for place in range(at, min(at + _MOST_BYTES, len(data))):
             byte = data[place]

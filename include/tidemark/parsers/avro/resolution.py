@@ -172,8 +172,10 @@ class _Resolver:
             return Null() if any(one.kind == "null" for one in reader.parts) else _NO_NULL
         [other] = (one for one in reader.parts if one.kind != "null")
         made = self.step(writer, other)
-        if writer.kind == "record" and writer.name != other.name and may_fail(made):
-            return Failure(f"record {writer.name} is not {other.name}, and has other fields")
+        if isinstance(made, Record) and writer.name != other.name:
+            failing = [one for one in made.fields if isinstance(one.step, Failure)]
+            if failing:
+                return Failure(f"record {writer.name} is not {other.name}, and has another {failing[0].name}")
         return made
 
     def record(self, writer: Type, reader: Type, *, land: bool = False) -> Record | Failure:
@@ -268,8 +270,9 @@ def _promoted(writer: Type, reader: Type) -> Step:
     if writer.kind in _NUMBERS and reader.kind in _NUMBERS:
         longer = _NUMBERS.index(writer.kind) < _NUMBERS.index(reader.kind)
         return _logical(writer, reader) if longer else mismatch
-    if {writer.kind, reader.kind} == {"string", "bytes"} and writer.logical is None and reader.logical is None:
-        return Scalar(writer.kind, reader.kind)
+    if {writer.kind, reader.kind} == {"string", "bytes"}:
+        plain = (reader if writer.kind == "string" else writer).logical is None
+        return Scalar(writer.kind, reader.kind) if plain else mismatch
     return mismatch
 
 

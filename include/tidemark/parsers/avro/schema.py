@@ -274,13 +274,16 @@ class _Writer:
 
     def _named(self, schema: Type, space: str) -> Any:
         name, count = schema.name, 1
-        while name in self._known or (space and "." not in name):
-            if name in self._known and same(self._known[name], schema):
+        while name in self._known:
+            hidden = "." not in name and f"{space}.{name}" in self._known
+            if not hidden and same(self._known[name], schema):
                 return name
             count += 1
             name = f"n{count}.{schema.short}"
         self._known[name] = schema
         made: dict[str, Any] = {"type": schema.kind, "name": name}
+        if space and "." not in name:
+            made["namespace"] = ""
         if schema.aliases:
             made["aliases"] = list(schema.aliases)
         if schema.kind == "enum":
