@@ -343,7 +343,7 @@ def test_a_type_that_is_used_in_many_places_is_bounded(tmp_path: Path) -> None:
         kind = record(field("a", kind), field("b", f"D{at - 1}" if at else "int"), name=f"D{at}")
     found = landed(tmp_path, [record(ID, field("deep", kind))], (1, b"\x02"))
     assert found.waiting == [("deep", "misfit")]
-    deep = "int"
+    deep: Any = "int"
     for at in range(140):
         deep = record(field("a", deep), name=f"D{at}") if at % 50 else {"type": "array", "items": deep}
     with pytest.raises(ValueError, match="levels"):
